@@ -1,0 +1,297 @@
+//! The simulated environment: no thread, a clock that moves only when something happens, and a seed that decides which
+//! job is stepped next. The same seed over the same calls gives the same run.
+
+use super::{Condition, Driver, Job, JobHandle, Step, Wait};
+use crate::sync::{Arc, Mutex};
+use crate::{Error, Result};
+
+/// A test's handle on a simulated environment.
+#[derive(Clone)]
+pub struct Sim(Arc<Driven>);
+
+struct Driven {
+    state: Mutex<State>,
+}
+
+struct State {
+    rng: u64,
+    now_ns: u64,
+    jobs: Vec<Slot>,
+    stepping: bool,
+    steps: u64,
+    breathing: bool,
+}
+
+struct Slot {
+    name: &'static str,
+    /// `None` while the job is being stepped.
+    job: Option<Box<dyn Job>>,
+    handle: JobHandle,
+    pending: Option<Condition>,
+}
+
+/// SplitMix64: small, fast, and good enough to choose by.
+fn next(rng: &mut u64) -> u64 {
+    *rng = rng.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *rng;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+impl Sim {
+    pub(super) fn new(seed: u64) -> Self {
+        let state =
+            State { rng: seed, now_ns: 1, jobs: Vec::new(), stepping: false, steps: 0, breathing: true };
+        Sim(Arc::new(Driven { state: Mutex::new(state) }))
+    }
+
+    pub(super) fn driver(&self) -> Arc<dyn Driver> {
+        self.0.clone()
+    }
+
+    /// Steps one runnable job, chosen by the seed; `false` when every job waits (time does not move).
+    pub fn step(&self) -> bool {
+        self.0.step()
+    }
+
+    /// Moves the clock.
+    pub fn advance_ns(&self, ns: u64) {
+        self.0.state.lock().now_ns += ns;
+    }
+
+    /// Steps until no job is runnable, without moving the clock; returns how many steps that took.
+    pub fn settle(&self) -> u64 {
+        let mut steps = 0;
+        while self.step() {
+            steps += 1;
+        }
+        steps
+    }
+
+    /// Whether [`super::Env::breathe`] steps jobs (it does at first); a test that places steps itself turns it off.
+    pub fn set_breathing(&self, on: bool) {
+        self.0.state.lock().breathing = on;
+    }
+
+    /// Drops every job where it stands, as the death of the process would. Jobs are dropped, not stepped.
+    pub fn kill(&self) {
+        let jobs = std::mem::take(&mut self.0.state.lock().jobs);
+        drop(jobs);
+    }
+
+    /// Steps taken so far.
+    #[must_use]
+    pub fn steps(&self) -> u64 {
+        self.0.state.lock().steps
+    }
+
+    /// Random bits from the seed, for a test's own choices.
+    #[must_use]
+    pub fn random(&self) -> u64 {
+        next(&mut self.0.state.lock().rng)
+    }
+}
+
+impl Driven {
+    fn step(&self) -> bool {
+        // Conditions are tested without the lock: they may look at anything but this environment's jobs.
+        let (conditions, now) = {
+            let state = self.state.lock();
+            let all: Vec<_> = state.jobs.iter().map(|s| (s.job.is_some(), s.pending.clone())).collect();
+            (all, state.now_ns)
+        };
+        let runnable: Vec<usize> = (0..conditions.len())
+            .filter(|&i| match &conditions[i] {
+                (false, _) => false,
+                (true, None) => true,
+                (true, Some(c)) => c.deadline_ns.is_some_and(|d| d <= now) || c.holds(),
+            })
+            .collect();
+        if runnable.is_empty() {
+            return false;
+        }
+        let (mut job, handle) = {
+            let mut state = self.state.lock();
+            assert!(!state.stepping, "a job's step stepped the simulation: steps never wait");
+            let pick = runnable[(next(&mut state.rng) % runnable.len() as u64) as usize];
+            state.stepping = true;
+            state.steps += 1;
+            state.now_ns += 100;
+            let slot = &mut state.jobs[pick];
+            slot.pending = None;
+            let Some(job) = slot.job.take() else { return false };
+            (job, slot.handle.clone())
+        };
+        let outcome = handle.step(&mut job);
+        let mut state = self.state.lock();
+        state.stepping = false;
+        // The job's place is found again by its handle: a step may have spawned others, or the test may have killed all.
+        let place = state.jobs.iter().position(|s| Arc::ptr_eq(&s.handle.state, &handle.state));
+        match (place, outcome) {
+            (Some(place), Step::Done) => {
+                let slot = state.jobs.remove(place);
+                drop(state);
+                drop(slot);
+                drop(job);
+            }
+            (Some(place), outcome) => {
+                let slot = &mut state.jobs[place];
+                slot.job = Some(job);
+                if let Step::Pending(condition) = outcome {
+                    slot.pending = Some(condition);
+                }
+            }
+            (None, _) => {
+                drop(state);
+                drop(job);
+            }
+        }
+        true
+    }
+}
+
+impl Driver for Driven {
+    fn now_ns(&self) -> u64 {
+        let mut state = self.state.lock();
+        state.now_ns += 1;
+        state.now_ns
+    }
+
+    fn random(&self) -> u64 {
+        next(&mut self.state.lock().rng)
+    }
+
+    fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
+        let slot = Slot { name: job.name(), job: Some(job), handle: handle.clone(), pending: None };
+        self.state.lock().jobs.push(slot);
+        Ok(())
+    }
+
+    fn wait(&self, condition: &Condition) -> Result<Wait> {
+        loop {
+            if condition.holds() {
+                return Ok(Wait::Ready);
+            }
+            if condition.deadline_ns.is_some_and(|d| d <= self.state.lock().now_ns) {
+                return Ok(Wait::TimedOut);
+            }
+            assert!(!self.state.lock().stepping, "a job's step waited: steps never wait");
+            if self.step() {
+                continue;
+            }
+            // Nothing is runnable: time passes until the earliest deadline, the waiter's own included.
+            let mut state = self.state.lock();
+            let earliest = state.jobs.iter().filter_map(|s| s.pending.as_ref()?.deadline_ns).min();
+            match earliest.into_iter().chain(condition.deadline_ns).min() {
+                Some(deadline) => state.now_ns = state.now_ns.max(deadline),
+                None => {
+                    let names: Vec<_> = state.jobs.iter().map(|s| s.name).collect();
+                    return Err(Error::internal("deadlock: the foreground waits and no job can run")
+                        .with("jobs", format!("[{}]", names.join(", "))));
+                }
+            }
+        }
+    }
+
+    fn breathe(&self) {
+        let steps = {
+            let mut state = self.state.lock();
+            if !state.breathing || state.stepping {
+                return;
+            }
+            match next(&mut state.rng) % 8 {
+                0 => 1 + next(&mut state.rng) % 4,
+                1 => 1,
+                _ => 0,
+            }
+        };
+        for _ in 0..steps {
+            if !self.step() {
+                break;
+            }
+        }
+    }
+
+    fn simulated(&self) -> bool {
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Env, Signal};
+    use super::*;
+    use crate::sync::{AtomicU64, Ordering};
+
+    struct Count(Arc<AtomicU64>, Arc<Signal>, u64);
+    impl Job for Count {
+        fn name(&self) -> &'static str {
+            "count"
+        }
+        fn step(&mut self) -> Step {
+            if self.2 == 0 {
+                return Step::Done;
+            }
+            self.2 -= 1;
+            self.0.fetch_add(1, Ordering::SeqCst);
+            self.1.notify();
+            Step::Again
+        }
+    }
+
+    fn run(env: &Env) -> u64 {
+        let (count, signal) = (Arc::new(AtomicU64::new(0)), Signal::new());
+        let handles: Vec<_> = (0..3)
+            .map(|_| env.spawn(Box::new(Count(count.clone(), signal.clone(), 10))).unwrap())
+            .collect();
+        let seen = count.clone();
+        let outcome = env.wait(&Condition::new(&signal, move || seen.load(Ordering::SeqCst) >= 7)).unwrap();
+        assert_eq!(outcome, Wait::Ready);
+        let at = count.load(Ordering::SeqCst);
+        handles.iter().for_each(|h| h.join().unwrap());
+        assert_eq!(count.load(Ordering::SeqCst), 30);
+        at
+    }
+
+    #[test]
+    fn the_same_jobs_run_on_threads_and_in_simulation() {
+        assert!(run(&Env::threads()) >= 7);
+        let (env, sim) = Env::simulated(1);
+        assert_eq!(run(&env), 7);
+        let (again, sim2) = Env::simulated(1);
+        run(&again);
+        assert_eq!(sim.steps(), sim2.steps());
+    }
+
+    #[test]
+    fn a_wait_that_nothing_can_end_is_reported_and_a_deadline_ends_it() {
+        let (env, _sim) = Env::simulated(1);
+        let never = Condition::new(&Signal::new(), || false);
+        assert!(env.wait(&never).unwrap_err().to_string().contains("deadlock"));
+        let later = env.now_ns() + 1_000_000;
+        assert_eq!(env.wait(&never.clone().until(later)).unwrap(), Wait::TimedOut);
+        assert!(env.now_ns() >= later);
+        let real = Env::threads();
+        assert_eq!(real.wait(&never.until(real.now_ns() + 1_000_000)).unwrap(), Wait::TimedOut);
+    }
+
+    struct Panics;
+    impl Job for Panics {
+        fn name(&self) -> &'static str {
+            "panics"
+        }
+        fn step(&mut self) -> Step {
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn a_panic_in_a_job_is_an_error_for_who_joins() {
+        let (env, _sim) = Env::simulated(1);
+        for env in [env, Env::threads()] {
+            let error = env.spawn(Box::new(Panics)).unwrap().join().unwrap_err();
+            assert!(error.to_string().contains("on purpose"), "{error}");
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! One error: a kind to decide by, a message and context to diagnose by.
+
+use std::borrow::Cow;
+use std::fmt;
+use std::sync::Arc;
+
+/// A result with Terrapin's [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What a caller may decide by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// An argument makes no sense; nothing was done.
+    InvalidArgument,
+    /// A key, value or batch is larger than the limit that the message names.
+    TooLarge,
+    /// A file, keyspace or database that should be there is not.
+    NotFound,
+    /// Something of that name is there already.
+    AlreadyExists,
+    /// Bytes on disk are not what was written; the context says where.
+    Corrupt,
+    /// The directory holds something, but not a Terrapin database.
+    NotADatabase,
+    /// A newer Terrapin wrote this database.
+    NewerFormat,
+    /// Another process, or another handle in this one, has the database open.
+    Locked,
+    /// The operating system refused an operation.
+    Io,
+    /// The disk, quota or reserve is full.
+    NoSpace,
+    /// The operating system denied access.
+    PermissionDenied,
+    /// The database is open for reading only.
+    ReadOnly,
+    /// The database was closed.
+    Closed,
+    /// An earlier sync failed; reads go on, nothing durable is written any more.
+    Poisoned,
+    /// The write waited for the disk longer than the limit and was not done.
+    Stalled,
+    /// The memory budget cannot hold what was asked.
+    OutOfMemory,
+    /// This build or structure cannot do that.
+    Unsupported,
+    /// A bug in Terrapin; please report it.
+    Internal,
+}
+
+/// What went wrong, where, and what to do. Cheap to clone and to pass by value (one pointer).
+///
+/// ```
+/// use terrapin_base::{Error, ErrorKind};
+/// let e = Error::corrupt("block checksum").with("page", 7).with("block", 3);
+/// assert_eq!(e.kind(), ErrorKind::Corrupt);
+/// assert_eq!(e.to_string(), "corrupt data: block checksum (page 7, block 3)");
+/// ```
+#[derive(Clone)]
+pub struct Error(Arc<Inner>);
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    message: Cow<'static, str>,
+    context: Vec<(&'static str, String)>,
+    source: Option<Arc<std::io::Error>>,
+}
+
+impl Error {
+    /// An error of that kind.
+    pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Error(Arc::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
+    }
+
+    /// Damaged bytes.
+    pub fn corrupt(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Corrupt, message)
+    }
+
+    /// A bad argument.
+    pub fn invalid(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::InvalidArgument, message)
+    }
+
+    /// A bug.
+    pub fn internal(message: impl Into<Cow<'static, str>>) -> Self {
+        Self::new(ErrorKind::Internal, message)
+    }
+
+    /// What the operating system said; its kind follows from the error number.
+    pub fn io(message: impl Into<Cow<'static, str>>, source: std::io::Error) -> Self {
+        use std::io::ErrorKind as K;
+        let kind = match source.kind() {
+            K::NotFound => ErrorKind::NotFound,
+            K::PermissionDenied => ErrorKind::PermissionDenied,
+            K::AlreadyExists => ErrorKind::AlreadyExists,
+            K::StorageFull | K::QuotaExceeded => ErrorKind::NoSpace,
+            K::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
+            _ => ErrorKind::Io,
+        };
+        Error(Arc::new(Inner { kind, message: message.into(), context: Vec::new(), source: Some(Arc::new(source)) }))
+    }
+
+    /// Adds a place, size or limit: `.with("file", name)`.
+    #[must_use]
+    pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
+        Arc::make_mut(&mut self.0).context.push((key, value.to_string()));
+        self
+    }
+
+    /// What to decide by.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.0.kind
+    }
+
+    /// The places, sizes and limits, in the order in which they were added.
+    #[must_use]
+    pub fn context(&self) -> &[(&'static str, String)] {
+        &self.0.context
+    }
+
+    /// The sentence without kind and context.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.0.message
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.kind {
+            ErrorKind::Corrupt => f.write_str("corrupt data: ")?,
+            ErrorKind::Internal => f.write_str("internal error (please report it): ")?,
+            _ => {}
+        }
+        f.write_str(&self.0.message)?;
+        for (i, (key, value)) in self.0.context.iter().enumerate() {
+            write!(f, "{}{key} {value}", if i == 0 { " (" } else { ", " })?;
+        }
+        if !self.0.context.is_empty() {
+            f.write_str(")")?;
+        }
+        if let Some(source) = &self.0.source {
+            write!(f, ": {source}")?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {self}", self.0.kind)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.0.source.as_deref().map(|e| e as _)
+    }
+}
