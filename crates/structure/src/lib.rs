@@ -1,1 +1,181 @@
-//! (to come)
+//! What every on-disk structure promises (layer 3), so that the engine above need not know which one a keyspace chose.
+//!
+//! A structure's content at one moment is an immutable [`Version`]. A [`Merge`] takes a version and the content of a
+//! sealed window ([`MergeInput`]) and builds the next version on fresh pages, in steps, leaving the old one readable.
+//! Nothing here decides when a version becomes durable: the engine does (D2), with the page [`Changes`] that a merge
+//! hands over.
+#![forbid(unsafe_code)]
+
+mod merge;
+
+use std::any::Any;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Result, Slice};
+pub use terrapin_pages::{Changes, PageUse, message::Message};
+
+pub use merge::KWayMerge;
+
+/// A range of keys; both ends are bounds over byte strings.
+pub type KeyBounds<'a> = (Bound<&'a [u8]>, Bound<&'a [u8]>);
+
+/// Which way a scan goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// From small keys to large.
+    Forward,
+    /// From large keys to small.
+    Backward,
+}
+
+/// What a range holds, roughly: nothing may depend on it for correctness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Estimate {
+    /// Records, tombstones included.
+    pub records: u64,
+    /// Key and value bytes.
+    pub bytes: u64,
+}
+
+/// Sorted messages, unique keys, forward only: what merges consume.
+pub trait MessageCursor: Send {
+    /// The current key, or none at the end.
+    fn key(&self) -> Option<&[u8]>;
+    /// The current message. Panics at the end.
+    fn message(&self) -> Message<'_>;
+    /// Moves on. After an error the cursor is not used again.
+    fn advance(&mut self) -> Result<()>;
+}
+
+/// The content of a sealed window, as a merge sees it: newer than everything in the version it is merged into.
+pub trait MergeInput: Send + Sync {
+    /// The messages of a range: `lo` inclusive, `hi` exclusive, none means unbounded.
+    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor>;
+    /// How much a range holds, within a few per cent for large ranges.
+    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
+}
+
+/// How to merge.
+#[derive(Clone, Debug)]
+pub struct MergeOptions {
+    /// L: target bytes of a page group.
+    pub group_bytes: u64,
+    /// Target bytes of a block.
+    pub block_bytes: u32,
+    /// Compression of new blocks.
+    pub compression: terrapin_pages::block::Compression,
+    /// Accepted space amplification while overwriting, times 100 (130 means 1.3×); none bounds buffers by the paper's rule only.
+    pub space_amplification_percent: Option<u32>,
+    /// Disk space is short: flush everything straight to the leaves and allocate from the reserve (D10).
+    pub space_is_short: bool,
+}
+
+/// What a merge's step came to.
+pub enum MergeStep {
+    /// More can be done at once.
+    Again,
+    /// Other workers hold all the work there is; ask again when the condition holds.
+    Pending(Condition),
+    /// Everything is written (not synced); call [`Merge::finish`].
+    Done,
+}
+
+/// What a finished merge hands over.
+pub struct Merged {
+    /// The next version.
+    pub version: Arc<dyn Version>,
+    /// Pages that it added, and those that it no longer refers to, for `PageStore::commit`.
+    pub changes: Changes,
+}
+
+/// A merge under way. Several workers may step it at once.
+pub trait Merge: Send + Sync {
+    /// Does a piece of bounded size: at most about one page group read or written. After an error only [`Merge::abandon`] makes sense.
+    fn step(&self) -> Result<MergeStep>;
+    /// Bytes of input and of page groups consumed so far, and the total that the plan expects so far; both only grow.
+    fn progress(&self) -> (u64, u64);
+    /// The result; call once, after [`MergeStep::Done`].
+    fn finish(&self) -> Result<Merged>;
+    /// Gives back the pages written so far. Call once, instead of `finish`, when no worker is in `step`.
+    fn abandon(&self);
+}
+
+/// A forward or backward scan over live records. Lending: what `next` returns is valid until the next call.
+pub trait Scan: Send {
+    /// The next record; nothing after an error or the end.
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
+}
+
+/// Figures of one version, for `stat`.
+#[derive(Clone, Debug, Default)]
+pub struct StructureStats {
+    /// Records in leaves, superseded by buffered messages or not.
+    pub leaf_records: u64,
+    /// Messages in buffers.
+    pub buffered_records: u64,
+    /// Key and value bytes in leaves.
+    pub leaf_bytes: u64,
+    /// Live key and value bytes in buffers.
+    pub buffered_bytes: u64,
+    /// Levels of nodes above the leaves; 0 for an empty tree or a lone leaf.
+    pub height: u32,
+    /// Nodes.
+    pub nodes: u64,
+    /// Leaf groups and buffer segments.
+    pub groups: u64,
+    /// Bytes of all pages on disk, each counted once.
+    pub page_bytes: u64,
+    /// Live buffered bytes per buffer level, summed over nodes, from the smallest level.
+    pub level_bytes: Vec<u64>,
+}
+
+/// Something wrong that `verify` found.
+#[derive(Clone, Debug)]
+pub struct Finding {
+    /// Where: page, block, key range.
+    pub place: String,
+    /// What is wrong.
+    pub message: String,
+}
+
+/// The immutable content of a keyspace at a checkpoint.
+pub trait Version: Send + Sync + Any {
+    /// What the catalog stores so that [`Structure::open`] finds this version again.
+    fn root(&self) -> Vec<u8>;
+    /// The value of a key. `hash` is `base::checksum::hash64(key)`.
+    fn get(&self, key: &[u8], hash: u64) -> Result<Option<Slice>>;
+    /// Whether the key has a value.
+    fn contains(&self, key: &[u8], hash: u64) -> Result<bool>;
+    /// The values of many keys; device reads go out in parallel. Fills `out[i]` for `keys[i]`.
+    fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()>;
+    /// Scans live records of a range.
+    fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>>;
+    /// How much a range holds.
+    fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate>;
+    /// Every page this version refers to, once per reference (D4). Reads nodes only.
+    fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()>;
+    /// Figures.
+    fn stats(&self) -> Result<StructureStats>;
+    /// Checks every byte and invariant; calls back for each finding and goes on. An error only when checking itself cannot go on.
+    fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()>;
+    /// For a structure to find its own type again.
+    fn as_any(&self) -> &dyn Any;
+}
+
+/// A kind of structure, bound to a page store.
+pub trait Structure: Send + Sync {
+    /// Its name in the catalog and in `stat`.
+    fn name(&self) -> &'static str;
+    /// The version without records.
+    fn empty(&self) -> Arc<dyn Version>;
+    /// The version that a [`Version::root`] names.
+    fn open(&self, root: &[u8]) -> Result<Arc<dyn Version>>;
+    /// Plans a merge of `input` into `base`.
+    fn begin_merge(
+        &self,
+        base: &Arc<dyn Version>,
+        input: Arc<dyn MergeInput>,
+        options: &MergeOptions,
+    ) -> Result<Arc<dyn Merge>>;
+}
