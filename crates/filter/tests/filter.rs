@@ -1,0 +1,159 @@
+//! What a filter promises: no false negatives, few false positives, no panic whatever the bytes.
+
+use proptest::prelude::*;
+use terrapin_base::checksum::hash64;
+use terrapin_filter::{
+    BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, check_partition, may_contain, partition_of,
+    seal_partition,
+};
+
+fn build(hashes: &[u64], bits_per_key: u32) -> Vec<u8> {
+    let mut builder = FilterBuilder::new();
+    builder.add_all(hashes);
+    assert_eq!(builder.len(), hashes.len());
+    let filter = builder.finish(bits_per_key);
+    assert!(builder.is_empty() && builder.finish(bits_per_key).len() == PARTITION_BYTES);
+    filter
+}
+
+fn probe(filter: &[u8], hash: u64) -> bool {
+    let partitions = u32::try_from(filter.len() / PARTITION_BYTES).unwrap();
+    let start = partition_of(hash, partitions) as usize * PARTITION_BYTES;
+    may_contain(&filter[start..start + PARTITION_BYTES], hash).unwrap()
+}
+
+/// False positives per million, for keys that look like users' keys.
+fn false_positives_ppm(keys: u64, bits_per_key: u32) -> (u64, f64) {
+    let hashes: Vec<u64> = (0..keys).map(|i| hash64(&i.to_be_bytes())).collect();
+    let filter = build(&hashes, bits_per_key);
+    assert!(hashes.iter().all(|&h| probe(&filter, h)));
+    const PROBES: u64 = 1_000_000;
+    let wrong = (0..PROBES)
+        .filter(|i| probe(&filter, hash64(&(i + (1 << 40)).to_be_bytes())))
+        .count();
+    (wrong as u64, filter.len() as f64 * 8.0 / keys as f64)
+}
+
+#[test]
+fn false_positives_are_as_rare_as_the_bits_promise() {
+    for (keys, bits, at_most_ppm) in [
+        (200_000, 12, 1_600),
+        (200_000, 11, 2_900),
+        (30_000, 12, 1_600),
+        (500, 12, 5),
+    ] {
+        let (ppm, used) = false_positives_ppm(keys, bits);
+        println!(
+            "{keys} keys, {bits} bits asked, {used:.2} used: {ppm} ppm, 1/{}",
+            1_000_000 / ppm.max(1)
+        );
+        assert!(ppm <= at_most_ppm, "{keys} keys at {bits} bits: {ppm} ppm");
+        assert!(keys < 30_000 || used < f64::from(bits) * 1.1);
+    }
+}
+
+#[test]
+fn no_key_means_no() {
+    let filter = build(&[], BITS_PER_KEY);
+    assert_eq!(filter.len(), PARTITION_BYTES);
+    assert!((0..10_000u64).all(|i| !probe(&filter, hash64(&i.to_le_bytes()))));
+}
+
+#[test]
+fn one_key_is_found_and_others_are_not() {
+    for hash in [0, 1, u64::MAX, 1 << 32, u64::from(u32::MAX), hash64(b"one")] {
+        let filter = build(&[hash], BITS_PER_KEY);
+        assert!(probe(&filter, hash));
+        let wrong = (0..100_000u64)
+            .filter(|i| probe(&filter, hash64(&i.to_le_bytes())))
+            .count();
+        assert!(wrong <= 1, "{wrong} of 100000");
+    }
+}
+
+#[test]
+fn equal_hashes_take_the_room_of_one() {
+    let filter = build(&[0xdead_beef_dead_beef; 100_000], BITS_PER_KEY);
+    assert!(probe(&filter, 0xdead_beef_dead_beef));
+    let wrong = (0..100_000u64)
+        .filter(|i| probe(&filter, hash64(&i.to_le_bytes())))
+        .count();
+    assert!(wrong <= 1, "{wrong} of 100000");
+}
+
+#[test]
+fn hashes_crowded_into_one_cell_saturate_it_and_no_other() {
+    let crowd: Vec<u64> = (0..10_000).map(|i| i << 5).collect();
+    let filter = build(&crowd, BITS_PER_KEY);
+    assert!(crowd.iter().all(|&h| probe(&filter, h)));
+    let wrong = (0..100_000u64)
+        .filter(|i| probe(&filter, hash64(&i.to_le_bytes())))
+        .count();
+    assert!(wrong < 100_000 / 32, "{wrong} of 100000");
+}
+
+#[test]
+fn seals_notice_damage_and_misplacement() {
+    let mut filter = build(&[1, 2, 3], BITS_PER_KEY);
+    seal_partition(&mut filter, 7);
+    check_partition(&filter, 7).unwrap();
+    assert!(probe(&filter, 2), "the seal lies outside of the cells");
+    assert!(check_partition(&filter, 8).is_err());
+    assert!(check_partition(&filter[1..], 7).is_err() && may_contain(&filter[1..], 1).is_err());
+    for at in (0..PARTITION_BYTES)
+        .step_by(13)
+        .chain(PARTITION_BYTES - 4..PARTITION_BYTES)
+    {
+        filter[at] ^= 0x40;
+        assert!(check_partition(&filter, 7).is_err());
+        filter[at] ^= 0x40;
+    }
+}
+
+#[test]
+fn the_same_hashes_in_any_order_make_the_same_bytes() {
+    let mut hashes: Vec<u64> = (0..5000u64).map(|i| hash64(&i.to_le_bytes())).collect();
+    let filter = build(&hashes, BITS_PER_KEY);
+    hashes.reverse();
+    assert!(filter == build(&hashes, BITS_PER_KEY));
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn never_denies_what_it_was_given(
+        mut hashes in proptest::collection::vec(any::<u64>(), 0..4000),
+        narrow in any::<u64>(),
+        bits in 1u32..24,
+    ) {
+        // Some runs crowd the hashes into few partitions, cells or quotients.
+        if narrow % 2 == 0 {
+            hashes.iter_mut().for_each(|h| *h &= narrow);
+        }
+        let filter = build(&hashes, bits);
+        for &hash in &hashes {
+            prop_assert!(probe(&filter, hash));
+        }
+    }
+
+    #[test]
+    fn hostile_bytes_never_panic(seed in any::<u64>(), header in any::<u16>(), hashes in proptest::collection::vec(any::<u64>(), 64)) {
+        let mut bytes = Vec::with_capacity(PARTITION_BYTES);
+        let mut state = seed;
+        while bytes.len() < PARTITION_BYTES {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let mut word = (state ^ state >> 29).to_le_bytes();
+            if bytes.len() % 128 == 0 {
+                word[..2].copy_from_slice(&header.wrapping_add(bytes.len() as u16).to_le_bytes());
+            }
+            bytes.extend_from_slice(&word);
+        }
+        if seed % 4 == 0 {
+            bytes.iter_mut().skip(2).for_each(|b| *b = if seed % 8 == 0 { 0 } else { 0xff });
+        }
+        for hash in hashes {
+            let _ = may_contain(&bytes, hash);
+        }
+    }
+}
