@@ -1,9 +1,23 @@
 //! Files as the engine sees them (layer 1): [`Disk`] and [`File`], a production implementation on direct I/O, the shared
-//! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults.
+//! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
+//!
+//! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in three places
+//! only: [`AlignedBuf`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
+
+mod aligned;
+mod real;
+mod ring;
+pub mod sim;
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Error, ErrorKind, Result};
+
+pub use aligned::AlignedBuf;
+pub use ring::{
+    LogRing, RING_BYTES_MAX, RING_BYTES_MIN, RingOptions, RingReader, RingSpace, RingWriter,
+};
+pub use sim::SimDisk;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,4 +83,84 @@ pub trait File: Send + Sync {
     fn alignment(&self) -> u32;
     /// Names the file in errors.
     fn describe(&self) -> String;
+}
+
+/// Reads a whole file that may be at most `bytes_max` long; a longer one is [`ErrorKind::Corrupt`], so that a damaged or
+/// foreign file cannot make anyone allocate without bound (D8).
+pub fn read_whole(file: &dyn File, bytes_max: u64) -> Result<Vec<u8>> {
+    let bytes = file.bytes()?;
+    let too_long = || {
+        Error::corrupt("a file is longer than it can be")
+            .with("file", file.describe())
+            .with("bytes", bytes)
+            .with("limit", bytes_max)
+    };
+    if bytes > bytes_max {
+        return Err(too_long());
+    }
+    let mut content = vec![0; usize::try_from(bytes).map_err(|_| too_long())?];
+    file.read_at(&mut content, 0)?;
+    Ok(content)
+}
+
+/// Refuses what is not a flat file name ([`ErrorKind::InvalidArgument`]).
+fn check_name(name: &str) -> Result<()> {
+    let flat = !name.is_empty() && name != "." && name != ".." && !name.contains(['/', '\0']);
+    if flat && name.len() <= 255 {
+        return Ok(());
+    }
+    Err(Error::invalid("not a plain file name").with("name", format!("{name:?}")))
+}
+
+/// Refuses options that contradict each other, for any disk.
+fn check_options(name: &str, options: OpenOptions) -> Result<()> {
+    check_name(name)?;
+    if options.create_new && !options.write {
+        return Err(Error::invalid("a file is created for writing only").with("file", name));
+    }
+    Ok(())
+}
+
+/// Refuses a direct write off the alignment, for any disk.
+fn check_aligned(
+    describe: &dyn Fn() -> String,
+    alignment: u32,
+    offset: u64,
+    bytes: usize,
+) -> Result<()> {
+    let unit = u64::from(alignment);
+    if offset.is_multiple_of(unit) && (bytes as u64).is_multiple_of(unit) {
+        return Ok(());
+    }
+    Err(
+        Error::invalid("a direct write is off the device's alignment")
+            .with("file", describe())
+            .with("offset", offset)
+            .with("bytes", bytes)
+            .with("alignment", alignment),
+    )
+}
+
+/// Refuses a range that passes 2^63, where files end, for any disk.
+fn check_range(describe: &dyn Fn() -> String, offset: u64, bytes: u64) -> Result<u64> {
+    match offset.checked_add(bytes) {
+        Some(end) if i64::try_from(end).is_ok() => Ok(end),
+        _ => Err(Error::invalid("a file cannot reach that far")
+            .with("file", describe())
+            .with("offset", offset)
+            .with("bytes", bytes)),
+    }
+}
+
+/// A write through a handle that was opened for reading.
+fn read_only(file: &str) -> Error {
+    Error::new(ErrorKind::ReadOnly, "the file was opened for reading only").with("file", file)
+}
+
+/// A read past the end of a file.
+fn past_end(file: &str, offset: u64, bytes: usize) -> Error {
+    Error::corrupt("read past the end of the file")
+        .with("file", file)
+        .with("offset", offset)
+        .with("bytes", bytes)
 }

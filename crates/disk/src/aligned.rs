@@ -1,0 +1,292 @@
+//! A growable byte buffer whose first byte lies on a multiple of [`MEMORY_ALIGNMENT`], as direct I/O wants it.
+
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
+
+use terrapin_base::MEMORY_ALIGNMENT;
+
+/// Bytes on a multiple of [`MEMORY_ALIGNMENT`]; otherwise used like a `Vec<u8>`.
+///
+/// The capacity is always a multiple of [`MEMORY_ALIGNMENT`], so a buffer can be padded up to a block without moving.
+///
+/// ```
+/// use terrapin_disk::AlignedBuf;
+/// let mut buffer = AlignedBuf::with_capacity(10);
+/// buffer.extend_from_slice(b"hello");
+/// buffer.resize(512, 0);
+/// assert_eq!(buffer.as_ptr() as usize % 4096, 0);
+/// assert_eq!((&buffer[..5], buffer.len()), (&b"hello"[..], 512));
+/// ```
+pub struct AlignedBuf {
+    /// Start of `capacity` allocated bytes, the first `len` of them initialised; dangling when `capacity` is 0.
+    start: NonNull<u8>,
+    len: usize,
+    capacity: usize,
+}
+
+// SAFETY: the buffer owns its bytes alone, as a `Vec<u8>` does; `&AlignedBuf` gives shared reads only.
+unsafe impl Send for AlignedBuf {}
+// SAFETY: as above.
+unsafe impl Sync for AlignedBuf {}
+
+/// The layout of `capacity` bytes. Panics when that is more than an address space holds, as `Vec` does.
+fn layout(capacity: usize) -> Layout {
+    match Layout::from_size_align(capacity, MEMORY_ALIGNMENT) {
+        Ok(layout) => layout,
+        Err(_) => panic!("capacity overflow"),
+    }
+}
+
+/// `bytes` rounded up to whole units of alignment. Panics on overflow, as `Vec` does.
+fn round_up(bytes: usize) -> usize {
+    match bytes.checked_next_multiple_of(MEMORY_ALIGNMENT) {
+        Some(rounded) => rounded,
+        None => panic!("capacity overflow"),
+    }
+}
+
+impl AlignedBuf {
+    /// An empty buffer; nothing is allocated.
+    #[must_use]
+    pub const fn new() -> Self {
+        AlignedBuf {
+            start: NonNull::dangling(),
+            len: 0,
+            capacity: 0,
+        }
+    }
+
+    /// An empty buffer with room for at least `bytes`.
+    #[must_use]
+    pub fn with_capacity(bytes: usize) -> Self {
+        let mut buffer = Self::new();
+        buffer.reserve(bytes);
+        buffer
+    }
+
+    /// `len` zeros.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Self {
+        if len == 0 {
+            return Self::new();
+        }
+        let capacity = round_up(len);
+        let layout = layout(capacity);
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
+        AlignedBuf {
+            start,
+            len,
+            capacity,
+        }
+    }
+
+    /// Bytes that fit without moving.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Makes room for `additional` bytes more; grows by doubling, so that appending is amortised O(1) a byte.
+    pub fn reserve(&mut self, additional: usize) {
+        let Some(needed) = self.len.checked_add(additional) else {
+            panic!("capacity overflow")
+        };
+        if needed <= self.capacity {
+            return;
+        }
+        let capacity = round_up(needed.max(self.capacity.saturating_mul(2)));
+        let layout = layout(capacity);
+        // SAFETY: the layout's size is not zero, since `needed` is more than some capacity.
+        let start = unsafe { alloc(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
+        // SAFETY: the first `len` bytes are initialised in the old memory and fit in the new, which is separate from it.
+        unsafe { start.copy_from_nonoverlapping(self.start, self.len) };
+        self.release();
+        self.start = start;
+        self.capacity = capacity;
+    }
+
+    /// Changes the length; bytes that come in are `value`.
+    pub fn resize(&mut self, len: usize, value: u8) {
+        if len > self.len {
+            let more = len - self.len;
+            self.reserve(more);
+            // SAFETY: `reserve` made room for `more` bytes behind the first `len`.
+            unsafe { self.start.add(self.len).write_bytes(value, more) };
+        }
+        self.len = len;
+    }
+
+    /// Appends bytes.
+    pub fn extend_from_slice(&mut self, bytes: &[u8]) {
+        self.reserve(bytes.len());
+        let source = NonNull::from(bytes).cast::<u8>();
+        // SAFETY: `reserve` made room for them, and a buffer borrowed mutably does not overlap what else is borrowed.
+        unsafe {
+            self.start
+                .add(self.len)
+                .copy_from_nonoverlapping(source, bytes.len());
+        }
+        self.len += bytes.len();
+    }
+
+    /// Forgets the bytes and keeps the memory.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
+    /// Forgets what lies at `len` and behind it; does nothing when the buffer is shorter.
+    pub fn truncate(&mut self, len: usize) {
+        self.len = self.len.min(len);
+    }
+
+    fn release(&mut self) {
+        if self.capacity > 0 {
+            // SAFETY: `start` came from an allocation with this very layout and is not used any more.
+            unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
+        }
+    }
+}
+
+impl Drop for AlignedBuf {
+    fn drop(&mut self) {
+        self.release();
+    }
+}
+
+impl Default for AlignedBuf {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clone for AlignedBuf {
+    fn clone(&self) -> Self {
+        Self::from(&self[..])
+    }
+}
+
+impl From<&[u8]> for AlignedBuf {
+    fn from(bytes: &[u8]) -> Self {
+        let mut buffer = Self::with_capacity(bytes.len());
+        buffer.extend_from_slice(bytes);
+        buffer
+    }
+}
+
+impl Deref for AlignedBuf {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the first `len` bytes are initialised (or `len` is 0 and `start` dangles, which is allowed).
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl DerefMut for AlignedBuf {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as in `deref`, and the borrow is unique.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl AsRef<[u8]> for AlignedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for AlignedBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl fmt::Debug for AlignedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "AlignedBuf({} of {} bytes)", self.len, self.capacity)
+    }
+}
+
+impl std::io::Write for AlignedBuf {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn behaves_as_a_vec_does_and_stays_aligned() {
+        let mut random = crate::sim::Random::new(3);
+        for _ in 0..50 {
+            let (mut real, mut model) = (AlignedBuf::new(), Vec::new());
+            for _ in 0..60 {
+                let count = random.below(3000) as usize;
+                let byte = random.below(256) as u8;
+                match random.below(7) {
+                    0..=2 => {
+                        let more = vec![byte; count];
+                        real.extend_from_slice(&more);
+                        model.extend_from_slice(&more);
+                    }
+                    3 => {
+                        real.resize(count * 3, byte);
+                        model.resize(count * 3, byte);
+                    }
+                    4 => {
+                        real.truncate(count);
+                        model.truncate(count);
+                    }
+                    5 => real = real.clone(),
+                    _ => {
+                        if let Some(last) = real.last_mut() {
+                            *last = byte;
+                        }
+                        if let Some(last) = model.last_mut() {
+                            *last = byte;
+                        }
+                    }
+                }
+                assert_eq!(real[..], model[..]);
+                assert_eq!(real.capacity() % MEMORY_ALIGNMENT, 0);
+                assert!(
+                    real.capacity() == 0
+                        || (real.as_ptr() as usize).is_multiple_of(MEMORY_ALIGNMENT)
+                );
+            }
+            real.clear();
+            assert!(real.is_empty());
+        }
+    }
+
+    #[test]
+    fn zeroed_memory_is_zero_and_rounded_up() {
+        for len in [0, 1, 4095, 4096, 4097, 1 << 20] {
+            let buffer = AlignedBuf::zeroed(len);
+            assert_eq!(buffer.len(), len);
+            assert_eq!(buffer.capacity(), len.next_multiple_of(MEMORY_ALIGNMENT));
+            assert!(buffer.iter().all(|&b| b == 0));
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "capacity overflow")]
+    fn a_capacity_beyond_the_address_space_panics_before_it_wraps() {
+        let _ = AlignedBuf::with_capacity(usize::MAX - 100);
+    }
+}

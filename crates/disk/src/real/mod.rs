@@ -1,0 +1,5 @@
+//! Files of the operating system.
+
+mod mapping;
+
+pub(crate) use mapping::Mapping;

@@ -1,0 +1,135 @@
+//! Handles of one process on files and rings of the simulated disk; closing releases what they hold.
+
+use terrapin_base::Result;
+use terrapin_base::sync::{Arc, Mutex};
+
+use super::world::World;
+use crate::ring::RingStore;
+use crate::{File, OpenOptions, Read};
+
+/// An open file.
+pub(super) struct SimFile {
+    pub(super) world: Arc<Mutex<World>>,
+    pub(super) life: u64,
+    pub(super) inode: u64,
+    pub(super) name: String,
+    pub(super) options: OpenOptions,
+}
+
+impl SimFile {
+    fn check_writable(&self) -> Result<()> {
+        if self.options.write {
+            Ok(())
+        } else {
+            Err(crate::read_only(&self.name))
+        }
+    }
+
+    fn check_range(&self, offset: u64, bytes: u64) -> Result<u64> {
+        crate::check_range(&|| self.name.clone(), offset, bytes)
+    }
+}
+
+impl File for SimFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let mut world = self.world.lock();
+        world.read(self.life, self.inode, &self.name, offset, buffer)
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        let mut outcome = Ok(());
+        for read in reads {
+            outcome = outcome.and(self.read_at(read.buffer, read.offset));
+        }
+        outcome
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_range(offset, buffer.len() as u64)?;
+        if self.options.direct {
+            let describe = || self.name.clone();
+            crate::check_aligned(&describe, self.alignment(), offset, buffer.len())?;
+        }
+        let mut world = self.world.lock();
+        world.write(self.life, self.inode, &self.name, offset, buffer)
+    }
+
+    fn sync(&self) -> Result<()> {
+        let mut world = self.world.lock();
+        world.sync(self.life, self.inode, &self.name)
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        let mut world = self.world.lock();
+        world.check_life(self.life)?;
+        Ok(world.image(self.inode, &self.name)?.bytes())
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        let mut world = self.world.lock();
+        world.check_life(self.life)?;
+        Ok(world.image(self.inode, &self.name)?.allocated_bytes())
+    }
+
+    fn set_bytes(&self, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_range(bytes, 0)?;
+        let mut world = self.world.lock();
+        world.set_bytes(self.life, self.inode, &self.name, bytes)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_range(offset, bytes)?;
+        let mut world = self.world.lock();
+        world.allocate(self.life, self.inode, &self.name, offset, bytes)
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_range(offset, bytes)?;
+        let mut world = self.world.lock();
+        world.punch(self.life, self.inode, &self.name, offset, bytes)
+    }
+
+    fn alignment(&self) -> u32 {
+        self.world.lock().alignment
+    }
+
+    fn describe(&self) -> String {
+        self.name.clone()
+    }
+}
+
+impl Drop for SimFile {
+    fn drop(&mut self) {
+        let mut world = self.world.lock();
+        world.close(self.life, self.inode, self.options.write);
+    }
+}
+
+/// The memory of an open ring. After the death of its process, stores go nowhere.
+pub(super) struct SimRing {
+    pub(super) world: Arc<Mutex<World>>,
+    pub(super) life: u64,
+    pub(super) inode: u64,
+    pub(super) name: String,
+}
+
+impl RingStore for SimRing {
+    fn read(&self, offset: u64, out: &mut [u8]) {
+        self.world.lock().ring_read(self.inode, offset, out);
+    }
+
+    fn write(&self, offset: u64, bytes: &[u8]) {
+        let mut world = self.world.lock();
+        world.ring_write(self.life, self.inode, &self.name, offset, bytes);
+    }
+}
+
+impl Drop for SimRing {
+    fn drop(&mut self) {
+        self.world.lock().close(self.life, self.inode, true);
+    }
+}

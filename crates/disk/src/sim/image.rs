@@ -1,0 +1,154 @@
+//! The content of one simulated file: pages that clones share until they are written.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::{PAGE_BYTES, SECTOR_BYTES};
+
+/// A file's bytes and its allocation. A page that is absent is a hole; one that is present without content was allocated
+/// and never written. Both read as zeros.
+#[derive(Clone, Default)]
+pub(super) struct Image {
+    bytes: u64,
+    pages: BTreeMap<u64, Option<Arc<[u8; PAGE_BYTES as usize]>>>,
+}
+
+/// Numbers of the pages that a range touches.
+pub(super) fn pages_of(offset: u64, bytes: u64) -> Range<u64> {
+    if bytes == 0 {
+        return 0..0;
+    }
+    offset / PAGE_BYTES..(offset + bytes).div_ceil(PAGE_BYTES)
+}
+
+/// The pieces into which page bounds cut a range: page, offset in it, length.
+fn pieces(offset: u64, bytes: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    pages_of(offset, bytes).map(move |page| {
+        let start = offset.max(page * PAGE_BYTES);
+        let end = (offset + bytes).min((page + 1) * PAGE_BYTES);
+        (page, (start % PAGE_BYTES) as usize, (end - start) as usize)
+    })
+}
+
+impl Image {
+    /// The file's size.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Bytes that the file occupies.
+    pub(super) fn allocated_bytes(&self) -> u64 {
+        self.pages.len() as u64 * PAGE_BYTES
+    }
+
+    /// Numbers of the pages present in a range.
+    pub(super) fn present(&self, pages: Range<u64>) -> Vec<u64> {
+        self.pages.range(pages).map(|(&page, _)| page).collect()
+    }
+
+    /// How many pages of the range are holes.
+    pub(super) fn holes(&self, pages: Range<u64>) -> u64 {
+        let all = pages.end - pages.start;
+        all - self.pages.range(pages).count() as u64
+    }
+
+    /// Fills `out` from `offset`, with zeros where nothing was written.
+    pub(super) fn read(&self, offset: u64, out: &mut [u8]) {
+        let mut out = out;
+        for (page, start, len) in pieces(offset, out.len() as u64) {
+            let (head, tail) = out.split_at_mut(len);
+            match self.pages.get(&page) {
+                Some(Some(content)) => head.copy_from_slice(&content[start..start + len]),
+                _ => head.fill(0),
+            }
+            out = tail;
+        }
+    }
+
+    /// Stores bytes; the size stays.
+    pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (page, start, len) in pieces(offset, bytes.len() as u64) {
+            let (head, tail) = rest.split_at(len);
+            let content = self.pages.entry(page).or_default();
+            let content = content.get_or_insert_with(|| Arc::new([0; PAGE_BYTES as usize]));
+            Arc::make_mut(content)[start..start + len].copy_from_slice(head);
+            rest = tail;
+        }
+    }
+
+    /// Makes the file at least that long.
+    pub(super) fn grow(&mut self, bytes: u64) {
+        self.bytes = self.bytes.max(bytes);
+    }
+
+    /// Cuts or extends the file.
+    pub(super) fn set_bytes(&mut self, bytes: u64) {
+        self.bytes = bytes;
+        self.clip();
+    }
+
+    /// Drops what lies behind the end, so that growing again shows zeros.
+    pub(super) fn clip(&mut self) {
+        drop(self.pages.split_off(&self.bytes.div_ceil(PAGE_BYTES)));
+        let cut = (self.bytes % PAGE_BYTES) as usize;
+        if cut > 0
+            && let Some(Some(last)) = self.pages.get_mut(&(self.bytes / PAGE_BYTES))
+        {
+            Arc::make_mut(last)[cut..].fill(0);
+        }
+    }
+
+    /// Allocates a range and grows the file to its end.
+    pub(super) fn allocate(&mut self, offset: u64, bytes: u64) {
+        for page in pages_of(offset, bytes) {
+            self.pages.entry(page).or_default();
+        }
+        self.grow(offset + bytes);
+    }
+
+    /// Makes a range read as zeros and gives back the pages wholly within it; the size stays.
+    pub(super) fn punch(&mut self, offset: u64, bytes: u64) {
+        for page in self.present(pages_of(offset, bytes)) {
+            let start = offset.max(page * PAGE_BYTES) - page * PAGE_BYTES;
+            let end = (offset + bytes).min((page + 1) * PAGE_BYTES) - page * PAGE_BYTES;
+            if end - start == PAGE_BYTES {
+                self.pages.remove(&page);
+            } else if let Some(Some(content)) = self.pages.get_mut(&page) {
+                Arc::make_mut(content)[start as usize..end as usize].fill(0);
+            }
+        }
+    }
+
+    /// Makes one page what it is in another image.
+    pub(super) fn take_page(&mut self, page: u64, from: &Image) {
+        match from.pages.get(&page) {
+            Some(content) => drop(self.pages.insert(page, content.clone())),
+            None => drop(self.pages.remove(&page)),
+        }
+    }
+
+    /// Flips bits of one byte, if it was ever written.
+    pub(super) fn flip(&mut self, offset: u64, mask: u8) {
+        if let Some(Some(content)) = self.pages.get_mut(&(offset / PAGE_BYTES)) {
+            Arc::make_mut(content)[(offset % PAGE_BYTES) as usize] ^= mask;
+        }
+    }
+}
+
+/// The pieces into which sector bounds cut bytes at an offset: what a power cut may keep or lose one by one.
+pub(super) fn sectors(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
+    let (mut offset, mut rest) = (offset, bytes);
+    std::iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let to_bound = SECTOR_BYTES - offset % SECTOR_BYTES;
+        let (head, tail) = rest.split_at(rest.len().min(to_bound as usize));
+        let at = offset;
+        offset += head.len() as u64;
+        rest = tail;
+        Some((at, head))
+    })
+}

@@ -1,0 +1,872 @@
+//! The state behind the simulated disk: every file twice (as the process sees it, and as the medium holds it), the changes in between, and the
+//! crash that decides about them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use terrapin_base::sync::Arc;
+use terrapin_base::{Error, ErrorKind, Result, checksum};
+
+use super::image::{Image, pages_of, sectors};
+use super::{CrashMode, Fault, FaultError, IoEvent, IoStats, Op, PAGE_BYTES, Random};
+use crate::{OpenOptions, RingOptions};
+
+/// A change to a file that no sync has covered.
+#[derive(Clone)]
+enum Change {
+    Store { offset: u64, bytes: Arc<[u8]> },
+    SetBytes(u64),
+    Allocate { offset: u64, bytes: u64 },
+    Punch { offset: u64, bytes: u64 },
+}
+
+/// A change to the directory that no sync has covered.
+#[derive(Clone)]
+enum NameChange {
+    Link(String, u64),
+    Unlink(String),
+    Rename(String, String, u64),
+}
+
+#[derive(Clone, Default)]
+struct Inode {
+    /// What the process sees.
+    current: Image,
+    /// What the medium holds for sure.
+    durable: Image,
+    /// What lies between the two, oldest first, with its place in the order of all changes on the disk.
+    pending: Vec<(u64, Change)>,
+    /// Pages in which the two may differ through `pending`.
+    touched: BTreeSet<u64>,
+    /// Pages in which they differ through stores into the ring, with the place of the last one.
+    ring_pages: BTreeMap<u64, u64>,
+    handles: u64,
+    locked: bool,
+    stats: IoStats,
+}
+
+/// How a call goes.
+enum Verdict {
+    Go,
+    Fail(Error),
+    Die(Error),
+}
+
+#[derive(Clone)]
+pub(super) struct World {
+    random: Random,
+    pub(super) life: u64,
+    pub(super) died: bool,
+    pub(super) capacity: u64,
+    pub(super) alignment: u32,
+
+    inodes: BTreeMap<u64, Inode>,
+    next_inode: u64,
+    names: BTreeMap<String, u64>,
+    durable_names: BTreeMap<String, u64>,
+    pending_names: Vec<(u64, NameChange)>,
+    /// Changes so far: their order.
+    sequence: u64,
+
+    pub(super) faults: Vec<Fault>,
+    pub(super) die_at_call: Option<u64>,
+    pub(super) die_at_ring_write: Option<u64>,
+    pub(super) calls: u64,
+    pub(super) ring_writes: u64,
+    pub(super) stats_total: IoStats,
+    pub(super) trace_hash: u64,
+    pub(super) trace: Option<Vec<IoEvent>>,
+}
+
+fn dead() -> Error {
+    Error::new(ErrorKind::Io, "the simulated process is dead")
+}
+
+fn os_error(number: i32, op: Op, name: &str) -> Error {
+    Error::io("simulated fault", io::Error::from_raw_os_error(number))
+        .with("call", format!("{op:?}"))
+        .with("file", name)
+}
+
+const EIO: i32 = 5;
+const EMFILE: i32 = 24;
+const ENOSPC: i32 = 28;
+
+fn not_found(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, "no such file").with("file", name)
+}
+
+impl Change {
+    fn apply(&self, image: &mut Image) {
+        match self {
+            Change::Store { offset, bytes } => {
+                image.store(*offset, bytes);
+                image.grow(offset + bytes.len() as u64);
+            }
+            Change::SetBytes(bytes) => image.set_bytes(*bytes),
+            Change::Allocate { offset, bytes } => image.allocate(*offset, *bytes),
+            Change::Punch { offset, bytes } => image.punch(*offset, *bytes),
+        }
+    }
+
+    /// Applies what a cut in the midst of the change may leave: the first sectors of a store, otherwise all or nothing.
+    fn apply_in_part(&self, image: &mut Image, random: &mut Random) {
+        match self {
+            Change::Store { offset, bytes } => {
+                let count = sectors(*offset, bytes).count() as u64;
+                let kept = random.below(count + 1) as usize;
+                for (at, sector) in sectors(*offset, bytes).take(kept) {
+                    image.store(at, sector);
+                    image.grow(at + sector.len() as u64);
+                }
+            }
+            other if random.coin() => other.apply(image),
+            _ => {}
+        }
+    }
+
+    /// Applies any subset of the change's sectors, and the change of size or not.
+    fn apply_some(&self, image: &mut Image, random: &mut Random) {
+        match self {
+            Change::Store { offset, bytes } => {
+                for (at, sector) in sectors(*offset, bytes) {
+                    if random.coin() {
+                        image.store(at, sector);
+                    }
+                }
+                if random.coin() {
+                    image.grow(offset + bytes.len() as u64);
+                }
+            }
+            other if random.coin() => other.apply(image),
+            _ => {}
+        }
+    }
+}
+
+impl NameChange {
+    fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameChange::Link(name, inode) => drop(names.insert(name.clone(), *inode)),
+            NameChange::Unlink(name) => drop(names.remove(name)),
+            NameChange::Rename(from, to, inode) => {
+                names.remove(from);
+                names.insert(to.clone(), *inode);
+            }
+        }
+    }
+}
+
+impl Inode {
+    /// Makes what the process sees durable.
+    fn settle(&mut self) {
+        for page in std::mem::take(&mut self.touched) {
+            self.durable.take_page(page, &self.current);
+        }
+        self.durable.set_bytes(self.current.bytes());
+        self.pending.clear();
+    }
+
+    /// What a power cut leaves; `cut` is the place in the order of changes at which [`CrashMode::Prefix`] stops.
+    fn after_power_loss(&self, mode: CrashMode, cut: u64, random: &mut Random) -> Image {
+        let mut image = self.durable.clone();
+        match mode {
+            CrashMode::LoseUnsynced => {}
+            CrashMode::KeepAll => return self.current.clone(),
+            CrashMode::RandomSubset => {
+                for (_, change) in &self.pending {
+                    change.apply_some(&mut image, random);
+                }
+                for &page in self.ring_pages.keys() {
+                    if random.coin() {
+                        image.take_page(page, &self.current);
+                    }
+                }
+            }
+            CrashMode::Prefix => {
+                for (at, change) in self.pending.iter().take_while(|(at, _)| *at <= cut) {
+                    if *at < cut {
+                        change.apply(&mut image);
+                    } else {
+                        change.apply_in_part(&mut image, random);
+                    }
+                }
+                for (&page, _) in self.ring_pages.iter().filter(|&(_, &at)| at <= cut) {
+                    image.take_page(page, &self.current);
+                }
+            }
+        }
+        image.clip();
+        image
+    }
+}
+
+impl World {
+    pub(super) fn new(seed: u64) -> Self {
+        World {
+            random: Random::new(seed),
+            life: 0,
+            died: false,
+            capacity: 64 << 30,
+            alignment: 512,
+            inodes: BTreeMap::new(),
+            next_inode: 1,
+            names: BTreeMap::new(),
+            durable_names: BTreeMap::new(),
+            pending_names: Vec::new(),
+            sequence: 0,
+            faults: Vec::new(),
+            die_at_call: None,
+            die_at_ring_write: None,
+            calls: 0,
+            ring_writes: 0,
+            stats_total: IoStats::default(),
+            trace_hash: seed,
+            trace: None,
+        }
+    }
+
+    // Lives and crashes
+
+    pub(super) fn check_life(&mut self, life: u64) -> Result<()> {
+        if life == self.life {
+            Ok(())
+        } else {
+            Err(dead())
+        }
+    }
+
+    /// Ends the process: its handles are closed, its locks released.
+    pub(super) fn die(&mut self) {
+        self.life += 1;
+        self.died = true;
+        for inode in self.inodes.values_mut() {
+            inode.handles = 0;
+            inode.locked = false;
+        }
+        self.collect();
+    }
+
+    pub(super) fn lose_power(&mut self, mode: CrashMode) {
+        let mut order: Vec<u64> = self.pending_names.iter().map(|(at, _)| *at).collect();
+        for inode in self.inodes.values() {
+            order.extend(inode.pending.iter().map(|(at, _)| *at));
+            order.extend(inode.ring_pages.values());
+        }
+        order.sort_unstable();
+        let cut = self.random.below(order.len() as u64 + 1) as usize;
+        let cut = order.get(cut).copied().unwrap_or(u64::MAX);
+
+        let mut names = self.durable_names.clone();
+        for (at, change) in &self.pending_names {
+            let kept = match mode {
+                CrashMode::LoseUnsynced => false,
+                CrashMode::KeepAll => true,
+                CrashMode::RandomSubset => self.random.coin(),
+                CrashMode::Prefix => *at < cut || (*at == cut && self.random.coin()),
+            };
+            if kept {
+                change.apply(&mut names);
+            }
+        }
+        for inode in self.inodes.values_mut() {
+            let image = inode.after_power_loss(mode, cut, &mut self.random);
+            *inode = Inode {
+                durable: image.clone(),
+                current: image,
+                stats: inode.stats,
+                ..Inode::default()
+            };
+        }
+        self.names = names.clone();
+        self.durable_names = names;
+        self.pending_names.clear();
+        self.collect();
+    }
+
+    /// Drops files that nothing can reach any more, not even after a crash.
+    fn collect(&mut self) {
+        let mut reached: BTreeSet<u64> = self.names.values().copied().collect();
+        reached.extend(self.durable_names.values());
+        for (_, change) in &self.pending_names {
+            if let NameChange::Link(_, inode) | NameChange::Rename(_, _, inode) = change {
+                reached.insert(*inode);
+            }
+        }
+        self.inodes
+            .retain(|number, inode| inode.handles > 0 || reached.contains(number));
+    }
+
+    // Calls
+
+    fn record(&mut self, op: Op, name: &str, offset: u64, bytes: u64, data: u64) {
+        for word in [op as u64, offset, bytes, data]
+            .into_iter()
+            .chain([u64::from(checksum::crc32c(name.as_bytes()))])
+        {
+            self.trace_hash = Random::new(self.trace_hash ^ word).next();
+        }
+        if let Some(trace) = &mut self.trace {
+            trace.push(IoEvent {
+                op,
+                file: name.into(),
+                offset,
+                bytes,
+            });
+        }
+    }
+
+    /// Counts a call and decides how it goes.
+    fn begin(&mut self, life: u64, op: Op, name: &str, offset: u64, bytes: u64) -> Result<Verdict> {
+        self.begin_with(life, op, name, offset, bytes, 0)
+    }
+
+    fn begin_with(
+        &mut self,
+        life: u64,
+        op: Op,
+        name: &str,
+        offset: u64,
+        bytes: u64,
+        data: u64,
+    ) -> Result<Verdict> {
+        self.check_life(life)?;
+        self.calls += 1;
+        self.record(op, name, offset, bytes, data);
+        if self.die_at_call.is_some_and(|at| at <= self.calls) {
+            self.die_at_call = None;
+            return Ok(Verdict::Die(dead()));
+        }
+        let mut verdict = Verdict::Go;
+        self.faults.retain_mut(|fault| {
+            let matches = fault.op.is_none_or(|o| o == op)
+                && fault.file.as_deref().is_none_or(|part| name.contains(part));
+            if !matches {
+                return true;
+            }
+            if fault.skip > 0 {
+                fault.skip -= 1;
+                return true;
+            }
+            if matches!(verdict, Verdict::Go) {
+                let number = match fault.error {
+                    FaultError::Io => EIO,
+                    FaultError::NoSpace => ENOSPC,
+                    FaultError::TooManyFiles => EMFILE,
+                };
+                verdict = Verdict::Fail(os_error(number, op, name));
+                return fault.lasting;
+            }
+            true
+        });
+        Ok(verdict)
+    }
+
+    /// As [`World::begin`], for calls that do nothing when they fail, and all or nothing when the process dies in them: `true` means that the
+    /// change is still to be made and the error to be returned after it.
+    fn begin_atomic(
+        &mut self,
+        life: u64,
+        op: Op,
+        name: &str,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<Option<Error>> {
+        match self.begin(life, op, name, offset, bytes)? {
+            Verdict::Go => Ok(None),
+            Verdict::Fail(error) => Err(error),
+            Verdict::Die(error) if self.random.coin() => Ok(Some(error)),
+            Verdict::Die(error) => {
+                self.die();
+                Err(error)
+            }
+        }
+    }
+
+    /// Ends a call that [`World::begin_atomic`] began.
+    fn end(&mut self, error: Option<Error>) -> Result<()> {
+        match error {
+            None => Ok(()),
+            Some(error) => {
+                self.die();
+                Err(error)
+            }
+        }
+    }
+
+    fn next_sequence(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    fn inode(&mut self, number: u64, name: &str) -> Result<&mut Inode> {
+        self.inodes.get_mut(&number).ok_or_else(|| {
+            Error::internal("a live handle on a file that is gone").with("file", name)
+        })
+    }
+
+    pub(super) fn image(&mut self, number: u64, name: &str) -> Result<&Image> {
+        Ok(&self.inode(number, name)?.current)
+    }
+
+    // The directory
+
+    fn change_name(&mut self, change: NameChange) {
+        change.apply(&mut self.names);
+        let at = self.next_sequence();
+        self.pending_names.push((at, change));
+    }
+
+    pub(super) fn open(&mut self, life: u64, name: &str, options: OpenOptions) -> Result<u64> {
+        let dying = self.begin_atomic(life, Op::Open, name, u64::from(options.create_new), 0)?;
+        let found = self.names.get(name).copied();
+        let number = match (found, options.create_new) {
+            (Some(number), false) => number,
+            (None, true) => {
+                let number = self.next_inode;
+                self.next_inode += 1;
+                self.inodes.insert(number, Inode::default());
+                self.change_name(NameChange::Link(name.into(), number));
+                number
+            }
+            (None, false) => return self.end(dying).and(Err(not_found(name))),
+            (Some(_), true) => {
+                self.end(dying)?;
+                return Err(
+                    Error::new(ErrorKind::AlreadyExists, "the file is there already")
+                        .with("file", name),
+                );
+            }
+        };
+        self.end(dying)?;
+        let inode = self.inode(number, name)?;
+        if options.write {
+            if inode.locked {
+                return Err(Error::new(
+                    ErrorKind::Locked,
+                    "the file is open for writing elsewhere",
+                )
+                .with("file", name));
+            }
+            inode.locked = true;
+        }
+        inode.handles += 1;
+        Ok(number)
+    }
+
+    pub(super) fn close(&mut self, life: u64, number: u64, write: bool) {
+        if life != self.life {
+            return;
+        }
+        if let Some(inode) = self.inodes.get_mut(&number) {
+            inode.handles -= 1;
+            if write {
+                inode.locked = false;
+            }
+            if inode.handles == 0 {
+                self.collect();
+            }
+        }
+    }
+
+    pub(super) fn list(&mut self, life: u64) -> Result<Vec<String>> {
+        let dying = self.begin_atomic(life, Op::List, "", 0, 0)?;
+        self.end(dying)?;
+        Ok(self.names.keys().cloned().collect())
+    }
+
+    pub(super) fn remove(&mut self, life: u64, name: &str) -> Result<()> {
+        let dying = self.begin_atomic(life, Op::Remove, name, 0, 0)?;
+        if !self.names.contains_key(name) {
+            return self.end(dying).and(Err(not_found(name)));
+        }
+        self.change_name(NameChange::Unlink(name.into()));
+        self.end(dying)
+    }
+
+    pub(super) fn rename(&mut self, life: u64, from: &str, to: &str) -> Result<()> {
+        let to_hash = u64::from(checksum::crc32c(to.as_bytes()));
+        let dying = self.begin_atomic(life, Op::Rename, from, to_hash, 0)?;
+        let Some(&number) = self.names.get(from) else {
+            return self.end(dying).and(Err(not_found(from)));
+        };
+        if from != to {
+            self.change_name(NameChange::Rename(from.into(), to.into(), number));
+        }
+        self.end(dying)
+    }
+
+    pub(super) fn sync_directory(&mut self, life: u64) -> Result<()> {
+        let dying = self.begin_atomic(life, Op::SyncDirectory, "", 0, 0)?;
+        self.durable_names = self.names.clone();
+        self.pending_names.clear();
+        self.end(dying)?;
+        self.collect();
+        Ok(())
+    }
+
+    pub(super) fn free_bytes(&mut self, life: u64) -> Result<u64> {
+        let dying = self.begin_atomic(life, Op::FreeBytes, "", 0, 0)?;
+        self.end(dying)?;
+        Ok(self.capacity.saturating_sub(self.used_bytes()))
+    }
+
+    // Files
+
+    pub(super) fn read(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        offset: u64,
+        out: &mut [u8],
+    ) -> Result<()> {
+        let dying = self.begin_atomic(life, Op::Read, name, offset, out.len() as u64)?;
+        self.end(dying)?;
+        self.stats_total.reads += 1;
+        self.stats_total.read_bytes += out.len() as u64;
+        let inode = self.inode(number, name)?;
+        inode.stats.reads += 1;
+        inode.stats.read_bytes += out.len() as u64;
+        let end = offset.checked_add(out.len() as u64);
+        if !out.is_empty() && end.is_none_or(|end| end > inode.current.bytes()) {
+            return Err(crate::past_end(name, offset, out.len()));
+        }
+        inode.current.read(offset, out);
+        Ok(())
+    }
+
+    pub(super) fn write(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        offset: u64,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let data = u64::from(checksum::crc32c(bytes));
+        let length = bytes.len() as u64;
+        let verdict = self.begin_with(life, Op::Write, name, offset, length, data)?;
+        self.stats_total.writes += 1;
+        self.stats_total.written_bytes += length;
+        let stats = &mut self.inode(number, name)?.stats;
+        stats.writes += 1;
+        stats.written_bytes += length;
+        let (fits, outcome) = match verdict {
+            Verdict::Go => match self.room_for(number, name, offset, length)? {
+                fits if fits == length => (length, Ok(())),
+                fits => (fits, Err(os_error(ENOSPC, Op::Write, name))),
+            },
+            Verdict::Fail(error) => (self.part_of(number, name, offset, bytes)?, Err(error)),
+            Verdict::Die(error) => {
+                let part = self.part_of(number, name, offset, bytes)?;
+                self.change(number, name, Self::store(offset, &bytes[..part as usize]))?;
+                self.die();
+                return Err(error);
+            }
+        };
+        self.change(number, name, Self::store(offset, &bytes[..fits as usize]))?;
+        outcome
+    }
+
+    fn store(offset: u64, bytes: &[u8]) -> Option<Change> {
+        (!bytes.is_empty()).then(|| Change::Store {
+            offset,
+            bytes: bytes.into(),
+        })
+    }
+
+    /// How much of a write that breaks off is written: some whole sectors, as far as there is room.
+    fn part_of(&mut self, number: u64, name: &str, offset: u64, bytes: &[u8]) -> Result<u64> {
+        let count = sectors(offset, bytes).count() as u64;
+        let kept = self.random.below(count + 1) as usize;
+        let part: usize = sectors(offset, bytes)
+            .take(kept)
+            .map(|(_, sector)| sector.len())
+            .sum();
+        self.room_for(number, name, offset, part as u64)
+    }
+
+    /// How much of a range, from its start on, is allocated or can be.
+    fn room_for(&mut self, number: u64, name: &str, offset: u64, bytes: u64) -> Result<u64> {
+        let free = self.capacity.saturating_sub(self.used_bytes()) / PAGE_BYTES;
+        let image = &self.inode(number, name)?.current;
+        let pages = pages_of(offset, bytes);
+        if image.holes(pages.clone()) <= free {
+            return Ok(bytes);
+        }
+        let present: BTreeSet<u64> = image.present(pages.clone()).into_iter().collect();
+        let mut left = free;
+        for page in pages {
+            if !present.contains(&page) {
+                if left == 0 {
+                    return Ok((page * PAGE_BYTES).saturating_sub(offset));
+                }
+                left -= 1;
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Makes a change that the process sees at once and the medium after the next sync.
+    fn change(&mut self, number: u64, name: &str, change: Option<Change>) -> Result<()> {
+        let Some(change) = change else {
+            return Ok(());
+        };
+        let at = self.next_sequence();
+        let inode = self.inode(number, name)?;
+        match &change {
+            Change::Store { offset, bytes } => {
+                inode.touched.extend(pages_of(*offset, bytes.len() as u64))
+            }
+            Change::Allocate { offset, bytes } => {
+                inode.touched.extend(pages_of(*offset, *bytes));
+            }
+            Change::Punch { offset, bytes } => {
+                let present = inode.current.present(pages_of(*offset, *bytes));
+                inode.touched.extend(present);
+            }
+            Change::SetBytes(bytes) => {
+                let present = inode.current.present(bytes / PAGE_BYTES..u64::MAX);
+                inode.touched.extend(present);
+            }
+        }
+        change.apply(&mut inode.current);
+        inode.pending.push((at, change));
+        Ok(())
+    }
+
+    pub(super) fn sync(&mut self, life: u64, number: u64, name: &str) -> Result<()> {
+        let verdict = self.begin(life, Op::Sync, name, 0, 0)?;
+        self.stats_total.syncs += 1;
+        let forgets = matches!(verdict, Verdict::Fail(_)).then(|| self.random.next());
+        let inode = self.inode(number, name)?;
+        inode.stats.syncs += 1;
+        match verdict {
+            Verdict::Go => {
+                inode.settle();
+                Ok(())
+            }
+            Verdict::Fail(error) => {
+                // What the failed writeback reached the medium with is by the seed; the rest is forgotten and never tried again.
+                if let Some(seed) = forgets {
+                    let mut random = Random::new(seed);
+                    for (_, change) in std::mem::take(&mut inode.pending) {
+                        change.apply_some(&mut inode.durable, &mut random);
+                    }
+                    inode.durable.clip();
+                    inode.touched.clear();
+                }
+                Err(error)
+            }
+            Verdict::Die(error) => {
+                if self.random.coin() {
+                    self.inode(number, name)?.settle();
+                }
+                self.die();
+                Err(error)
+            }
+        }
+    }
+
+    pub(super) fn set_bytes(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        bytes: u64,
+    ) -> Result<()> {
+        let dying = self.begin_atomic(life, Op::SetBytes, name, bytes, 0)?;
+        self.change(number, name, Some(Change::SetBytes(bytes)))?;
+        self.end(dying)
+    }
+
+    pub(super) fn allocate(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let dying = self.begin_atomic(life, Op::Allocate, name, offset, bytes)?;
+        if bytes > 0 {
+            if self.room_for(number, name, offset, bytes)? < bytes {
+                self.end(dying)?;
+                return Err(os_error(ENOSPC, Op::Allocate, name));
+            }
+            self.change(number, name, Some(Change::Allocate { offset, bytes }))?;
+        }
+        self.end(dying)
+    }
+
+    pub(super) fn punch(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let dying = self.begin_atomic(life, Op::PunchHole, name, offset, bytes)?;
+        if bytes > 0 {
+            self.change(number, name, Some(Change::Punch { offset, bytes }))?;
+        }
+        self.end(dying)
+    }
+
+    // Rings
+
+    pub(super) fn open_ring(
+        &mut self,
+        life: u64,
+        name: &str,
+        ring: RingOptions,
+    ) -> Result<(u64, u64)> {
+        let dying =
+            self.begin_atomic(life, Op::OpenRing, name, ring.bytes, u64::from(ring.create))?;
+        self.end(dying)?;
+        // The steps below are the real disk's, each a call that may fail or be the last one.
+        let options = OpenOptions {
+            create_new: ring.create,
+            write: true,
+            direct: false,
+        };
+        let number = self.open(life, name, options)?;
+        let outcome = self.prepare_ring(life, number, name, ring);
+        if outcome.is_err() {
+            self.close(life, number, true);
+        }
+        outcome.map(|bytes| (number, bytes))
+    }
+
+    fn prepare_ring(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        ring: RingOptions,
+    ) -> Result<u64> {
+        if ring.create {
+            self.allocate(life, number, name, 0, ring.bytes)?;
+            let zeros = vec![0; usize::try_from(ring.bytes.min(1 << 20)).unwrap_or(1 << 20)];
+            for offset in (0..ring.bytes).step_by(zeros.len()) {
+                self.write(life, number, name, offset, &zeros)?;
+            }
+            self.sync(life, number, name)?;
+            self.sync_directory(life)?;
+            return Ok(ring.bytes);
+        }
+        let bytes = self.image(number, name)?.bytes();
+        RingOptions::check_found(bytes, name)?;
+        self.allocate(life, number, name, 0, bytes)?;
+        Ok(bytes)
+    }
+
+    pub(super) fn ring_read(&mut self, number: u64, offset: u64, out: &mut [u8]) {
+        match self.inodes.get(&number) {
+            Some(inode) => inode.current.read(offset, out),
+            None => out.fill(0),
+        }
+    }
+
+    pub(super) fn ring_write(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        offset: u64,
+        bytes: &[u8],
+    ) {
+        if life != self.life {
+            return;
+        }
+        self.ring_writes += 1;
+        let data = u64::from(checksum::crc32c(bytes));
+        self.record(Op::RingWrite, name, offset, bytes.len() as u64, data);
+        let dies = self
+            .die_at_ring_write
+            .is_some_and(|at| at <= self.ring_writes);
+        let stored = if dies {
+            self.random.below(bytes.len() as u64 + 1) as usize
+        } else {
+            bytes.len()
+        };
+        let at = self.next_sequence();
+        let writeback = self.random.next();
+        if let Some(inode) = self.inodes.get_mut(&number) {
+            inode.current.store(offset, &bytes[..stored]);
+            for page in pages_of(offset, stored as u64) {
+                inode.ring_pages.insert(page, at);
+            }
+            // Now and then the kernel writes a page back.
+            if writeback.is_multiple_of(32) && !inode.ring_pages.is_empty() {
+                let nth = (writeback >> 32) as usize % inode.ring_pages.len();
+                let page = inode.ring_pages.keys().nth(nth).copied();
+                if let Some(page) = page {
+                    inode.ring_pages.remove(&page);
+                    inode.durable.take_page(page, &inode.current);
+                }
+            }
+        }
+        if dies {
+            self.die_at_ring_write = None;
+            self.die();
+        }
+    }
+
+    // The test's own access
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        let named: BTreeSet<u64> = self.names.values().copied().collect();
+        self.inodes
+            .iter()
+            .filter(|(number, inode)| inode.handles > 0 || named.contains(number))
+            .map(|(_, inode)| inode.current.allocated_bytes())
+            .sum()
+    }
+
+    pub(super) fn stats(&self, name: &str) -> IoStats {
+        let inode = self.names.get(name).and_then(|n| self.inodes.get(n));
+        inode.map(|inode| inode.stats).unwrap_or_default()
+    }
+
+    pub(super) fn corrupt(&mut self, name: &str, offset: u64, mask: u8) -> bool {
+        let number = self.names.get(name).copied().unwrap_or(0);
+        match self.inodes.get_mut(&number) {
+            Some(inode) if offset < inode.current.bytes() => {
+                let mut byte = [0];
+                inode.current.read(offset, &mut byte);
+                byte[0] ^= mask;
+                inode.current.store(offset, &byte);
+                inode.durable.flip(offset, mask);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
+        let inode = self.inodes.get(self.names.get(name)?)?;
+        let mut content = vec![0; usize::try_from(inode.current.bytes()).ok()?];
+        inode.current.read(0, &mut content);
+        Some(content)
+    }
+
+    pub(super) fn plant(&mut self, name: &str, content: &[u8]) {
+        let mut image = Image::default();
+        image.store(0, content);
+        image.grow(content.len() as u64);
+        let number = self.next_inode;
+        self.next_inode += 1;
+        let inode = Inode {
+            current: image.clone(),
+            durable: image,
+            ..Inode::default()
+        };
+        self.inodes.insert(number, inode);
+        self.names.insert(name.into(), number);
+        self.durable_names.insert(name.into(), number);
+        self.collect();
+    }
+}
