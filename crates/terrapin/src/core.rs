@@ -1,0 +1,211 @@
+//! What every handle, job and view shares: [`Core`].
+//!
+//! Locks: `install` comes before the log's append lock; nothing else is taken under the latter, and no wait happens under
+//! either. Reads and writes of records take neither: they load the state, which is replaced as a whole.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+
+use arc_swap::{ArcSwap, Guard};
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_memtable::Window;
+use terrapin_pages::PageStore;
+use terrapin_structure::Structure;
+use terrapin_wal::Log;
+
+use crate::checkpoint::Schedule;
+use crate::health::Health;
+use crate::metrics::Counters;
+use crate::options::{CheckpointDistance, Settings};
+use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
+use crate::view::Views;
+
+/// The engine behind all handles of one open database.
+pub(crate) struct Core {
+    /// Clock, randomness, jobs.
+    pub env: Env,
+    /// Options with every default filled in.
+    pub settings: Settings,
+    /// The one memory budget.
+    pub budget: Arc<Budget>,
+    /// The data file.
+    pub store: Arc<PageStore>,
+    /// The structure of every keyspace.
+    pub structure: Arc<dyn Structure>,
+    /// The log; none when the database is open for reading only.
+    pub log: Option<Log>,
+    /// Where a read-only replay ended; what [`Core::visible`] says without a log.
+    pub replayed: AtomicU64,
+    /// The current state. Replaced by [`Core::replace_state`] only.
+    pub state: ArcSwap<State>,
+    /// Odd while the state is being replaced, and another even number afterwards.
+    state_epoch: AtomicU64,
+    /// Held by whoever replaces the state.
+    pub install: Mutex<Install>,
+    /// What the jobs are asked for, and how far they are.
+    pub schedule: Schedule,
+    /// Registered views: snapshots and iterators.
+    pub views: Views,
+    /// Counters and histograms behind `metrics()`.
+    pub counters: Counters,
+    /// Closed, failed, and whom to tell.
+    pub health: Health,
+}
+
+/// What only changes of the state need.
+pub(crate) struct Install {
+    /// The keyspaces by name.
+    pub names: BTreeMap<Box<str>, KeyspaceId>,
+    /// The next keyspace's number; numbers below belong, or belonged, to some keyspace.
+    pub next_id: u32,
+    /// While the log is replayed: everything below is in the windows. Cuts are made here, not at the log's end.
+    pub replay: Option<Lsn>,
+    /// χ of keyspaces without one of their own.
+    pub checkpoint_distance: CheckpointDistance,
+}
+
+/// A state, and the bound below which it covers every published record.
+pub(crate) struct Observed {
+    /// The state; dropping it may free windows and let pages go.
+    pub state: Guard<Arc<State>>,
+    /// Exclusive LSN bound of what this view sees.
+    pub before: Lsn,
+}
+
+impl Core {
+    /// A core in its first state.
+    #[allow(clippy::too_many_arguments)] // called in one place, and every argument is a field
+    pub fn new(
+        env: Env,
+        settings: Settings,
+        budget: Arc<Budget>,
+        store: Arc<PageStore>,
+        structure: Arc<dyn Structure>,
+        log: Option<Log>,
+        state: State,
+        install: Install,
+    ) -> Arc<Self> {
+        Arc::new(Core {
+            env,
+            settings,
+            budget,
+            store,
+            structure,
+            log,
+            replayed: AtomicU64::new(0),
+            state: ArcSwap::from_pointee(state),
+            state_epoch: AtomicU64::new(0),
+            install: Mutex::new(install),
+            schedule: Schedule::default(),
+            views: Views::default(),
+            counters: Counters::default(),
+            health: Health::default(),
+        })
+    }
+
+    /// Every record that starts below is published.
+    #[inline]
+    pub fn visible(&self) -> Lsn {
+        match &self.log {
+            Some(log) => log.visible(),
+            None => Lsn(self.replayed.load(Ordering::Acquire)),
+        }
+    }
+
+    /// The log, or [`ErrorKind::ReadOnly`].
+    #[inline]
+    pub fn log(&self) -> Result<&Log> {
+        self.log.as_ref().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
+    }
+
+    /// A state and a bound such that the state's windows and versions hold every published record below the bound: the
+    /// state was still current when the bound was read, so what a later state's windows own starts at or above it.
+    /// Lock-free; repeats when a cut or commit comes in between.
+    #[inline]
+    pub fn observe(&self) -> Result<Observed> {
+        self.health.check_open()?;
+        loop {
+            let epoch = self.state_epoch.load(Ordering::Acquire);
+            let state = self.state.load();
+            let before = self.visible();
+            fence(Ordering::Acquire);
+            let unchanged = epoch % 2 == 0 && self.state_epoch.load(Ordering::Relaxed) == epoch;
+            if unchanged && before >= state.floor {
+                return Ok(Observed { state, before });
+            }
+            // A state is being stored, or a clear is between its append and its publication: nanoseconds either way.
+            std::thread::yield_now();
+        }
+    }
+
+    /// Makes a state the current one and returns the last, whose end may free much: drop it where that does no harm. The
+    /// caller holds `install`.
+    pub fn replace_state(&self, state: State) -> Arc<State> {
+        self.state_epoch.fetch_add(1, Ordering::SeqCst);
+        let last = self.state.swap(Arc::new(state));
+        self.state_epoch.fetch_add(1, Ordering::SeqCst);
+        last
+    }
+
+    /// Seals the active windows of the keyspaces that `choose` names and that have no sealed one, all at one LSN. Returns
+    /// the state that this makes (the current one if nothing was chosen), the LSN, and how much of the log must be visible
+    /// for everything below the LSN to be in its window.
+    pub fn cut(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> CutMade {
+        let current = self.state.load_full();
+        let chosen: Vec<_> = current
+            .keyspaces
+            .iter()
+            .filter(|k| k.sealed.is_none() && choose(k))
+            .map(|k| (k.clone(), Window::new(&self.budget)))
+            .collect();
+        let sealed: Vec<_> = chosen.iter().map(|(k, _)| k.active.clone()).collect();
+        let count = chosen.len();
+        let store = |lsn: Lsn| {
+            if count == 0 {
+                return None;
+            }
+            let mut keyspaces = current.keyspaces.clone();
+            for (keyspace, window) in chosen {
+                let mut next = (*keyspace).clone();
+                next.sealed = Some(SealedWindow { records: next.active, cut: lsn });
+                next.active = WriteWindow::new(lsn, window);
+                keyspaces.insert(Arc::new(next));
+            }
+            let next = State { generation: current.generation, pin: current.pin.clone(), floor: current.floor, keyspaces };
+            Some(self.replace_state(next))
+        };
+        let (last, lsn, publish_to) = match (install.replay, &self.log) {
+            (None, Some(log)) => {
+                let (last, cut) = log.cut(store);
+                (last, cut.lsn, cut.publish_to)
+            }
+            (Some(position), _) => (store(position), position, Lsn(0)),
+            (None, None) => {
+                let end = self.visible();
+                (store(end), end, end)
+            }
+        };
+        drop(last);
+        for window in &sealed {
+            window.publish_to.store(publish_to.0, Ordering::Release);
+        }
+        if count > 0 {
+            self.schedule.sealed(count);
+        }
+        CutMade { state: self.state.load_full(), lsn, publish_to, count }
+    }
+}
+
+/// What [`Core::cut`] came to.
+pub(crate) struct CutMade {
+    /// The state right after the cut.
+    pub state: Arc<State>,
+    /// Where the cut is: every record below it is in `state`'s sealed windows or versions, or in windows that were not cut.
+    pub lsn: Lsn,
+    /// Once this much of the log is visible, every record below the cut is in its window.
+    pub publish_to: Lsn,
+    /// Windows sealed.
+    pub count: usize,
+}

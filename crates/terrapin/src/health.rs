@@ -1,0 +1,60 @@
+//! Whether the database is open, and what went wrong behind its callers' backs.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Error, ErrorKind, Result};
+
+type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
+
+/// Closed or open; the last background error; whom to tell of the next.
+#[derive(Default)]
+pub(crate) struct Health {
+    closed: AtomicBool,
+    background: Mutex<Option<Error>>,
+    listeners: Mutex<Vec<Listener>>,
+}
+
+impl Health {
+    /// [`ErrorKind::Closed`] once the database is closed.
+    #[inline]
+    pub fn check_open(&self) -> Result<()> {
+        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+    }
+
+    /// Closes; whether it was open before.
+    pub fn close(&self) -> bool {
+        !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// Keeps an error of a background job, and tells every listener at once, on this thread.
+    pub fn report(&self, error: &Error) {
+        tracing::error!(%error, "background work failed");
+        *self.background.lock() = Some(error.clone());
+        let listeners = self.listeners.lock().clone();
+        for listener in listeners {
+            listener(error);
+        }
+    }
+
+    /// Background work succeeded again: there is no error to show any more.
+    pub fn recovered(&self) {
+        *self.background.lock() = None;
+    }
+
+    /// The last background error that is not yet overcome.
+    pub fn background_error(&self) -> Option<Error> {
+        self.background.lock().clone()
+    }
+
+    /// Tells this one, too.
+    pub fn listen(&self, listener: Listener) {
+        self.listeners.lock().push(listener);
+    }
+}
+
+#[cold]
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the database is closed")
+}

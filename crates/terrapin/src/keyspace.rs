@@ -1,0 +1,83 @@
+//! A handle on one keyspace: its writes and options. Reads are in `read`.
+
+use std::sync::Arc;
+
+use terrapin_base::{KeyspaceId, Result};
+use terrapin_memtable::Op;
+
+use crate::core::Core;
+use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
+use crate::owner::Owner;
+use crate::state::KeyspaceShared;
+
+/// A named, ordered map of byte strings. Cheap to clone, usable from any thread; handles may be dropped in any order, and
+/// keep the database open.
+#[derive(Clone)]
+pub struct Keyspace {
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) shared: Arc<KeyspaceShared>,
+}
+
+impl Keyspace {
+    pub(crate) fn core(&self) -> &Core {
+        &self.owner.core
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Its number, never used again in this database.
+    #[must_use]
+    pub fn id(&self) -> KeyspaceId {
+        self.shared.id
+    }
+
+    /// Sets a key's value, with the durability that the database was opened with. Errors: `TooLarge`, `NotFound` when the keyspace
+    /// was dropped, `Stalled`, `NoSpace`, `Poisoned`, `ReadOnly`, `Closed`; none of them leaves the write half done.
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_with(key, value, self.core().settings.durability)
+    }
+
+    /// Sets a key's value with a durability of its own. Errors as for [`Keyspace::put`].
+    pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.core().write_one(&self.shared, key.as_ref(), Op::Put(value.as_ref()), durability)
+    }
+
+    /// Removes a key; no error if it is not there. Otherwise as [`Keyspace::put`].
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, self.core().settings.durability)
+    }
+
+    /// Removes a key with a durability of its own. Errors as for [`Keyspace::put`].
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.core().write_one(&self.shared, key.as_ref(), Op::Delete, durability)
+    }
+
+    /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the space comes back with the
+    /// next checkpoint. Errors as for [`Keyspace::put`].
+    pub fn clear(&self) -> Result<()> {
+        self.core().clear_keyspace(&self.shared)
+    }
+
+    /// χ in force: how many batch units this keyspace's window collects before it is merged.
+    #[must_use]
+    pub fn checkpoint_distance(&self) -> u32 {
+        self.core().distance_in_force(&self.shared)
+    }
+
+    /// Changes χ from now on, durably. Raising it is free; lowering it cuts the window at once. Errors: `OutOfMemory` naming the
+    /// largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
+    pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
+        let options = KeyspaceOptions { checkpoint_distance: Some(distance) };
+        self.core().set_keyspace_options(&self.shared, options)
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyspace").field("id", &self.id()).field("name", &self.name()).finish()
+    }
+}

@@ -1,0 +1,339 @@
+//! How a database is opened ([`Options`]), and what the engine makes of it ([`Settings`]: every default filled in, every
+//! figure checked).
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use terrapin_base::{Env, Error, ErrorKind, Result};
+use terrapin_disk::Disk;
+use terrapin_structure::MergeOptions;
+
+pub use terrapin_pages::block::Compression;
+
+use crate::database::Database;
+
+/// Memory of a database that names none, in bytes.
+pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
+/// The smallest memory budget, in bytes; besides, the log's ring may take a quarter of the budget at most.
+pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
+
+/// What a write waits for before it returns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// Survives the death of the process (`kill -9` included) without a system call; a power cut costs at most the sync
+    /// interval ([`Options::sync_interval`]).
+    #[default]
+    Process,
+    /// On stable storage before the write returns; writers share their syncs. Others see the write before that. An error
+    /// means that the outcome is unknown.
+    Sync,
+    /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads that can be repeated. A
+    /// batch of it touches one keyspace.
+    None,
+}
+
+/// χ: how many batch units (of L bytes, see [`Options::group_bytes`]) a keyspace collects in memory before they are
+/// merged into its tree. Larger means less write I/O and more memory for writing, smaller means more memory for reading.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CheckpointDistance {
+    /// What the memory budget affords.
+    #[default]
+    Auto,
+    /// So many batch units, at least 1.
+    Fixed(u32),
+}
+
+/// Options of one keyspace; durable, and changeable where a method says so.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KeyspaceOptions {
+    /// χ; none means what the database was opened with.
+    pub checkpoint_distance: Option<CheckpointDistance>,
+}
+
+/// How to open a database. Every option has a default; [`Options::open`] checks them all.
+#[derive(Clone, Debug)]
+pub struct Options {
+    create_if_missing: bool,
+    error_if_exists: bool,
+    read_only: bool,
+    memory: u64,
+    durability: Durability,
+    checkpoint_distance: CheckpointDistance,
+    space_amplification: Option<f64>,
+    group_bytes: Option<u64>,
+    block_bytes: u32,
+    compression: Compression,
+    sync_interval: Duration,
+    background_threads: Option<usize>,
+    stall_limit: Duration,
+    log_segment_bytes: Option<u64>,
+    log_bytes_max: Option<u64>,
+    ring_bytes: Option<u64>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options {
+            create_if_missing: true,
+            error_if_exists: false,
+            read_only: false,
+            memory: MEMORY_BYTES_DEFAULT,
+            durability: Durability::Process,
+            checkpoint_distance: CheckpointDistance::Auto,
+            space_amplification: Some(1.3),
+            group_bytes: None,
+            block_bytes: 4096,
+            compression: Compression::None,
+            sync_interval: Duration::from_millis(100),
+            background_threads: None,
+            stall_limit: Duration::from_secs(60),
+            log_segment_bytes: None,
+            log_bytes_max: None,
+            ring_bytes: None,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Whether a directory without a database gets one. Default true.
+    #[must_use]
+    pub fn create_if_missing(mut self, on: bool) -> Self {
+        self.create_if_missing = on;
+        self
+    }
+
+    /// Whether a database that is there already is an error. Default false.
+    #[must_use]
+    pub fn error_if_exists(mut self, on: bool) -> Self {
+        self.error_if_exists = on;
+        self
+    }
+
+    /// Opens without writing anything: the log is replayed in memory only, and must fit there (D11). Takes no lock. Default false.
+    #[must_use]
+    pub fn read_only(mut self, on: bool) -> Self {
+        self.read_only = on;
+        self
+    }
+
+    /// The one memory budget in bytes, for everything the database keeps in memory; at least [`MEMORY_BYTES_MIN`]. Default 256 MiB.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Durability of writes that do not name theirs. Default [`Durability::Process`].
+    #[must_use]
+    pub fn durability(mut self, durability: Durability) -> Self {
+        self.durability = durability;
+        self
+    }
+
+    /// χ of keyspaces that have none of their own. Default [`CheckpointDistance::Auto`].
+    #[must_use]
+    pub fn checkpoint_distance(mut self, distance: CheckpointDistance) -> Self {
+        self.checkpoint_distance = distance;
+        self
+    }
+
+    /// How many bytes on disk a byte of data may take while it is overwritten, from 1.1; none bounds the trees' buffers by
+    /// the paper's rule only, which saves writes. Default 1.3.
+    #[must_use]
+    pub fn space_amplification(mut self, factor: impl Into<Option<f64>>) -> Self {
+        self.space_amplification = factor.into();
+        self
+    }
+
+    /// L: bytes of a page group and of a batch unit. Default: a 128th of the memory, as a power of two from 256 KiB to 4 MiB.
+    #[must_use]
+    pub fn group_bytes(mut self, bytes: u64) -> Self {
+        self.group_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of a block, the unit of a point read: 512 to 32,768. Default 4096.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Compression of blocks written from now on. Default none.
+    #[must_use]
+    pub fn compression(mut self, compression: Compression) -> Self {
+        self.compression = compression;
+        self
+    }
+
+    /// How much time of [`Durability::Process`] writes a power cut may cost. Default 100 ms.
+    #[must_use]
+    pub fn sync_interval(mut self, interval: Duration) -> Self {
+        self.sync_interval = interval;
+        self
+    }
+
+    /// Threads that merge windows into trees, at least 1. Default: the number of processors, at most 4.
+    #[must_use]
+    pub fn background_threads(mut self, threads: usize) -> Self {
+        self.background_threads = Some(threads);
+        self
+    }
+
+    /// How long a write waits for the disk before it fails with [`ErrorKind::Stalled`]. Default 60 s.
+    #[must_use]
+    pub fn stall_limit(mut self, limit: Duration) -> Self {
+        self.stall_limit = limit;
+        self
+    }
+
+    /// Bytes of a log file. Default: a sixteenth of the memory, as a power of two from 4 MiB to 64 MiB.
+    #[must_use]
+    pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
+        self.log_segment_bytes = Some(bytes);
+        self
+    }
+
+    /// When the log keeps more than this, the keyspaces that hold it up are checkpointed. Default: the memory, at least 8 log files.
+    #[must_use]
+    pub fn log_bytes_max(mut self, bytes: u64) -> Self {
+        self.log_bytes_max = Some(bytes);
+        self
+    }
+
+    /// Bytes of the ring that the log's newest records lie in, a power of two; a batch may take a quarter of it. It is fixed when
+    /// the database is created. Default: a sixteenth of the memory, from 2 MiB to 16 MiB.
+    #[must_use]
+    pub fn ring_bytes(mut self, bytes: u64) -> Self {
+        self.ring_bytes = Some(bytes);
+        self
+    }
+
+    /// Opens the database in a directory. Errors: [`ErrorKind::InvalidArgument`] for options that make no sense,
+    /// [`ErrorKind::Locked`] when it is open elsewhere, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
+    /// [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`] with file and place, or what the system said.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
+        crate::open::open_path(self, path.as_ref())
+    }
+
+    /// Opens the database on a disk of the caller's, in an environment of the caller's: how simulation runs it. Errors as for [`Options::open`].
+    pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
+        crate::open::open_on(self, env, disk)
+    }
+
+    pub(crate) fn creates(&self) -> bool {
+        self.create_if_missing && !self.read_only
+    }
+
+    pub(crate) fn refuses_existing(&self) -> bool {
+        self.error_if_exists
+    }
+
+    /// Checks everything and fills in the defaults.
+    pub(crate) fn settle(&self) -> Result<Settings> {
+        let memory = self.memory;
+        let pow2 = |bytes: u64| 1u64 << (63 - bytes.max(1).leading_zeros());
+        let ring_bytes = self.ring_bytes.unwrap_or_else(|| pow2(memory / 16).clamp(2 << 20, 16 << 20));
+        check(ring_bytes.is_power_of_two() && ring_bytes >= 64 << 10, "the ring's size must be a power of two from 64 KiB", ring_bytes)?;
+        let memory_min = MEMORY_BYTES_MIN.max(4 * ring_bytes);
+        if memory < memory_min {
+            return Err(Error::invalid("the memory budget is too small").with("memory", memory).with("smallest", memory_min));
+        }
+        let group_bytes = self.group_bytes.unwrap_or_else(|| pow2(memory / 128).clamp(256 << 10, 4 << 20));
+        check((1 << 10..=64 << 20).contains(&group_bytes), "a page group takes 1 KiB to 64 MiB", group_bytes)?;
+        check((512..=32 << 10).contains(&self.block_bytes), "a block takes 512 to 32768 bytes", u64::from(self.block_bytes))?;
+        let segment_bytes = self.log_segment_bytes.unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));
+        check((16 << 10..=4 << 30).contains(&segment_bytes), "a log file takes 16 KiB to 4 GiB", segment_bytes)?;
+        let log_bytes_max = self.log_bytes_max.unwrap_or_else(|| memory.max(8 * segment_bytes));
+        check(log_bytes_max >= 2 * segment_bytes, "the log's limit must hold two log files", log_bytes_max)?;
+        let space_amplification_percent = match self.space_amplification {
+            None => None,
+            Some(factor) if (1.1..=100.0).contains(&factor) => Some((factor * 100.0).round() as u32),
+            Some(factor) => return Err(Error::invalid("space amplification goes from 1.1 to 100").with("factor", factor)),
+        };
+        let threads = self.background_threads.unwrap_or_else(|| {
+            std::thread::available_parallelism().map_or(2, |n| n.get().min(4))
+        });
+        check((1..=256).contains(&threads), "background threads go from 1 to 256", threads as u64)?;
+        let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
+        let settings = Settings {
+            read_only: self.read_only,
+            durability: self.durability,
+            checkpoint_distance: self.checkpoint_distance,
+            merge: MergeOptions {
+                group_bytes,
+                block_bytes: self.block_bytes,
+                compression: self.compression,
+                space_amplification_percent,
+                space_is_short: false,
+            },
+            sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
+            background_threads: threads,
+            stall_limit_ns: nanoseconds(self.stall_limit),
+            segment_bytes,
+            log_bytes_max,
+            ring_bytes,
+            memory,
+            reserve_bytes: 8 * group_bytes,
+        };
+        settings.check_distance(self.checkpoint_distance, memory)?;
+        Ok(settings)
+    }
+}
+
+fn check(holds: bool, message: &'static str, got: u64) -> Result<()> {
+    if holds { Ok(()) } else { Err(Error::invalid(message).with("got", got)) }
+}
+
+/// [`Options`] with every default filled in.
+#[derive(Clone, Debug)]
+pub(crate) struct Settings {
+    pub read_only: bool,
+    pub durability: Durability,
+    /// χ of keyspaces without one of their own, as the database was opened.
+    pub checkpoint_distance: CheckpointDistance,
+    /// How merges write, L among it.
+    pub merge: MergeOptions,
+    pub sync_interval_ns: u64,
+    pub background_threads: usize,
+    pub stall_limit_ns: u64,
+    pub segment_bytes: u64,
+    pub log_bytes_max: u64,
+    pub ring_bytes: u64,
+    /// As opened; the budget has the current figure.
+    pub memory: u64,
+    /// Bytes of the data file that only merges on a full disk may use (D10).
+    pub reserve_bytes: u64,
+}
+
+impl Settings {
+    /// The largest χ that a budget holds: a quarter of it as the window, since a second one is sealed meanwhile and arenas take
+    /// about 1.6 times what they hold.
+    pub fn distance_max(&self, memory: u64) -> u64 {
+        memory / 4 / self.merge.group_bytes
+    }
+
+    /// Whether memory can hold a χ.
+    pub fn check_distance(&self, distance: CheckpointDistance, memory: u64) -> Result<()> {
+        let largest = self.distance_max(memory).max(1);
+        match distance {
+            CheckpointDistance::Auto => Ok(()),
+            CheckpointDistance::Fixed(0) => Err(Error::invalid("the checkpoint distance is at least 1")),
+            CheckpointDistance::Fixed(chi) if u64::from(chi) <= largest => Ok(()),
+            CheckpointDistance::Fixed(chi) => {
+                Err(Error::new(ErrorKind::OutOfMemory, "the memory budget cannot hold a window of that checkpoint distance")
+                    .with("checkpoint distance", chi)
+                    .with("largest possible", largest)
+                    .with("memory", memory)
+                    .with("batch unit bytes", self.merge.group_bytes))
+            }
+        }
+    }
+}

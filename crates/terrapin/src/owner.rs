@@ -1,0 +1,70 @@
+//! What keeps an open database open: every handle, snapshot and iterator holds the [`Owner`]; the jobs hold only the
+//! [`Core`]. When the last owner goes, the jobs end and the files are let go. Nothing is checkpointed then, and nothing
+//! is lost: what was acknowledged is in the log.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use terrapin_base::sync::Mutex;
+use terrapin_base::{JobHandle, Result};
+
+use crate::core::Core;
+use crate::gate::Gate;
+use crate::state::{Keyspaces, State};
+
+/// The one owner behind all handles.
+pub(crate) struct Owner {
+    /// The engine.
+    pub core: Arc<Core>,
+    /// Tells this open database from every other of the process.
+    pub number: u64,
+    /// Where it lies; none on a disk of the caller's.
+    pub path: Option<PathBuf>,
+    gate: Arc<Gate>,
+    jobs: Mutex<Vec<JobHandle>>,
+}
+
+impl Owner {
+    /// Takes over an open core and its jobs.
+    pub fn new(core: Arc<Core>, gate: Arc<Gate>, path: Option<PathBuf>, jobs: Vec<JobHandle>) -> Arc<Self> {
+        static OPENED: AtomicU64 = AtomicU64::new(1);
+        let number = OPENED.fetch_add(1, Ordering::Relaxed);
+        Arc::new(Owner { core, number, path, gate, jobs: Mutex::new(jobs) })
+    }
+
+    /// Ends the jobs where they stand and lets the files go, so that the database can be opened again. Every later call
+    /// gets [`terrapin_base::ErrorKind::Closed`]. Returns what a job said of its own failure.
+    pub fn shut(&self) -> Result<()> {
+        self.core.health.close();
+        if let Some(log) = &self.core.log {
+            log.stop();
+        }
+        self.core.schedule.stop();
+        if let Some(log) = &self.core.log {
+            log.failure_signal().notify();
+        }
+        let jobs = std::mem::take(&mut *self.jobs.lock());
+        let mut outcome = Ok(());
+        for job in jobs {
+            outcome = outcome.and(job.join());
+        }
+        self.core.views.close();
+        {
+            let _install = self.core.install.lock();
+            let generation = self.core.state.load().generation;
+            let floor = self.core.state.load().floor;
+            let last = self.core.replace_state(State { generation, pin: None, floor, keyspaces: Keyspaces::default() });
+            drop(last);
+        }
+        self.gate.shut();
+        outcome
+    }
+}
+
+impl Drop for Owner {
+    fn drop(&mut self) {
+        // A panic in a job was reported when it happened; nobody is left to tell.
+        let _ = self.shut();
+    }
+}

@@ -1,0 +1,198 @@
+//! A [`State`] is the whole database at one moment, immutable: which windows each keyspace has, and which version of its
+//! structure lies below them. Reads take the current one without a lock; it is replaced only under the core's `install`
+//! mutex, by cuts, commits of checkpoints, and changes of the set of keyspaces.
+//!
+//! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its start to its cut) and
+//! `version` (everything older). `sealed.cut == active.start`. On a full disk a sealed window is merged in slices: then
+//! `version` holds some of its records already, which the window says again.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrapin_base::{Generation, KeyspaceId, Lsn};
+use terrapin_memtable::Window;
+use terrapin_pages::Pin;
+use terrapin_structure::Version;
+
+use crate::options::KeyspaceOptions;
+
+/// Keyspaces of one chunk of the map; also what one leaf page of the catalog holds.
+pub(crate) const CHUNK_KEYSPACES: usize = 64;
+
+/// The database at one moment.
+pub(crate) struct State {
+    /// The durable checkpoint that the versions belong to.
+    pub generation: Generation,
+    /// Keeps that checkpoint's pages from being reused (D5). None once the database is closed.
+    pub pin: Option<Pin>,
+    /// A view of this state must see at least up to here: below it lies a record (a clear) whose effect the state already shows.
+    pub floor: Lsn,
+    /// The keyspaces by id.
+    pub keyspaces: Keyspaces,
+}
+
+/// A persistent map from id to keyspace: a copy shares every chunk but those that change.
+#[derive(Clone, Default)]
+pub(crate) struct Keyspaces {
+    /// Sorted by number; none is empty.
+    chunks: Vec<Arc<Chunk>>,
+}
+
+/// Keyspaces `number * 64 .. number * 64 + 64`.
+#[derive(Clone)]
+pub(crate) struct Chunk {
+    /// Ids divided by [`CHUNK_KEYSPACES`].
+    pub number: u32,
+    /// Sorted by id.
+    pub keyspaces: Vec<Arc<KeyspaceState>>,
+}
+
+impl Keyspaces {
+    /// The keyspace of an id. Two binary searches, the first over one element unless there are many.
+    #[inline]
+    pub fn get(&self, id: KeyspaceId) -> Option<&Arc<KeyspaceState>> {
+        let number = id.0 / CHUNK_KEYSPACES as u32;
+        let chunk = match &self.chunks[..] {
+            [only] if only.number == number => only,
+            chunks => &chunks[chunks.binary_search_by_key(&number, |c| c.number).ok()?],
+        };
+        match &chunk.keyspaces[..] {
+            [only] => (only.id == id).then_some(only),
+            keyspaces => keyspaces.binary_search_by_key(&id, |k| k.id).ok().map(|i| &keyspaces[i]),
+        }
+    }
+
+    /// All keyspaces in the order of their ids.
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<KeyspaceState>> {
+        self.chunks.iter().flat_map(|c| &c.keyspaces)
+    }
+
+    /// The chunks in the order of their numbers.
+    pub fn chunks(&self) -> &[Arc<Chunk>] {
+        &self.chunks
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.chunks.iter().map(|c| c.keyspaces.len()).sum()
+    }
+
+    /// Adds a keyspace or replaces the one of the same id.
+    pub fn insert(&mut self, keyspace: Arc<KeyspaceState>) {
+        let number = keyspace.id.0 / CHUNK_KEYSPACES as u32;
+        match self.chunks.binary_search_by_key(&number, |c| c.number) {
+            Ok(place) => {
+                let chunk = Arc::make_mut(&mut self.chunks[place]);
+                match chunk.keyspaces.binary_search_by_key(&keyspace.id, |k| k.id) {
+                    Ok(at) => chunk.keyspaces[at] = keyspace,
+                    Err(at) => chunk.keyspaces.insert(at, keyspace),
+                }
+            }
+            Err(place) => self.chunks.insert(place, Arc::new(Chunk { number, keyspaces: vec![keyspace] })),
+        }
+    }
+
+    /// Removes a keyspace.
+    pub fn remove(&mut self, id: KeyspaceId) {
+        let number = id.0 / CHUNK_KEYSPACES as u32;
+        if let Ok(place) = self.chunks.binary_search_by_key(&number, |c| c.number) {
+            let chunk = Arc::make_mut(&mut self.chunks[place]);
+            chunk.keyspaces.retain(|k| k.id != id);
+            if chunk.keyspaces.is_empty() {
+                self.chunks.remove(place);
+            }
+        }
+    }
+}
+
+/// One keyspace at one moment.
+#[derive(Clone)]
+pub(crate) struct KeyspaceState {
+    /// Its number.
+    pub id: KeyspaceId,
+    /// What lives as long as the keyspace and does not belong to a moment.
+    pub shared: Arc<KeyspaceShared>,
+    /// Options as of this moment.
+    pub options: KeyspaceOptions,
+    /// Takes the writes from its start on.
+    pub active: Arc<WriteWindow>,
+    /// Waits to be merged, or is being merged.
+    pub sealed: Option<SealedWindow>,
+    /// What lies on disk: every record that belongs to neither window.
+    pub version: Arc<dyn Version>,
+}
+
+/// A window and the LSN from which on it takes a keyspace's writes.
+pub(crate) struct WriteWindow {
+    /// The first LSN that belongs here.
+    pub start: Lsn,
+    /// The records.
+    pub window: Arc<Window>,
+    /// Holds writes that the log does not ([`crate::Durability::None`]); set before the first of them enters.
+    pub unlogged: AtomicBool,
+    /// Once the window is sealed: how much of the log must be visible for it to be complete.
+    pub publish_to: AtomicU64,
+}
+
+impl WriteWindow {
+    /// An empty window.
+    pub fn new(start: Lsn, window: Window) -> Arc<Self> {
+        Arc::new(WriteWindow { start, window: Arc::new(window), unlogged: AtomicBool::new(false), publish_to: AtomicU64::new(u64::MAX) })
+    }
+}
+
+/// A window that takes no LSN from its cut on. Writers that hold older LSNs may still be entering it until the log is
+/// visible up to its `publish_to`; it is merged only after that.
+#[derive(Clone)]
+pub(crate) struct SealedWindow {
+    /// The window with its start.
+    pub records: Arc<WriteWindow>,
+    /// Exclusive bound of the LSNs in it.
+    pub cut: Lsn,
+}
+
+impl KeyspaceState {
+    /// The window that owns a write of that LSN. None when the keyspace was cleared above it: then the write does not matter any more.
+    #[inline]
+    pub fn window_of(&self, lsn: Lsn) -> Option<&Arc<WriteWindow>> {
+        if lsn >= self.active.start {
+            return Some(&self.active);
+        }
+        self.sealed.as_ref().map(|s| &s.records).filter(|w| lsn >= w.start)
+    }
+}
+
+/// What of a keyspace does not belong to one moment: shared by every state and every handle.
+pub(crate) struct KeyspaceShared {
+    /// Its number.
+    pub id: KeyspaceId,
+    /// Its name.
+    pub name: Box<str>,
+    /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and χ.
+    pub window_bytes: AtomicU64,
+    /// Bytes of progress of the merge of the sealed window, and the total it expects; both 0 while none is under way.
+    pub merge_done: AtomicU64,
+    /// See `merge_done`.
+    pub merge_total: AtomicU64,
+    /// The keyspace was dropped; handles say so.
+    pub dropped: AtomicBool,
+}
+
+impl KeyspaceShared {
+    /// For a keyspace that is being created or found in the catalog.
+    pub fn new(id: KeyspaceId, name: &str, window_bytes: u64) -> Arc<Self> {
+        Arc::new(KeyspaceShared {
+            id,
+            name: name.into(),
+            window_bytes: AtomicU64::new(window_bytes),
+            merge_done: AtomicU64::new(0),
+            merge_total: AtomicU64::new(0),
+            dropped: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether it was dropped.
+    pub fn is_dropped(&self) -> bool {
+        self.dropped.load(Ordering::Acquire)
+    }
+}
