@@ -14,6 +14,7 @@ use std::sync::Arc;
 use terrapin_base::{Error, ErrorKind, Result};
 
 pub use aligned::AlignedBuf;
+pub use real::RealDisk;
 pub use ring::{
     LogRing, RING_BYTES_MAX, RING_BYTES_MIN, RingOptions, RingReader, RingSpace, RingWriter,
 };

@@ -6,17 +6,15 @@ use std::sync::Arc;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use terrapin_base::{Error, Result};
 
-use std::os::fd::AsFd;
-
-/// An open, locked file.
-pub(super) trait Held: crate::File + AsFd {}
+use super::file::RealFile;
+use crate::File;
 
 /// Memory mapped from a file that this process has locked.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
     /// Keeps the lock: as long as the mapping lives, no other handle can write the file or cut it short.
-    _file: Arc<dyn Held>,
+    _file: Arc<RealFile>,
 }
 
 // SAFETY: a mapping may be used and unmapped from any thread; every access goes through the `unsafe` copies below, whose callers keep
@@ -27,7 +25,7 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps the first `bytes` of a file, which must be allocated (under a hole, a full disk would be SIGBUS), and faults them in.
-    pub(super) fn new(file: Arc<dyn Held>, bytes: usize) -> Result<Self> {
+    pub(super) fn new(file: Arc<RealFile>, bytes: usize) -> Result<Self> {
         let fail = |message, e: rustix::io::Errno| {
             Error::io(message, e.into())
                 .with("file", file.describe())
@@ -40,7 +38,7 @@ impl Mapping {
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
                 MapFlags::SHARED | MapFlags::POPULATE,
-                file.as_fd(),
+                &file.descriptor,
                 0,
             )
         }

@@ -1,5 +1,304 @@
-//! Files of the operating system.
+//! Files of the operating system: one open directory, and everything by names within it.
+//!
+//! Who may write (D9): a file opened for writing holds `flock` on that very descriptor, so that a second process waits until
+//! even the writes that a killed one left in flight are over. Within the process a registry of what is held tells a second
+//! writer at once, and lets one disk at a time write in a directory. Handles for reading only take no lock and write nothing (D11).
 
+mod alignment;
+mod batch;
+mod file;
+mod lock;
 mod mapping;
 
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use terrapin_base::sync::{Mutex, OnceLock, Weak};
+use terrapin_base::{Env, Error, Result};
+
+use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
+use file::RealFile;
+use lock::Claim;
 pub(crate) use mapping::Mapping;
+
+/// Creating a ring writes zeros in pieces of this many bytes.
+const ZEROS_BYTES: usize = 1 << 20;
+
+/// A directory of the operating system. Files are found relative to the open directory, so neither a change of the working
+/// directory nor a renamed parent leads anywhere else.
+pub struct RealDisk {
+    env: Env,
+    path: PathBuf,
+    directory: OwnedFd,
+    /// The claim on the directory, alive as long as any file is open for writing.
+    claim: Mutex<Weak<Claim>>,
+    /// Learnt at the first file that tells.
+    alignment: OnceLock<u32>,
+}
+
+/// Repeats a system call that a signal interrupted.
+fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Result<T> {
+    loop {
+        match call() {
+            Err(Errno::INTR) => {}
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Creates a directory and its missing parents, each durable in its parent.
+fn create_directory(path: &Path) -> std::io::Result<()> {
+    let missing: Vec<&Path> = path
+        .ancestors()
+        .take_while(|a| !a.as_os_str().is_empty() && !a.exists())
+        .collect();
+    for directory in missing.into_iter().rev() {
+        match std::fs::create_dir(directory) {
+            Ok(()) => {}
+            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) => return Err(e),
+        }
+        let parent = match directory.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => Path::new("."),
+        };
+        std::fs::File::open(parent)?.sync_all()?;
+    }
+    Ok(())
+}
+
+impl RealDisk {
+    /// Opens a directory; creates it and its missing parents first if `create`. Waits for locks through `env`.
+    /// [`terrapin_base::ErrorKind::NotFound`] when it is missing. Takes no lock: the files opened for writing do.
+    pub fn open(env: Env, path: impl AsRef<Path>, create: bool) -> Result<Self> {
+        let path = path.as_ref().to_path_buf();
+        if create {
+            create_directory(&path).map_err(|e| {
+                Error::io("cannot create the directory", e).with("directory", path.display())
+            })?;
+        }
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        let directory = retry(|| sys::open(&path, flags, Mode::empty())).map_err(|e| {
+            Error::io("cannot open the directory", e.into()).with("directory", path.display())
+        })?;
+        Ok(RealDisk {
+            env,
+            path,
+            directory,
+            claim: Mutex::default(),
+            alignment: OnceLock::new(),
+        })
+    }
+
+    fn full_name(&self, name: &str) -> String {
+        self.path.join(name).display().to_string()
+    }
+
+    fn fail(&self, message: &'static str, name: &str, e: Errno) -> Error {
+        Error::io(message, e.into()).with("file", self.full_name(name))
+    }
+
+    /// The claim on this directory, made if no file of this disk holds it yet.
+    fn claim(&self) -> Result<Arc<Claim>> {
+        let mut held = self.claim.lock();
+        if let Some(claim) = held.upgrade() {
+            return Ok(claim);
+        }
+        let claim = Arc::new(Claim::new(self.directory.as_fd(), || {
+            self.path.display().to_string()
+        })?);
+        *held = Arc::downgrade(&claim);
+        Ok(claim)
+    }
+
+    /// Opens the descriptor alone. What is there already must be a regular file: opening a pipe would wait for its other end.
+    fn open_descriptor(&self, name: &str, options: OpenOptions) -> Result<OwnedFd> {
+        let mut flags = OFlags::CLOEXEC;
+        flags |= if options.write {
+            OFlags::RDWR
+        } else {
+            OFlags::RDONLY
+        };
+        if options.create_new {
+            flags |= OFlags::CREATE | OFlags::EXCL;
+        } else {
+            let stat = retry(|| sys::statat(&self.directory, name, AtFlags::empty()))
+                .map_err(|e| self.fail("cannot open the file", name, e))?;
+            if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+                return Err(Error::corrupt("not a regular file").with("file", self.full_name(name)));
+            }
+        }
+        retry(|| sys::openat(&self.directory, name, flags, Mode::from_raw_mode(0o666))).map_err(
+            |e| {
+                let message = if options.create_new {
+                    "cannot create the file"
+                } else {
+                    "cannot open the file"
+                };
+                self.fail(message, name, e)
+            },
+        )
+    }
+
+    fn open_file(&self, name: &str, options: OpenOptions) -> Result<RealFile> {
+        crate::check_options(name, options)?;
+        let directory = options.write.then(|| self.claim()).transpose()?;
+        let describe = || self.full_name(name);
+        let (descriptor, held) = loop {
+            let descriptor = self.open_descriptor(name, options)?;
+            let Some(directory) = directory.clone() else {
+                break (descriptor, None);
+            };
+            let locked = lock::Held::new(&self.env, descriptor.as_fd(), directory, describe);
+            match locked {
+                // While we waited, the name may have passed to another file.
+                Ok(held) if held.waited && !self.is_still(name, &descriptor) => {}
+                Ok(held) => break (descriptor, Some(held)),
+                Err(error) => {
+                    if options.create_new && error.kind() != terrapin_base::ErrorKind::Locked {
+                        let _ = sys::unlinkat(&self.directory, name, AtFlags::empty());
+                    }
+                    return Err(error);
+                }
+            }
+        };
+        let direct = options.direct && alignment::set_direct(&descriptor, &describe)?;
+        let alignment = alignment::of(
+            &self.alignment,
+            &self.directory,
+            &descriptor,
+            direct,
+            options.write,
+        );
+        Ok(RealFile {
+            held,
+            descriptor,
+            path: describe(),
+            options,
+            direct,
+            alignment,
+        })
+    }
+
+    /// Whether the name still means the file of that descriptor.
+    fn is_still(&self, name: &str, descriptor: &OwnedFd) -> bool {
+        let now = sys::statat(&self.directory, name, AtFlags::empty());
+        let then = sys::fstat(descriptor);
+        matches!((now, then), (Ok(a), Ok(b)) if (a.st_dev, a.st_ino) == (b.st_dev, b.st_ino))
+    }
+}
+
+impl Disk for RealDisk {
+    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(self.open_file(name, options)?))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        let fail = |e: Errno| {
+            Error::io("cannot list the directory", e.into()).with("directory", self.describe())
+        };
+        let mut names = Vec::new();
+        for entry in sys::Dir::read_from(&self.directory).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            // A name that is not text is nobody's that we know.
+            let Ok(name) = entry.file_name().to_str() else {
+                continue;
+            };
+            if name == "." || name == ".." {
+                continue;
+            }
+            let kind = match entry.file_type() {
+                FileType::Unknown => {
+                    match retry(|| sys::statat(&self.directory, name, AtFlags::SYMLINK_NOFOLLOW)) {
+                        Ok(stat) => FileType::from_raw_mode(stat.st_mode),
+                        Err(Errno::NOENT) => continue,
+                        Err(e) => return Err(self.fail("cannot look at the file", name, e)),
+                    }
+                }
+                kind => kind,
+            };
+            if kind != FileType::Directory {
+                names.push(name.to_owned());
+            }
+        }
+        names.sort_unstable();
+        Ok(names)
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        crate::check_name(name)?;
+        retry(|| sys::unlinkat(&self.directory, name, AtFlags::empty()))
+            .map_err(|e| self.fail("cannot remove the file", name, e))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        crate::check_name(from)?;
+        crate::check_name(to)?;
+        retry(|| sys::renameat(&self.directory, from, &self.directory, to))
+            .map_err(|e| self.fail("cannot rename the file", from, e).with("to", to))
+    }
+
+    fn sync_directory(&self) -> Result<()> {
+        retry(|| sys::fsync(&self.directory)).map_err(|e| {
+            Error::io("cannot sync the directory", e.into()).with("directory", self.describe())
+        })
+    }
+
+    fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
+        if ring.create {
+            RingOptions::check_asked(ring.bytes, name)?;
+        }
+        let options = OpenOptions {
+            create_new: ring.create,
+            write: true,
+            direct: false,
+        };
+        let file = Arc::new(self.open_file(name, options)?);
+        let bytes = if ring.create {
+            // Where files are copied on write, a store could find no space; this asks for none of that, before the first byte.
+            if let Ok(flags) = sys::ioctl_getflags(&file.descriptor) {
+                let _ = sys::ioctl_setflags(&file.descriptor, flags | sys::IFlags::NOCOW);
+            }
+            file.allocate(0, ring.bytes)?;
+            let piece = usize::try_from(ring.bytes).map_or(ZEROS_BYTES, |b| b.min(ZEROS_BYTES));
+            let zeros = AlignedBuf::zeroed(piece);
+            for offset in (0..ring.bytes).step_by(piece) {
+                file.write_at(&zeros, offset)?;
+            }
+            file.sync()?;
+            self.sync_directory()?;
+            ring.bytes
+        } else {
+            let bytes = file.bytes()?;
+            RingOptions::check_found(bytes, &self.full_name(name))?;
+            // A ring file that was copied may have holes, and a store into one could find no space.
+            file.allocate(0, bytes)?;
+            bytes
+        };
+        let length = usize::try_from(bytes).map_err(|_| {
+            Error::invalid("the log ring does not fit into the address space")
+                .with("file", self.full_name(name))
+        })?;
+        Ok(LogRing::mapped(Mapping::new(file, length)?))
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        let stat = retry(|| sys::fstatvfs(&self.directory)).map_err(|e| {
+            Error::io("cannot ask for free space", e.into()).with("directory", self.describe())
+        })?;
+        Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+    }
+
+    fn describe(&self) -> String {
+        self.path.display().to_string()
+    }
+}
+
+impl std::fmt::Debug for RealDisk {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RealDisk({})", self.path.display())
+    }
+}

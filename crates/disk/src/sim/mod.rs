@@ -208,7 +208,7 @@ impl Random {
 /// assert!(file.sync().is_err()); // the process is dead
 /// let file = medium.handle().open("a", OpenOptions::default())?;
 /// assert_eq!(file.bytes()?, 0);
-/// # terrapin_base::Result::Ok(())
+/// # Ok::<(), terrapin_base::Error>(())
 /// ```
 #[derive(Clone)]
 pub struct SimDisk(Arc<Mutex<World>>);

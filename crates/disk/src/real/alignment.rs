@@ -1,0 +1,107 @@
+//! Whether a file system does direct I/O, and on what bounds.
+
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags, fcntl_getfl, fcntl_setfl, openat, statx};
+use rustix::io::{Errno, pread, pwrite};
+use terrapin_base::sync::OnceLock;
+use terrapin_base::{Error, Result};
+
+use crate::AlignedBuf;
+
+/// What every device does.
+const SAFE: u32 = 4096;
+/// The least that we use.
+const LEAST: u32 = 512;
+
+/// Turns direct I/O on; `false` where the file system refuses.
+///
+/// Set on the open descriptor: with `O_DIRECT` in `open`, a refusal comes only after the file has been created.
+pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) -> Result<bool> {
+    let flags = fcntl_getfl(descriptor);
+    match flags.and_then(|flags| fcntl_setfl(descriptor, flags | OFlags::DIRECT)) {
+        Ok(()) => Ok(true),
+        Err(Errno::INVAL) => {
+            tracing::debug!(
+                file = describe(),
+                "no direct I/O here, using the page cache"
+            );
+            Ok(false)
+        }
+        Err(e) => {
+            let error = Error::io("cannot turn direct I/O on", e.into());
+            Err(error.with("file", describe()))
+        }
+    }
+}
+
+/// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says, what a trial shows, or 4096. Where there
+/// is no direct I/O, anything goes and it is 512.
+pub(super) fn of(
+    known: &OnceLock<u32>,
+    directory: &OwnedFd,
+    file: &OwnedFd,
+    direct: bool,
+    may_write: bool,
+) -> u32 {
+    if let Some(&known) = known.get() {
+        return known;
+    }
+    let found = said(file).or_else(|| {
+        if !direct {
+            return None;
+        }
+        tried_on(file).or_else(|| tried_on(&may_write.then(|| scratch(directory))??))
+    });
+    match found {
+        Some(alignment) => *known.get_or_init(|| alignment),
+        None => SAFE,
+    }
+}
+
+/// What the kernel says (since 6.1).
+fn said(file: &OwnedFd) -> Option<u32> {
+    let stat = statx(file, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN).ok()?;
+    if !StatxFlags::from_bits_retain(stat.stx_mask).contains(StatxFlags::DIOALIGN) {
+        return None;
+    }
+    let said = stat.stx_dio_offset_align.max(stat.stx_dio_mem_align);
+    (said <= 1 << 20).then(|| said.max(LEAST).next_power_of_two())
+}
+
+/// What a read of 512 bytes off 4096 shows, if the file is long enough to tell.
+fn tried_on(file: &OwnedFd) -> Option<u32> {
+    let mut buffer = AlignedBuf::zeroed(LEAST as usize);
+    match pread(file, &mut buffer[..], u64::from(LEAST)) {
+        Ok(count) if count == LEAST as usize => Some(LEAST),
+        Err(Errno::INVAL) => Some(SAFE),
+        _ => None,
+    }
+}
+
+/// A nameless file of one page, opened for direct I/O.
+fn scratch(directory: &OwnedFd) -> Option<OwnedFd> {
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::DIRECT | OFlags::CLOEXEC;
+    let file = openat(directory, ".", flags, Mode::from_raw_mode(0o600)).ok()?;
+    let count = pwrite(&file, &AlignedBuf::zeroed(SAFE as usize), 0).ok()?;
+    (count == SAFE as usize).then_some(file)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_trial_agrees_with_what_the_kernel_says() {
+        let path = std::env::temp_dir();
+        let directory = OwnedFd::from(std::fs::File::open(path).expect("the temporary directory"));
+        let Some(file) = scratch(&directory) else {
+            return; // a file system without nameless files or direct I/O
+        };
+        let tried = tried_on(&file).expect("a page can be read");
+        assert!(tried == LEAST || tried == SAFE);
+        if let Some(said) = said(&file) {
+            assert!(said <= tried, "said {said}, tried {tried}");
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! One file of the operating system.
+//!
+//! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer of the thread's, at most [`BOUNCE_BYTES`] large.
+
+use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+
+use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
+use rustix::io::{Errno, pread, pwrite};
+use terrapin_base::{Error, Result};
+
+use super::lock::Held;
+use super::{batch, retry};
+use crate::{AlignedBuf, File, OpenOptions, Read};
+
+/// Most memory that a thread keeps for copies of unaligned I/O.
+pub(super) const BOUNCE_BYTES: usize = 1 << 20;
+
+thread_local! {
+    static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::new()) };
+}
+
+/// Lends this thread's buffer, at least `bytes` long.
+pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) -> T {
+    debug_assert!(bytes <= BOUNCE_BYTES);
+    BOUNCE.with_borrow_mut(|bounce| {
+        if bounce.len() < bytes {
+            bounce.resize(bytes, 0);
+        }
+        work(bounce)
+    })
+}
+
+/// An open file. Fields are dropped in this order: the registry forgets the file while its descriptor still keeps the inode.
+pub(crate) struct RealFile {
+    pub(super) held: Option<Held>,
+    pub(super) descriptor: OwnedFd,
+    pub(super) path: String,
+    pub(super) options: OpenOptions,
+    /// Whether the descriptor really does direct I/O.
+    pub(super) direct: bool,
+    pub(super) alignment: u32,
+}
+
+impl RealFile {
+    fn fail(&self, message: &'static str, e: Errno) -> Error {
+        Error::io(message, e.into()).with("file", &self.path)
+    }
+
+    fn fail_at(&self, message: &'static str, e: Errno, offset: u64, bytes: usize) -> Error {
+        self.fail(message, e)
+            .with("offset", offset)
+            .with("bytes", bytes)
+    }
+
+    fn check_range(&self, offset: u64, bytes: u64) -> Result<u64> {
+        crate::check_range(&|| self.path.clone(), offset, bytes)
+    }
+
+    fn check_writable(&self) -> Result<()> {
+        if self.held.is_some() {
+            Ok(())
+        } else {
+            Err(crate::read_only(&self.path))
+        }
+    }
+
+    fn stat(&self) -> Result<Stat> {
+        retry(|| fstat(&self.descriptor)).map_err(|e| self.fail("cannot look at the file", e))
+    }
+
+    /// Whether the kernel takes this range and memory as they are.
+    pub(super) fn takes(&self, memory: *const u8, offset: u64, bytes: usize) -> bool {
+        let mask = u64::from(self.alignment) - 1;
+        !self.direct || (memory as u64 | offset | bytes as u64) & mask == 0
+    }
+
+    /// The range that covers this one on the device's bounds: its start, and how many bytes lie before the wanted ones.
+    pub(super) fn widen(&self, offset: u64) -> (u64, usize) {
+        let before = offset & (u64::from(self.alignment) - 1);
+        (offset - before, before as usize)
+    }
+
+    /// Reads until `buffer` is full or the file ends, from an offset and into memory that the kernel takes; returns how much was read.
+    fn read_until_end(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &mut buffer[done..];
+            let count = retry(|| pread(&self.descriptor, &mut *rest, offset + done as u64))?;
+            done += count;
+            // A direct read that ends off the bounds has met the file's end; another there would be refused.
+            if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
+                break;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Fills `buffer` by `pread`.
+    pub(super) fn read_exactly(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let bytes = buffer.len();
+        if bytes == 0 {
+            return Ok(());
+        }
+        let past_end = || crate::past_end(&self.path, offset, bytes);
+        if self.check_range(offset, bytes as u64).is_err() {
+            return Err(past_end());
+        }
+        let fail = |e| self.fail_at("cannot read", e, offset, bytes);
+        if self.takes(buffer.as_ptr(), offset, bytes) {
+            let count = self.read_until_end(buffer, offset).map_err(fail)?;
+            return if count < bytes {
+                Err(past_end())
+            } else {
+                Ok(())
+            };
+        }
+        let mut done = 0;
+        while done < bytes {
+            let (start, before) = self.widen(offset + done as u64);
+            let wanted = (bytes - done).min(BOUNCE_BYTES - before);
+            let covering = (before + wanted).next_multiple_of(self.alignment as usize);
+            with_bounce(covering, |bounce| {
+                let bounce = &mut bounce[..covering];
+                let count = self.read_until_end(bounce, start).map_err(fail)?;
+                if count < before + wanted {
+                    return Err(past_end());
+                }
+                buffer[done..done + wanted].copy_from_slice(&bounce[before..before + wanted]);
+                Ok(())
+            })?;
+            done += wanted;
+        }
+        Ok(())
+    }
+
+    /// Writes all of `buffer`, from memory that the kernel takes.
+    fn write_all(&self, buffer: &[u8], offset: u64) -> rustix::io::Result<()> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = &buffer[done..];
+            let mut count = retry(|| pwrite(&self.descriptor, rest, offset + done as u64))?;
+            if self.direct {
+                // What was written of a broken block is written again, and says why it broke.
+                count -= count % self.alignment as usize;
+            }
+            if count == 0 {
+                return Err(Errno::IO);
+            }
+            done += count;
+        }
+        Ok(())
+    }
+
+    /// Allocates by writing zeros behind the file's end, for file systems that cannot otherwise. Holes within the file stay.
+    fn allocate_by_writing(&self, end: u64) -> Result<()> {
+        let start = self.bytes()?;
+        if end <= start {
+            return Ok(());
+        }
+        self.set_bytes(end)?;
+        let unit = u64::from(self.alignment);
+        let zeros = AlignedBuf::zeroed(BOUNCE_BYTES);
+        let (mut at, end) = (start.next_multiple_of(unit), end - end % unit);
+        while at < end {
+            let count = usize::try_from(end - at).map_or(zeros.len(), |rest| rest.min(zeros.len()));
+            self.write_at(&zeros[..count], at)?;
+            at += count as u64;
+        }
+        Ok(())
+    }
+}
+
+impl File for RealFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.read_exactly(buffer, offset)
+    }
+
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        batch::read(self, reads)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.check_writable()?;
+        let bytes = buffer.len();
+        self.check_range(offset, bytes as u64)?;
+        if self.options.direct {
+            crate::check_aligned(&|| self.path.clone(), self.alignment, offset, bytes)?;
+        }
+        let fail = |e| self.fail_at("cannot write", e, offset, bytes);
+        if self.takes(buffer.as_ptr(), offset, bytes) {
+            return self.write_all(buffer, offset).map_err(fail);
+        }
+        for (index, piece) in buffer.chunks(BOUNCE_BYTES).enumerate() {
+            let at = offset + (index * BOUNCE_BYTES) as u64;
+            with_bounce(piece.len(), |bounce| {
+                let bounce = &mut bounce[..piece.len()];
+                bounce.copy_from_slice(piece);
+                self.write_all(bounce, at).map_err(fail)
+            })?;
+        }
+        Ok(())
+    }
+
+    fn sync(&self) -> Result<()> {
+        retry(|| fdatasync(&self.descriptor)).map_err(|e| self.fail("cannot sync", e))
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        Ok(u64::try_from(self.stat()?.st_size).unwrap_or(0))
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        Ok(u64::try_from(self.stat()?.st_blocks)
+            .unwrap_or(0)
+            .saturating_mul(512))
+    }
+
+    fn set_bytes(&self, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_range(bytes, 0)?;
+        retry(|| ftruncate(&self.descriptor, bytes)).map_err(|e| {
+            self.fail("cannot set the file's size", e)
+                .with("bytes", bytes)
+        })
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        let end = self.check_range(offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        match retry(|| fallocate(&self.descriptor, FallocateFlags::empty(), offset, bytes)) {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.allocate_by_writing(end),
+            Err(e) => Err(self
+                .fail("cannot allocate space", e)
+                .with("offset", offset)
+                .with("bytes", bytes)),
+        }
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.check_writable()?;
+        self.check_range(offset, bytes)?;
+        if bytes == 0 {
+            return Ok(());
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        match retry(|| fallocate(&self.descriptor, flags, offset, bytes)) {
+            Ok(()) | Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(()),
+            Err(e) => Err(self
+                .fail("cannot give space back", e)
+                .with("offset", offset)
+                .with("bytes", bytes)),
+        }
+    }
+
+    fn alignment(&self) -> u32 {
+        self.alignment
+    }
+
+    fn describe(&self) -> String {
+        self.path.clone()
+    }
+}

@@ -1,0 +1,499 @@
+//! One contract, two disks: every script here runs on the simulated disk and on a directory of the operating system.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use terrapin_base::sync::{AtomicU64, Ordering};
+use terrapin_base::{Env, ErrorKind};
+use terrapin_disk::{
+    AlignedBuf, Disk, OpenOptions, Read, RealDisk, RingOptions, SimDisk, read_whole,
+};
+
+const READ: OpenOptions = OpenOptions {
+    create_new: false,
+    write: false,
+    direct: false,
+};
+const WRITE: OpenOptions = OpenOptions {
+    write: true,
+    ..READ
+};
+const CREATE: OpenOptions = OpenOptions {
+    create_new: true,
+    ..WRITE
+};
+
+fn direct(options: OpenOptions) -> OpenOptions {
+    OpenOptions {
+        direct: true,
+        ..options
+    }
+}
+
+/// A directory that is removed at the end.
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new() -> Self {
+        static COUNT: AtomicU64 = AtomicU64::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let name = format!("terrapin-disk-{}-{number}", std::process::id());
+        // Beside the build, not in /tmp: that is often memory, without direct I/O.
+        let base = PathBuf::from(env!("CARGO_TARGET_TMPDIR"));
+        Directory(base.join(name).join("nested"))
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(self.0.parent().expect("it is nested"));
+    }
+}
+
+/// Runs a script on both disks; the script gets two handles of what are two engines over the same files.
+fn on_both(script: impl Fn(Arc<dyn Disk>, Arc<dyn Disk>)) {
+    let sim = SimDisk::new(7);
+    script(sim.handle(), sim.handle());
+    let directory = Directory::new();
+    // The simulated clock makes waits for locks take no time.
+    let (env, _) = Env::simulated(1);
+    let open = || -> Arc<dyn Disk> {
+        Arc::new(RealDisk::open(env.clone(), &directory.0, true).expect("a new directory"))
+    };
+    script(open(), open());
+}
+
+fn pattern(seed: u64, bytes: usize) -> Vec<u8> {
+    (0..bytes as u64)
+        .map(|i| ((i * 31 + seed * 17) >> 3) as u8 ^ i as u8)
+        .collect()
+}
+
+fn kind<T>(result: terrapin_base::Result<T>) -> ErrorKind {
+    match result {
+        Ok(_) => panic!("it should have failed"),
+        Err(error) => error.kind(),
+    }
+}
+
+#[test]
+fn what_is_written_is_read_at_any_offset_and_length() {
+    on_both(|disk, _| {
+        for (name, options) in [("buffered", CREATE), ("direct", direct(CREATE))] {
+            let file = disk.open(name, options).unwrap();
+            let unit = file.alignment() as usize;
+            let content = pattern(1, 64 * unit);
+            // From aligned memory and from memory that is off by one.
+            let mut shifted = AlignedBuf::from(&[0u8][..]);
+            shifted.extend_from_slice(&content[32 * unit..]);
+            file.write_at(&AlignedBuf::from(&content[..32 * unit]), 0)
+                .unwrap();
+            file.write_at(&shifted[1..], 32 * unit as u64).unwrap();
+            assert_eq!(file.bytes().unwrap(), content.len() as u64);
+            file.sync().unwrap();
+            for (offset, bytes) in [
+                (0, 0),
+                (0, 1),
+                (1, 1),
+                (511, 2),
+                (unit - 1, unit + 2),
+                (unit, unit),
+                (3, 60 * unit),
+                (0, 64 * unit),
+                (64 * unit - 1, 1),
+                (64 * unit, 0),
+            ] {
+                let mut buffer = vec![0xee; bytes];
+                file.read_at(&mut buffer, offset as u64).unwrap();
+                assert_eq!(buffer, content[offset..offset + bytes]);
+                let mut aligned = AlignedBuf::zeroed(bytes);
+                file.read_at(&mut aligned, offset as u64).unwrap();
+                assert_eq!(aligned[..], content[offset..offset + bytes]);
+            }
+            assert_eq!(read_whole(&*file, 64 * unit as u64).unwrap(), content);
+            assert_eq!(
+                kind(read_whole(&*file, 64 * unit as u64 - 1)),
+                ErrorKind::Corrupt
+            );
+        }
+    });
+}
+
+#[test]
+fn reading_past_the_end_is_corruption_wherever_the_end_lies() {
+    on_both(|disk, _| {
+        let file = disk.open("f", CREATE).unwrap();
+        file.write_at(&pattern(2, 5000), 0).unwrap();
+        drop(file);
+        for options in [READ, direct(READ)] {
+            let file = disk.open("f", options).unwrap();
+            let mut tail = vec![0; 1000];
+            file.read_at(&mut tail, 4000).unwrap();
+            assert_eq!(tail, pattern(2, 5000)[4000..]);
+            for (offset, bytes) in [
+                (4000, 1001),
+                (5000, 1),
+                (4999, 2),
+                (0, 8192),
+                (4096, 1024),
+                (1 << 40, 1),
+                (u64::MAX, 1),
+                (u64::MAX - 5, 4096),
+            ] {
+                let mut buffer = AlignedBuf::zeroed(bytes);
+                let error = file.read_at(&mut buffer, offset).unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                assert!(error.to_string().contains('f'), "{error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_batch_reads_all_and_tells_the_first_error() {
+    on_both(|disk, _| {
+        let content = pattern(3, 1 << 20);
+        let file = disk.open("f", direct(CREATE)).unwrap();
+        file.write_at(&content, 0).unwrap();
+        // Aligned, unaligned and empty ones, more than are in flight at once, and more than one bounce buffer holds.
+        for (count, bytes, step, shift) in [
+            (200, 4096, 4096, 0),
+            (200, 4096, 4096, 100),
+            (130, 700, 777, 3),
+            (40, 100_000, 5000, 1),
+            (1, 50, 1, 1),
+            (70, 0, 512, 0),
+        ] {
+            let mut memory = AlignedBuf::zeroed(count * bytes);
+            let chunks = memory.chunks_mut(bytes.max(1));
+            let mut empty: Vec<[u8; 0]> = vec![[]; count];
+            let mut reads: Vec<Read<'_>> = if bytes == 0 {
+                let buffers = empty.iter_mut().map(|buffer| &mut buffer[..]);
+                buffers
+                    .zip(0..)
+                    .map(|(buffer, i)| Read {
+                        offset: i * step,
+                        buffer,
+                    })
+                    .collect()
+            } else {
+                chunks
+                    .zip(0..)
+                    .map(|(buffer, i)| Read {
+                        offset: i * step + shift,
+                        buffer,
+                    })
+                    .collect()
+            };
+            file.read_batch(&mut reads).unwrap();
+            for read in &reads {
+                let start = read.offset as usize;
+                assert_eq!(*read.buffer, content[start..start + bytes]);
+            }
+        }
+        // Bad ones in the midst: the others are filled, and the first bad one is told.
+        let mut memory = AlignedBuf::zeroed(10 * 4096);
+        let offsets = [
+            0,
+            4096,
+            1 << 20,
+            8192,
+            (1 << 20) - 512,
+            512,
+            u64::MAX,
+            3,
+            100,
+            1 << 19,
+        ];
+        let chunks = memory.chunks_mut(4096);
+        let mut reads: Vec<Read<'_>> = chunks
+            .zip(offsets)
+            .map(|(buffer, offset)| Read { offset, buffer })
+            .collect();
+        let error = file.read_batch(&mut reads).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("offset 1048576"), "{error}");
+        for index in [0, 1, 3, 5, 7, 8, 9] {
+            let start = offsets[index] as usize;
+            assert_eq!(*reads[index].buffer, content[start..start + 4096]);
+        }
+        file.read_batch(&mut []).unwrap();
+    });
+}
+
+#[test]
+fn direct_writes_off_the_alignment_are_refused_and_change_nothing() {
+    on_both(|disk, _| {
+        let file = disk.open("f", direct(CREATE)).unwrap();
+        let unit = u64::from(file.alignment());
+        assert!(unit >= 512 && unit.is_power_of_two());
+        let block = AlignedBuf::zeroed(unit as usize);
+        for (bytes, offset) in [(unit - 1, 0), (unit, 1), (unit, unit - 1), (1, unit)] {
+            let outcome = file.write_at(&block[..bytes as usize], offset);
+            assert_eq!(kind(outcome), ErrorKind::InvalidArgument);
+        }
+        assert_eq!(file.bytes().unwrap(), 0);
+        assert_eq!(
+            kind(file.write_at(b"x", u64::MAX)),
+            ErrorKind::InvalidArgument
+        );
+        assert_eq!(
+            kind(file.allocate(i64::MAX as u64, 1)),
+            ErrorKind::InvalidArgument
+        );
+        assert_eq!(
+            kind(file.punch_hole(u64::MAX, 1)),
+            ErrorKind::InvalidArgument
+        );
+        assert_eq!(kind(file.set_bytes(u64::MAX)), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
+fn files_are_created_found_renamed_and_removed_by_name() {
+    on_both(|disk, _| {
+        assert_eq!(disk.list().unwrap(), Vec::<String>::new());
+        assert_eq!(kind(disk.open("a", READ)), ErrorKind::NotFound);
+        assert_eq!(kind(disk.open("a", WRITE)), ErrorKind::NotFound);
+        for name in ["b", "a", "c"] {
+            let file = disk.open(name, CREATE).unwrap();
+            file.write_at(name.as_bytes(), 0).unwrap();
+        }
+        assert_eq!(disk.list().unwrap(), ["a", "b", "c"]);
+        assert_eq!(kind(disk.open("a", CREATE)), ErrorKind::AlreadyExists);
+        let old = disk.open("b", READ).unwrap();
+        disk.rename("a", "b").unwrap();
+        assert_eq!(disk.list().unwrap(), ["b", "c"]);
+        let mut byte = [0];
+        old.read_at(&mut byte, 0).unwrap();
+        assert_eq!(&byte, b"b", "an open file outlives its name");
+        let new = disk.open("b", READ).unwrap();
+        new.read_at(&mut byte, 0).unwrap();
+        assert_eq!(&byte, b"a");
+        disk.remove("c").unwrap();
+        assert_eq!(kind(disk.remove("c")), ErrorKind::NotFound);
+        assert_eq!(kind(disk.rename("c", "d")), ErrorKind::NotFound);
+        disk.sync_directory().unwrap();
+        assert_eq!(disk.list().unwrap(), ["b"]);
+        assert!(disk.free_bytes().unwrap() > 0);
+    });
+}
+
+#[test]
+fn names_that_lead_out_of_the_directory_are_refused() {
+    on_both(|disk, _| {
+        let long = "x".repeat(256);
+        for name in ["", ".", "..", "a/b", "/etc/passwd", "a\0b", &long] {
+            assert_eq!(kind(disk.open(name, CREATE)), ErrorKind::InvalidArgument);
+            assert_eq!(kind(disk.remove(name)), ErrorKind::InvalidArgument);
+            assert_eq!(kind(disk.rename(name, "x")), ErrorKind::InvalidArgument);
+            assert_eq!(kind(disk.rename("x", name)), ErrorKind::InvalidArgument);
+            let ring = RingOptions {
+                bytes: 4096,
+                create: true,
+            };
+            assert_eq!(kind(disk.open_ring(name, ring)), ErrorKind::InvalidArgument);
+        }
+        let options = OpenOptions {
+            create_new: true,
+            ..READ
+        };
+        assert_eq!(kind(disk.open("f", options)), ErrorKind::InvalidArgument);
+    });
+}
+
+#[test]
+fn one_writer_holds_a_file_until_it_closes_and_readers_do_not_count() {
+    on_both(|disk, other| {
+        let file = disk.open("f", CREATE).unwrap();
+        assert_eq!(kind(disk.open("f", WRITE)), ErrorKind::Locked);
+        assert_eq!(kind(other.open("f", WRITE)), ErrorKind::Locked);
+        let reader = other.open("f", READ).unwrap();
+        assert_eq!(kind(reader.write_at(b"x", 0)), ErrorKind::ReadOnly);
+        assert_eq!(kind(reader.set_bytes(0)), ErrorKind::ReadOnly);
+        assert_eq!(kind(reader.allocate(0, 1)), ErrorKind::ReadOnly);
+        assert_eq!(kind(reader.punch_hole(0, 1)), ErrorKind::ReadOnly);
+        drop(file);
+        let file = other.open("f", WRITE).unwrap();
+        assert_eq!(kind(disk.open("f", WRITE)), ErrorKind::Locked);
+        drop((file, reader));
+        drop(disk.open("f", WRITE).unwrap());
+    });
+}
+
+#[test]
+fn a_ring_is_locked_as_long_as_either_half_lives() {
+    on_both(|disk, other| {
+        let create = RingOptions {
+            bytes: 8192,
+            create: true,
+        };
+        let open = RingOptions {
+            bytes: 0,
+            create: false,
+        };
+        let ring = disk.open_ring("ring", create).unwrap();
+        assert_eq!(kind(other.open_ring("ring", open)), ErrorKind::Locked);
+        assert_eq!(kind(disk.open("ring", WRITE)), ErrorKind::Locked);
+        let (writer, reader, space) = ring.split(100);
+        drop(writer);
+        assert_eq!(kind(other.open_ring("ring", open)), ErrorKind::Locked);
+        drop(reader);
+        assert_eq!(space.bytes(), 8192);
+        assert_eq!(other.open_ring("ring", open).unwrap().bytes(), 8192);
+        assert_eq!(
+            kind(disk.open_ring("ring", create)),
+            ErrorKind::AlreadyExists
+        );
+    });
+}
+
+#[test]
+fn what_is_stored_in_a_ring_is_in_its_file_without_a_sync() {
+    on_both(|disk, _| {
+        let create = RingOptions {
+            bytes: 4096,
+            create: true,
+        };
+        let (mut writer, mut reader, space) = disk.open_ring("ring", create).unwrap().split(4000);
+        let text = pattern(9, 300);
+        writer.write(4000, &text);
+        assert_eq!(space.published(), 4000, "written is not published");
+        writer.publish(4300);
+        let mut out = vec![0; 300];
+        reader.read(4000, &mut out);
+        assert_eq!(out, text, "over the ring's end");
+        reader.free(4200);
+        assert_eq!((space.published(), space.freed()), (4300, 4200));
+        let file = disk.open("ring", READ).unwrap();
+        let content = read_whole(&*file, 4096).unwrap();
+        assert_eq!(content[4000..], text[..96]);
+        assert_eq!(content[..204], text[96..]);
+        drop((writer, reader));
+        let again = RingOptions {
+            bytes: 1,
+            create: false,
+        };
+        let ring = disk.open_ring("ring", again).unwrap();
+        ring.read(4000, &mut out);
+        assert_eq!(out, text);
+        let mut all = vec![0; 4096];
+        ring.read(8192, &mut all);
+        assert_eq!(all, content);
+    });
+}
+
+#[test]
+fn ring_files_and_sizes_that_make_no_sense_are_refused() {
+    on_both(|disk, _| {
+        for bytes in [0, 1, 4095, 4097, 12288, 1 << 40, u64::MAX] {
+            let ring = RingOptions {
+                bytes,
+                create: true,
+            };
+            assert_eq!(
+                kind(disk.open_ring("ring", ring)),
+                ErrorKind::InvalidArgument
+            );
+        }
+        assert!(disk.list().unwrap().is_empty());
+        let open = RingOptions {
+            bytes: 4096,
+            create: false,
+        };
+        assert_eq!(kind(disk.open_ring("ring", open)), ErrorKind::NotFound);
+        for bytes in [0, 1, 2048, 4097, 12288, 1 << 40] {
+            let file = disk.open(&format!("ring{bytes}"), CREATE).unwrap();
+            file.set_bytes(bytes).unwrap();
+            drop(file);
+            let outcome = disk.open_ring(&format!("ring{bytes}"), open);
+            assert_eq!(kind(outcome), ErrorKind::Corrupt);
+        }
+        // A sparse file of a good size is allocated before it is mapped.
+        let file = disk.open("sparse", CREATE).unwrap();
+        file.set_bytes(1 << 16).unwrap();
+        assert_eq!(file.allocated_bytes().unwrap(), 0);
+        drop(file);
+        let ring = disk.open_ring("sparse", open).unwrap();
+        assert_eq!(ring.bytes(), 1 << 16);
+        let file = disk.open("sparse", READ).unwrap();
+        assert!(file.allocated_bytes().unwrap() >= 1 << 16);
+    });
+}
+
+#[test]
+fn sizes_change_and_what_comes_back_is_zeros() {
+    on_both(|disk, _| {
+        let file = disk.open("f", CREATE).unwrap();
+        file.write_at(&pattern(4, 10_000), 0).unwrap();
+        file.set_bytes(4500).unwrap();
+        file.set_bytes(12_000).unwrap();
+        let content = read_whole(&*file, 1 << 20).unwrap();
+        assert_eq!(content.len(), 12_000);
+        assert_eq!(content[..4500], pattern(4, 10_000)[..4500]);
+        assert!(content[4500..].iter().all(|&b| b == 0));
+        file.write_at(b"far", 20_000).unwrap();
+        assert_eq!(file.bytes().unwrap(), 20_003);
+        file.set_bytes(0).unwrap();
+        assert_eq!(file.bytes().unwrap(), 0);
+    });
+}
+
+#[test]
+fn space_is_allocated_and_given_back_with_its_content_gone() {
+    on_both(|disk, _| {
+        let file = disk.open("f", CREATE).unwrap();
+        file.allocate(0, 1 << 20).unwrap();
+        assert_eq!(file.bytes().unwrap(), 1 << 20, "the file grows");
+        assert!(file.allocated_bytes().unwrap() >= 1 << 20);
+        let content = read_whole(&*file, 1 << 20).unwrap();
+        assert!(content.iter().all(|&b| b == 0));
+        file.write_at(&pattern(5, 1 << 20), 0).unwrap();
+        file.allocate(0, 4096).unwrap();
+        file.sync().unwrap();
+        let full = file.allocated_bytes().unwrap();
+        file.punch_hole(4096, 512 << 10).unwrap();
+        file.punch_hole(1 << 19 | 5000, 100).unwrap();
+        file.punch_hole(7, 0).unwrap();
+        file.sync().unwrap();
+        assert_eq!(file.bytes().unwrap(), 1 << 20);
+        let content = read_whole(&*file, 1 << 20).unwrap();
+        let mut expected = pattern(5, 1 << 20);
+        expected[4096..4096 + (512 << 10)].fill(0);
+        expected[1 << 19 | 5000..(1 << 19 | 5000) + 100].fill(0);
+        assert!(content == expected);
+        assert!(file.allocated_bytes().unwrap() <= full - (512 << 10));
+    });
+}
+
+#[test]
+fn files_are_used_from_many_threads_at_once() {
+    on_both(|disk, _| {
+        let file = disk.open("f", direct(CREATE)).unwrap();
+        std::thread::scope(|scope| {
+            for thread in 0..4u64 {
+                let file = file.clone();
+                scope.spawn(move || {
+                    for round in 0..20 {
+                        let content = AlignedBuf::from(&pattern(thread * 100 + round, 8192)[..]);
+                        file.write_at(&content, thread * 8192).unwrap();
+                        let (mut a, mut b) = (AlignedBuf::zeroed(4096), vec![0; 777]);
+                        let mut reads = [
+                            Read {
+                                offset: thread * 8192 + 4096,
+                                buffer: &mut a,
+                            },
+                            Read {
+                                offset: thread * 8192 + 13,
+                                buffer: &mut b,
+                            },
+                        ];
+                        file.read_batch(&mut reads).unwrap();
+                        assert_eq!(a[..], content[4096..]);
+                        assert_eq!(b[..], content[13..790]);
+                    }
+                });
+            }
+        });
+    });
+}
