@@ -1,1 +1,57 @@
-//! (to come)
+//! The window (layer 2): everything written to a keyspace since its last checkpoint was cut, in key order, in memory.
+//!
+//! A [`Window`] is a concurrent adaptive radix tree over byte strings; each key carries a chain of versions ordered by
+//! LSN. Its memory is an arena that only grows: nothing reachable is ever freed or moved before the window is dropped,
+//! so whatever a read returns borrows from the window and needs no epoch, no reference count and no copy.
+//!
+//! To change how bytes are allocated look in `chunk` and `arena`; what a key and its versions look like, `leaf`; the
+//! node sizes, `node`; who may do what beside whom, `lock` and `window`; ordered reading, `cursor`.
+//!
+//! ```
+//! use terrapin_base::{Budget, Lsn};
+//! use terrapin_memtable::{Op, Window};
+//! let window = Window::new(&Budget::new(1 << 30));
+//! window.insert(b"turtle", Lsn(10), Op::Put(b"slow"));
+//! window.insert(b"turtle", Lsn(20), Op::Delete);
+//! assert_eq!(window.get(b"turtle", Lsn(20)), Some(Op::Put(b"slow")));
+//! assert_eq!(window.get(b"turtle", Lsn(21)), Some(Op::Delete));
+//! ```
+
+mod arena;
+mod chunk;
+mod cursor;
+mod leaf;
+mod lock;
+mod node;
+mod slots;
+mod window;
+
+pub use chunk::Pool;
+pub use cursor::{Cursor, OwnedCursor};
+pub use window::Window;
+
+/// What a version says about its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op<'a> {
+    /// The key has this value.
+    Put(&'a [u8]),
+    /// The key is gone, whatever older structures say.
+    Delete,
+}
+
+impl<'a> Op<'a> {
+    /// The value of a put.
+    #[must_use]
+    pub fn value(self) -> Option<&'a [u8]> {
+        match self {
+            Op::Put(value) => Some(value),
+            Op::Delete => None,
+        }
+    }
+
+    /// Bytes of the value; none for a delete.
+    #[must_use]
+    pub(crate) fn value_bytes(self) -> usize {
+        self.value().map_or(0, <[u8]>::len)
+    }
+}

@@ -1,0 +1,403 @@
+//! The window's memory: taken chunk by chunk, given out piece by piece, given back all at once when the window goes.
+//!
+//! Every thread that writes owns a slot (`slots`): two bump pointers, for records and for nodes, each over a *sub-chunk*
+//! cut from the newest chunk, and its share of the window's counts. Allocating and counting thus take no lock and write
+//! no shared cache line; a lock is taken once per sub-chunk, or for a large record. Threads without a slot share one,
+//! under a lock.
+//!
+//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`]: a database may have thousands of keyspaces
+//! that hold next to nothing.
+
+use std::cell::Cell;
+use std::mem::size_of;
+use std::ptr::{NonNull, null_mut};
+
+use terrapin_base::sync::{Arc, AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use terrapin_base::{Budget, Purpose};
+
+use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
+use crate::slots;
+
+/// Size of a window's first chunk.
+pub(crate) const FIRST_CHUNK_BYTES: usize = 64 << 10;
+/// A sub-chunk is a quarter of its chunk, and no larger than this.
+const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
+
+/// Counts that a slot keeps and a window sums up.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Count {
+    /// Key and value bytes of newest versions.
+    LiveBytes,
+    /// Arena bytes that no newest version and no live node uses.
+    GarbageBytes,
+    /// Keys whose newest version is a put.
+    Records,
+    /// Keys whose newest version is a delete.
+    Tombstones,
+}
+
+const COUNTS: usize = 4;
+
+/// A range of memory that is given out from its start.
+struct Bump {
+    next: Cell<*mut u8>,
+    left: Cell<usize>,
+}
+
+impl Bump {
+    fn new() -> Self {
+        Bump {
+            next: Cell::new(null_mut()),
+            left: Cell::new(0),
+        }
+    }
+
+    #[inline]
+    fn take(&self, bytes: usize) -> Option<NonNull<u8>> {
+        let left = self.left.get().checked_sub(bytes)?;
+        let at = NonNull::new(self.next.get())?;
+        self.left.set(left);
+        self.next.set(at.as_ptr().wrapping_add(bytes));
+        Some(at)
+    }
+}
+
+/// What one thread owns of a window; two cache lines, so that neighbours never share one.
+#[repr(align(128))]
+struct Slot {
+    records: Bump,
+    nodes: Bump,
+    /// Written by the owner only, read by all.
+    counts: [AtomicI64; COUNTS],
+}
+
+struct Shared {
+    chunks: Vec<Chunk>,
+    /// The newest ordinary chunk's rest.
+    next: *mut u8,
+    left: usize,
+    sub_chunk_bytes: usize,
+}
+
+// SAFETY: `next` points into memory that `chunks` owns.
+unsafe impl Send for Shared {}
+
+/// A window's memory.
+pub(crate) struct Arena {
+    budget: Arc<Budget>,
+    pool: Option<Arc<Pool>>,
+    /// Every allocation is a chunk of its own, so that a memory checker sees its bounds. For tests.
+    exact: bool,
+    bytes: AtomicU64,
+    /// Slots that may have counts: those below this number.
+    slots_used: AtomicUsize,
+    /// One a thread, and a last one for all threads without a number.
+    slots: Box<[Slot]>,
+    numberless: Mutex<()>,
+    shared: Mutex<Shared>,
+}
+
+// SAFETY: the cells of slot i are touched only by the thread whose number is i, those of the last slot only under
+// `numberless` (see `enter`); `slots` hands numbers over with a happens-before edge. Everything else is atomic or locked.
+unsafe impl Sync for Arena {}
+// SAFETY: nothing in it is bound to a thread: whoever owns the arena reaches the cells only through `enter`.
+unsafe impl Send for Arena {}
+
+impl Arena {
+    pub(crate) fn new(budget: &Arc<Budget>, pool: Option<Arc<Pool>>, exact: bool) -> Self {
+        let slots: Box<[Slot]> = (0..=slots::COUNT)
+            .map(|_| Slot {
+                records: Bump::new(),
+                nodes: Bump::new(),
+                counts: Default::default(),
+            })
+            .collect();
+        let fixed = size_of::<Slot>() as u64 * slots.len() as u64;
+        budget.take(Purpose::Window, fixed);
+        Arena {
+            budget: budget.clone(),
+            pool,
+            exact,
+            bytes: AtomicU64::new(fixed),
+            slots_used: AtomicUsize::new(0),
+            slots,
+            numberless: Mutex::new(()),
+            shared: Mutex::new(Shared {
+                chunks: Vec::new(),
+                next: null_mut(),
+                left: 0,
+                sub_chunk_bytes: 0,
+            }),
+        }
+    }
+
+    /// The current thread's slot.
+    #[inline]
+    pub(crate) fn enter(&self) -> Entered<'_> {
+        match slots::current() {
+            Some(number) => Entered {
+                arena: self,
+                number,
+                slot: &self.slots[number],
+                _guard: None,
+            },
+            None => {
+                let guard = self.numberless.lock();
+                let number = slots::COUNT;
+                Entered {
+                    arena: self,
+                    number,
+                    slot: &self.slots[number],
+                    _guard: Some(guard),
+                }
+            }
+        }
+    }
+
+    /// All memory taken, in bytes.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// A count over all threads: exact when nobody writes. Takes as long as there were writing threads.
+    pub(crate) fn count(&self, count: Count) -> u64 {
+        let used = self.slots_used.load(Ordering::Acquire);
+        let sum: i64 = self.slots[..used]
+            .iter()
+            .map(|s| s.counts[count as usize].load(Ordering::Relaxed))
+            .sum();
+        // Another thread's part of a sum may be seen before ours.
+        u64::try_from(sum).unwrap_or(0)
+    }
+
+    fn new_chunk(&self, bytes: usize) -> Chunk {
+        self.budget.take(Purpose::Window, bytes as u64);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        let recycled = if bytes == CHUNK_BYTES {
+            self.pool.as_ref().and_then(|pool| pool.take())
+        } else {
+            None
+        };
+        recycled.unwrap_or_else(|| Chunk::new(bytes))
+    }
+
+    /// `bytes` from the newest chunk, or a sub-chunk if they are few: what was cut, and how long it is.
+    fn cut(&self, bytes: usize, number: usize) -> (NonNull<u8>, usize) {
+        self.slots_used.fetch_max(number + 1, Ordering::Release);
+        let mut shared = self.shared.lock();
+        if self.exact || bytes > CHUNK_BYTES / 4 {
+            let chunk = self.new_chunk(bytes);
+            let at = chunk.at();
+            shared.chunks.push(chunk);
+            return (at, bytes);
+        }
+        loop {
+            // What is cut starts and ends at a cache line.
+            let wanted = if bytes > shared.sub_chunk_bytes / 4 {
+                bytes.next_multiple_of(CHUNK_ALIGNMENT)
+            } else {
+                shared.sub_chunk_bytes
+            };
+            if let (Some(at), Some(left)) =
+                (NonNull::new(shared.next), shared.left.checked_sub(wanted))
+            {
+                shared.next = at.as_ptr().wrapping_add(wanted);
+                shared.left = left;
+                return (at, wanted);
+            }
+            // A quarter of the chunk at least, so that the loop ends.
+            let room = (bytes * 4).next_power_of_two();
+            let total: usize = shared.chunks.iter().map(Chunk::bytes).sum();
+            let next = total
+                .next_power_of_two()
+                .max(room)
+                .clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
+            let chunk = self.new_chunk(next);
+            shared.next = chunk.at().as_ptr();
+            shared.left = chunk.bytes();
+            shared.sub_chunk_bytes = (next / 4).min(SUB_CHUNK_BYTES_MAX);
+            shared.chunks.push(chunk);
+        }
+    }
+}
+
+impl Drop for Arena {
+    fn drop(&mut self) {
+        self.budget.give(Purpose::Window, self.bytes());
+        let chunks = std::mem::take(&mut self.shared.get_mut().chunks);
+        if let Some(pool) = &self.pool {
+            for chunk in chunks {
+                pool.keep(chunk);
+            }
+        }
+    }
+}
+
+/// A thread in its slot of an arena. Bound to the thread.
+pub(crate) struct Entered<'a> {
+    arena: &'a Arena,
+    number: usize,
+    slot: &'a Slot,
+    _guard: Option<MutexGuard<'a, ()>>,
+}
+
+impl<'a> Entered<'a> {
+    /// Room for a leaf or version: `bytes` (a multiple of 8), aligned to 8, not initialised.
+    #[inline]
+    pub(crate) fn record(&self, bytes: usize) -> NonNull<u8> {
+        debug_assert!(bytes.is_multiple_of(crate::leaf::ALIGNMENT));
+        self.take(&self.slot.records, bytes)
+    }
+
+    /// Room for a node: `bytes` (a multiple of a cache line), aligned to a cache line, not initialised.
+    #[inline]
+    pub(crate) fn node(&self, bytes: usize) -> NonNull<u8> {
+        debug_assert!(bytes.is_multiple_of(CHUNK_ALIGNMENT));
+        self.take(&self.slot.nodes, bytes)
+    }
+
+    /// Gives a node back that nobody has seen; it is garbage if anything was taken since.
+    pub(crate) fn node_unused(&self, at: NonNull<u8>, bytes: usize) {
+        let bump = &self.slot.nodes;
+        if bump.next.get() == at.as_ptr().wrapping_add(bytes) {
+            bump.next.set(at.as_ptr());
+            bump.left.set(bump.left.get() + bytes);
+        } else {
+            self.add(Count::GarbageBytes, bytes as i64);
+        }
+    }
+
+    #[inline]
+    fn take(&self, bump: &Bump, bytes: usize) -> NonNull<u8> {
+        match bump.take(bytes) {
+            Some(at) => at,
+            None => self.take_slowly(bump, bytes),
+        }
+    }
+
+    #[cold]
+    fn take_slowly(&self, bump: &Bump, bytes: usize) -> NonNull<u8> {
+        let (at, cut) = self.arena.cut(bytes, self.number);
+        // A large piece does not cost the rest of the sub-chunk at hand.
+        if cut - bytes > bump.left.get() {
+            bump.next.set(at.as_ptr().wrapping_add(bytes));
+            bump.left.set(cut - bytes);
+        }
+        at
+    }
+
+    /// Adds to a count of the window.
+    #[inline]
+    pub(crate) fn add(&self, count: Count, change: i64) {
+        let here = &self.slot.counts[count as usize];
+        // Only this thread writes here.
+        here.store(
+            here.load(Ordering::Relaxed).wrapping_add(change),
+            Ordering::Relaxed,
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_aligned_disjoint_and_charged_until_the_arena_goes() {
+        for exact in [false, true] {
+            let budget = Budget::new(1 << 30);
+            let arena = Arena::new(&budget, None, exact);
+            let mut pieces = Vec::new();
+            std::thread::scope(|scope| {
+                let workers: Vec<_> = (0..3u8)
+                    .map(|t| {
+                        let arena = &arena;
+                        scope.spawn(move || {
+                            let entered = arena.enter();
+                            let mut taken = Vec::new();
+                            for i in 0..400usize {
+                                let record =
+                                    8 * (1 + i * i % 300) + if i % 97 == 0 { 300 << 10 } else { 0 };
+                                let node = 64 * (1 + i % 33);
+                                for (at, bytes, align) in [
+                                    (entered.record(record), record, 8),
+                                    (entered.node(node), node, 64),
+                                ] {
+                                    assert_eq!(at.addr().get() % align, 0);
+                                    // SAFETY: just taken, and that long.
+                                    unsafe { at.write_bytes(t, bytes) };
+                                    taken.push((at.addr().get(), bytes));
+                                }
+                            }
+                            taken
+                        })
+                    })
+                    .collect();
+                for worker in workers {
+                    pieces.extend(worker.join().expect("worker"));
+                }
+            });
+            pieces.sort_unstable();
+            assert!(
+                pieces.windows(2).all(|p| p[0].0 + p[0].1 <= p[1].0),
+                "pieces overlap"
+            );
+            let asked: usize = pieces.iter().map(|p| p.1).sum();
+            assert!(arena.bytes() >= asked as u64);
+            assert_eq!(budget.used(Purpose::Window), arena.bytes());
+            drop(arena);
+            assert_eq!(budget.used(Purpose::Window), 0);
+        }
+    }
+
+    #[test]
+    fn a_small_window_is_cheap_and_chunks_grow_to_their_full_size() {
+        let budget = Budget::new(1 << 30);
+        let arena = Arena::new(&budget, None, false);
+        assert!(arena.bytes() < 8 << 10);
+        let entered = arena.enter();
+        entered.record(64);
+        entered.node(64);
+        assert!(arena.bytes() < 72 << 10);
+        for _ in 0..8 << 10 {
+            entered.record(1 << 10);
+        }
+        let chunks: Vec<usize> = arena
+            .shared
+            .lock()
+            .chunks
+            .iter()
+            .map(Chunk::bytes)
+            .collect();
+        assert_eq!(chunks[..4], [64 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        assert_eq!(chunks.last(), Some(&CHUNK_BYTES));
+        assert!(
+            arena.bytes() < 12 << 20,
+            "8 MiB of records took {}",
+            arena.bytes()
+        );
+    }
+
+    #[test]
+    fn a_dropped_arena_stocks_its_pool() {
+        let budget = Budget::new(1 << 30);
+        let pool = Pool::new(&budget, 4 << 20);
+        let fill = || {
+            let arena = Arena::new(&budget, Some(pool.clone()), false);
+            let entered = arena.enter();
+            for _ in 0..16 << 10 {
+                entered.record(1 << 10);
+            }
+        };
+        fill();
+        assert_eq!(
+            (pool.bytes(), budget.used(Purpose::Window)),
+            (4 << 20, 4 << 20)
+        );
+        fill();
+        assert_eq!(
+            (pool.bytes(), budget.used(Purpose::Window)),
+            (4 << 20, 4 << 20)
+        );
+    }
+}

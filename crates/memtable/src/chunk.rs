@@ -1,0 +1,283 @@
+//! Where arena memory comes from: chunks, and a pool of used ones.
+//!
+//! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and faulted in at once:
+//! first touch page by page costs two to four times as much (DESIGN §4). Smaller chunks, for windows that stay small,
+//! come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
+
+use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::NonNull;
+
+use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use terrapin_base::{Budget, Purpose};
+
+/// Size and alignment of an ordinary chunk: one huge page.
+pub(crate) const CHUNK_BYTES: usize = 2 << 20;
+/// Alignment of every chunk: a cache line.
+pub(crate) const CHUNK_ALIGNMENT: usize = 64;
+
+/// A piece of memory, owned.
+pub(crate) struct Chunk {
+    at: NonNull<u8>,
+    bytes: usize,
+    mapped: bool,
+}
+
+// SAFETY: a chunk owns its memory like a box does.
+unsafe impl Send for Chunk {}
+
+impl Chunk {
+    /// Takes memory from the system; aborts the process, as any allocation does, when there is none.
+    pub(crate) fn new(bytes: usize) -> Self {
+        if bytes == CHUNK_BYTES
+            && let Some(at) = system::map()
+        {
+            return Chunk {
+                at,
+                bytes,
+                mapped: true,
+            };
+        }
+        let layout = Self::layout(bytes);
+        // SAFETY: the layout's size is not zero.
+        let Some(at) = NonNull::new(unsafe { alloc(layout) }) else {
+            handle_alloc_error(layout)
+        };
+        Chunk {
+            at,
+            bytes,
+            mapped: false,
+        }
+    }
+
+    fn layout(bytes: usize) -> Layout {
+        match Layout::from_size_align(bytes.max(1), CHUNK_ALIGNMENT) {
+            Ok(layout) => layout,
+            Err(_) => panic!("a chunk of {bytes} bytes exceeds the address space"),
+        }
+    }
+
+    pub(crate) fn at(&self) -> NonNull<u8> {
+        self.at
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        if self.mapped {
+            // SAFETY: mapped by `system::map`, and owned, so that nothing refers to it any more.
+            unsafe { system::unmap(self.at) };
+        } else {
+            // SAFETY: allocated with the same layout, and owned.
+            unsafe { dealloc(self.at.as_ptr(), Self::layout(self.bytes)) };
+        }
+    }
+}
+
+#[cfg(target_os = "linux")]
+mod system {
+    use super::CHUNK_BYTES;
+    use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+    use std::ffi::c_void;
+    use std::ptr::{NonNull, null_mut};
+
+    fn reserve(bytes: usize) -> Option<*mut c_void> {
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        unsafe {
+            mmap_anonymous(
+                null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        }
+        .ok()
+    }
+
+    /// Gives back part of a mapping. A refusal leaks address space, nothing worse.
+    ///
+    /// # Safety
+    /// The range is whole pages of a mapping of ours that nothing uses.
+    unsafe fn release(at: *mut c_void, bytes: usize) {
+        if bytes > 0 {
+            // SAFETY: by contract.
+            let _ = unsafe { munmap(at, bytes) };
+        }
+    }
+
+    /// Maps an aligned chunk, as one huge page and faulted in if the kernel can.
+    pub(super) fn map() -> Option<NonNull<u8>> {
+        let mut at = reserve(CHUNK_BYTES)?;
+        if at.addr() % CHUNK_BYTES != 0 {
+            // Older kernels do not align such mappings: take twice as much and trim it.
+            // SAFETY: mapped just now.
+            unsafe { release(at, CHUNK_BYTES) };
+            let wide = reserve(2 * CHUNK_BYTES)?;
+            let head = wide.addr().next_multiple_of(CHUNK_BYTES) - wide.addr();
+            at = wide.wrapping_byte_add(head);
+            // SAFETY: the pieces before and behind the aligned chunk, mapped just now.
+            unsafe {
+                release(wide, head);
+                release(at.wrapping_byte_add(CHUNK_BYTES), CHUNK_BYTES - head);
+            }
+        }
+        // Both are hints: a kernel that refuses them faults pages in one by one.
+        // SAFETY: the whole chunk is our mapping, and neither advice changes what it holds.
+        unsafe {
+            let _ = madvise(at, CHUNK_BYTES, Advice::LinuxHugepage);
+            let _ = madvise(at, CHUNK_BYTES, Advice::LinuxPopulateWrite);
+        }
+        NonNull::new(at.cast())
+    }
+
+    /// Unmaps a chunk.
+    ///
+    /// # Safety
+    /// `at` came from [`map`], and nothing refers to the chunk any more.
+    pub(super) unsafe fn unmap(at: NonNull<u8>) {
+        // SAFETY: by contract.
+        unsafe { release(at.as_ptr().cast(), CHUNK_BYTES) };
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+mod system {
+    use std::ptr::NonNull;
+
+    /// Huge pages are asked for on Linux only; elsewhere the global allocator gives every chunk.
+    pub(super) fn map() -> Option<NonNull<u8>> {
+        None
+    }
+
+    /// Never called, for nothing was mapped.
+    pub(super) unsafe fn unmap(_: NonNull<u8>) {}
+}
+
+/// Chunks of dropped windows, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
+/// charged to its budget as [`Purpose::Window`]. One pool serves all windows of a database.
+pub struct Pool {
+    budget: Arc<Budget>,
+    bytes_max: AtomicU64,
+    chunks: Mutex<Vec<Chunk>>,
+}
+
+impl Pool {
+    /// A pool that keeps at most `bytes_max` bytes, charged to `budget`.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Arc<Self> {
+        Arc::new(Pool {
+            budget: budget.clone(),
+            bytes_max: AtomicU64::new(bytes_max),
+            chunks: Mutex::default(),
+        })
+    }
+
+    /// Moves the bound, and gives memory beyond it back to the system.
+    pub fn set_bytes_max(&self, bytes: u64) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+        let count = usize::try_from(bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX);
+        let surplus = {
+            let mut chunks = self.chunks.lock();
+            let keep = chunks.len().min(count);
+            chunks.split_off(keep)
+        };
+        self.budget
+            .give(Purpose::Window, (surplus.len() * CHUNK_BYTES) as u64);
+    }
+
+    /// Bytes kept at the moment.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.chunks.lock().len() * CHUNK_BYTES) as u64
+    }
+
+    /// Faults one chunk in ahead of need, unless `bytes_wanted` (or the pool's bound) are there already: one step of a
+    /// background job, 0.1 ms or so. Returns whether it did.
+    pub fn stock(&self, bytes_wanted: u64) -> bool {
+        if self.bytes() + CHUNK_BYTES as u64 > bytes_wanted {
+            return false;
+        }
+        self.keep(Chunk::new(CHUNK_BYTES))
+    }
+
+    /// A chunk of [`CHUNK_BYTES`], no longer charged.
+    pub(crate) fn take(&self) -> Option<Chunk> {
+        let chunk = self.chunks.lock().pop()?;
+        self.budget.give(Purpose::Window, chunk.bytes as u64);
+        Some(chunk)
+    }
+
+    /// Keeps a chunk if it fits; otherwise it goes back to the system.
+    pub(crate) fn keep(&self, chunk: Chunk) -> bool {
+        if chunk.bytes != CHUNK_BYTES {
+            return false;
+        }
+        let mut chunks = self.chunks.lock();
+        if ((chunks.len() + 1) * CHUNK_BYTES) as u64 > self.bytes_max.load(Ordering::Relaxed) {
+            return false;
+        }
+        self.budget.take(Purpose::Window, chunk.bytes as u64);
+        chunks.push(chunk);
+        true
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.set_bytes_max(0);
+    }
+}
+
+impl fmt::Debug for Pool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pool")
+            .field("bytes", &self.bytes())
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_are_aligned_and_writable_to_the_last_byte() {
+        for bytes in [1, 64 << 10, CHUNK_BYTES, CHUNK_BYTES + 4096] {
+            let chunk = Chunk::new(bytes);
+            let wanted = if chunk.mapped {
+                CHUNK_BYTES
+            } else {
+                CHUNK_ALIGNMENT
+            };
+            assert_eq!(chunk.at().addr().get() % wanted, 0);
+            // SAFETY: the chunk is ours and that long.
+            unsafe { chunk.at().write_bytes(0xa5, bytes) };
+        }
+    }
+
+    #[test]
+    fn the_pool_is_bounded_and_charged() {
+        let budget = Budget::new(1 << 30);
+        let chunk = CHUNK_BYTES as u64;
+        let pool = Pool::new(&budget, 2 * chunk + 1);
+        assert!(pool.stock(5 * chunk) && pool.stock(5 * chunk));
+        assert!(!pool.stock(5 * chunk), "the bound holds");
+        assert_eq!(
+            (pool.bytes(), budget.used(Purpose::Window)),
+            (2 * chunk, 2 * chunk)
+        );
+        assert!(
+            !pool.keep(Chunk::new(64 << 10)),
+            "only whole chunks are kept"
+        );
+        assert!(pool.take().is_some());
+        assert_eq!(budget.used(Purpose::Window), chunk);
+        pool.set_bytes_max(0);
+        assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
+        assert!(pool.take().is_none());
+    }
+}

@@ -1,0 +1,271 @@
+//! A key and its versions, as they lie in the arena. Both are immutable once reachable, but for the links of the chain.
+//!
+//! ```text
+//! leaf     head: link to the newest version │ key length u16 │ key bytes …
+//! version  lsn u64 │ next: link to an older version │ (value length << 1 | is a delete) u32 │ value bytes …
+//! ```
+//!
+//! A leaf is allocated together with its first version behind it, so that a record lies in consecutive cache lines. A
+//! chain is ordered by LSN, newest first. It is a lock-free list into which versions are only ever inserted, so that one
+//! compare-and-swap on the link before suffices. A version of an LSN that is there already (a later operation of the
+//! same batch) goes before the other, which every read then passes over: in effect it replaces it.
+
+use std::marker::PhantomData;
+use std::mem::size_of;
+use std::ptr::{self, NonNull};
+
+use terrapin_base::Lsn;
+use terrapin_base::sync::{Ordering, atomic::AtomicPtr};
+
+use crate::Op;
+
+/// Alignment of leaves and versions.
+pub(crate) const ALIGNMENT: usize = 8;
+const LEAF_HEAD: usize = 10;
+const VERSION_HEAD: usize = 20;
+/// Longest value: its length and the kind share 32 bits.
+pub(crate) const VALUE_BYTES_MAX: usize = (u32::MAX >> 1) as usize;
+
+#[repr(C)]
+struct LeafHead {
+    newest: AtomicPtr<VersionHead>,
+    key_bytes: u16,
+}
+
+#[repr(C)]
+struct VersionHead {
+    lsn: u64,
+    older: AtomicPtr<VersionHead>,
+    /// Value length << 1 | is a delete.
+    what: u32,
+}
+
+const _: () = assert!(std::mem::offset_of!(LeafHead, key_bytes) + 2 == LEAF_HEAD);
+const _: () = assert!(std::mem::offset_of!(VersionHead, what) + 4 == VERSION_HEAD);
+// Heads may be referred to as whole structs, padding included, even when no bytes follow.
+const _: () = assert!(size_of::<LeafHead>() <= LEAF_HEAD.next_multiple_of(ALIGNMENT));
+const _: () = assert!(size_of::<VersionHead>() <= VERSION_HEAD.next_multiple_of(ALIGNMENT));
+
+/// Arena bytes of a leaf without versions.
+pub(crate) fn leaf_bytes(key: &[u8]) -> usize {
+    (LEAF_HEAD + key.len()).next_multiple_of(ALIGNMENT)
+}
+
+/// Arena bytes of a version.
+pub(crate) fn version_bytes(op: Op<'_>) -> usize {
+    (VERSION_HEAD + op.value_bytes()).next_multiple_of(ALIGNMENT)
+}
+
+/// A version in the arena of a window that lives for `'a`.
+#[derive(Clone, Copy)]
+pub(crate) struct VersionRef<'a>(NonNull<VersionHead>, PhantomData<&'a ()>);
+
+// SAFETY: a version is immutable but for an atomic, and lives for 'a.
+unsafe impl Send for VersionRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for VersionRef<'_> {}
+
+impl<'a> VersionRef<'a> {
+    /// Writes a version that nobody can reach yet.
+    ///
+    /// # Safety
+    /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nobody else uses, and stays allocated for
+    /// `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
+    pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, op: Op<'_>) -> Self {
+        let value = op.value().unwrap_or_default();
+        let what = (value.len() as u32) << 1 | u32::from(op == Op::Delete);
+        let head = at.cast::<VersionHead>();
+        // SAFETY: aligned and roomy by contract; the value's bytes are written after the head, whose padding they share.
+        unsafe {
+            head.write(VersionHead {
+                lsn: lsn.0,
+                older: AtomicPtr::default(),
+                what,
+            });
+            ptr::copy_nonoverlapping(value.as_ptr(), at.as_ptr().add(VERSION_HEAD), value.len());
+        }
+        VersionRef(head, PhantomData)
+    }
+
+    fn head(self) -> &'a VersionHead {
+        // SAFETY: points to a written version that lives for 'a; only its atomic changes.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Its LSN.
+    #[inline]
+    pub(crate) fn lsn(self) -> Lsn {
+        Lsn(self.head().lsn)
+    }
+
+    /// What it says.
+    #[inline]
+    pub(crate) fn op(self) -> Op<'a> {
+        let what = self.head().what;
+        if what & 1 != 0 {
+            return Op::Delete;
+        }
+        // SAFETY: that many bytes were written behind the head and never change.
+        Op::Put(unsafe {
+            std::slice::from_raw_parts(
+                self.0.as_ptr().cast::<u8>().add(VERSION_HEAD),
+                (what >> 1) as usize,
+            )
+        })
+    }
+}
+
+/// What adding a version to a chain came to.
+pub(crate) enum Added<'a> {
+    /// It is the key's newest version now; this one was before.
+    Newest(VersionRef<'a>),
+    /// A newer one was there already.
+    Older,
+}
+
+/// A leaf in the arena of a window that lives for `'a`.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LeafRef<'a>(NonNull<LeafHead>, PhantomData<&'a ()>);
+
+// SAFETY: a leaf is immutable but for an atomic, and lives for 'a.
+unsafe impl Send for LeafRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for LeafRef<'_> {}
+
+impl<'a> LeafRef<'a> {
+    /// Writes a leaf with its first version, which nobody can reach yet.
+    ///
+    /// # Safety
+    /// `at` is aligned to [`ALIGNMENT`], has [`leaf_bytes`] + [`version_bytes`] of room that nobody else uses, and stays
+    /// allocated for `'a`. The key is at most 65,535 bytes long, the value at most [`VALUE_BYTES_MAX`].
+    pub(crate) unsafe fn write(
+        at: NonNull<u8>,
+        key: &[u8],
+        lsn: Lsn,
+        op: Op<'_>,
+    ) -> (Self, VersionRef<'a>) {
+        let head = at.cast::<LeafHead>();
+        // SAFETY: aligned and roomy by contract; the version starts where the leaf ends, at a multiple of the alignment;
+        // the key's bytes are written after the head, whose padding they share.
+        unsafe {
+            let version = VersionRef::write(at.add(leaf_bytes(key)), lsn, op);
+            head.write(LeafHead {
+                newest: AtomicPtr::new(version.0.as_ptr()),
+                key_bytes: key.len() as u16,
+            });
+            ptr::copy_nonoverlapping(key.as_ptr(), at.as_ptr().add(LEAF_HEAD), key.len());
+            (LeafRef(head, PhantomData), version)
+        }
+    }
+
+    /// Takes back what [`Self::as_ptr`] gave.
+    ///
+    /// # Safety
+    /// `at` came from [`Self::as_ptr`] of a leaf that lives for `'a`.
+    #[inline]
+    pub(crate) unsafe fn from_ptr(at: NonNull<u8>) -> Self {
+        LeafRef(at.cast(), PhantomData)
+    }
+
+    /// Its place.
+    #[inline]
+    pub(crate) fn as_ptr(self) -> NonNull<u8> {
+        self.0.cast()
+    }
+
+    fn head(self) -> &'a LeafHead {
+        // SAFETY: points to a written leaf that lives for 'a; only its atomic changes.
+        unsafe { self.0.as_ref() }
+    }
+
+    /// Its key.
+    #[inline]
+    pub(crate) fn key(self) -> &'a [u8] {
+        let bytes = usize::from(self.head().key_bytes);
+        // SAFETY: that many bytes were written behind the head and never change.
+        unsafe { std::slice::from_raw_parts(self.0.as_ptr().cast::<u8>().add(LEAF_HEAD), bytes) }
+    }
+
+    /// The newest version below `before`. Takes as long as there are newer ones.
+    #[inline]
+    pub(crate) fn newest(self, before: Lsn) -> Option<VersionRef<'a>> {
+        let mut link = &self.head().newest;
+        loop {
+            let version = VersionRef(NonNull::new(link.load(Ordering::Acquire))?, PhantomData);
+            if version.lsn() < before {
+                return Some(version);
+            }
+            link = &version.head().older;
+        }
+    }
+
+    /// Puts a version at its place in the chain. Takes as long as there are newer ones; lock-free.
+    pub(crate) fn add(self, version: VersionRef<'a>) -> Added<'a> {
+        let mut link = &self.head().newest;
+        let mut first = true;
+        loop {
+            let next = link.load(Ordering::Acquire);
+            if let Some(there) = NonNull::new(next) {
+                let there = VersionRef(there, PhantomData);
+                if there.lsn() > version.lsn() {
+                    link = &there.head().older;
+                    first = false;
+                    continue;
+                }
+            }
+            version.head().older.store(next, Ordering::Relaxed);
+            // Release publishes the version's bytes. A lost race only means that this link has to be looked at again.
+            if link
+                .compare_exchange(
+                    next,
+                    version.0.as_ptr(),
+                    Ordering::Release,
+                    Ordering::Relaxed,
+                )
+                .is_ok()
+            {
+                return match NonNull::new(next) {
+                    Some(there) if first => Added::Newest(VersionRef(there, PhantomData)),
+                    _ => Added::Older,
+                };
+            }
+        }
+    }
+
+    /// Asks the processor to bring the leaf and its first version near.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        for line in 0..3 {
+            prefetch(self.0.as_ptr().cast::<u8>().wrapping_add(line * 64));
+        }
+    }
+
+    /// Asks the processor to bring the newest version near, if it lies elsewhere; the leaf itself should be near.
+    #[inline]
+    pub(crate) fn prefetch_newest(self) {
+        let newest = self.head().newest.load(Ordering::Relaxed).cast::<u8>();
+        let offset = newest.addr().wrapping_sub(self.0.as_ptr().addr());
+        if offset > 128 {
+            prefetch(newest);
+            prefetch(newest.wrapping_add(64));
+        }
+    }
+}
+
+/// Asks the processor to bring a cache line near. Any address is allowed; nothing is read.
+#[inline]
+pub(crate) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch is a hint and never faults; SSE is part of the architecture.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(target_arch = "aarch64")]
+    // SAFETY: a prefetch is a hint and never faults; it touches neither memory nor flags.
+    unsafe {
+        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+    let _ = at;
+}

@@ -1,0 +1,907 @@
+//! Inner nodes of the radix tree: four sizes, path compression, and their layout in the arena.
+//!
+//! After Leis et al., "The Adaptive Radix Tree" (2013, §III), with three differences:
+//!
+//! * **A node's place never changes.** It stores the absolute `depth` of the byte on which it branches, and a leaf below it
+//!   whose key spells the path; where its compressed path *starts* follows from the way one came. Splitting a path thus
+//!   only puts a new node above: the node below is neither changed nor locked. The last [`TAIL_BYTES`] bytes of the path
+//!   stand in the node too, so that the leaf is rarely looked at. Paths of any length cost the same.
+//! * **A key may be a prefix of another.** The key that ends at `depth` is the node's *terminal*. It is then also the leaf
+//!   that spells the path: one tagged pointer says both.
+//! * **The third size has a bitmap** of the bytes that are present, and its children in order, instead of a table of 256
+//!   places: 448 bytes, not 704; a find touches two cache lines, not three; and scans go from child to child.
+//!
+//! Entries are kept in byte order in all sizes. A node's position of an entry is a number that orders before and after
+//! alike: 1 for the terminal, byte + 2 for a child. See `lock` for who may read and write what.
+
+use std::marker::PhantomData;
+use std::mem::{offset_of, size_of};
+use std::ptr::NonNull;
+
+use terrapin_base::sync::{
+    AtomicU32, AtomicU64, Ordering,
+    atomic::{AtomicPtr, AtomicU16},
+};
+
+use crate::leaf::{LeafRef, prefetch};
+use crate::lock::{Held, Version, VersionLock};
+
+/// Bytes of its path that a node holds itself.
+const TAIL_BYTES: usize = 7;
+/// Position before every entry of a node.
+pub(crate) const BEFORE_ALL: u16 = 0;
+/// Position behind every entry of a node.
+pub(crate) const BEHIND_ALL: u16 = 258;
+const TERMINAL: u16 = 1;
+
+/// The position of the child under `byte`.
+pub(crate) fn position(byte: u8) -> u16 {
+    u16::from(byte) + 2
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+enum Kind {
+    N4,
+    N16,
+    N48,
+    N256,
+}
+
+impl Kind {
+    fn capacity(self) -> usize {
+        match self {
+            Kind::N4 => 4,
+            Kind::N16 => 16,
+            Kind::N48 => 48,
+            Kind::N256 => 256,
+        }
+    }
+
+    fn bytes(self) -> usize {
+        let bytes = match self {
+            Kind::N4 => size_of::<Node4>(),
+            Kind::N16 => size_of::<Node16>(),
+            Kind::N48 => size_of::<Node48>(),
+            Kind::N256 => size_of::<Node256>(),
+        };
+        bytes.next_multiple_of(64)
+    }
+
+    fn larger(self) -> Kind {
+        match self {
+            Kind::N4 => Kind::N16,
+            Kind::N16 => Kind::N48,
+            Kind::N48 | Kind::N256 => Kind::N256,
+        }
+    }
+}
+
+/// A link to a child: nothing, a leaf (tagged) or a node.
+type Link = AtomicPtr<u8>;
+
+#[repr(C)]
+struct Head {
+    lock: VersionLock,
+    /// A leaf below, tagged when it is the terminal.
+    path: Link,
+    /// Keys of a `Node4`, in order; the first in the lowest bits.
+    keys: AtomicU32,
+    /// How many children there are.
+    count: AtomicU16,
+    depth: u16,
+    kind: Kind,
+    /// The path's bytes before `depth`, right-aligned.
+    tail: [u8; TAIL_BYTES],
+}
+
+#[repr(C)]
+struct Node4 {
+    head: Head,
+    children: [Link; 4],
+}
+
+#[repr(C)]
+struct Node16 {
+    head: Head,
+    /// Keys in order; the first in the lowest bits of the first word.
+    keys: [AtomicU64; 2],
+    children: [Link; 16],
+}
+
+#[repr(C)]
+struct Node48 {
+    head: Head,
+    present: [AtomicU64; 4],
+    children: [Link; 48],
+}
+
+#[repr(C)]
+struct Node256 {
+    head: Head,
+    present: [AtomicU64; 4],
+    children: [Link; 256],
+}
+
+const _: () = assert!(size_of::<Head>() == 32 && size_of::<Node4>() == 64);
+const _: () = assert!(offset_of!(Node48, present) == offset_of!(Node256, present));
+
+/// What a link leads to.
+#[derive(Clone, Copy)]
+pub(crate) enum Child<'a> {
+    None,
+    Leaf(LeafRef<'a>),
+    Node(NodeRef<'a>),
+}
+
+const TAG: usize = 1;
+
+impl<'a> Child<'a> {
+    /// Follows a link.
+    ///
+    /// # Safety
+    /// The link was null at first and only [`Child::store`] changed it, with children that live for `'a`.
+    #[inline]
+    pub(crate) unsafe fn load(link: &Link) -> Self {
+        // SAFETY: by contract.
+        unsafe { Self::from_link(link.load(Ordering::Acquire)) }
+    }
+
+    /// # Safety
+    /// As for [`Child::load`]; `link` was read from such a link.
+    #[inline]
+    unsafe fn from_link(link: *mut u8) -> Self {
+        let untagged = link.map_addr(|a| a & !TAG);
+        match NonNull::new(untagged) {
+            None => Child::None,
+            // SAFETY: a tagged link is a leaf, and lives for 'a by contract.
+            Some(at) if link.addr() & TAG != 0 => Child::Leaf(unsafe { LeafRef::from_ptr(at) }),
+            Some(at) => Child::Node(NodeRef(at.cast(), PhantomData)),
+        }
+    }
+
+    fn link(self) -> *mut u8 {
+        match self {
+            Child::None => std::ptr::null_mut(),
+            Child::Leaf(leaf) => leaf.as_ptr().as_ptr().map_addr(|a| a | TAG),
+            Child::Node(node) => node.0.as_ptr().cast(),
+        }
+    }
+
+    /// Makes a link lead here, and publishes what this child holds.
+    pub(crate) fn store(self, link: &Link) {
+        link.store(self.link(), Ordering::Release);
+    }
+}
+
+/// What [`NodeRef::gather`] stopped at.
+pub(crate) enum Stop<'a> {
+    /// No entries are left in that direction.
+    End,
+    /// There is no more room.
+    Full,
+    /// An inner node comes next.
+    Node(NodeRef<'a>),
+}
+
+/// A node in the arena of a window that lives for `'a`.
+#[derive(Clone, Copy)]
+pub(crate) struct NodeRef<'a>(NonNull<Head>, PhantomData<&'a ()>);
+
+// SAFETY: a node is immutable but for atomics, and lives for 'a.
+unsafe impl Send for NodeRef<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for NodeRef<'_> {}
+
+/// Arena bytes of a node as [`NodeRef::new`] makes it.
+pub(crate) const FIRST_NODE_BYTES: usize = size_of::<Node4>();
+
+impl<'a> NodeRef<'a> {
+    /// Writes an empty node of the smallest size, which nobody can reach yet: it branches at `depth` of the keys that
+    /// begin like `path`'s.
+    ///
+    /// # Safety
+    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nobody else uses, and stays allocated for `'a`.
+    pub(crate) unsafe fn new(at: NonNull<u8>, depth: usize, path: LeafRef<'a>) -> Self {
+        // SAFETY: by contract.
+        unsafe {
+            Self::write(
+                at,
+                Kind::N4,
+                depth as u16,
+                path,
+                tail_of(&path.key()[..depth]),
+            )
+        }
+    }
+
+    /// # Safety
+    /// As for [`NodeRef::new`], with room for that kind.
+    unsafe fn write(
+        at: NonNull<u8>,
+        kind: Kind,
+        depth: u16,
+        path: LeafRef<'a>,
+        tail: [u8; TAIL_BYTES],
+    ) -> Self {
+        let head = Head {
+            lock: VersionLock::new(),
+            path: AtomicPtr::new(path.as_ptr().as_ptr()),
+            keys: AtomicU32::new(0),
+            count: AtomicU16::new(0),
+            depth,
+            kind,
+            tail,
+        };
+        // SAFETY: the room is ours by contract. Zero is a valid value of everything behind the head: no keys, no children.
+        unsafe {
+            at.write_bytes(0, kind.bytes());
+            at.cast::<Head>().write(head);
+        }
+        NodeRef(at.cast(), PhantomData)
+    }
+
+    #[inline]
+    fn head(self) -> &'a Head {
+        // SAFETY: points to a written node that lives for 'a; what changes in it is atomic.
+        unsafe { self.0.as_ref() }
+    }
+
+    #[inline]
+    fn n4(self) -> &'a Node4 {
+        debug_assert_eq!(self.head().kind, Kind::N4);
+        // SAFETY: as in `head`, and the node was written as that kind.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    #[inline]
+    fn n16(self) -> &'a Node16 {
+        debug_assert_eq!(self.head().kind, Kind::N16);
+        // SAFETY: as in `head`, and the node was written as that kind.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    #[inline]
+    fn n48(self) -> &'a Node48 {
+        debug_assert_eq!(self.head().kind, Kind::N48);
+        // SAFETY: as in `head`, and the node was written as that kind.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    #[inline]
+    fn n256(self) -> &'a Node256 {
+        debug_assert_eq!(self.head().kind, Kind::N256);
+        // SAFETY: as in `head`, and the node was written as that kind.
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    #[inline]
+    fn present(self) -> &'a [AtomicU64; 4] {
+        if self.head().kind == Kind::N48 {
+            &self.n48().present
+        } else {
+            &self.n256().present
+        }
+    }
+
+    /// All links of the node, used or not.
+    #[inline]
+    fn links(self) -> &'a [Link] {
+        match self.head().kind {
+            Kind::N4 => &self.n4().children,
+            Kind::N16 => &self.n16().children,
+            Kind::N48 => &self.n48().children,
+            Kind::N256 => &self.n256().children,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn lock(self) -> &'a VersionLock {
+        &self.head().lock
+    }
+
+    /// The place of the byte on which it branches; all keys below are at least that long and equal before it.
+    #[inline]
+    pub(crate) fn depth(self) -> usize {
+        usize::from(self.head().depth)
+    }
+
+    /// Arena bytes of the node.
+    pub(crate) fn bytes(self) -> usize {
+        self.head().kind.bytes()
+    }
+
+    /// Arena bytes of a copy by [`Self::grow`].
+    pub(crate) fn larger_bytes(self) -> usize {
+        self.head().kind.larger().bytes()
+    }
+
+    /// A leaf whose key starts with the node's path. Needs no validation: any answer is right.
+    pub(crate) fn path(self) -> LeafRef<'a> {
+        let link = self
+            .head()
+            .path
+            .load(Ordering::Acquire)
+            .map_addr(|a| a & !TAG);
+        match NonNull::new(link) {
+            // SAFETY: the link always leads to a leaf that lives for 'a.
+            Some(at) => unsafe { LeafRef::from_ptr(at) },
+            None => unreachable!("a node has a path from its first moment"),
+        }
+    }
+
+    /// The leaf whose key is the node's path. Once there it stays, so that `Some` needs no validation.
+    #[inline]
+    pub(crate) fn terminal(self) -> Option<LeafRef<'a>> {
+        let link = self.head().path.load(Ordering::Acquire);
+        if link.addr() & TAG == 0 {
+            return None;
+        }
+        // SAFETY: the link leads to a leaf that lives for 'a.
+        NonNull::new(link.map_addr(|a| a & !TAG)).map(|at| unsafe { LeafRef::from_ptr(at) })
+    }
+
+    /// Makes a leaf whose key is the node's path the terminal. The node is locked, or nobody can reach it.
+    pub(crate) fn set_terminal(self, leaf: LeafRef<'a>) {
+        debug_assert_eq!(leaf.key().len(), self.depth());
+        self.head().path.store(
+            leaf.as_ptr().as_ptr().map_addr(|a| a | TAG),
+            Ordering::Release,
+        );
+    }
+
+    /// How long `key` agrees with the node's path, given that the first `at` bytes do: at most [`Self::depth`]. Needs no
+    /// validation.
+    #[inline]
+    pub(crate) fn common(self, key: &[u8], at: usize) -> usize {
+        let depth = self.depth();
+        if at >= depth {
+            return depth;
+        }
+        let span = depth - at;
+        let rest = &key[at..key.len().min(depth)];
+        let path = match span.checked_sub(TAIL_BYTES) {
+            None | Some(0) => &self.head().tail[TAIL_BYTES - span..],
+            Some(_) => &self.path().key()[at..depth],
+        };
+        at + common(rest, path)
+    }
+
+    /// The path's byte at `place`, below [`Self::depth`].
+    pub(crate) fn path_byte(self, place: usize) -> u8 {
+        let back = self.depth() - place;
+        if back <= TAIL_BYTES {
+            self.head().tail[TAIL_BYTES - back]
+        } else {
+            self.path().key()[place]
+        }
+    }
+
+    /// The link under `byte`, if there is one. To be validated.
+    #[inline]
+    pub(crate) fn find(self, byte: u8) -> Option<&'a Link> {
+        match self.head().kind {
+            Kind::N4 => {
+                let keys = self.head().keys.load(Ordering::Relaxed);
+                let differ = keys ^ (0x0101_0101 * u32::from(byte));
+                // The lowest zero byte's high bit; places that are not in use come last.
+                let equal = differ.wrapping_sub(0x0101_0101) & !differ & 0x8080_8080;
+                let index = equal.trailing_zeros() as usize / 8;
+                if index < self.count() {
+                    self.n4().children.get(index)
+                } else {
+                    None
+                }
+            }
+            Kind::N16 => {
+                let node = self.n16();
+                let index = simd::find(load_keys(node), byte) as usize;
+                if index < self.count() {
+                    node.children.get(index)
+                } else {
+                    None
+                }
+            }
+            Kind::N48 => {
+                let node = self.n48();
+                let words = load_present(&node.present);
+                if !is_present(&words, byte) {
+                    None
+                } else {
+                    node.children.get(rank(&words, byte))
+                }
+            }
+            Kind::N256 => {
+                let link = &self.n256().children[usize::from(byte)];
+                if link.load(Ordering::Relaxed).is_null() {
+                    None
+                } else {
+                    Some(link)
+                }
+            }
+        }
+    }
+
+    #[inline]
+    fn count(self) -> usize {
+        usize::from(self.head().count.load(Ordering::Relaxed))
+    }
+
+    /// The child under `byte` in one consistent state of the node.
+    #[inline]
+    pub(crate) fn child(self, byte: u8) -> Child<'a> {
+        loop {
+            let version = self.lock().read();
+            let child = self.find(byte).map_or(Child::None, |link| self.load(link));
+            if self.lock().still(version) {
+                return child;
+            }
+        }
+    }
+
+    /// Follows a link of this node.
+    #[inline]
+    pub(crate) fn load(self, link: &'a Link) -> Child<'a> {
+        // SAFETY: links of nodes start as null and are changed by `Child::store`, `add` and `grow` only, which put
+        // children of the same window there.
+        unsafe { Child::load(link) }
+    }
+
+    /// Whether another child does not fit. To be validated.
+    #[inline]
+    pub(crate) fn is_full(self) -> bool {
+        self.count() == self.head().kind.capacity()
+    }
+
+    /// Adds a child under a byte that has none. The node is not full, and locked or out of anybody's reach.
+    pub(crate) fn add(self, byte: u8, child: Child<'a>) {
+        let count = self.count();
+        debug_assert!(count < self.head().kind.capacity() && self.find(byte).is_none());
+        match self.head().kind {
+            Kind::N4 => {
+                let keys = u128::from(self.head().keys.load(Ordering::Relaxed));
+                let index = simd::rank(keys, count, byte);
+                self.head()
+                    .keys
+                    .store(insert_key(keys, index, byte) as u32, Ordering::Relaxed);
+                insert_link(&self.n4().children, index, count, child);
+            }
+            Kind::N16 => {
+                let node = self.n16();
+                let keys = load_keys(node);
+                let index = simd::rank(keys, count, byte);
+                let keys = insert_key(keys, index, byte);
+                node.keys[0].store(keys as u64, Ordering::Relaxed);
+                node.keys[1].store((keys >> 64) as u64, Ordering::Relaxed);
+                insert_link(&node.children, index, count, child);
+            }
+            Kind::N48 => {
+                let node = self.n48();
+                let index = rank(&load_present(&node.present), byte);
+                set_present(&node.present, byte);
+                insert_link(&node.children, index, count, child);
+            }
+            Kind::N256 => {
+                let node = self.n256();
+                set_present(&node.present, byte);
+                child.store(&node.children[usize::from(byte)]);
+            }
+        }
+        self.head().count.store(count as u16 + 1, Ordering::Relaxed);
+    }
+
+    /// Writes the next larger copy, which nobody can reach yet.
+    ///
+    /// # Safety
+    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nobody else uses, and stays allocated for
+    /// `'a`. The caller holds this node's lock.
+    pub(crate) unsafe fn grow(self, at: NonNull<u8>, _held: &Held<'_>) -> NodeRef<'a> {
+        let head = self.head();
+        // SAFETY: by contract.
+        let larger =
+            unsafe { NodeRef::write(at, head.kind.larger(), head.depth, self.path(), head.tail) };
+        if let Some(terminal) = self.terminal() {
+            larger.set_terminal(terminal);
+        }
+        let count = self.count();
+        let links = self.links();
+        let copy =
+            |to: &Link, from: &Link| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        match head.kind {
+            Kind::N4 => {
+                let node = larger.n16();
+                node.keys[0].store(
+                    u64::from(head.keys.load(Ordering::Relaxed)),
+                    Ordering::Relaxed,
+                );
+                node.children
+                    .iter()
+                    .zip(links)
+                    .for_each(|(to, from)| copy(to, from));
+            }
+            Kind::N16 => {
+                let node = larger.n48();
+                for (byte, _) in load_keys(self.n16()).to_le_bytes().iter().zip(0..count) {
+                    set_present(&node.present, *byte);
+                }
+                node.children
+                    .iter()
+                    .zip(links)
+                    .for_each(|(to, from)| copy(to, from));
+            }
+            Kind::N48 | Kind::N256 => {
+                let node = larger.n256();
+                let words = load_present(self.present());
+                let mut byte = next_present(&words, 0);
+                for from in links {
+                    let Some(here) = byte else { break };
+                    set_present(&node.present, here);
+                    copy(&node.children[usize::from(here)], from);
+                    byte = here.checked_add(1).and_then(|b| next_present(&words, b));
+                }
+            }
+        }
+        larger.head().count.store(count as u16, Ordering::Relaxed);
+        larger
+    }
+
+    /// Collects leaves in key order, or against it: those entries that lie beyond `position`, up to the first inner node
+    /// or the end of `room`, all from one consistent state. Returns how many, the position of the last entry looked at
+    /// (that of the inner node if it stopped there), and what stopped it. Inner nodes that come next are prefetched.
+    pub(crate) fn gather<const FORWARD: bool>(
+        self,
+        position: u16,
+        room: &mut [Option<LeafRef<'a>>],
+    ) -> (usize, u16, Stop<'a>) {
+        loop {
+            let version = self.lock().read();
+            let gathered = self.gather_once::<FORWARD>(position, room);
+            if self.lock().still(version) {
+                return gathered;
+            }
+        }
+    }
+
+    fn gather_once<const FORWARD: bool>(
+        self,
+        from: u16,
+        room: &mut [Option<LeafRef<'a>>],
+    ) -> (usize, u16, Stop<'a>) {
+        let (mut count, mut last) = (0, from);
+        if FORWARD
+            && from < TERMINAL
+            && let Some(leaf) = self.terminal()
+        {
+            let Some(place) = room.get_mut(count) else {
+                return (count, last, Stop::Full);
+            };
+            *place = Some(leaf);
+            (count, last) = (1, TERMINAL);
+        }
+        let mut entries = Entries::new::<FORWARD>(self, from);
+        while let Some((byte, link)) = entries.next::<FORWARD>() {
+            match self.load(link) {
+                Child::Leaf(leaf) => {
+                    let Some(place) = room.get_mut(count) else {
+                        return (count, last, Stop::Full);
+                    };
+                    *place = Some(leaf);
+                    count += 1;
+                    last = position(byte);
+                }
+                Child::Node(node) => {
+                    if count < room.len() {
+                        for _ in 0..2 {
+                            let Some((_, link)) = entries.next::<FORWARD>() else {
+                                break;
+                            };
+                            if let Child::Node(later) = self.load(link) {
+                                later.prefetch();
+                            }
+                        }
+                        return (count, position(byte), Stop::Node(node));
+                    }
+                    return (count, last, Stop::Full);
+                }
+                // A torn read; it will be discarded.
+                Child::None => {}
+            }
+        }
+        if !FORWARD
+            && from > TERMINAL
+            && let Some(leaf) = self.terminal()
+        {
+            let Some(place) = room.get_mut(count) else {
+                return (count, last, Stop::Full);
+            };
+            *place = Some(leaf);
+            (count, last) = (count + 1, TERMINAL);
+        }
+        (count, last, Stop::End)
+    }
+
+    /// Asks the processor to bring the node near.
+    #[inline]
+    pub(crate) fn prefetch(self) {
+        for line in 0..4 {
+            prefetch(self.0.as_ptr().cast::<u8>().wrapping_add(line * 64));
+        }
+    }
+
+    /// Locks the node if it is as it was at `version`.
+    #[inline]
+    pub(crate) fn try_lock(self, version: Version) -> Option<Held<'a>> {
+        self.head().lock.try_lock(version)
+    }
+}
+
+/// The children of a node beyond a position, one after the other. To be validated as a whole.
+struct Entries<'a> {
+    links: &'a [Link],
+    keys: Keys,
+    /// The next child's byte, in a bitmap; the next child's place, among keys. Beyond either end when there is none.
+    next: i32,
+    /// The next child's place in `links`, where it is not its byte.
+    index: usize,
+}
+
+enum Keys {
+    Sorted { keys: u128, count: usize },
+    Dense([u64; 4]),
+    Direct([u64; 4]),
+}
+
+impl<'a> Entries<'a> {
+    #[inline]
+    fn new<const FORWARD: bool>(node: NodeRef<'a>, from: u16) -> Self {
+        let links = node.links();
+        // The first byte forward, or one more than the first byte backward: 0..=256.
+        let bound = if FORWARD {
+            i32::from(from.saturating_sub(1))
+        } else {
+            i32::from(from.saturating_sub(2))
+        };
+        let count = node.count();
+        let keys = match node.head().kind {
+            Kind::N4 => Keys::Sorted {
+                keys: u128::from(node.head().keys.load(Ordering::Relaxed)),
+                count,
+            },
+            Kind::N16 => Keys::Sorted {
+                keys: load_keys(node.n16()),
+                count,
+            },
+            Kind::N48 => Keys::Dense(load_present(node.present())),
+            Kind::N256 => Keys::Direct(load_present(node.present())),
+        };
+        let (next, index) = match &keys {
+            Keys::Sorted { keys, count } => {
+                let below =
+                    u8::try_from(bound).map_or(*count, |byte| simd::rank(*keys, *count, byte));
+                (
+                    if FORWARD {
+                        below as i32
+                    } else {
+                        below as i32 - 1
+                    },
+                    0,
+                )
+            }
+            Keys::Dense(words) => {
+                let below = u8::try_from(bound).map_or(links.len(), |byte| rank(words, byte));
+                let next = if FORWARD { bound } else { bound - 1 };
+                (
+                    next,
+                    if FORWARD {
+                        below
+                    } else {
+                        popcount(words).min(below).wrapping_sub(1)
+                    },
+                )
+            }
+            Keys::Direct(_) => (if FORWARD { bound } else { bound - 1 }, 0),
+        };
+        Entries {
+            links,
+            keys,
+            next,
+            index,
+        }
+    }
+
+    #[inline]
+    fn next<const FORWARD: bool>(&mut self) -> Option<(u8, &'a Link)> {
+        let step = if FORWARD { 1 } else { -1 };
+        match &self.keys {
+            Keys::Sorted { keys, count } => {
+                let place = usize::try_from(self.next)
+                    .ok()
+                    .filter(|place| place < count)?;
+                self.next += step;
+                Some((keys.to_le_bytes()[place & 15], self.links.get(place)?))
+            }
+            Keys::Dense(words) | Keys::Direct(words) => {
+                let from = u8::try_from(self.next).ok()?;
+                let byte = if FORWARD {
+                    next_present(words, from)
+                } else {
+                    previous_present(words, from)
+                }?;
+                self.next = i32::from(byte) + step;
+                let place = if matches!(self.keys, Keys::Direct(_)) {
+                    usize::from(byte)
+                } else {
+                    self.index
+                };
+                self.index = self.index.wrapping_add_signed(step as isize);
+                Some((byte, self.links.get(place)?))
+            }
+        }
+    }
+}
+
+fn tail_of(path: &[u8]) -> [u8; TAIL_BYTES] {
+    let mut tail = [0; TAIL_BYTES];
+    let bytes = path.len().min(TAIL_BYTES);
+    tail[TAIL_BYTES - bytes..].copy_from_slice(&path[path.len() - bytes..]);
+    tail
+}
+
+/// How many bytes two strings have in common at their start.
+#[inline]
+pub(crate) fn common(a: &[u8], b: &[u8]) -> usize {
+    let mut at = 0;
+    for (x, y) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        let (mut left, mut right) = ([0; 8], [0; 8]);
+        left.copy_from_slice(x);
+        right.copy_from_slice(y);
+        let differ = u64::from_le_bytes(left) ^ u64::from_le_bytes(right);
+        if differ != 0 {
+            return at + differ.trailing_zeros() as usize / 8;
+        }
+        at += 8;
+    }
+    at + a[at..]
+        .iter()
+        .zip(&b[at..])
+        .take_while(|(x, y)| x == y)
+        .count()
+}
+
+#[inline]
+fn load_keys(node: &Node16) -> u128 {
+    u128::from(node.keys[0].load(Ordering::Relaxed))
+        | u128::from(node.keys[1].load(Ordering::Relaxed)) << 64
+}
+
+#[inline]
+fn insert_key(keys: u128, index: usize, byte: u8) -> u128 {
+    let below = (1 << (8 * index)) - 1;
+    keys & below | u128::from(byte) << (8 * index) | (keys & !below) << 8
+}
+
+fn insert_link(links: &[Link], index: usize, count: usize, child: Child<'_>) {
+    for place in (index..count).rev() {
+        // Release: a reader that follows a moved link sees the child whole.
+        links[place + 1].store(links[place].load(Ordering::Relaxed), Ordering::Release);
+    }
+    child.store(&links[index]);
+}
+
+#[inline]
+fn load_present(words: &[AtomicU64; 4]) -> [u64; 4] {
+    [0, 1, 2, 3].map(|i| words[i].load(Ordering::Relaxed))
+}
+
+fn set_present(words: &[AtomicU64; 4], byte: u8) {
+    let word = &words[usize::from(byte >> 6)];
+    word.store(
+        word.load(Ordering::Relaxed) | 1 << (byte & 63),
+        Ordering::Relaxed,
+    );
+}
+
+#[inline]
+fn is_present(words: &[u64; 4], byte: u8) -> bool {
+    words[usize::from(byte >> 6)] >> (byte & 63) & 1 != 0
+}
+
+#[inline]
+fn popcount(words: &[u64; 4]) -> usize {
+    words.iter().map(|w| w.count_ones() as usize).sum()
+}
+
+/// How many bytes below `byte` are present.
+#[inline]
+fn rank(words: &[u64; 4], byte: u8) -> usize {
+    let word = usize::from(byte >> 6);
+    let mut below = 0;
+    for (i, w) in words.iter().enumerate() {
+        let mask = if i < word { u64::MAX } else { 0 };
+        below += (w & mask).count_ones();
+    }
+    (below + (words[word] & ((1 << (byte & 63)) - 1)).count_ones()) as usize
+}
+
+/// The first byte that is present, from `byte` on.
+#[inline]
+fn next_present(words: &[u64; 4], byte: u8) -> Option<u8> {
+    let mut word = usize::from(byte >> 6);
+    let mut bits = words[word] & (u64::MAX << (byte & 63));
+    while bits == 0 {
+        word += 1;
+        bits = *words.get(word)?;
+    }
+    Some((word as u8) << 6 | bits.trailing_zeros() as u8)
+}
+
+/// The last byte that is present, up to `byte`.
+#[inline]
+fn previous_present(words: &[u64; 4], byte: u8) -> Option<u8> {
+    let mut word = usize::from(byte >> 6);
+    let mut bits = words[word] & (u64::MAX >> (63 - (byte & 63)));
+    while bits == 0 {
+        word = word.checked_sub(1)?;
+        bits = words[word];
+    }
+    Some((word as u8) << 6 | (63 - bits.leading_zeros()) as u8)
+}
+
+/// Sixteen sorted key bytes at a time.
+#[cfg(target_arch = "x86_64")]
+mod simd {
+    use std::arch::x86_64::{
+        __m128i, _mm_cmpeq_epi8, _mm_max_epu8, _mm_movemask_epi8, _mm_set_epi64x, _mm_set1_epi8,
+    };
+
+    #[inline]
+    fn vector(keys: u128) -> __m128i {
+        // SAFETY: SSE2 is part of the architecture.
+        unsafe { _mm_set_epi64x((keys >> 64) as i64, keys as i64) }
+    }
+
+    /// The first place of `byte`; 32 if it is nowhere.
+    #[inline]
+    pub(super) fn find(keys: u128, byte: u8) -> u32 {
+        // SAFETY: SSE2 is part of the architecture.
+        let equal =
+            unsafe { _mm_movemask_epi8(_mm_cmpeq_epi8(vector(keys), _mm_set1_epi8(byte as i8))) };
+        equal.trailing_zeros()
+    }
+
+    /// How many of the first `count` keys are below `byte`.
+    #[inline]
+    pub(super) fn rank(keys: u128, count: usize, byte: u8) -> usize {
+        let keys = vector(keys);
+        // SAFETY: SSE2 is part of the architecture.
+        let from = unsafe {
+            _mm_movemask_epi8(_mm_cmpeq_epi8(
+                _mm_max_epu8(keys, _mm_set1_epi8(byte as i8)),
+                keys,
+            ))
+        };
+        (from.trailing_zeros() as usize).min(count)
+    }
+}
+
+/// Sixteen sorted key bytes, one by one; the compiler makes of it what the architecture has.
+#[cfg(not(target_arch = "x86_64"))]
+mod simd {
+    /// The first place of `byte`; 32 if it is nowhere.
+    #[inline]
+    pub(super) fn find(keys: u128, byte: u8) -> u32 {
+        keys.to_le_bytes()
+            .iter()
+            .position(|&key| key == byte)
+            .map_or(32, |place| place as u32)
+    }
+
+    /// How many of the first `count` keys are below `byte`.
+    #[inline]
+    pub(super) fn rank(keys: u128, count: usize, byte: u8) -> usize {
+        keys.to_le_bytes()[..count.min(16)]
+            .iter()
+            .filter(|&&key| key < byte)
+            .count()
+    }
+}

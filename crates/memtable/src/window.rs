@@ -1,0 +1,441 @@
+//! The window: insert and get over the tree of `node`, beside each other without waiting.
+//!
+//! Optimistic lock coupling after Leis et al., "The ART of Practical Synchronization" (2016, §3), and simpler than there,
+//! because a window only grows: no key is ever removed, no memory reused, and a node's path never changes (`node`).
+//!
+//! *Readers* validate one node at a time (`lock`), never the node above, and never start again. Why that is right: say a
+//! reader comes to node n by a link that was in place at a moment t of the read. From t on n holds every key on its path
+//! that was there at t, until n is replaced by a larger copy; then it stays as it was, still with all of them. So each
+//! node shows the reader a state not older than t, and a key that was there before the read began is found. What
+//! replaced nodes lack was inserted during the read, which may be ordered first. A loaded link is always safe to follow.
+//!
+//! *Writers* go down like readers. To change a node they lock it in the version under which they read it; to replace one
+//! (for a larger copy, or for a new node above where paths part) they lock the node above too, whose version then proves
+//! that its link still leads to a live node. Locks are tried, never waited for; when one fails, or a node turns out to be
+//! replaced, the writer starts again from the root. What is allocated (and may fault memory in) is allocated before.
+//!
+//! *Versions* of a key that is there already touch only the key's chain (`leaf`).
+
+use std::fmt;
+
+use terrapin_base::sync::{Arc, atomic::AtomicPtr};
+use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn};
+
+use crate::Op;
+use crate::arena::{Arena, Count, Entered};
+use crate::chunk::Pool;
+use crate::cursor::{Cursor, OwnedCursor};
+use crate::leaf::{self, Added, LeafRef, VersionRef};
+use crate::lock::{Backoff, Held, Version, VersionLock};
+use crate::node::{self, Child, NodeRef};
+
+/// An ordered, versioned, concurrent map in memory. See the crate's page.
+pub struct Window {
+    /// The topmost link and its lock: a node of one child, as it were.
+    root: AtomicPtr<u8>,
+    root_lock: VersionLock,
+    arena: Arena,
+}
+
+/// A link as a writer read it, with the lock and version of the node that holds it.
+struct Edge<'a> {
+    link: &'a AtomicPtr<u8>,
+    lock: &'a VersionLock,
+    version: Version,
+}
+
+impl<'a> Edge<'a> {
+    fn try_lock(&self) -> Option<Held<'a>> {
+        self.lock.try_lock(self.version)
+    }
+}
+
+/// One insert under way.
+struct Insert<'a, 'k> {
+    entered: Entered<'a>,
+    key: &'k [u8],
+    lsn: Lsn,
+    op: Op<'k>,
+    /// The new leaf and its version, once an attempt needed them.
+    fresh: Option<(LeafRef<'a>, VersionRef<'a>)>,
+}
+
+/// The tree changed under an insert; it has to start again.
+struct Conflict;
+
+impl Window {
+    /// An empty window. What it takes is charged to `budget` as [`Purpose::Window`](terrapin_base::Purpose::Window)
+    /// until it is dropped; it starts with about 4 KiB, and 64 KiB more with the first insert.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>) -> Self {
+        Self::with_arena(Arena::new(budget, None, false))
+    }
+
+    /// An empty window that takes recycled memory from a pool first, and leaves it its own.
+    #[must_use]
+    pub fn with_pool(budget: &Arc<Budget>, pool: &Arc<Pool>) -> Self {
+        Self::with_arena(Arena::new(budget, Some(pool.clone()), false))
+    }
+
+    /// A window each of whose pieces is an allocation of its own: slow, but a memory checker sees every overrun.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn new_for_memory_checkers(budget: &Arc<Budget>) -> Self {
+        Self::with_arena(Arena::new(budget, None, true))
+    }
+
+    fn with_arena(arena: Arena) -> Self {
+        Window {
+            root: AtomicPtr::default(),
+            root_lock: VersionLock::new(),
+            arena,
+        }
+    }
+
+    /// Adds a version of a key, beside whatever other threads do. A version of the same LSN is replaced; otherwise LSNs
+    /// may come in any order. O(key length + newer versions of the key).
+    ///
+    /// # Panics
+    /// If the key is longer than 65,535 bytes or the value longer than 2 GiB - 1. Aborts when the system has no memory,
+    /// as any allocation does.
+    pub fn insert(&self, key: &[u8], lsn: Lsn, op: Op<'_>) {
+        assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
+        assert!(
+            op.value_bytes() <= leaf::VALUE_BYTES_MAX,
+            "a value of {} bytes",
+            op.value_bytes()
+        );
+        let mut insert = Insert {
+            entered: self.arena.enter(),
+            key,
+            lsn,
+            op,
+            fresh: None,
+        };
+        let mut backoff = Backoff::default();
+        while insert.attempt(self).is_err() {
+            backoff.pause();
+        }
+    }
+
+    /// The newest version of a key whose LSN is below `before`. O(key length + versions from `before` on); allocates
+    /// nothing.
+    #[must_use]
+    pub fn get(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
+        self.leaf(key)?.newest(before).map(VersionRef::op)
+    }
+
+    /// Like [`Self::get`], with the version's LSN.
+    #[must_use]
+    pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Op<'_>)> {
+        self.leaf(key)?
+            .newest(before)
+            .map(|version| (version.lsn(), version.op()))
+    }
+
+    fn leaf(&self, key: &[u8]) -> Option<LeafRef<'_>> {
+        let mut child = self.root();
+        loop {
+            match child {
+                Child::None => return None,
+                // The way down skipped all paths: the leaf alone decides.
+                Child::Leaf(leaf) => return (leaf.key() == key).then_some(leaf),
+                Child::Node(node) => {
+                    let Some(&byte) = key.get(node.depth()) else {
+                        return node.terminal().filter(|leaf| leaf.key() == key);
+                    };
+                    child = node.child(byte);
+                }
+            }
+        }
+    }
+
+    /// What the topmost link leads to.
+    pub(crate) fn root(&self) -> Child<'_> {
+        // SAFETY: the link starts as null, and only `Insert::attempt` changes it, to children in this window's arena,
+        // which lives as long as the borrow.
+        unsafe { Child::load(&self.root) }
+    }
+
+    /// A cursor over the keys that have a version with `after <= lsn < before`; it shows the newest such version of each.
+    /// It starts out nowhere: seek first.
+    #[must_use]
+    pub fn cursor(&self, after: Lsn, before: Lsn) -> Cursor<'_> {
+        Cursor::new(self, after, before)
+    }
+
+    /// Like [`Self::cursor`], for those who cannot borrow: it keeps the window alive itself.
+    #[must_use]
+    pub fn cursor_owned(self: &Arc<Self>, after: Lsn, before: Lsn) -> OwnedCursor {
+        OwnedCursor::new(self, after, before)
+    }
+
+    /// Key and value bytes of the newest version of each key: what a checkpoint would merge. Exact when nobody writes.
+    /// O(threads that wrote), like the other counts.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.arena.count(Count::LiveBytes)
+    }
+
+    /// Arena bytes of superseded versions and of replaced nodes. Exact when nobody writes.
+    #[must_use]
+    pub fn garbage_bytes(&self) -> u64 {
+        self.arena.count(Count::GarbageBytes)
+    }
+
+    /// All memory the window has taken, used or not, in bytes. O(1).
+    #[must_use]
+    pub fn arena_bytes(&self) -> u64 {
+        self.arena.bytes()
+    }
+
+    /// Keys whose newest version is a put.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.arena.count(Count::Records)
+    }
+
+    /// Keys whose newest version is a delete.
+    #[must_use]
+    pub fn tombstones(&self) -> u64 {
+        self.arena.count(Count::Tombstones)
+    }
+
+    /// Whether nothing was ever inserted. O(1), and never wrong.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        matches!(self.root(), Child::None)
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window")
+            .field("records", &self.records())
+            .field("tombstones", &self.tombstones())
+            .field("live_bytes", &self.live_bytes())
+            .field("garbage_bytes", &self.garbage_bytes())
+            .field("arena_bytes", &self.arena_bytes())
+            .finish()
+    }
+}
+
+impl<'a> Insert<'a, '_> {
+    fn attempt(&mut self, window: &'a Window) -> Result<(), Conflict> {
+        let mut edge = Edge {
+            link: &window.root,
+            lock: &window.root_lock,
+            version: window.root_lock.read(),
+        };
+        let mut child = window.root();
+        // The key's first `at` bytes led here.
+        let mut at = 0;
+        loop {
+            let node = match child {
+                Child::None => return self.put_root(&edge),
+                Child::Leaf(leaf) => {
+                    let there = leaf.key();
+                    let common = at + node::common(&self.key[at..], &there[at..]);
+                    if common == self.key.len() && common == there.len() {
+                        self.add_version(leaf);
+                        return Ok(());
+                    }
+                    return self.part(&edge, child, leaf, there.get(common).copied(), common);
+                }
+                Child::Node(node) => node,
+            };
+            let depth = node.depth();
+            let common = node.common(self.key, at);
+            if common < depth {
+                return self.part(
+                    &edge,
+                    child,
+                    node.path(),
+                    Some(node.path_byte(common)),
+                    common,
+                );
+            }
+            let version = node.lock().read();
+            if version.obsolete() {
+                return Err(Conflict);
+            }
+            let Some(&byte) = self.key.get(depth) else {
+                return self.end_at(node, version);
+            };
+            let link = node.find(byte);
+            let next = link.map_or(Child::None, |link| node.load(link));
+            let full = node.is_full();
+            if !node.lock().still(version) {
+                return Err(Conflict);
+            }
+            match (link, next) {
+                (Some(link), Child::Leaf(_) | Child::Node(_)) => {
+                    edge = Edge {
+                        link,
+                        lock: node.lock(),
+                        version,
+                    };
+                    child = next;
+                    at = depth + 1;
+                }
+                _ if full => return self.grow(&edge, node, version, byte),
+                _ => {
+                    let leaf = self.fresh_leaf();
+                    let held = node.try_lock(version).ok_or(Conflict)?;
+                    node.add(byte, Child::Leaf(leaf));
+                    drop(held);
+                    self.count_key();
+                    return Ok(());
+                }
+            }
+        }
+    }
+
+    /// The first key of the window.
+    fn put_root(&mut self, edge: &Edge<'a>) -> Result<(), Conflict> {
+        let leaf = self.fresh_leaf();
+        let held = edge.try_lock().ok_or(Conflict)?;
+        Child::Leaf(leaf).store(edge.link);
+        drop(held);
+        self.count_key();
+        Ok(())
+    }
+
+    /// The key parts from a child's path at `depth`, where that has `byte` (or ends): puts a node above the child.
+    fn part(
+        &mut self,
+        edge: &Edge<'a>,
+        child: Child<'a>,
+        path: LeafRef<'a>,
+        byte: Option<u8>,
+        depth: usize,
+    ) -> Result<(), Conflict> {
+        let leaf = self.fresh_leaf();
+        let at = self.entered.node(node::FIRST_NODE_BYTES);
+        // SAFETY: taken just now for this node, from the arena that lives for 'a.
+        let above = unsafe { NodeRef::new(at, depth, path) };
+        match byte {
+            Some(byte) => above.add(byte, child),
+            None => above.set_terminal(path),
+        }
+        match self.key.get(depth) {
+            Some(&byte) => above.add(byte, Child::Leaf(leaf)),
+            None => above.set_terminal(leaf),
+        }
+        let Some(held) = edge.try_lock() else {
+            self.entered.node_unused(at, node::FIRST_NODE_BYTES);
+            return Err(Conflict);
+        };
+        Child::Node(above).store(edge.link);
+        drop(held);
+        self.count_key();
+        Ok(())
+    }
+
+    /// The key is a node's path.
+    fn end_at(&mut self, node: NodeRef<'a>, version: Version) -> Result<(), Conflict> {
+        if let Some(terminal) = node.terminal() {
+            self.add_version(terminal);
+            return Ok(());
+        }
+        let leaf = self.fresh_leaf();
+        let held = node.try_lock(version).ok_or(Conflict)?;
+        node.set_terminal(leaf);
+        drop(held);
+        self.count_key();
+        Ok(())
+    }
+
+    /// The node has no room: replaces it by a larger copy with the key.
+    fn grow(
+        &mut self,
+        edge: &Edge<'a>,
+        node: NodeRef<'a>,
+        version: Version,
+        byte: u8,
+    ) -> Result<(), Conflict> {
+        let leaf = self.fresh_leaf();
+        let bytes = node.larger_bytes();
+        let at = self.entered.node(bytes);
+        let Some(above) = edge.try_lock() else {
+            self.entered.node_unused(at, bytes);
+            return Err(Conflict);
+        };
+        let Some(held) = node.try_lock(version) else {
+            above.cancel();
+            self.entered.node_unused(at, bytes);
+            return Err(Conflict);
+        };
+        // SAFETY: taken just now for this node, from the arena that lives for 'a; the node is locked.
+        let larger = unsafe { node.grow(at, &held) };
+        larger.add(byte, Child::Leaf(leaf));
+        Child::Node(larger).store(edge.link);
+        held.retire();
+        drop(above);
+        self.entered.add(Count::GarbageBytes, node.bytes() as i64);
+        self.count_key();
+        Ok(())
+    }
+
+    /// A leaf for the key, which nobody can reach yet; the same for every attempt.
+    fn fresh_leaf(&mut self) -> LeafRef<'a> {
+        if let Some((leaf, _)) = self.fresh {
+            return leaf;
+        }
+        let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.op);
+        let at = self.entered.record(bytes);
+        // SAFETY: taken just now, that long, from the arena that lives for 'a; `Window::insert` checked the lengths.
+        let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.op) };
+        self.fresh = Some(fresh);
+        fresh.0
+    }
+
+    /// The key's leaf is in the tree now.
+    fn count_key(&self) {
+        self.entered.add(
+            Count::LiveBytes,
+            (self.key.len() + self.op.value_bytes()) as i64,
+        );
+        self.entered.add(kind(self.op), 1);
+    }
+
+    /// The key has a leaf already: adds the version to its chain.
+    fn add_version(&self, leaf: LeafRef<'a>) {
+        let version = match self.fresh {
+            // Another thread inserted the key between two attempts: our leaf is garbage, its version is not.
+            Some((_, version)) => {
+                self.entered
+                    .add(Count::GarbageBytes, leaf::leaf_bytes(self.key) as i64);
+                version
+            }
+            None => {
+                let at = self.entered.record(leaf::version_bytes(self.op));
+                // SAFETY: taken just now, that long, from the arena that lives for 'a; `Window::insert` checked the length.
+                unsafe { VersionRef::write(at, self.lsn, self.op) }
+            }
+        };
+        match leaf.add(version) {
+            Added::Newest(old) => {
+                let old = old.op();
+                self.entered
+                    .add(Count::GarbageBytes, leaf::version_bytes(old) as i64);
+                self.entered.add(
+                    Count::LiveBytes,
+                    self.op.value_bytes() as i64 - old.value_bytes() as i64,
+                );
+                self.entered.add(kind(old), -1);
+                self.entered.add(kind(self.op), 1);
+            }
+            Added::Older => self
+                .entered
+                .add(Count::GarbageBytes, leaf::version_bytes(self.op) as i64),
+        }
+    }
+}
+
+fn kind(op: Op<'_>) -> Count {
+    match op {
+        Op::Put(_) => Count::Records,
+        Op::Delete => Count::Tombstones,
+    }
+}

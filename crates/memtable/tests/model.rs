@@ -1,0 +1,401 @@
+//! The window against a `BTreeMap` of version chains: every read, both directions, version bounds, counts.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use proptest::prelude::*;
+use terrapin_base::{Budget, Lsn, Purpose};
+use terrapin_memtable::{Cursor, Op, Window};
+
+type Chain = BTreeMap<u64, Option<Vec<u8>>>;
+type Model = BTreeMap<Vec<u8>, Chain>;
+
+fn op(value: &Option<Vec<u8>>) -> Op<'_> {
+    value.as_deref().map_or(Op::Delete, Op::Put)
+}
+
+fn newest(chain: &Chain, after: u64, before: u64) -> Option<(u64, Op<'_>)> {
+    let (lsn, value) = chain.range(..before).next_back()?;
+    (*lsn >= after).then_some((*lsn, op(value)))
+}
+
+fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Op<'a>)> {
+    cursor.key().map(|key| (key, cursor.lsn().0, cursor.op()))
+}
+
+/// What a window with these bounds shows.
+fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Op<'_>)> {
+    model
+        .iter()
+        .filter_map(|(k, chain)| newest(chain, after, before).map(|(lsn, op)| (&k[..], lsn, op)))
+        .collect()
+}
+
+fn check_reads(window: &Window, model: &Model, probes: &[Vec<u8>], bounds: &[(u64, u64)]) {
+    for &(after, before) in bounds {
+        for key in probes.iter().chain(model.keys()) {
+            let expected = model.get(key).and_then(|chain| newest(chain, 0, before));
+            assert_eq!(
+                window.get(key, Lsn(before)),
+                expected.map(|e| e.1),
+                "get {key:?} before {before}"
+            );
+            assert_eq!(
+                window
+                    .get_versioned(key, Lsn(before))
+                    .map(|(lsn, op)| (lsn.0, op)),
+                expected
+            );
+        }
+        let all = visible(model, after, before);
+        let mut cursor = window.cursor(Lsn(after), Lsn(before));
+        assert!(at(&cursor).is_none());
+        let mut forward = Vec::new();
+        cursor.seek_first();
+        while let Some(here) = at(&cursor) {
+            forward.push(here);
+            cursor.next();
+        }
+        assert_eq!(forward, all);
+        let mut backward = Vec::new();
+        cursor.seek_last();
+        while let Some(here) = at(&cursor) {
+            backward.push(here);
+            cursor.prev();
+        }
+        backward.reverse();
+        assert_eq!(backward, all);
+        for key in probes {
+            let index = all.partition_point(|e| e.0 < &key[..]);
+            cursor.seek(key);
+            assert_eq!(at(&cursor), all.get(index).copied(), "seek {key:?}");
+            cursor.next();
+            assert_eq!(
+                at(&cursor),
+                all.get(index + 1).copied(),
+                "seek {key:?}, next"
+            );
+            cursor.seek_before(key);
+            assert_eq!(
+                at(&cursor),
+                index.checked_sub(1).map(|i| all[i]),
+                "seek before {key:?}"
+            );
+            cursor.prev();
+            assert_eq!(
+                at(&cursor),
+                index.checked_sub(2).map(|i| all[i]),
+                "seek before {key:?}, prev"
+            );
+        }
+    }
+}
+
+fn check_counts(window: &Window, model: &Model) {
+    let (mut live, mut records, mut tombstones) = (0, 0, 0);
+    for (key, chain) in model {
+        let Some((_, value)) = chain.last_key_value() else {
+            continue;
+        };
+        live += key.len() + value.as_ref().map_or(0, Vec::len);
+        records += u64::from(value.is_some());
+        tombstones += u64::from(value.is_none());
+    }
+    assert_eq!(window.live_bytes(), live as u64);
+    assert_eq!(
+        (window.records(), window.tombstones()),
+        (records, tombstones)
+    );
+    assert_eq!(window.is_empty(), model.is_empty());
+    assert!(window.live_bytes() + window.garbage_bytes() <= window.arena_bytes());
+}
+
+fn insert(window: &Window, model: &mut Model, key: &[u8], lsn: u64, value: Option<Vec<u8>>) {
+    window.insert(key, Lsn(lsn), op(&value));
+    model.entry(key.to_vec()).or_default().insert(lsn, value);
+}
+
+/// Keys over few letters, so that prefixes, splits and equal keys abound; and some with long equal stretches.
+fn any_key() -> impl Strategy<Value = Vec<u8>> {
+    let letters = prop::sample::select(vec![0u8, 1, b'a', b'b', 254, 255]);
+    prop_oneof![
+        4 => prop::collection::vec(letters, 0..7),
+        2 => (0u8..3, 0usize..40, prop::collection::vec(any::<u8>(), 0..3)).prop_map(|(letter, stretch, end)| {
+            let mut key = vec![letter; stretch];
+            key.extend(end);
+            key
+        }),
+        2 => any::<u8>().prop_map(|byte| vec![7, byte]),
+        1 => any::<u64>().prop_map(|n| n.to_be_bytes().to_vec()),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+
+    #[test]
+    fn a_window_reads_like_a_map(
+        writes in prop::collection::vec((any_key(), 0u64..24, prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..12))), 0..300),
+        probes in prop::collection::vec(any_key(), 0..40),
+        bounds in prop::collection::vec((0u64..26, 0u64..26), 1..4),
+        exact in any::<bool>(),
+    ) {
+        let budget = Budget::new(1 << 30);
+        let window = if exact { Window::new_for_memory_checkers(&budget) } else { Window::new(&budget) };
+        let mut model = Model::new();
+        for (key, lsn, value) in writes {
+            insert(&window, &mut model, &key, lsn, value);
+        }
+        let mut bounds = bounds;
+        bounds.push((0, u64::MAX));
+        check_reads(&window, &model, &probes, &bounds);
+        check_counts(&window, &model);
+        prop_assert_eq!(budget.used(Purpose::Window), window.arena_bytes());
+        drop(window);
+        prop_assert_eq!(budget.used(Purpose::Window), 0);
+    }
+
+    #[test]
+    fn a_cursor_walks_like_a_map(
+        keys in prop::collection::btree_set(any_key(), 1..200),
+        old in any::<u64>(),
+        walk in prop::collection::vec((0u8..6, any_key()), 1..120),
+    ) {
+        // A third of the keys is out of the cursor's bounds.
+        let window = Window::new(&Budget::new(1 << 30));
+        let mut model = Model::new();
+        for (i, key) in keys.iter().enumerate() {
+            let lsn = [5, 10, 20][(old >> (i % 60)) as usize % 3];
+            insert(&window, &mut model, key, lsn, Some(key.clone()));
+        }
+        let shown: BTreeMap<&[u8], u64> = visible(&model, 10, 30).into_iter().map(|(k, lsn, _)| (k, lsn)).collect();
+        let mut cursor = window.cursor(Lsn(10), Lsn(30));
+        let mut place: Option<&[u8]> = None;
+        for (step, key) in &walk {
+            match step {
+                0 => {
+                    cursor.seek(key);
+                    place = shown.range::<[u8], _>((Bound::Included(&key[..]), Bound::Unbounded)).next().map(|e| *e.0);
+                }
+                1 => {
+                    cursor.seek_before(key);
+                    place = shown.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(&key[..]))).next_back().map(|e| *e.0);
+                }
+                2 | 3 => {
+                    cursor.next();
+                    place = place.and_then(|p| shown.range::<[u8], _>((Bound::Excluded(p), Bound::Unbounded)).next()).map(|e| *e.0);
+                }
+                _ => {
+                    cursor.prev();
+                    place = place.and_then(|p| shown.range::<[u8], _>((Bound::Unbounded, Bound::Excluded(p))).next_back()).map(|e| *e.0);
+                }
+            }
+            prop_assert_eq!(cursor.key(), place);
+            if let Some(place) = place {
+                prop_assert_eq!(cursor.lsn().0, shown[place]);
+            }
+        }
+    }
+}
+
+#[test]
+fn an_empty_window_shows_nothing() {
+    let window = Window::new(&Budget::new(1 << 20));
+    check_reads(
+        &window,
+        &Model::new(),
+        &[vec![], vec![0], vec![255; 9]],
+        &[(0, u64::MAX)],
+    );
+    check_counts(&window, &Model::new());
+    let mut cursor = window.cursor(Lsn(0), Lsn(9));
+    cursor.next();
+    cursor.prev();
+    assert!(!cursor.is_valid());
+}
+
+#[test]
+fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
+    let window = Window::new(&Budget::new(1 << 30));
+    let mut model = Model::new();
+    let longest: Vec<u8> = (0..65_535u32).map(|i| (i / 7) as u8).collect();
+    let mut probes = vec![longest.clone()];
+    for cut in [
+        0, 1, 2, 6, 7, 8, 9, 255, 256, 257, 32_767, 65_527, 65_528, 65_533, 65_534, 65_535,
+    ] {
+        insert(
+            &window,
+            &mut model,
+            &longest[..cut],
+            7,
+            Some(vec![1; cut % 5]),
+        );
+        if cut > 0 {
+            // The same key but for its last byte, which is where it branches off.
+            let mut other = longest[..cut].to_vec();
+            other[cut - 1] ^= 0x80;
+            probes.push(other.clone());
+            insert(&window, &mut model, &other, 8, None);
+            other[cut - 1] ^= 0xff;
+            probes.push(other);
+        }
+    }
+    let mut early = longest.clone();
+    early[100] ^= 1;
+    probes.push(early);
+    check_reads(&window, &model, &probes, &[(0, 9), (8, 9), (0, 8)]);
+    check_counts(&window, &model);
+}
+
+#[test]
+fn a_tower_of_prefixes_is_walked_without_recursion() {
+    let window = Window::new(&Budget::new(1 << 30));
+    let key = vec![b'x'; 5_000];
+    for cut in 0..=key.len() {
+        window.insert(&key[..cut], Lsn(1), Op::Put(b""));
+    }
+    let mut cursor = window.cursor(Lsn(0), Lsn(2));
+    cursor.seek_first();
+    for cut in 0..=key.len() {
+        assert_eq!(cursor.key().map(<[u8]>::len), Some(cut));
+        cursor.next();
+    }
+    assert!(!cursor.is_valid());
+    cursor.seek_last();
+    for cut in (0..=key.len()).rev() {
+        assert_eq!(cursor.key().map(<[u8]>::len), Some(cut));
+        cursor.prev();
+    }
+    assert!(!cursor.is_valid());
+}
+
+#[test]
+fn nodes_of_every_size_keep_their_order_as_they_grow() {
+    // 131 is prime to 256: bytes come in scattered order, and every count of children is met, with and without terminal.
+    for terminal in [false, true] {
+        let window = Window::new(&Budget::new(1 << 30));
+        let mut model = Model::new();
+        if terminal {
+            insert(&window, &mut model, b"pre", 1, None);
+        }
+        let probes: Vec<Vec<u8>> = (0..=255).map(|b| vec![b'p', b'r', b'e', b]).collect();
+        for i in 0..256u32 {
+            let byte = (i * 131 + 7) as u8;
+            insert(
+                &window,
+                &mut model,
+                &[b'p', b'r', b'e', byte, b'!'],
+                1,
+                Some(vec![byte]),
+            );
+            if i % 5 == 0 || i > 250 {
+                check_reads(&window, &model, &probes, &[(0, 2)]);
+            }
+        }
+        check_counts(&window, &model);
+    }
+}
+
+#[test]
+fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
+    let window = Window::new(&Budget::new(1 << 30));
+    for (lsn, value) in [
+        (50, "e"),
+        (10, "a"),
+        (30, "c"),
+        (20, "b"),
+        (30, "C"),
+        (40, "d"),
+        (50, "E"),
+        (10, "A"),
+    ] {
+        window.insert(b"key", Lsn(lsn), Op::Put(value.as_bytes()));
+    }
+    let shown = |before| window.get(b"key", Lsn(before)).and_then(Op::value);
+    assert_eq!(shown(10), None);
+    assert_eq!(
+        [11, 21, 31, 41, 51].map(shown),
+        ["A", "b", "C", "d", "E"].map(|v| Some(v.as_bytes()))
+    );
+    // Each version takes 24 bytes; all but the newest are superseded.
+    assert_eq!(
+        (
+            window.live_bytes(),
+            window.records(),
+            window.garbage_bytes()
+        ),
+        (4, 1, 7 * 24)
+    );
+    window.insert(b"key", Lsn(60), Op::Delete);
+    assert_eq!(
+        (window.live_bytes(), window.records(), window.tombstones()),
+        (3, 0, 1)
+    );
+    assert_eq!(window.garbage_bytes(), 8 * 24);
+    window.insert(b"key", Lsn(55), Op::Put(&[0; 100]));
+    assert_eq!(
+        (
+            window.live_bytes(),
+            window.tombstones(),
+            window.garbage_bytes()
+        ),
+        (3, 1, 8 * 24 + 120)
+    );
+}
+
+#[test]
+fn a_hot_key_fills_the_window_with_garbage_that_is_counted() {
+    let window = Window::new(&Budget::new(1 << 30));
+    for lsn in 0..20_000 {
+        window.insert(b"hot", Lsn(lsn), Op::Put(&[0; 100]));
+    }
+    assert_eq!((window.live_bytes(), window.records()), (103, 1));
+    assert_eq!(window.garbage_bytes(), 19_999 * 120);
+    assert!(window.arena_bytes() < window.garbage_bytes() * 2);
+}
+
+#[test]
+fn large_values_lie_beside_small_ones() {
+    let budget = Budget::new(1 << 30);
+    let window = Window::new(&budget);
+    let mut model = Model::new();
+    for i in 0..40u8 {
+        let bytes = [0, 1, 5_000, 70_000, 262_144, 700_000, 3_000_000][usize::from(i) % 7];
+        insert(
+            &window,
+            &mut model,
+            &[i % 20],
+            u64::from(i),
+            Some(vec![i; bytes]),
+        );
+    }
+    check_reads(&window, &model, &[vec![3]], &[(0, 40), (0, 20)]);
+    check_counts(&window, &model);
+    drop(window);
+    assert_eq!(budget.used_total(), 0);
+}
+
+#[test]
+fn an_owned_cursor_outlives_its_window_handle() {
+    let window = std::sync::Arc::new(Window::new(&Budget::new(1 << 30)));
+    for byte in 0..100u8 {
+        window.insert(&[byte], Lsn(1), Op::Put(&[byte; 3]));
+    }
+    let mut cursor = window.cursor_owned(Lsn(0), Lsn(2));
+    drop(window);
+    cursor.seek(&[40]);
+    for byte in 40..100u8 {
+        assert_eq!(
+            (cursor.key(), cursor.op(), cursor.lsn()),
+            (Some(&[byte][..]), Op::Put(&[byte; 3]), Lsn(1))
+        );
+        cursor.next();
+    }
+    assert!(!cursor.is_valid());
+}
+
+#[test]
+#[should_panic(expected = "a key of 65536 bytes")]
+fn a_key_too_long_is_a_bug_of_the_caller() {
+    Window::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Op::Delete);
+}
