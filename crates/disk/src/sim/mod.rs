@@ -15,6 +15,7 @@
 
 mod file;
 mod image;
+mod inode;
 mod world;
 
 use std::fmt;
@@ -187,6 +188,11 @@ impl Random {
     /// A number below `bound`, which is not zero.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
+    }
+
+    /// A generator of its own, as random as this one.
+    pub(crate) fn fork(&mut self) -> Random {
+        Random(self.next())
     }
 
     pub(crate) fn coin(&mut self) -> bool {

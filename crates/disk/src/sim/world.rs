@@ -1,49 +1,14 @@
-//! The state behind the simulated disk: every file twice (as the process sees it, and as the medium holds it), the changes in between, and the
-//! crash that decides about them.
+//! The state behind the simulated disk: the directory, the files, the order of all changes, the calls and how they go, and the crash.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
-use terrapin_base::sync::Arc;
 use terrapin_base::{Error, ErrorKind, Result, checksum};
 
 use super::image::{Image, pages_of, sectors};
+use super::inode::{Change, Inode, NameChange};
 use super::{CrashMode, Fault, FaultError, IoEvent, IoStats, Op, PAGE_BYTES, Random};
 use crate::{OpenOptions, RingOptions};
-
-/// A change to a file that no sync has covered.
-#[derive(Clone)]
-enum Change {
-    Store { offset: u64, bytes: Arc<[u8]> },
-    SetBytes(u64),
-    Allocate { offset: u64, bytes: u64 },
-    Punch { offset: u64, bytes: u64 },
-}
-
-/// A change to the directory that no sync has covered.
-#[derive(Clone)]
-enum NameChange {
-    Link(String, u64),
-    Unlink(String),
-    Rename(String, String, u64),
-}
-
-#[derive(Clone, Default)]
-struct Inode {
-    /// What the process sees.
-    current: Image,
-    /// What the medium holds for sure.
-    durable: Image,
-    /// What lies between the two, oldest first, with its place in the order of all changes on the disk.
-    pending: Vec<(u64, Change)>,
-    /// Pages in which the two may differ through `pending`.
-    touched: BTreeSet<u64>,
-    /// Pages in which they differ through stores into the ring, with the place of the last one.
-    ring_pages: BTreeMap<u64, u64>,
-    handles: u64,
-    locked: bool,
-    stats: IoStats,
-}
 
 /// How a call goes.
 enum Verdict {
@@ -94,111 +59,6 @@ const ENOSPC: i32 = 28;
 
 fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "no such file").with("file", name)
-}
-
-impl Change {
-    fn apply(&self, image: &mut Image) {
-        match self {
-            Change::Store { offset, bytes } => {
-                image.store(*offset, bytes);
-                image.grow(offset + bytes.len() as u64);
-            }
-            Change::SetBytes(bytes) => image.set_bytes(*bytes),
-            Change::Allocate { offset, bytes } => image.allocate(*offset, *bytes),
-            Change::Punch { offset, bytes } => image.punch(*offset, *bytes),
-        }
-    }
-
-    /// Applies what a cut in the midst of the change may leave: the first sectors of a store, otherwise all or nothing.
-    fn apply_in_part(&self, image: &mut Image, random: &mut Random) {
-        match self {
-            Change::Store { offset, bytes } => {
-                let count = sectors(*offset, bytes).count() as u64;
-                let kept = random.below(count + 1) as usize;
-                for (at, sector) in sectors(*offset, bytes).take(kept) {
-                    image.store(at, sector);
-                    image.grow(at + sector.len() as u64);
-                }
-            }
-            other if random.coin() => other.apply(image),
-            _ => {}
-        }
-    }
-
-    /// Applies any subset of the change's sectors, and the change of size or not.
-    fn apply_some(&self, image: &mut Image, random: &mut Random) {
-        match self {
-            Change::Store { offset, bytes } => {
-                for (at, sector) in sectors(*offset, bytes) {
-                    if random.coin() {
-                        image.store(at, sector);
-                    }
-                }
-                if random.coin() {
-                    image.grow(offset + bytes.len() as u64);
-                }
-            }
-            other if random.coin() => other.apply(image),
-            _ => {}
-        }
-    }
-}
-
-impl NameChange {
-    fn apply(&self, names: &mut BTreeMap<String, u64>) {
-        match self {
-            NameChange::Link(name, inode) => drop(names.insert(name.clone(), *inode)),
-            NameChange::Unlink(name) => drop(names.remove(name)),
-            NameChange::Rename(from, to, inode) => {
-                names.remove(from);
-                names.insert(to.clone(), *inode);
-            }
-        }
-    }
-}
-
-impl Inode {
-    /// Makes what the process sees durable.
-    fn settle(&mut self) {
-        for page in std::mem::take(&mut self.touched) {
-            self.durable.take_page(page, &self.current);
-        }
-        self.durable.set_bytes(self.current.bytes());
-        self.pending.clear();
-    }
-
-    /// What a power cut leaves; `cut` is the place in the order of changes at which [`CrashMode::Prefix`] stops.
-    fn after_power_loss(&self, mode: CrashMode, cut: u64, random: &mut Random) -> Image {
-        let mut image = self.durable.clone();
-        match mode {
-            CrashMode::LoseUnsynced => {}
-            CrashMode::KeepAll => return self.current.clone(),
-            CrashMode::RandomSubset => {
-                for (_, change) in &self.pending {
-                    change.apply_some(&mut image, random);
-                }
-                for &page in self.ring_pages.keys() {
-                    if random.coin() {
-                        image.take_page(page, &self.current);
-                    }
-                }
-            }
-            CrashMode::Prefix => {
-                for (at, change) in self.pending.iter().take_while(|(at, _)| *at <= cut) {
-                    if *at < cut {
-                        change.apply(&mut image);
-                    } else {
-                        change.apply_in_part(&mut image, random);
-                    }
-                }
-                for (&page, _) in self.ring_pages.iter().filter(|&(_, &at)| at <= cut) {
-                    image.take_page(page, &self.current);
-                }
-            }
-        }
-        image.clip();
-        image
-    }
 }
 
 impl World {
@@ -614,32 +474,14 @@ impl World {
             return Ok(());
         };
         let at = self.next_sequence();
-        let inode = self.inode(number, name)?;
-        match &change {
-            Change::Store { offset, bytes } => {
-                inode.touched.extend(pages_of(*offset, bytes.len() as u64))
-            }
-            Change::Allocate { offset, bytes } => {
-                inode.touched.extend(pages_of(*offset, *bytes));
-            }
-            Change::Punch { offset, bytes } => {
-                let present = inode.current.present(pages_of(*offset, *bytes));
-                inode.touched.extend(present);
-            }
-            Change::SetBytes(bytes) => {
-                let present = inode.current.present(bytes / PAGE_BYTES..u64::MAX);
-                inode.touched.extend(present);
-            }
-        }
-        change.apply(&mut inode.current);
-        inode.pending.push((at, change));
+        self.inode(number, name)?.change(at, change);
         Ok(())
     }
 
     pub(super) fn sync(&mut self, life: u64, number: u64, name: &str) -> Result<()> {
         let verdict = self.begin(life, Op::Sync, name, 0, 0)?;
         self.stats_total.syncs += 1;
-        let forgets = matches!(verdict, Verdict::Fail(_)).then(|| self.random.next());
+        let mut random = self.random.fork();
         let inode = self.inode(number, name)?;
         inode.stats.syncs += 1;
         match verdict {
@@ -648,20 +490,12 @@ impl World {
                 Ok(())
             }
             Verdict::Fail(error) => {
-                // What the failed writeback reached the medium with is by the seed; the rest is forgotten and never tried again.
-                if let Some(seed) = forgets {
-                    let mut random = Random::new(seed);
-                    for (_, change) in std::mem::take(&mut inode.pending) {
-                        change.apply_some(&mut inode.durable, &mut random);
-                    }
-                    inode.durable.clip();
-                    inode.touched.clear();
-                }
+                inode.forget(&mut random);
                 Err(error)
             }
             Verdict::Die(error) => {
-                if self.random.coin() {
-                    self.inode(number, name)?.settle();
+                if random.coin() {
+                    inode.settle();
                 }
                 self.die();
                 Err(error)
@@ -793,21 +627,9 @@ impl World {
             bytes.len()
         };
         let at = self.next_sequence();
-        let writeback = self.random.next();
+        let mut random = self.random.fork();
         if let Some(inode) = self.inodes.get_mut(&number) {
-            inode.current.store(offset, &bytes[..stored]);
-            for page in pages_of(offset, stored as u64) {
-                inode.ring_pages.insert(page, at);
-            }
-            // Now and then the kernel writes a page back.
-            if writeback.is_multiple_of(32) && !inode.ring_pages.is_empty() {
-                let nth = (writeback >> 32) as usize % inode.ring_pages.len();
-                let page = inode.ring_pages.keys().nth(nth).copied();
-                if let Some(page) = page {
-                    inode.ring_pages.remove(&page);
-                    inode.durable.take_page(page, &inode.current);
-                }
-            }
+            inode.ring_store(at, offset, &bytes[..stored], &mut random);
         }
         if dies {
             self.die_at_ring_write = None;

@@ -1,0 +1,191 @@
+//! One simulated file, twice: as the process sees it and as the medium holds it, with the changes in between; and what a power cut makes of them.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use terrapin_base::sync::Arc;
+
+use super::image::{Image, pages_of, sectors};
+use super::{CrashMode, IoStats, PAGE_BYTES, Random};
+
+/// A change to a file that no sync has covered.
+#[derive(Clone)]
+pub(super) enum Change {
+    Store { offset: u64, bytes: Arc<[u8]> },
+    SetBytes(u64),
+    Allocate { offset: u64, bytes: u64 },
+    Punch { offset: u64, bytes: u64 },
+}
+
+/// A change to the directory that no sync has covered.
+#[derive(Clone)]
+pub(super) enum NameChange {
+    Link(String, u64),
+    Unlink(String),
+    Rename(String, String, u64),
+}
+
+#[derive(Clone, Default)]
+pub(super) struct Inode {
+    /// What the process sees.
+    pub(super) current: Image,
+    /// What the medium holds for sure.
+    pub(super) durable: Image,
+    /// What lies between the two, oldest first, with its place in the order of all changes on the disk.
+    pub(super) pending: Vec<(u64, Change)>,
+    /// Pages in which the two may differ through `pending`.
+    pub(super) touched: BTreeSet<u64>,
+    /// Pages in which they differ through stores into the ring, with the place of the last one.
+    pub(super) ring_pages: BTreeMap<u64, u64>,
+    pub(super) handles: u64,
+    pub(super) locked: bool,
+    pub(super) stats: IoStats,
+}
+
+impl Change {
+    pub(super) fn apply(&self, image: &mut Image) {
+        match self {
+            Change::Store { offset, bytes } => {
+                image.store(*offset, bytes);
+                image.grow(offset + bytes.len() as u64);
+            }
+            Change::SetBytes(bytes) => image.set_bytes(*bytes),
+            Change::Allocate { offset, bytes } => image.allocate(*offset, *bytes),
+            Change::Punch { offset, bytes } => image.punch(*offset, *bytes),
+        }
+    }
+
+    /// Applies what a cut in the midst of the change may leave: the first sectors of a store, otherwise all or nothing.
+    fn apply_in_part(&self, image: &mut Image, random: &mut Random) {
+        match self {
+            Change::Store { offset, bytes } => {
+                let count = sectors(*offset, bytes).count() as u64;
+                let kept = random.below(count + 1) as usize;
+                for (at, sector) in sectors(*offset, bytes).take(kept) {
+                    image.store(at, sector);
+                    image.grow(at + sector.len() as u64);
+                }
+            }
+            other if random.coin() => other.apply(image),
+            _ => {}
+        }
+    }
+
+    /// Applies any subset of the change's sectors, and the change of size or not.
+    fn apply_some(&self, image: &mut Image, random: &mut Random) {
+        match self {
+            Change::Store { offset, bytes } => {
+                for (at, sector) in sectors(*offset, bytes) {
+                    if random.coin() {
+                        image.store(at, sector);
+                    }
+                }
+                if random.coin() {
+                    image.grow(offset + bytes.len() as u64);
+                }
+            }
+            other if random.coin() => other.apply(image),
+            _ => {}
+        }
+    }
+}
+
+impl NameChange {
+    pub(super) fn apply(&self, names: &mut BTreeMap<String, u64>) {
+        match self {
+            NameChange::Link(name, inode) => drop(names.insert(name.clone(), *inode)),
+            NameChange::Unlink(name) => drop(names.remove(name)),
+            NameChange::Rename(from, to, inode) => {
+                names.remove(from);
+                names.insert(to.clone(), *inode);
+            }
+        }
+    }
+}
+
+impl Inode {
+    /// Makes a change that the process sees at once and the medium after the next sync; `at` is its place in the order of all.
+    pub(super) fn change(&mut self, at: u64, change: Change) {
+        match &change {
+            Change::Store { offset, bytes } => {
+                self.touched.extend(pages_of(*offset, bytes.len() as u64));
+            }
+            Change::Allocate { offset, bytes } => self.touched.extend(pages_of(*offset, *bytes)),
+            Change::Punch { offset, bytes } => {
+                let present = self.current.present(pages_of(*offset, *bytes));
+                self.touched.extend(present);
+            }
+            Change::SetBytes(bytes) => {
+                let present = self.current.present(bytes / PAGE_BYTES..u64::MAX);
+                self.touched.extend(present);
+            }
+        }
+        change.apply(&mut self.current);
+        self.pending.push((at, change));
+    }
+
+    /// Stores into the ring that this file is; once in a while, by `random`, a page reaches the medium as the kernel's writeback would have it.
+    pub(super) fn ring_store(&mut self, at: u64, offset: u64, bytes: &[u8], random: &mut Random) {
+        self.current.store(offset, bytes);
+        for page in pages_of(offset, bytes.len() as u64) {
+            self.ring_pages.insert(page, at);
+        }
+        if random.below(32) == 0 && !self.ring_pages.is_empty() {
+            let nth = random.below(self.ring_pages.len() as u64) as usize;
+            if let Some(page) = self.ring_pages.keys().nth(nth).copied() {
+                self.ring_pages.remove(&page);
+                self.durable.take_page(page, &self.current);
+            }
+        }
+    }
+
+    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never tried again, though the process still sees it.
+    pub(super) fn forget(&mut self, random: &mut Random) {
+        for (_, change) in std::mem::take(&mut self.pending) {
+            change.apply_some(&mut self.durable, random);
+        }
+        self.durable.clip();
+        self.touched.clear();
+    }
+
+    /// Makes what the process sees durable.
+    pub(super) fn settle(&mut self) {
+        for page in std::mem::take(&mut self.touched) {
+            self.durable.take_page(page, &self.current);
+        }
+        self.durable.set_bytes(self.current.bytes());
+        self.pending.clear();
+    }
+
+    /// What a power cut leaves; `cut` is the place in the order of changes at which [`CrashMode::Prefix`] stops.
+    pub(super) fn after_power_loss(&self, mode: CrashMode, cut: u64, random: &mut Random) -> Image {
+        let mut image = self.durable.clone();
+        match mode {
+            CrashMode::LoseUnsynced => {}
+            CrashMode::KeepAll => return self.current.clone(),
+            CrashMode::RandomSubset => {
+                for (_, change) in &self.pending {
+                    change.apply_some(&mut image, random);
+                }
+                for &page in self.ring_pages.keys() {
+                    if random.coin() {
+                        image.take_page(page, &self.current);
+                    }
+                }
+            }
+            CrashMode::Prefix => {
+                for (at, change) in self.pending.iter().take_while(|(at, _)| *at <= cut) {
+                    if *at < cut {
+                        change.apply(&mut image);
+                    } else {
+                        change.apply_in_part(&mut image, random);
+                    }
+                }
+                for (&page, _) in self.ring_pages.iter().filter(|&(_, &at)| at <= cut) {
+                    image.take_page(page, &self.current);
+                }
+            }
+        }
+        image.clip();
+        image
+    }
+}
