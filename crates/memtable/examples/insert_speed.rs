@@ -1,0 +1,122 @@
+//! How fast a window is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert, get, and drain in order.
+//!
+//! Inserts by two threads are wall time over all records. The drain copies every key and value out, as a merge does.
+#![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
+
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Instant;
+
+use terrapin_base::{Budget, Lsn};
+use terrapin_memtable::{Op, Pool, Window};
+
+fn mix(n: u64) -> u64 {
+    let z = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb)
+}
+
+fn integer(n: u64, key: &mut Vec<u8>) {
+    key.clear();
+    key.extend_from_slice(&mix(n).to_be_bytes());
+}
+
+fn string(n: u64, key: &mut Vec<u8>) {
+    use std::io::Write;
+    key.clear();
+    let _ = write!(key, "user{:020}", mix(n));
+}
+
+fn ns(since: Instant, records: u64) -> f64 {
+    since.elapsed().as_nanos() as f64 / records as f64
+}
+
+fn fill(window: &Window, make: fn(u64, &mut Vec<u8>), numbers: std::ops::Range<u64>, value: &[u8]) {
+    let mut key = Vec::new();
+    for n in numbers {
+        make(n, &mut key);
+        window.insert(&key, Lsn(n + 1), Op::Put(value));
+    }
+}
+
+fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], pool: &Arc<Pool>) {
+    let budget = Budget::new(u64::MAX);
+    for (memory, threads) in [("fresh", 1), ("recycled", 1), ("recycled", 2)] {
+        if memory == "fresh" {
+            pool.set_bytes_max(0);
+        }
+        pool.set_bytes_max(u64::MAX);
+        let window = Window::with_pool(&budget, pool);
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for t in 0..threads {
+                let window = &window;
+                let share = records / threads;
+                scope.spawn(move || fill(window, make, t * share..(t + 1) * share, value));
+            }
+        });
+        let insert = ns(start, records);
+
+        let start = Instant::now();
+        std::thread::scope(|scope| {
+            for t in 0..threads {
+                let window = &window;
+                scope.spawn(move || {
+                    let mut key = Vec::new();
+                    for n in 0..records / threads {
+                        make(mix(n + t) % records, &mut key);
+                        black_box(window.get(&key, Lsn(u64::MAX)));
+                    }
+                });
+            }
+        });
+        let get = ns(start, records);
+
+        let drain = |backward: bool| {
+            let mut out = vec![0u8; 4096];
+            let mut at = 0;
+            let start = Instant::now();
+            let mut cursor = window.cursor(Lsn(0), Lsn(u64::MAX));
+            if backward {
+                cursor.seek_last()
+            } else {
+                cursor.seek_first()
+            }
+            let mut count = 0;
+            while let Some(key) = cursor.key() {
+                let value = cursor.op().value().unwrap_or_default();
+                if at + key.len() + value.len() > out.len() {
+                    black_box(&out);
+                    at = 0;
+                }
+                out[at..at + key.len()].copy_from_slice(key);
+                out[at + key.len()..at + key.len() + value.len()].copy_from_slice(value);
+                at += key.len() + value.len();
+                count += 1;
+                if backward {
+                    cursor.prev()
+                } else {
+                    cursor.next()
+                }
+            }
+            assert_eq!(count, window.records());
+            ns(start, count)
+        };
+        let (forward, backward) = (drain(false), drain(true));
+        println!(
+            "{name:<14} {memory:<8} {threads} threads: insert {insert:6.1}  get {get:6.1}  drain {forward:5.1}  backward {backward:5.1}  \
+             arena {:.2} and garbage {:.3} of live bytes",
+            window.arena_bytes() as f64 / window.live_bytes() as f64,
+            window.garbage_bytes() as f64 / window.live_bytes() as f64,
+        );
+    }
+}
+
+fn main() {
+    let mut arguments = std::env::args().skip(1).map(|a| a.parse().unwrap_or(0));
+    let records: u64 = arguments.next().unwrap_or(2_000_000);
+    let value = vec![0x5a; arguments.next().unwrap_or(128) as usize];
+    let pool = Pool::new(&Budget::new(u64::MAX), u64::MAX);
+    println!("{records} records, values of {} bytes", value.len());
+    measure("8-byte random", integer, records, &value, &pool);
+    measure("24-byte string", string, records, &value, &pool);
+}

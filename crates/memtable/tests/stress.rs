@@ -1,0 +1,266 @@
+//! Writers, readers and scanners side by side: whatever they see must be something that was written, in order, and
+//! nothing that was there before they looked may be missing.
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrapin_base::{Budget, Lsn, Purpose};
+use terrapin_memtable::{Op, Window};
+
+fn random(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// The `number`-th key of a kind. Kinds make nodes of all sizes, long paths that part, and prefixes of one another.
+fn key(kind: u64, number: u64) -> Vec<u8> {
+    let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
+    match kind {
+        0 => mixed.to_be_bytes().to_vec(),
+        1 => format!("user:{:012}:{}", mixed % 100_000, number).into_bytes(),
+        // Every number's digits in base 3, so that keys are prefixes of keys.
+        2 => {
+            let mut key = vec![b'p'];
+            let mut rest = number + 1;
+            while rest > 0 {
+                key.push((rest % 3) as u8);
+                rest /= 3;
+            }
+            key
+        }
+        _ => [
+            vec![b'z'; (number % 50) as usize],
+            number.to_be_bytes()[5..].to_vec(),
+        ]
+        .concat(),
+    }
+}
+
+/// A value that tells its key and LSN.
+fn value(key: &[u8], lsn: u64) -> Vec<u8> {
+    let mut value = lsn.to_be_bytes().to_vec();
+    value.extend_from_slice(key);
+    value
+}
+
+fn check(key: &[u8], op: Op<'_>) -> u64 {
+    let bytes = op.value().expect("only puts were written");
+    let (lsn, of) = bytes.split_at(8);
+    assert_eq!(of, key, "a value of another key");
+    u64::from_be_bytes(lsn.try_into().expect("eight bytes"))
+}
+
+#[test]
+fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
+    const WRITERS: u64 = 2;
+    const KEYS: u64 = 6_000;
+    for round in 0..8 {
+        let kind = round % 4;
+        let budget = Budget::new(1 << 30);
+        let window = if round < 4 {
+            Window::new_for_memory_checkers(&budget)
+        } else {
+            Window::new(&budget)
+        };
+        let written: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
+        let over = AtomicBool::new(false);
+        let barrier = Barrier::new(WRITERS as usize + 2);
+        std::thread::scope(|scope| {
+            let writers: Vec<_> = (0..WRITERS)
+                .map(|w| {
+                    let (window, written, barrier) = (&window, &written, &barrier);
+                    scope.spawn(move || {
+                        barrier.wait();
+                        for i in 0..KEYS {
+                            let key = key(kind, i * WRITERS + w);
+                            window.insert(&key, Lsn(i + 1), Op::Put(&value(&key, i + 1)));
+                            written[w as usize].store(i + 1, Ordering::Release);
+                        }
+                    })
+                })
+                .collect();
+            // Gets: what was reported as written is found.
+            scope.spawn(|| {
+                barrier.wait();
+                let mut rng = round;
+                while !over.load(Ordering::Acquire) {
+                    let w = random(&mut rng) % WRITERS;
+                    let known = written[w as usize].load(Ordering::Acquire);
+                    if known > 0 {
+                        let i = random(&mut rng) % known;
+                        let key = key(kind, i * WRITERS + w);
+                        let op = window
+                            .get(&key, Lsn(u64::MAX))
+                            .expect("written before the get began");
+                        assert_eq!(check(&key, op), i + 1);
+                    }
+                    let i = random(&mut rng) % KEYS;
+                    let key = key(kind, i * WRITERS + w);
+                    if let Some(op) = window.get(&key, Lsn(u64::MAX)) {
+                        assert_eq!(check(&key, op), i + 1);
+                    }
+                }
+            });
+            // Scans: strictly ordered, and at least what was written before they began, both ways.
+            scope.spawn(|| {
+                barrier.wait();
+                let mut forward = true;
+                let mut seen = Vec::new();
+                while !over.load(Ordering::Acquire) {
+                    let known: Vec<u64> =
+                        written.iter().map(|w| w.load(Ordering::Acquire)).collect();
+                    let below = *known.iter().min().expect("writers") + 1;
+                    let expected = (below - 1) * WRITERS;
+                    let mut cursor = window.cursor(Lsn(0), Lsn(below));
+                    if forward {
+                        cursor.seek_first()
+                    } else {
+                        cursor.seek_last()
+                    }
+                    seen.clear();
+                    while let Some(key) = cursor.key() {
+                        let lsn = check(key, cursor.op());
+                        assert!(lsn < below && lsn == cursor.lsn().0);
+                        if let Some(last) = seen.last() {
+                            assert!(
+                                if forward { *last < key } else { *last > key },
+                                "out of order"
+                            );
+                        }
+                        seen.push(key);
+                        if forward {
+                            cursor.next()
+                        } else {
+                            cursor.prev()
+                        }
+                    }
+                    assert_eq!(
+                        seen.len() as u64,
+                        expected,
+                        "a scan missed keys or showed others"
+                    );
+                    forward = !forward;
+                }
+            });
+            for writer in writers {
+                // A failed assertion in a writer must not leave the readers running.
+                let result = writer.join();
+                if result.is_err() {
+                    over.store(true, Ordering::Release);
+                }
+                result.expect("writer");
+            }
+            over.store(true, Ordering::Release);
+        });
+        let keys: std::collections::BTreeSet<Vec<u8>> =
+            (0..KEYS * WRITERS).map(|n| key(kind, n)).collect();
+        assert_eq!(keys.len() as u64, KEYS * WRITERS);
+        let bytes: usize = keys.iter().map(|key| 2 * key.len() + 8).sum();
+        assert_eq!(
+            (window.records(), window.live_bytes()),
+            (KEYS * WRITERS, bytes as u64)
+        );
+        let mut cursor = window.cursor(Lsn(0), Lsn(u64::MAX));
+        cursor.seek_first();
+        for key in &keys {
+            assert_eq!(cursor.key(), Some(&key[..]));
+            cursor.next();
+        }
+        assert!(!cursor.is_valid());
+        assert_eq!(budget.used(Purpose::Window), window.arena_bytes());
+        drop(window);
+        assert_eq!(budget.used(Purpose::Window), 0);
+    }
+}
+
+#[test]
+fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
+    const WRITERS: u64 = 4;
+    for round in 0..4 {
+        let keys = [1, 30, 300, 4_000][round as usize];
+        let inserts = 12_000;
+        let window = Window::new(&Budget::new(1 << 30));
+        let barrier = Barrier::new(WRITERS as usize);
+        // Each writer takes LSNs of its own, and writes them up to 16 out of order.
+        let lsn_of = |w: u64, i: u64| ((i ^ 0xf) * WRITERS + w) + 1;
+        let number_of = |w: u64, i: u64| random(&mut (w << 32 | i).wrapping_mul(31)) % keys;
+        std::thread::scope(|scope| {
+            for w in 0..WRITERS {
+                let (window, barrier) = (&window, &barrier);
+                scope.spawn(move || {
+                    barrier.wait();
+                    for i in 0..inserts {
+                        let key = key(round % 4, number_of(w, i));
+                        let lsn = lsn_of(w, i);
+                        let value = value(&key, lsn);
+                        let op = if lsn % 5 == 0 {
+                            Op::Delete
+                        } else {
+                            Op::Put(&value)
+                        };
+                        window.insert(&key, Lsn(lsn), op);
+                    }
+                });
+            }
+        });
+        let mut model =
+            std::collections::BTreeMap::<Vec<u8>, std::collections::BTreeSet<u64>>::new();
+        for w in 0..WRITERS {
+            for i in 0..inserts {
+                model
+                    .entry(key(round % 4, number_of(w, i)))
+                    .or_default()
+                    .insert(lsn_of(w, i));
+            }
+        }
+        let (mut live, mut records, mut tombstones) = (0, 0, 0);
+        for (key, lsns) in &model {
+            for lsn in lsns {
+                let (found, op) = window
+                    .get_versioned(key, Lsn(lsn + 1))
+                    .expect("every version is there");
+                assert_eq!(found.0, *lsn);
+                assert!(if lsn % 5 == 0 {
+                    op == Op::Delete
+                } else {
+                    check(key, op) == *lsn
+                });
+            }
+            let deleted = lsns.last().expect("a version") % 5 == 0;
+            live += key.len() + if deleted { 0 } else { 8 + key.len() };
+            records += u64::from(!deleted);
+            tombstones += u64::from(deleted);
+        }
+        assert_eq!(window.live_bytes(), live as u64);
+        assert_eq!(
+            (window.records(), window.tombstones()),
+            (records, tombstones)
+        );
+    }
+}
+
+#[test]
+fn more_threads_than_slots_write_and_count_alike() {
+    let window = Window::new(&Budget::new(1 << 30));
+    let (threads, each) = (48u64, 200u64);
+    let barrier = Barrier::new(threads as usize);
+    std::thread::scope(|scope| {
+        for t in 0..threads {
+            let (window, barrier) = (&window, &barrier);
+            scope.spawn(move || {
+                // All are alive at once, so some have no slot of their own.
+                window.insert(b"shared", Lsn(t), Op::Put(&[1; 10]));
+                barrier.wait();
+                for i in 0..each {
+                    window.insert(&(i * threads + t).to_be_bytes(), Lsn(1), Op::Put(&[2; 20]));
+                }
+                barrier.wait();
+            });
+        }
+    });
+    assert_eq!(window.records(), threads * each + 1);
+    assert_eq!(window.live_bytes(), threads * each * 28 + 16);
+}
