@@ -52,6 +52,8 @@ pub trait Disk: Send + Sync {
     /// Makes creations, removals and renames durable.
     fn sync_directory(&self) -> Result<()>;
     /// Creates the ring file (allocated, written once, synced with the directory) or opens it, and maps it.
+    /// A creation that fails may leave the file, to be removed before the next try. A reader that must not lock or write (D11) opens the
+    /// file as any other and reads it.
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing>;
     /// Bytes that may still be allocated.
     fn free_bytes(&self) -> Result<u64>;
@@ -78,7 +80,8 @@ pub trait File: Send + Sync {
     fn set_bytes(&self, bytes: u64) -> Result<()>;
     /// Allocates space, so that later writes there cannot run out of it; the file grows if need be. `NoSpace` when there is none.
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that cannot is no error.
+    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that cannot is no error: then
+    /// nothing changes, content included.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
     /// What direct I/O wants of offsets and lengths here: 512 or more, a power of two.
     fn alignment(&self) -> u32;

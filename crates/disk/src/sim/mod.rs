@@ -2,7 +2,7 @@
 //!
 //! What it promises is what POSIX does, and nothing that file systems happen to do beyond that:
 //!
-//! - Written data, sizes, allocation and holes are durable after [`File::sync`] of that file; creations, renames and removals
+//! - Written data, sizes, allocation and holes are durable after [`crate::File::sync`] of that file; creations, renames and removals
 //!   after [`Disk::sync_directory`]. Until then a power cut may keep any part of them, in sectors of 512 bytes ([`CrashMode`]).
 //! - What the process wrote survives its own death ([`SimDisk::crash_process`]), stores into a log ring included.
 //! - Stores into a ring are never synced. Now and then, by the seed, a page of it reaches the medium by itself, as the
