@@ -1,6 +1,7 @@
 //! How fast a window is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert, get, and drain in order.
 //!
-//! Inserts by two threads are wall time over all records. The drain copies every key and value out, as a merge does.
+//! Figures of two threads are wall time over all records; one and two alternate, so that a drift of the machine shows.
+//! The drain copies every key and value out, as a merge does.
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 
 use std::hint::black_box;
@@ -40,7 +41,13 @@ fn fill(window: &Window, make: fn(u64, &mut Vec<u8>), numbers: std::ops::Range<u
 
 fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], pool: &Arc<Pool>) {
     let budget = Budget::new(u64::MAX);
-    for (memory, threads) in [("fresh", 1), ("recycled", 1), ("recycled", 2)] {
+    for (memory, threads) in [
+        ("fresh", 1),
+        ("recycled", 1),
+        ("recycled", 2),
+        ("recycled", 1),
+        ("recycled", 2),
+    ] {
         if memory == "fresh" {
             pool.set_bytes_max(0);
         }
@@ -56,20 +63,25 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
         });
         let insert = ns(start, records);
 
-        let start = Instant::now();
-        std::thread::scope(|scope| {
-            for t in 0..threads {
-                let window = &window;
-                scope.spawn(move || {
-                    let mut key = Vec::new();
-                    for n in 0..records / threads {
-                        make(mix(n + t) % records, &mut key);
-                        black_box(window.get(&key, Lsn(u64::MAX)));
-                    }
-                });
-            }
-        });
-        let get = ns(start, records);
+        // Both on every window: how it was filled and how it is read are two things.
+        let get = |readers: u64| {
+            let start = Instant::now();
+            std::thread::scope(|scope| {
+                for t in 0..readers {
+                    let window = &window;
+                    scope.spawn(move || {
+                        let mut key = Vec::new();
+                        // Sequences of their own, or each would find what the other has just brought into the cache.
+                        for n in 0..records / readers {
+                            make(mix((t + 1) << 40 | n) % records, &mut key);
+                            assert!(black_box(window.get(&key, Lsn(u64::MAX))).is_some());
+                        }
+                    });
+                }
+            });
+            ns(start, records)
+        };
+        let (get_one, get_two) = (get(1), get(2));
 
         let drain = |backward: bool| {
             let mut out = vec![0u8; 4096];
@@ -103,7 +115,7 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
         };
         let (forward, backward) = (drain(false), drain(true));
         println!(
-            "{name:<14} {memory:<8} {threads} threads: insert {insert:6.1}  get {get:6.1}  drain {forward:5.1}  backward {backward:5.1}  \
+            "{name:<14} {memory:<8} {threads} threads: insert {insert:6.1}  get {get_one:6.1}, by two {get_two:6.1}  drain {forward:5.1}  backward {backward:5.1}  \
              arena {:.2} and garbage {:.3} of live bytes",
             window.arena_bytes() as f64 / window.live_bytes() as f64,
             window.garbage_bytes() as f64 / window.live_bytes() as f64,
