@@ -18,6 +18,7 @@
 //! ```
 
 mod arena;
+mod bytes;
 mod chunk;
 mod cursor;
 mod leaf;

@@ -23,6 +23,7 @@ use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn};
 
 use crate::Op;
 use crate::arena::{Arena, Count, Entered};
+use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
 use crate::leaf::{self, Added, LeafRef, VersionRef};
@@ -235,7 +236,7 @@ impl<'a> Insert<'a, '_> {
                 Child::None => return self.put_root(&edge),
                 Child::Leaf(leaf) => {
                     let there = leaf.key();
-                    let common = at + node::common(&self.key[at..], &there[at..]);
+                    let common = at + bytes::common(&self.key[at..], &there[at..]);
                     if common == self.key.len() && common == there.len() {
                         self.add_version(leaf);
                         return Ok(());
