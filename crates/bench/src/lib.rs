@@ -1,1 +1,26 @@
-//! (to come)
+//! YCSB for Terrapin, and for whatever else implements [`Store`].
+//!
+//! The workloads are those of Cooper et al., *Benchmarking Cloud Serving Systems with YCSB* (SoCC 2010): load, and A–F.
+//! Every read is checked: a missing record or a value that does not belong to its key fails the run. Device bytes, CPU and
+//! memory are the operating system's figures for this process, not the store's own.
+//!
+//! To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
+//! `record`; how a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `report`.
+#![forbid(unsafe_code)]
+#![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
+
+mod generator;
+mod record;
+mod report;
+mod run;
+mod store;
+mod system;
+mod workload;
+
+pub use generator::{Distribution, Zipfian};
+pub use record::Records;
+pub use report::{Latencies, PhaseReport};
+pub use run::{Config, Progress, run};
+pub use store::{Store, TerrapinStore};
+pub use system::{Usage, allocated_bytes};
+pub use workload::Workload;

@@ -1,10 +1,159 @@
-//! Registered views: snapshots and iterators that outlive one call.
+//! Registered views: what snapshots and iterators see, for longer than one call.
+//!
+//! A view is an LSN bound and a state that covers everything below it. It keeps that state's pages (through the state's
+//! pin) and its windows. Windows are memory, so the fold job (`checkpoint::fold`) may replace the state of a view by an
+//! equal one that holds a private version instead of windows; readers of a view therefore load its state anew at every
+//! call, and keep nothing of it between calls but pages.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use arc_swap::{ArcSwapOption, Guard};
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_pages::PrivatePages;
+
+use crate::core::Core;
+use crate::owner::Owner;
+use crate::state::{KeyspaceState, State};
+
+/// One view: a bound and, until the database closes, a state.
+pub(crate) struct View {
+    /// Exclusive bound of the LSNs that this view sees.
+    pub before: Lsn,
+    /// When it was made, on the environment's clock.
+    pub born_ns: u64,
+    held: ArcSwapOption<Held>,
+}
+
+/// What a view holds now.
+pub(crate) struct Held {
+    /// Covers every record below the view's bound.
+    pub state: Arc<State>,
+    /// Pages of the private versions in `state`; they are freed when the last holder goes.
+    pub private: Vec<Arc<PrivatePages>>,
+}
+
+impl View {
+    /// What it holds; `Closed` once the database is.
+    #[inline]
+    pub fn held(&self) -> Result<Guard<Option<Arc<Held>>>> {
+        let held = self.held.load();
+        if held.is_some() { Ok(held) } else { Err(closed()) }
+    }
+
+    /// Replaces what the view holds by something that reads the same, unless the database was closed or somebody else
+    /// replaced it meanwhile.
+    pub fn replace(&self, expected: &Arc<Held>, next: Arc<Held>) {
+        let _previous = self.held.compare_and_swap(&Some(expected.clone()), Some(next));
+    }
+}
+
+impl Held {
+    /// A keyspace as the view sees it.
+    #[inline]
+    pub fn keyspace(&self, id: KeyspaceId) -> Result<&Arc<KeyspaceState>> {
+        self.state.keyspaces.get(id).ok_or_else(missing)
+    }
+}
+
+/// A view that is registered for as long as this lives, and keeps the database open.
+pub(crate) struct ViewHandle {
+    view: Arc<View>,
+    number: u64,
+    owner: Arc<Owner>,
+}
+
+impl ViewHandle {
+    /// A view of everything published so far.
+    pub fn new(owner: &Arc<Owner>) -> Result<Arc<Self>> {
+        let core = &owner.core;
+        let observed = core.observe()?;
+        let state = arc_swap::Guard::into_inner(observed.state);
+        let held = Held { state, private: Vec::new() };
+        let view = Arc::new(View {
+            before: observed.before,
+            born_ns: core.env.now_ns(),
+            held: ArcSwapOption::from_pointee(held),
+        });
+        let number = core.views.register(&view);
+        let handle = Arc::new(ViewHandle { view, number, owner: owner.clone() });
+        // A close that came between `observe` and `register` has not seen this view.
+        core.health.check_open()?;
+        Ok(handle)
+    }
+
+    /// The view.
+    #[inline]
+    pub fn view(&self) -> &View {
+        &self.view
+    }
+
+    /// The engine.
+    #[inline]
+    pub fn core(&self) -> &Core {
+        &self.owner.core
+    }
+
+    /// The open database.
+    pub fn owner(&self) -> &Arc<Owner> {
+        &self.owner
+    }
+}
+
+impl Drop for ViewHandle {
+    fn drop(&mut self) {
+        self.owner.core.views.unregister(self.number);
+    }
+}
 
 /// The registry of views.
 #[derive(Default)]
-pub(crate) struct Views;
+pub(crate) struct Views {
+    next: AtomicU64,
+    views: Mutex<HashMap<u64, Arc<View>>>,
+}
 
 impl Views {
+    fn register(&self, view: &Arc<View>) -> u64 {
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        self.views.lock().insert(number, view.clone());
+        number
+    }
+
+    fn unregister(&self, number: u64) {
+        // Dropped outside the lock: it may be the last to hold a window or a state.
+        let view = self.views.lock().remove(&number);
+        drop(view);
+    }
+
+    /// The views there are, oldest first.
+    pub fn all(&self) -> Vec<Arc<View>> {
+        let mut views: Vec<_> = self.views.lock().iter().map(|(&number, view)| (number, view.clone())).collect();
+        views.sort_unstable_by_key(|(number, _)| *number);
+        views.into_iter().map(|(_, view)| view).collect()
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.views.lock().len()
+    }
+
     /// Lets go of everything that registered views hold; their next call gets `Closed`.
-    pub fn close(&self) {}
+    pub fn close(&self) {
+        for view in self.all() {
+            view.held.store(None);
+        }
+    }
+}
+
+#[cold]
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the database is closed")
+}
+
+#[cold]
+pub(crate) fn missing() -> Error {
+    Error::new(ErrorKind::NotFound, "the keyspace does not exist in this view: it was created later, or dropped before")
 }

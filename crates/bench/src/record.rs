@@ -1,0 +1,103 @@
+//! What records look like: a key from a number, a value that can be checked against its key.
+
+use terrapin_base::{Error, ErrorKind, Result};
+
+use crate::generator::mix;
+
+/// The shape of all records of a run.
+#[derive(Clone, Copy, Debug)]
+pub struct Records {
+    key_bytes: usize,
+    value_bytes: usize,
+}
+
+impl Records {
+    /// Keys of at least 8 bytes; values of any size.
+    pub fn new(key_bytes: usize, value_bytes: usize) -> Result<Self> {
+        if key_bytes < 8 || key_bytes > terrapin_base::KEY_BYTES_MAX {
+            return Err(Error::invalid("keys of the benchmark have 8 to 65,535 bytes").with("given", key_bytes));
+        }
+        if value_bytes > terrapin_base::VALUE_BYTES_MAX {
+            return Err(Error::new(ErrorKind::TooLarge, "the values are too large")
+                .with("given", value_bytes)
+                .with("limit", terrapin_base::VALUE_BYTES_MAX));
+        }
+        Ok(Records { key_bytes, value_bytes })
+    }
+
+    /// Key and value bytes of one record.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        (self.key_bytes + self.value_bytes) as u64
+    }
+
+    /// The key of record `number`: numbers in order give keys in none.
+    pub(crate) fn key(&self, number: u64, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&mix(number.wrapping_add(1)).to_be_bytes());
+        out.resize(self.key_bytes, b'k');
+    }
+
+    /// A value for a key: eight bytes of `tag`, then bits that follow from key and tag.
+    pub(crate) fn value(&self, key: &[u8], tag: u64, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(&tag.to_le_bytes());
+        let mut state = seed(key, tag);
+        while out.len() < self.value_bytes {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            out.extend_from_slice(&mix(state).to_le_bytes());
+        }
+        out.truncate(self.value_bytes);
+    }
+
+    /// Whether a value is one that [`Records::value`] made for this key.
+    pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let wrong = || Error::corrupt("a read returned what was never written").with("key", format!("{key:02x?}"));
+        if value.len() != self.value_bytes {
+            return Err(wrong().with("value bytes", value.len()).with("expected", self.value_bytes));
+        }
+        let Some((tag, rest)) = value.split_first_chunk::<8>() else { return Ok(()) };
+        let mut state = seed(key, u64::from_le_bytes(*tag));
+        for piece in rest.chunks(8) {
+            state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            if mix(state).to_le_bytes()[..piece.len()] != *piece {
+                return Err(wrong());
+            }
+        }
+        Ok(())
+    }
+}
+
+fn seed(key: &[u8], tag: u64) -> u64 {
+    let mut head = [0; 8];
+    let count = key.len().min(8);
+    head[..count].copy_from_slice(&key[..count]);
+    mix(u64::from_le_bytes(head) ^ tag)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_value_belongs_to_its_key_and_no_other() {
+        for value_bytes in [0, 3, 8, 9, 120, 1016] {
+            let records = Records::new(8, value_bytes).unwrap();
+            let (mut a, mut b, mut value) = (Vec::new(), Vec::new(), Vec::new());
+            records.key(1, &mut a);
+            records.key(2, &mut b);
+            assert_ne!(a, b);
+            records.value(&a, 77, &mut value);
+            assert_eq!(value.len(), value_bytes);
+            records.check(&a, &value).unwrap();
+            if value_bytes > 8 {
+                assert!(records.check(&b, &value).is_err());
+                *value.last_mut().unwrap() ^= 1;
+                assert!(records.check(&a, &value).is_err());
+            }
+            value.push(0);
+            assert!(records.check(&a, &value).is_err());
+        }
+        assert!(Records::new(7, 100).is_err());
+    }
+}

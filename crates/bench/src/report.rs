@@ -1,0 +1,139 @@
+//! A phase's figures, as a line of a table for people or as one JSON object for programs.
+
+/// Percentiles of a phase's operations, in microseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Latencies {
+    /// Median.
+    pub p50: f64,
+    /// 99th percentile.
+    pub p99: f64,
+    /// 99.9th percentile.
+    pub p999: f64,
+    /// The slowest operation.
+    pub max: f64,
+}
+
+/// What a phase came to.
+#[derive(Clone, Debug)]
+pub struct PhaseReport {
+    /// `load`, `a`–`f`, or `settle`.
+    pub phase: &'static str,
+    /// Client threads.
+    pub threads: usize,
+    /// Records in the store afterwards.
+    pub records: u64,
+    /// Operations done.
+    pub operations: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// Of single operations.
+    pub latency_us: Latencies,
+    /// Key and value bytes that the clients wrote.
+    pub user_bytes_written: u64,
+    /// The operating system's figure for the process.
+    pub device_bytes_written: u64,
+    /// The operating system's figure for the process.
+    pub device_bytes_read: u64,
+    /// Allocated bytes of the directory afterwards.
+    pub space_bytes: u64,
+    /// Key and value bytes of all records.
+    pub data_bytes: u64,
+    /// Peak of resident memory during the phase.
+    pub rss_peak_bytes: u64,
+    /// All threads, user and system.
+    pub cpu_seconds: f64,
+    /// χ in force at the end.
+    pub chi: u32,
+    /// The memory budget.
+    pub memory_bytes: u64,
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+impl PhaseReport {
+    /// Operations a second.
+    #[must_use]
+    pub fn ops_per_second(&self) -> f64 {
+        if self.seconds > 0.0 { self.operations as f64 / self.seconds } else { 0.0 }
+    }
+
+    /// Device bytes written for each byte that the clients wrote in this phase; 0 where they wrote none.
+    #[must_use]
+    pub fn write_amplification(&self) -> f64 {
+        ratio(self.device_bytes_written, self.user_bytes_written)
+    }
+
+    /// Space for each byte of data.
+    #[must_use]
+    pub fn space_amplification(&self) -> f64 {
+        ratio(self.space_bytes, self.data_bytes)
+    }
+
+    /// One JSON object on one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        let l = &self.latency_us;
+        format!(
+            "{{\"phase\":\"{}\",\"threads\":{},\"records\":{},\"operations\":{},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
+             \"latency_us\":{{\"p50\":{:.3},\"p99\":{:.3},\"p999\":{:.3},\"max\":{:.3}}},\"user_bytes_written\":{},\
+             \"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"space_bytes\":{},\
+             \"space_amplification\":{:.4},\"rss_peak_bytes\":{},\"cpu_seconds\":{:.2},\"chi\":{},\"memory_bytes\":{}}}",
+            self.phase,
+            self.threads,
+            self.records,
+            self.operations,
+            self.seconds,
+            self.ops_per_second(),
+            l.p50,
+            l.p99,
+            l.p999,
+            l.max,
+            self.user_bytes_written,
+            self.device_bytes_written,
+            self.device_bytes_read,
+            self.write_amplification(),
+            self.space_bytes,
+            self.space_amplification(),
+            self.rss_peak_bytes,
+            self.cpu_seconds,
+            self.chi,
+            self.memory_bytes,
+        )
+    }
+
+    /// The table's head.
+    #[must_use]
+    pub fn table_head() -> String {
+        format!(
+            "{:<7}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>9}{:>10}{:>8}{:>8}{:>6}",
+            "phase", "operations", "seconds", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "W amp", "space", "read MiB", "RSS MiB", "CPU s", "χ"
+        )
+    }
+
+    /// The phase as a line of the table.
+    #[must_use]
+    pub fn table_line(&self) -> String {
+        let l = &self.latency_us;
+        let amplification =
+            if self.user_bytes_written > 0 { format!("{:.2}", self.write_amplification()) } else { "-".into() };
+        format!(
+            "{:<7}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
+            self.phase,
+            self.operations,
+            self.seconds,
+            self.ops_per_second(),
+            l.p50,
+            l.p99,
+            l.p999,
+            l.max,
+            amplification,
+            self.space_amplification(),
+            self.device_bytes_read as f64 / f64::from(1 << 20),
+            self.rss_peak_bytes as f64 / f64::from(1 << 20),
+            self.cpu_seconds,
+            self.chi,
+        )
+    }
+}

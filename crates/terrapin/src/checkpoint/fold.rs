@@ -1,0 +1,219 @@
+//! Folding: registered views give their windows back (DESIGN §5, "held snapshots pin pages, never windows").
+//!
+//! A checkpoint merges a window whole; a view from the middle of it still needs the window to tell what was written
+//! before its bound. So once a window has left the current state, and a view that still holds it is older than a second
+//! (or memory is short), this job merges what the view sees of the window into the version that the view holds, on
+//! private pages, and gives the view a state with that version and without the window. The pages die with the
+//! view. Nothing of this is durable: a view does not outlive the process.
+//!
+//! The design's other form, a root for every held view made by the checkpoint itself in LSN steps, shares more pages, but
+//! cannot serve a view that was young when the checkpoint began; see `docs/decisions/0002-folding-views.md`.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Purpose, Result, Step};
+use terrapin_memtable::Window;
+use terrapin_structure::{Merge, MergeStep, Version};
+
+use super::input::{Preparation, WindowInput};
+use crate::core::Core;
+use crate::state::{KeyspaceState, State, WriteWindow};
+use crate::view::{Held, View};
+
+/// Age from which on a view gives its windows back.
+const AGE_NS: u64 = 1_000_000_000;
+/// Pause after a fold that failed (a full disk, most likely).
+const RETRY_NS: u64 = 1_000_000_000;
+
+/// The job.
+pub(crate) struct FoldJob {
+    core: Arc<Core>,
+    work: Option<Fold>,
+    failed_at_ns: Option<u64>,
+}
+
+/// One window of one view on its way into a private version.
+struct Fold {
+    view: Arc<View>,
+    held: Arc<Held>,
+    keyspace: KeyspaceId,
+    window: Arc<WriteWindow>,
+    stage: Stage,
+}
+
+enum Stage {
+    /// The window is being measured.
+    Prepare(Preparation),
+    /// Its records flow into new pages.
+    Merge(Arc<dyn Merge>),
+}
+
+/// What looking for work found.
+enum Search {
+    Found(Box<Fold>),
+    /// Nothing yet; look again at that time at the latest, if any.
+    Later(Option<u64>),
+}
+
+impl FoldJob {
+    /// The job of one open database.
+    pub fn new(core: Arc<Core>) -> Self {
+        FoldJob { core, work: None, failed_at_ns: None }
+    }
+
+    /// Whether views are to give windows back whatever their age.
+    fn memory_is_short(&self) -> bool {
+        self.core.budget.used(Purpose::Window) > self.core.window_memory_high()
+    }
+
+    fn search(&self) -> Search {
+        let now = self.core.env.now_ns();
+        let short = self.memory_is_short();
+        let state = self.core.state.load_full();
+        let mut later: Option<u64> = None;
+        for view in self.core.views.all() {
+            let Ok(guard) = view.held() else { continue };
+            let Some(held) = &*guard else { continue };
+            let Some((keyspace, window)) = retired(held, &state) else { continue };
+            if window.start >= view.before {
+                // Nothing in it is for this view.
+                let version = match held.keyspace(keyspace) {
+                    Ok(keyspace) => keyspace.version.clone(),
+                    Err(_) => continue,
+                };
+                let state = without(&self.core, &held.state, keyspace, &window.window, version);
+                view.replace(held, Arc::new(Held { state: Arc::new(state), private: held.private.clone() }));
+                later = Some(now);
+                continue;
+            }
+            let due = view.born_ns.saturating_add(AGE_NS);
+            if !short && now < due {
+                later = Some(later.map_or(due, |at| at.min(due)));
+                continue;
+            }
+            let stage = Stage::Prepare(WindowInput::prepare(window.window.clone(), window.start, view.before));
+            let held = held.clone();
+            return Search::Found(Box::new(Fold { view: view.clone(), held, keyspace, window, stage }));
+        }
+        Search::Later(later)
+    }
+
+    /// One step of the fold at hand; `true` when it is over.
+    fn advance(&mut self) -> Result<bool> {
+        let Some(fold) = &mut self.work else { return Ok(true) };
+        match &mut fold.stage {
+            Stage::Prepare(preparation) => {
+                let Some(input) = preparation.step() else { return Ok(false) };
+                let keyspace = fold.held.keyspace(fold.keyspace)?;
+                let mut options = self.core.settings.merge.clone();
+                options.space_is_short = false;
+                let merge = self.core.structure.begin_merge(&keyspace.version, input, &options)?;
+                fold.stage = Stage::Merge(merge);
+                Ok(false)
+            }
+            Stage::Merge(merge) => match merge.step()? {
+                MergeStep::Again => Ok(false),
+                MergeStep::Pending(_) => Err(Error::internal("a merge with one worker waits for another")),
+                MergeStep::Done => {
+                    let merged = merge.finish()?;
+                    let mut private = fold.held.private.clone();
+                    private.push(Arc::new(self.core.store.private(merged.changes)));
+                    let state = without(&self.core, &fold.held.state, fold.keyspace, &fold.window.window, merged.version);
+                    fold.view.replace(&fold.held, Arc::new(Held { state: Arc::new(state), private }));
+                    self.core.counters.folds.add(1);
+                    Ok(true)
+                }
+            },
+        }
+    }
+
+    fn abandon(&mut self) {
+        if let Some(Fold { stage: Stage::Merge(merge), .. }) = self.work.take() {
+            merge.abandon();
+        }
+    }
+}
+
+impl Job for FoldJob {
+    fn name(&self) -> &'static str {
+        "fold"
+    }
+
+    fn step(&mut self) -> Step {
+        let schedule = self.core.schedule.clone();
+        if schedule.is_stopping() {
+            self.abandon();
+            return Step::Done;
+        }
+        if self.work.is_some() {
+            match self.advance() {
+                Ok(false) => {}
+                Ok(true) => {
+                    self.work = None;
+                    self.failed_at_ns = None;
+                    // The view's windows may have been the last to hold memory that writers wait for.
+                    schedule.released();
+                }
+                Err(error) => {
+                    self.abandon();
+                    self.failed_at_ns = Some(self.core.env.now_ns());
+                    tracing::warn!(%error, "a view could not give its window back; it will be tried again");
+                }
+            }
+            return Step::Again;
+        }
+        let releases = schedule.releases();
+        let retry = self.failed_at_ns.map(|at| at.saturating_add(RETRY_NS));
+        if let Some(retry) = retry.filter(|&at| at > self.core.env.now_ns()) {
+            let stopping = schedule.clone();
+            return Step::Pending(Condition::new(schedule.work(), move || stopping.is_stopping()).until(retry));
+        }
+        match self.search() {
+            Search::Found(fold) => {
+                self.work = Some(*fold);
+                Step::Again
+            }
+            Search::Later(at) => {
+                let seen = schedule.clone();
+                let changed = Condition::new(schedule.work(), move || seen.is_stopping() || seen.releases() != releases);
+                Step::Pending(at.map_or(changed.clone(), |at| changed.until(at)))
+            }
+        }
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
+    }
+}
+
+/// A window that a view holds and the current state does not: the older one of a keyspace first, since the merge of the
+/// newer goes on top.
+fn retired(held: &Held, current: &State) -> Option<(KeyspaceId, Arc<WriteWindow>)> {
+    held.state.keyspaces.iter().find_map(|keyspace| {
+        let now = current.keyspaces.get(keyspace.id);
+        let is_current = |window: &Arc<WriteWindow>| {
+            now.is_some_and(|now| {
+                Arc::ptr_eq(&now.active.window, &window.window)
+                    || now.sealed.as_ref().is_some_and(|s| Arc::ptr_eq(&s.records.window, &window.window))
+            })
+        };
+        let windows = keyspace.sealed.as_ref().map(|s| &s.records).into_iter().chain([&keyspace.active]);
+        let window = windows.filter(|w| !w.window.is_empty()).find(|w| !is_current(w))?;
+        Some((keyspace.id, window.clone()))
+    })
+}
+
+/// The same state with `version` in the place of a keyspace's window and version.
+fn without(core: &Core, state: &State, id: KeyspaceId, window: &Arc<Window>, version: Arc<dyn Version>) -> State {
+    let mut keyspaces = state.keyspaces.clone();
+    if let Some(keyspace) = keyspaces.get(id) {
+        let mut next = KeyspaceState { version, ..(**keyspace).clone() };
+        if next.sealed.as_ref().is_some_and(|s| Arc::ptr_eq(&s.records.window, window)) {
+            next.sealed = None;
+        } else {
+            next.active = WriteWindow::new(next.active.start, Window::new(&core.budget));
+        }
+        keyspaces.insert(Arc::new(next));
+    }
+    State { generation: state.generation, pin: state.pin.clone(), floor: state.floor, keyspaces }
+}

@@ -1,0 +1,349 @@
+//! Ranges: a double-ended iterator over one view of one keyspace.
+//!
+//! An iterator holds its view, and pages, but never a window: it serves records from chunks that it copied, and each
+//! refill loads the view's state anew, seeks the windows behind the last key, and goes on with the tree's scan where it
+//! stands. So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
+//! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
+
+use std::collections::VecDeque;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
+use terrapin_memtable::{Cursor, Op};
+use terrapin_structure::{Direction, Scan, Version};
+
+use crate::read::{OwnedBounds, windows};
+use crate::state::KeyspaceState;
+use crate::view::ViewHandle;
+
+/// Records of the first chunk; each further one doubles.
+const CHUNK_RECORDS_FIRST: usize = 16;
+/// Most records of a chunk.
+const CHUNK_RECORDS_MAX: usize = 4096;
+/// A chunk ends when it holds so many bytes.
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+
+/// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment throughout, however long it is
+/// held. After an error it ends.
+///
+/// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
+/// scan for long should copy them.
+pub struct Range {
+    /// None once the iterator has failed.
+    handle: Option<Arc<ViewHandle>>,
+    /// What opening it came to, until told.
+    error: Option<Error>,
+    keyspace: KeyspaceId,
+    /// What neither end has fetched.
+    lower: Bound<Vec<u8>>,
+    upper: Bound<Vec<u8>>,
+    /// That region is known to be empty.
+    exhausted: bool,
+    front: End,
+    back: End,
+}
+
+/// One end of a range.
+#[derive(Default)]
+struct End {
+    fetched: VecDeque<(Slice, Slice)>,
+    scan: Option<TreeScan>,
+    chunk_records: usize,
+}
+
+/// A scan of the tree that stands behind the last record it showed.
+struct TreeScan {
+    version: Arc<dyn Version>,
+    scan: Box<dyn Scan>,
+    /// A record that the scan showed and no chunk took yet.
+    pending: Option<(Vec<u8>, Vec<u8>)>,
+    /// The scan is at its end.
+    done: bool,
+}
+
+impl Range {
+    pub(crate) fn new(handle: Result<Arc<ViewHandle>>, keyspace: KeyspaceId, bounds: OwnedBounds) -> Self {
+        let (lower, upper) = bounds;
+        let exhausted = is_empty(&lower, &upper);
+        let (handle, error) = match handle {
+            Ok(handle) => {
+                handle.core().env.breathe();
+                handle.core().counters.scans.add(1);
+                (Some(handle), None)
+            }
+            Err(error) => (None, Some(error)),
+        };
+        Range { handle, error, keyspace, lower, upper, exhausted, front: End::default(), back: End::default() }
+    }
+
+    fn step(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
+        let mine = match direction {
+            Direction::Forward => &mut self.front,
+            Direction::Backward => &mut self.back,
+        };
+        if let Some(record) = mine.fetched.pop_front() {
+            return Some(Ok(record));
+        }
+        if let Some(error) = self.error.take() {
+            return Some(Err(error));
+        }
+        let handle = self.handle.clone()?;
+        if !self.exhausted {
+            match self.refill(&handle, direction) {
+                Ok(()) => {}
+                Err(error) => {
+                    self.handle = None;
+                    self.front = End::default();
+                    self.back = End::default();
+                    return Some(Err(error));
+                }
+            }
+        }
+        let (mine, other) = match direction {
+            Direction::Forward => (&mut self.front, &mut self.back),
+            Direction::Backward => (&mut self.back, &mut self.front),
+        };
+        mine.fetched.pop_front().or_else(|| other.fetched.pop_back()).map(Ok)
+    }
+
+    /// Fetches the next chunk from one end of the region, and takes it out of the region.
+    fn refill(&mut self, handle: &ViewHandle, direction: Direction) -> Result<()> {
+        let core = handle.core();
+        core.health.check_open()?;
+        let view = handle.view();
+        let held = view.held()?;
+        let Some(held) = &*held else { return Err(Error::internal("a view without a state")) };
+        let keyspace = held.keyspace(self.keyspace)?;
+        let (lower, upper) = (&self.lower, &self.upper);
+        let end = match direction {
+            Direction::Forward => &mut self.front,
+            Direction::Backward => &mut self.back,
+        };
+        let tree = TreeScan::current(&mut end.scan, keyspace, (lower, upper), direction)?;
+        end.chunk_records = (end.chunk_records * 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_MAX);
+
+        let mut chunk = Chunk::new(end.chunk_records);
+        let whole = merge(keyspace, view.before, tree, (lower, upper), direction, &mut chunk)?;
+        core.counters.scanned_records.add(chunk.lengths.len() as u64);
+        chunk.into_records(&mut end.fetched);
+        if whole {
+            self.exhausted = true;
+        } else if let Some((last, _)) = end.fetched.back() {
+            match direction {
+                Direction::Forward => self.lower = Bound::Excluded(last.to_vec()),
+                Direction::Backward => self.upper = Bound::Excluded(last.to_vec()),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Iterator for Range {
+    type Item = Result<(Slice, Slice)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Forward)
+    }
+}
+
+impl DoubleEndedIterator for Range {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.step(Direction::Backward)
+    }
+}
+
+impl std::iter::FusedIterator for Range {}
+
+impl std::fmt::Debug for Range {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Range").field("keyspace", &self.keyspace).field("lower", &self.lower).field("upper", &self.upper).finish()
+    }
+}
+
+impl TreeScan {
+    /// The scan of the keyspace's version; opened anew when the version is another than last time (the view was folded).
+    fn current<'a>(
+        slot: &'a mut Option<TreeScan>,
+        keyspace: &KeyspaceState,
+        (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
+        direction: Direction,
+    ) -> Result<&'a mut TreeScan> {
+        let stale = slot.as_ref().is_none_or(|s| !Arc::ptr_eq(&s.version, &keyspace.version));
+        if stale {
+            let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
+            let scan = keyspace.version.scan(bounds, direction)?;
+            *slot = None;
+            return Ok(slot.insert(TreeScan { version: keyspace.version.clone(), scan, pending: None, done: false }));
+        }
+        slot.as_mut().ok_or_else(|| Error::internal("a scan that is neither old nor new"))
+    }
+}
+
+/// Copied records, back to back.
+struct Chunk {
+    bytes: Vec<u8>,
+    lengths: Vec<(usize, usize)>,
+    records_max: usize,
+}
+
+impl Chunk {
+    fn new(records_max: usize) -> Self {
+        Chunk { bytes: Vec::new(), lengths: Vec::with_capacity(records_max.min(64)), records_max }
+    }
+
+    fn is_full(&self) -> bool {
+        self.lengths.len() >= self.records_max || self.bytes.len() >= CHUNK_BYTES_MAX
+    }
+
+    fn push(&mut self, key: &[u8], value: &[u8]) {
+        self.bytes.extend_from_slice(key);
+        self.bytes.extend_from_slice(value);
+        self.lengths.push((key.len(), value.len()));
+    }
+
+    fn into_records(self, out: &mut VecDeque<(Slice, Slice)>) {
+        let bytes = Slice::from_vec(self.bytes);
+        let mut at = 0;
+        out.extend(self.lengths.into_iter().map(|(key, value)| {
+            let record = (bytes.sub(at..at + key), bytes.sub(at + key..at + key + value));
+            at += key + value;
+            record
+        }));
+    }
+}
+
+/// Merges the windows with the tree from one end of the region until the chunk is full (`false`) or the region is at its
+/// end (`true`). Of equal keys the newest counts, and a tombstone hides what is older.
+fn merge(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    tree: &mut TreeScan,
+    (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
+    direction: Direction,
+    chunk: &mut Chunk,
+) -> Result<bool> {
+    let mut cursors = windows(keyspace, before).map(|window| {
+        let mut cursor = window?.cursor(Lsn(0), before);
+        match direction {
+            Direction::Forward => seek_forward(&mut cursor, lower),
+            Direction::Backward => seek_backward(&mut cursor, upper),
+        }
+        cursor.is_valid().then_some(cursor)
+    });
+    let inside = |key: &[u8]| match direction {
+        Direction::Forward => match upper {
+            Bound::Unbounded => true,
+            Bound::Included(upper) => key <= upper.as_slice(),
+            Bound::Excluded(upper) => key < upper.as_slice(),
+        },
+        Direction::Backward => match lower {
+            Bound::Unbounded => true,
+            Bound::Included(lower) => key >= lower.as_slice(),
+            Bound::Excluded(lower) => key > lower.as_slice(),
+        },
+    };
+    let sooner = |a: &[u8], b: &[u8]| match direction {
+        Direction::Forward => a < b,
+        Direction::Backward => a > b,
+    };
+
+    // The tree's record: the one left over from last time, or borrowed from the scan until it moves on.
+    let TreeScan { scan, pending, done, .. } = tree;
+    let leftover = pending.take();
+    let mut record = match &leftover {
+        Some((key, value)) => Some((key.as_slice(), value.as_slice())),
+        None if *done => None,
+        None => scan.next()?,
+    };
+    let whole = loop {
+        // The window whose key comes first; of equal keys the newer window.
+        let mut first: Option<(usize, &[u8])> = None;
+        for (place, cursor) in cursors.iter().enumerate() {
+            if let Some(key) = cursor.as_ref().and_then(Cursor::key) {
+                if first.is_none_or(|(_, best)| sooner(key, best)) {
+                    first = Some((place, key));
+                }
+            }
+        }
+        let from_tree = match (first, record) {
+            (None, None) => break true,
+            (Some((_, key)), Some((tree_key, _))) => sooner(tree_key, key),
+            (None, Some(_)) => true,
+            (Some(_), None) => false,
+        };
+        if from_tree {
+            let Some((key, value)) = record else { break true };
+            if !inside(key) {
+                break true;
+            }
+            if chunk.is_full() {
+                break false;
+            }
+            chunk.push(key, value);
+            record = scan.next()?;
+            continue;
+        }
+        let Some((place, key)) = first else { break true };
+        if !inside(key) {
+            break true;
+        }
+        if chunk.is_full() {
+            break false;
+        }
+        if let Some(Op::Put(value)) = cursors[place].as_ref().map(Cursor::op) {
+            chunk.push(key, value);
+        }
+        if record.is_some_and(|(tree_key, _)| tree_key == key) {
+            record = scan.next()?;
+        }
+        for cursor in cursors.iter_mut().flatten() {
+            if cursor.key() == Some(key) {
+                match direction {
+                    Direction::Forward => cursor.next(),
+                    Direction::Backward => cursor.prev(),
+                }
+            }
+        }
+    };
+    match record {
+        Some((key, value)) => *pending = Some((key.to_vec(), value.to_vec())),
+        None => *done = true,
+    }
+    Ok(whole)
+}
+
+fn seek_forward(cursor: &mut Cursor<'_>, lower: &Bound<Vec<u8>>) {
+    match lower {
+        Bound::Unbounded => cursor.seek_first(),
+        Bound::Included(key) => cursor.seek(key),
+        Bound::Excluded(key) => {
+            cursor.seek(key);
+            if cursor.key() == Some(key.as_slice()) {
+                cursor.next();
+            }
+        }
+    }
+}
+
+fn seek_backward(cursor: &mut Cursor<'_>, upper: &Bound<Vec<u8>>) {
+    match upper {
+        Bound::Unbounded => cursor.seek_last(),
+        Bound::Excluded(key) => cursor.seek_before(key),
+        Bound::Included(key) => {
+            cursor.seek(key);
+            if cursor.key() != Some(key.as_slice()) {
+                cursor.seek_before(key);
+            }
+        }
+    }
+}
+
+/// Whether no key can lie between the bounds.
+fn is_empty(lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> bool {
+    match (lower, upper) {
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(a), Bound::Included(b)) => a > b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
+    }
+}

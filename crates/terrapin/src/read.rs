@@ -1,0 +1,205 @@
+//! Reads of the newest published state: two windows at most, then the tree. No lock, and no allocation but the value's.
+
+use std::ops::{Bound, RangeBounds};
+
+use terrapin_base::{Lsn, Result, Slice, checksum::hash64};
+use terrapin_memtable::{Op, Window};
+
+use crate::iter::Range;
+use crate::keyspace::Keyspace;
+use crate::state::KeyspaceState;
+use crate::view::ViewHandle;
+use crate::write::dropped;
+
+impl Keyspace {
+    /// The value of a key, as of the newest published write. A value smaller than half its block is copied, a larger one
+    /// shares the cached block. Costs two window lookups at most and, in a store far beyond its memory, one device read.
+    /// Errors: `Corrupt`, `Io`, `Closed`, and `NotFound` when the keyspace was dropped; never "no value" in their place.
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        let core = self.core();
+        core.env.breathe();
+        let timer = core.counters.get_timer(&core.env);
+        let observed = core.observe()?;
+        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        let value = get(keyspace, observed.before, key.as_ref());
+        core.counters.gets.add(1);
+        core.counters.get_done(&core.env, timer);
+        value
+    }
+
+    /// Whether a key has a value. Costs what [`Keyspace::get`] does, less the copy.
+    pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
+        let core = self.core();
+        core.env.breathe();
+        let observed = core.observe()?;
+        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        core.counters.gets.add(1);
+        contains(keyspace, observed.before, key.as_ref())
+    }
+
+    /// The values of many keys, all as of one moment, in the order of `keys`. What is not cached is read from the device
+    /// in parallel.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        let core = self.core();
+        core.env.breathe();
+        let observed = core.observe()?;
+        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        core.counters.gets.add(keys.len() as u64);
+        multi_get(keyspace, observed.before, keys)
+    }
+
+    /// The record with the smallest key.
+    pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next().transpose()
+    }
+
+    /// The record with the largest key.
+    pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
+        self.iter().next_back().transpose()
+    }
+
+    /// About how many records there are. Reads no record: a key that was overwritten and not yet merged counts once for
+    /// each place that holds it. Exact bounds are not promised.
+    pub fn approximate_count(&self) -> Result<u64> {
+        let observed = self.core().observe()?;
+        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        approximate_count(keyspace)
+    }
+
+    /// The records of a range of keys, in order, from either end, as of now: later writes do not show.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-range-{}", std::process::id()));
+    /// let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// for name in ["apple", "banana", "cherry"] {
+    ///     fruit.put(name, "sweet")?;
+    /// }
+    /// let names: Vec<_> = fruit.range("b"..).map(|r| r.map(|(key, _)| key)).collect::<Result<_, _>>()?;
+    /// assert_eq!(names, [&b"banana"[..], b"cherry"]);
+    /// let last = fruit.iter().next_back().transpose()?;
+    /// assert_eq!(last.map(|(key, _)| key.to_vec()), Some(b"cherry".to_vec()));
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn range<K: AsRef<[u8]>>(&self, range: impl RangeBounds<K>) -> Range {
+        Range::new(ViewHandle::new(&self.owner), self.shared.id, bounds(&range))
+    }
+
+    /// The records whose keys begin with `prefix`, in order, from either end.
+    pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
+        Range::new(ViewHandle::new(&self.owner), self.shared.id, prefix_bounds(prefix.as_ref()))
+    }
+
+    /// All records, in order, from either end.
+    pub fn iter(&self) -> Range {
+        self.prefix(b"")
+    }
+}
+
+/// Owned bounds of a range.
+pub(crate) type OwnedBounds = (Bound<Vec<u8>>, Bound<Vec<u8>>);
+
+pub(crate) fn bounds<K: AsRef<[u8]>>(range: &impl RangeBounds<K>) -> OwnedBounds {
+    let own = |bound: Bound<&K>| bound.map(|key| key.as_ref().to_vec());
+    (own(range.start_bound()), own(range.end_bound()))
+}
+
+/// The range of the keys that begin with `prefix`: up to the prefix with its last byte that can be raised, raised.
+pub(crate) fn prefix_bounds(prefix: &[u8]) -> OwnedBounds {
+    if prefix.is_empty() {
+        return (Bound::Unbounded, Bound::Unbounded);
+    }
+    let kept = prefix.iter().rposition(|&byte| byte != u8::MAX);
+    let upper = kept.map_or(Bound::Unbounded, |last| {
+        let mut end = prefix[..=last].to_vec();
+        end[last] += 1;
+        Bound::Excluded(end)
+    });
+    (Bound::Included(prefix.to_vec()), upper)
+}
+
+/// The windows that may hold records below `before`, newest first.
+#[inline]
+pub(crate) fn windows(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Window>; 2] {
+    let active = &keyspace.active;
+    let active = (active.start < before && !active.window.is_empty()).then_some(&*active.window);
+    let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
+    let sealed = sealed.filter(|w| w.start < before && !w.window.is_empty()).map(|w| &*w.window);
+    [active, sealed]
+}
+
+/// What the windows say of a key, if anything.
+#[inline]
+fn in_windows<'a>(keyspace: &'a KeyspaceState, before: Lsn, key: &[u8]) -> Option<Op<'a>> {
+    windows(keyspace, before).into_iter().flatten().find_map(|window| window.get(key, before))
+}
+
+#[inline]
+pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
+    match in_windows(keyspace, before, key) {
+        Some(op) => Ok(op.value().map(Slice::copy)),
+        None => keyspace.version.get(key, hash64(key)),
+    }
+}
+
+pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<bool> {
+    match in_windows(keyspace, before, key) {
+        Some(op) => Ok(op.value().is_some()),
+        None => keyspace.version.contains(key, hash64(key)),
+    }
+}
+
+pub(crate) fn multi_get<K: AsRef<[u8]>>(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    keys: &[K],
+) -> Result<Vec<Option<Slice>>> {
+    let mut values = vec![None; keys.len()];
+    let mut below = Vec::new();
+    let mut places = Vec::new();
+    for (place, key) in keys.iter().enumerate() {
+        let key = key.as_ref();
+        match in_windows(keyspace, before, key) {
+            Some(op) => values[place] = op.value().map(Slice::copy),
+            None => {
+                below.push((key, hash64(key)));
+                places.push(place);
+            }
+        }
+    }
+    if below.len() == keys.len() {
+        keyspace.version.multi_get(&below, &mut values)?;
+    } else if !below.is_empty() {
+        let mut found = vec![None; below.len()];
+        keyspace.version.multi_get(&below, &mut found)?;
+        for (place, value) in places.into_iter().zip(found) {
+            values[place] = value;
+        }
+    }
+    Ok(values)
+}
+
+pub(crate) fn approximate_count(keyspace: &KeyspaceState) -> Result<u64> {
+    let mut count = keyspace.version.estimate((Bound::Unbounded, Bound::Unbounded))?.records;
+    for window in [Some(&keyspace.active), keyspace.sealed.as_ref().map(|s| &s.records)].into_iter().flatten() {
+        // A tombstone is itself no record, and most often takes one away.
+        count = (count + window.window.records()).saturating_sub(2 * window.window.tombstones());
+    }
+    Ok(count)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_before_the_first_key_that_does_not_begin_with_it() {
+        assert_eq!(prefix_bounds(b""), (Bound::Unbounded, Bound::Unbounded));
+        assert_eq!(prefix_bounds(b"ab"), (Bound::Included(b"ab".to_vec()), Bound::Excluded(b"ac".to_vec())));
+        assert_eq!(prefix_bounds(b"a\xff\xff"), (Bound::Included(b"a\xff\xff".to_vec()), Bound::Excluded(b"b".to_vec())));
+        assert_eq!(prefix_bounds(b"\xff"), (Bound::Included(b"\xff".to_vec()), Bound::Unbounded));
+    }
+}

@@ -1,0 +1,109 @@
+//! Snapshots: a view that the user holds on to.
+
+use std::ops::RangeBounds;
+use std::sync::Arc;
+
+use terrapin_base::{Error, Lsn, Result, Slice};
+
+use crate::database::Database;
+use crate::iter::Range;
+use crate::keyspace::Keyspace;
+use crate::read;
+use crate::state::KeyspaceState;
+use crate::view::ViewHandle;
+
+/// The whole database as of one moment, for as long as it is held. Taking one is O(1), whatever the database's size;
+/// holding one keeps the pages of its moment from being reused, and no window in memory for more than about a second.
+#[derive(Clone)]
+pub struct Snapshot {
+    handle: Arc<ViewHandle>,
+}
+
+impl Database {
+    /// A snapshot of everything published so far, all keyspaces at one moment.
+    pub fn snapshot(&self) -> Result<Snapshot> {
+        self.owner.core.env.breathe();
+        Ok(Snapshot { handle: ViewHandle::new(&self.owner)? })
+    }
+}
+
+impl Snapshot {
+    /// Every write with a smaller LSN is in it, and no other.
+    #[must_use]
+    pub fn lsn(&self) -> Lsn {
+        self.handle.view().before
+    }
+
+    fn with<R>(&self, keyspace: &Keyspace, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
+        self.check(keyspace)?;
+        let core = self.handle.core();
+        core.env.breathe();
+        let held = self.handle.view().held()?;
+        match &*held {
+            Some(held) => read(held.keyspace(keyspace.id())?, self.handle.view().before),
+            None => Err(Error::internal("a view without a state")),
+        }
+    }
+
+    fn check(&self, keyspace: &Keyspace) -> Result<()> {
+        if self.handle.owner().number == keyspace.owner.number {
+            return Ok(());
+        }
+        Err(Error::invalid("the keyspace belongs to another open database than the snapshot").with("keyspace", keyspace.name()))
+    }
+
+    /// The value that a key had. Errors: as [`Keyspace::get`]; `NotFound` for a keyspace that did not exist.
+    pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
+        self.handle.core().counters.gets.add(1);
+        self.with(keyspace, |k, before| read::get(k, before, key.as_ref()))
+    }
+
+    /// Whether a key had a value.
+    pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
+        self.handle.core().counters.gets.add(1);
+        self.with(keyspace, |k, before| read::contains(k, before, key.as_ref()))
+    }
+
+    /// The values that many keys had, in the order of `keys`.
+    pub fn multi_get<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+        self.handle.core().counters.gets.add(keys.len() as u64);
+        self.with(keyspace, |k, before| read::multi_get(k, before, keys))
+    }
+
+    /// The record with the smallest key.
+    pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
+        self.iter(keyspace).next().transpose()
+    }
+
+    /// The record with the largest key.
+    pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
+        self.iter(keyspace).next_back().transpose()
+    }
+
+    /// About how many records there were; see [`Keyspace::approximate_count`].
+    pub fn approximate_count(&self, keyspace: &Keyspace) -> Result<u64> {
+        self.with(keyspace, |k, _| read::approximate_count(k))
+    }
+
+    /// The records of a range of keys, in order, from either end.
+    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
+        Range::new(self.check(keyspace).map(|()| self.handle.clone()), keyspace.id(), read::bounds(&range))
+    }
+
+    /// The records whose keys begin with `prefix`, in order, from either end.
+    pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
+        let bounds = read::prefix_bounds(prefix.as_ref());
+        Range::new(self.check(keyspace).map(|()| self.handle.clone()), keyspace.id(), bounds)
+    }
+
+    /// All records, in order, from either end.
+    pub fn iter(&self, keyspace: &Keyspace) -> Range {
+        self.prefix(keyspace, b"")
+    }
+}
+
+impl std::fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Snapshot").field("lsn", &self.lsn()).finish()
+    }
+}
