@@ -440,3 +440,30 @@ fn kind(op: Op<'_>) -> Count {
         Op::Delete => Count::Tombstones,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A writer that read a node before it was replaced must not write to it: its key would be lost.
+    #[test]
+    fn a_node_that_is_replaced_is_retired_and_counted_as_garbage() {
+        let window = Window::new(&Budget::new(1 << 30));
+        let (mut garbage, mut replaced) = (0, 0);
+        for byte in 0..=255u8 {
+            let before = window.root();
+            window.insert(&[byte], Lsn(1), Op::Delete);
+            let (Child::Node(old), Child::Node(new)) = (before, window.root()) else {
+                continue;
+            };
+            if old.bytes() != new.bytes() {
+                assert!(old.lock().read().obsolete(), "at {byte}");
+                garbage += old.bytes() as u64;
+                replaced += 1;
+            }
+            assert!(!new.lock().read().obsolete());
+            assert_eq!(window.garbage_bytes(), garbage);
+        }
+        assert_eq!(replaced, 3);
+    }
+}
