@@ -1,0 +1,373 @@
+//! Records come in sorted; a block is cut behind the record where the least of it is padding.
+
+use terrapin_base::codec::{put_varint, varint_bytes};
+use terrapin_base::{KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
+
+use super::codec::{Compression, Compressor};
+use super::common_prefix;
+use super::format::{
+    BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, TARGET_BYTES_MAX, UNIT_BYTES_MAX,
+    UNIT_BYTES_MIN, checksum,
+};
+use crate::message::{KIND_DELETE, Message};
+
+/// What a block costs elsewhere, roughly: its entry in the group's index. Keeps the cut from preferring many small blocks.
+const INDEX_ENTRY_BYTES: usize = 20;
+
+/// Collects records and lays them out as blocks. Its memory is used again for every block.
+///
+/// ```
+/// use terrapin_base::PageId;
+/// use terrapin_pages::{block::{Block, BlockBuilder, Compression}, message::Message};
+/// let mut builder = BlockBuilder::new(4096, 512, Compression::Lz4);
+/// assert!(builder.add(b"apple", Message::Put(b"red")));
+/// assert!(builder.add(b"apricot", Message::Delete));
+/// let mut bytes = Vec::new();
+/// builder.finish(PageId(7), 0, &mut bytes);
+/// assert_eq!(bytes.len(), 512);
+/// let block = Block::decode(&bytes, PageId(7), 0)?;
+/// assert_eq!(block.search(b"apricot"), Ok(1));
+/// assert_eq!(block.message(0), Message::Put(b"red"));
+/// # Ok::<(), terrapin_base::Error>(())
+/// ```
+pub struct BlockBuilder {
+    target_bytes: usize,
+    unit: usize,
+    compressor: Compressor,
+    entries: Vec<Entry>,
+    /// Key and value of every record, one behind the other.
+    bytes: Vec<u8>,
+    /// Bytes that all keys have in common at their start.
+    prefix: usize,
+    /// Bytes of all records behind the common prefix, tags included, starts not.
+    record_bytes: usize,
+    /// The last key of the block cut before, if this run of blocks has one.
+    last_cut_key: Option<Vec<u8>>,
+    /// The shortest separator in front of the last block that was cut.
+    cut_separator: Vec<u8>,
+    payload: Vec<u8>,
+    starts: Vec<u8>,
+    compressed: Vec<u8>,
+}
+
+#[derive(Clone, Copy)]
+struct Entry {
+    start: u32,
+    value_bytes: u32,
+    key_bytes: u16,
+    kind: u8,
+}
+
+impl Entry {
+    /// Bytes in the record area when `prefix` bytes of the key lie elsewhere.
+    fn bytes(self, prefix: usize) -> usize {
+        let suffix = usize::from(self.key_bytes) - prefix;
+        varint_bytes((suffix as u64) << KIND_BITS) + suffix + self.value_bytes as usize
+    }
+}
+
+/// What a cut block holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CutBlock {
+    /// Bytes on disk.
+    pub bytes: u32,
+    /// Records, deletes included.
+    pub records: u32,
+    /// Deletes.
+    pub tombstones: u32,
+    /// Key and value bytes of the records.
+    pub logical_bytes: u64,
+}
+
+fn total_bytes(prefix: usize, record_bytes: usize, count: usize) -> usize {
+    let starts = if count > 1 { count * START_BYTES } else { 0 };
+    BLOCK_HEADER_BYTES + prefix + record_bytes + starts
+}
+
+impl BlockBuilder {
+    /// Blocks of at most `target_bytes` on disk (more only for a lone record), each a multiple of `unit` bytes.
+    ///
+    /// Where the build cannot compress that way, blocks are stored as they are: ask [`Compression::check`] first.
+    /// Panics unless `unit` is a power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and the target at least a unit
+    /// and at most [`TARGET_BYTES_MAX`].
+    #[must_use]
+    pub fn new(target_bytes: usize, unit: usize, compression: Compression) -> Self {
+        assert!(
+            unit.is_power_of_two() && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit),
+            "unit of {unit} bytes"
+        );
+        assert!(
+            (unit..=TARGET_BYTES_MAX).contains(&target_bytes),
+            "block target of {target_bytes} bytes"
+        );
+        BlockBuilder {
+            target_bytes: target_bytes / unit * unit,
+            unit,
+            compressor: Compressor::new(compression),
+            entries: Vec::new(),
+            bytes: Vec::new(),
+            prefix: 0,
+            record_bytes: 0,
+            last_cut_key: None,
+            cut_separator: Vec::new(),
+            payload: Vec::new(),
+            starts: Vec::new(),
+            compressed: Vec::new(),
+        }
+    }
+
+    /// Whether there are no records.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// Records that wait for a cut.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// The first key that waits for a cut.
+    #[must_use]
+    pub fn first_key(&self) -> Option<&[u8]> {
+        (!self.is_empty()).then(|| self.key(0))
+    }
+
+    /// The last key that was added and not cut yet.
+    #[must_use]
+    pub fn last_key(&self) -> Option<&[u8]> {
+        self.entries.len().checked_sub(1).map(|i| self.key(i))
+    }
+
+    /// The shortest key that is above all keys of the block cut before the last one, and not above those of the last one.
+    pub(crate) fn cut_separator(&self) -> &[u8] {
+        &self.cut_separator
+    }
+
+    /// Bytes of heap that the builder holds, without the compressor's.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.entries.capacity() * size_of::<Entry>()
+            + self.bytes.capacity()
+            + self.payload.capacity()
+            + self.compressed.capacity()
+            + self.last_cut_key.as_ref().map_or(0, Vec::capacity)
+            + self.cut_separator.capacity()
+    }
+
+    fn key(&self, index: usize) -> &[u8] {
+        let entry = self.entries[index];
+        &self.bytes[entry.start as usize..][..usize::from(entry.key_bytes)]
+    }
+
+    /// Common prefix and record bytes if this record came in too.
+    fn with_record(&self, key: &[u8], entry: Entry) -> (usize, usize) {
+        let Some(last) = self.last_key() else {
+            let before = self.last_cut_key.as_deref();
+            assert!(
+                before.is_none_or(|before| before < key),
+                "keys must come in ascending order, each once"
+            );
+            return (key.len(), entry.bytes(key.len()));
+        };
+        let common = common_prefix(last, key);
+        assert!(
+            last.get(common) < key.get(common),
+            "keys must come in ascending order, each once"
+        );
+        // Keys are sorted, so what the first and the new one share is what all neighbours share.
+        let prefix = self.prefix.min(common);
+        let before = if prefix == self.prefix {
+            self.record_bytes
+        } else {
+            self.entries.iter().map(|e| e.bytes(prefix)).sum()
+        };
+        (prefix, before + entry.bytes(prefix))
+    }
+
+    fn entry(&self, key: &[u8], message: Message<'_>) -> Entry {
+        let value_bytes = message.value_bytes();
+        assert!(
+            key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX,
+            "record too large"
+        );
+        Entry {
+            start: self.bytes.len() as u32,
+            value_bytes: value_bytes as u32,
+            key_bytes: key.len() as u16,
+            kind: message.kind(),
+        }
+    }
+
+    fn fits(&self, prefix: usize, record_bytes: usize) -> bool {
+        self.is_empty() || total_bytes(prefix, record_bytes, self.len() + 1) <= self.target_bytes
+    }
+
+    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any.
+    #[must_use]
+    pub fn would_fit(&self, key: &[u8], message: Message<'_>) -> bool {
+        let (prefix, record_bytes) = self.with_record(key, self.entry(key, message));
+        self.fits(prefix, record_bytes)
+    }
+
+    /// Adds a record, or says that it does not fit before something is cut. Amortised linear in the record's bytes.
+    ///
+    /// Panics when the key is not above the last one, or key or value are longer than allowed: the caller has checked
+    /// what users supply, and what lies on disk is sorted.
+    #[must_use]
+    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> bool {
+        let entry = self.entry(key, message);
+        let (prefix, record_bytes) = self.with_record(key, entry);
+        if !self.fits(prefix, record_bytes) {
+            return false;
+        }
+        self.prefix = prefix;
+        self.record_bytes = record_bytes;
+        self.bytes.extend_from_slice(key);
+        self.bytes
+            .extend_from_slice(message.value().unwrap_or_default());
+        self.entries.push(entry);
+        true
+    }
+
+    /// How many of the records make the block whose padding weighs least, of those that are at least half full.
+    ///
+    /// Full blocks of three records of 1 KiB would waste a quarter of 4 KiB; in seven units of 512 bytes they waste an
+    /// eighth. What is left over opens the next block.
+    fn best_cut(&self) -> usize {
+        // How long a compressed block gets is known only afterwards.
+        if !matches!(self.compressor, Compressor::None) {
+            return self.len();
+        }
+        let mut best = (self.len(), u64::MAX, 1u64);
+        let mut record_bytes = 0;
+        for (i, entry) in self.entries.iter().enumerate() {
+            record_bytes += entry.bytes(self.prefix);
+            let total = total_bytes(self.prefix, record_bytes, i + 1);
+            if total * 2 < self.target_bytes && i + 1 < self.len() {
+                continue;
+            }
+            let cost = (total.next_multiple_of(self.unit) + INDEX_ENTRY_BYTES) as u64;
+            let useful = record_bytes as u64;
+            if cost * best.2 <= best.1.saturating_mul(useful) {
+                best = (i + 1, cost, useful);
+            }
+        }
+        best.0
+    }
+
+    /// Appends a block of the first records to `out` and keeps the rest for the next. The block has no checksum yet:
+    /// [`seal_block`] gives it one. None when there are no records.
+    pub fn cut(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
+        (!self.is_empty()).then(|| self.emit(self.best_cut(), out))
+    }
+
+    /// Appends one block of all records to `out`, without a checksum; none when there are no records. Ends the run: the
+    /// next key may be any.
+    pub fn cut_all(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
+        let cut = (!self.is_empty()).then(|| self.emit(self.len(), out));
+        self.last_cut_key = None;
+        cut
+    }
+
+    /// Appends one sealed block of all records to `out`; none when there are no records.
+    pub fn finish(&mut self, id: PageId, block_number: u32, out: &mut Vec<u8>) -> Option<CutBlock> {
+        let start = out.len();
+        let cut = self.cut_all(out)?;
+        seal_block(&mut out[start..], id, block_number);
+        Some(cut)
+    }
+
+    fn emit(&mut self, count: usize, out: &mut Vec<u8>) -> CutBlock {
+        let prefix = common_prefix(self.key(0), self.key(count - 1));
+        let mut cut = CutBlock {
+            records: count as u32,
+            ..CutBlock::default()
+        };
+
+        self.payload.clear();
+        self.payload
+            .extend_from_slice(&self.bytes[self.entries[0].start as usize..][..prefix]);
+        self.starts.clear();
+        for entry in &self.entries[..count] {
+            let at = (self.payload.len() - prefix) as u16;
+            self.starts.extend_from_slice(&at.to_le_bytes());
+            let suffix = usize::from(entry.key_bytes) - prefix;
+            put_varint(
+                &mut self.payload,
+                (suffix as u64) << KIND_BITS | u64::from(entry.kind),
+            );
+            let behind_prefix = suffix + entry.value_bytes as usize;
+            self.payload
+                .extend_from_slice(&self.bytes[entry.start as usize + prefix..][..behind_prefix]);
+            cut.tombstones += u32::from(entry.kind == KIND_DELETE);
+            cut.logical_bytes += (prefix + behind_prefix) as u64;
+        }
+        if count > 1 {
+            self.payload.extend_from_slice(&self.starts);
+        }
+
+        let padded = |payload: usize| (BLOCK_HEADER_BYTES + payload).next_multiple_of(self.unit);
+        let mut stored = &self.payload;
+        let mut compression = Compression::None;
+        if let Some(how) = self
+            .compressor
+            .compress(&self.payload, &mut self.compressed)
+            && padded(self.compressed.len()) < padded(self.payload.len())
+        {
+            stored = &self.compressed;
+            compression = how;
+        }
+        let header = Header {
+            compression: compression.number(),
+            prefix_bytes: prefix as u16,
+            count: count as u16,
+            payload_bytes: self.payload.len() as u32,
+            stored_bytes: stored.len() as u32,
+        };
+        let start = out.len();
+        cut.bytes = padded(stored.len()) as u32;
+        out.extend_from_slice(&header.encode());
+        out.extend_from_slice(stored);
+        out.resize(start + cut.bytes as usize, 0);
+
+        self.forget(count, cut.logical_bytes as usize);
+        cut
+    }
+
+    /// Drops the first records, which have so many bytes.
+    fn forget(&mut self, count: usize, bytes: usize) {
+        let last = self.entries[count - 1];
+        let last_key_end = bytes - last.value_bytes as usize;
+        let last_key = last_key_end - usize::from(last.key_bytes)..last_key_end;
+        let first_key = &self.bytes[..usize::from(self.entries[0].key_bytes)];
+        let last_cut_key = self.last_cut_key.get_or_insert_default();
+        let separator_bytes = first_key
+            .len()
+            .min(common_prefix(last_cut_key, first_key) + 1);
+        self.cut_separator.clear();
+        self.cut_separator
+            .extend_from_slice(&first_key[..separator_bytes]);
+        last_cut_key.clear();
+        last_cut_key.extend_from_slice(&self.bytes[last_key]);
+
+        self.bytes.drain(..bytes);
+        self.entries.drain(..count);
+        for entry in &mut self.entries {
+            entry.start -= bytes as u32;
+        }
+        (self.prefix, self.record_bytes) = (0, 0);
+        if let Some(last) = self.last_key() {
+            self.prefix = common_prefix(self.key(0), last);
+            self.record_bytes = self.entries.iter().map(|e| e.bytes(self.prefix)).sum();
+        }
+    }
+}
+
+/// Writes a block's checksum, once it is known whose block it is. `block` is all of it, padding included. Panics when it is
+/// shorter than a header.
+pub fn seal_block(block: &mut [u8], id: PageId, block_number: u32) {
+    let crc = checksum(block, id, block_number);
+    block[..4].copy_from_slice(&crc.to_le_bytes());
+}

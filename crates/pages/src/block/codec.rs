@@ -1,0 +1,126 @@
+//! Compression of a block's payload. A block says for itself how it is compressed, so the option can change at any time.
+
+use terrapin_base::{Error, ErrorKind, Result};
+
+/// How new blocks are compressed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Compression {
+    /// Not at all.
+    #[default]
+    None,
+    /// LZ4 (block format): cheap both ways.
+    Lz4,
+    /// Zstandard at level 3: smaller, at several times the CPU. Needs the feature `zstd`.
+    Zstd,
+}
+
+impl Compression {
+    /// Whether this build can do it.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Unsupported`] for [`Compression::Zstd`] without the feature `zstd`.
+    pub fn check(self) -> Result<()> {
+        if self == Compression::Zstd && cfg!(not(feature = "zstd")) {
+            return Err(no_zstd());
+        }
+        Ok(())
+    }
+
+    /// Its number on disk.
+    pub(super) fn number(self) -> u8 {
+        match self {
+            Compression::None => 0,
+            Compression::Lz4 => 1,
+            Compression::Zstd => 2,
+        }
+    }
+
+    pub(super) fn from_number(number: u8) -> Option<Self> {
+        [Compression::None, Compression::Lz4, Compression::Zstd]
+            .into_iter()
+            .find(|c| c.number() == number)
+    }
+}
+
+fn no_zstd() -> Error {
+    Error::new(ErrorKind::Unsupported, "this build has no zstd").with("feature", "zstd")
+}
+
+/// A compressor and its memory, used for one block after the other.
+pub(super) enum Compressor {
+    None,
+    Lz4(Box<lz4_flex::block::CompressTable>),
+    #[cfg(feature = "zstd")]
+    Zstd(Box<zstd::bulk::Compressor<'static>>),
+}
+
+impl Compressor {
+    /// The compressor of an option; what this build cannot do is stored as it is.
+    pub(super) fn new(compression: Compression) -> Self {
+        match compression {
+            Compression::None => Compressor::None,
+            Compression::Lz4 => Compressor::Lz4(Box::default()),
+            #[cfg(feature = "zstd")]
+            Compression::Zstd => zstd::bulk::Compressor::new(3)
+                .map_or(Compressor::None, |c| Compressor::Zstd(Box::new(c))),
+            #[cfg(not(feature = "zstd"))]
+            Compression::Zstd => Compressor::None,
+        }
+    }
+
+    /// Puts the compressed payload in `out` and says how; none when that cannot be done or does not make it smaller.
+    pub(super) fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<Compression> {
+        let (bytes, compression) = match self {
+            Compressor::None => return None,
+            Compressor::Lz4(table) => {
+                out.resize(lz4_flex::block::get_maximum_output_size(payload.len()), 0);
+                let bytes = lz4_flex::block::compress_into_with_table(payload, out, table).ok()?;
+                (bytes, Compression::Lz4)
+            }
+            #[cfg(feature = "zstd")]
+            Compressor::Zstd(compressor) => {
+                out.resize(zstd::zstd_safe::compress_bound(payload.len()), 0);
+                let bytes = compressor.compress_to_buffer(payload, &mut out[..]).ok()?;
+                (bytes, Compression::Zstd)
+            }
+        };
+        out.truncate(bytes);
+        (bytes < payload.len()).then_some(compression)
+    }
+}
+
+/// The payload of `payload_bytes` that was stored so; the caller has bounded that number.
+pub(super) fn decompress(
+    compression: Compression,
+    stored: &[u8],
+    payload_bytes: usize,
+) -> Result<Vec<u8>> {
+    let bad = || Error::corrupt("block does not decompress");
+    match compression {
+        Compression::None if stored.len() == payload_bytes => Ok(stored.to_vec()),
+        Compression::None => Err(Error::corrupt("block of unequal lengths")),
+        Compression::Lz4 => {
+            let mut out = vec![0; payload_bytes];
+            let bytes = lz4_flex::block::decompress_into(stored, &mut out).map_err(|_| bad())?;
+            if bytes == payload_bytes {
+                Ok(out)
+            } else {
+                Err(bad())
+            }
+        }
+        #[cfg(feature = "zstd")]
+        Compression::Zstd => {
+            let mut out = vec![0; payload_bytes];
+            let bytes =
+                zstd::bulk::decompress_to_buffer(stored, &mut out[..]).map_err(|_| bad())?;
+            if bytes == payload_bytes {
+                Ok(out)
+            } else {
+                Err(bad())
+            }
+        }
+        #[cfg(not(feature = "zstd"))]
+        Compression::Zstd => Err(no_zstd()),
+    }
+}

@@ -1,0 +1,283 @@
+//! A decoded block is immutable and proven: every offset in it was checked once, so that accessors need not.
+
+use std::cmp::Ordering;
+use std::ops::Range;
+use std::sync::Arc;
+
+use terrapin_base::codec::Reader;
+use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, Slice, VALUE_BYTES_MAX};
+
+use super::codec::{Compression, decompress};
+use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum};
+use crate::message::{KIND_DELETE, KIND_PUT, Message};
+
+/// A block in memory, decompressed and without padding.
+///
+/// Accessors panic when an index is not below [`Block::len`], as a slice does; bytes from disk cannot make them panic.
+#[derive(Debug)]
+pub struct Block {
+    /// Prefix, records, starts.
+    payload: Box<[u8]>,
+    prefix: usize,
+    count: usize,
+    /// Where the records end and the starts begin.
+    records_end: usize,
+}
+
+impl Block {
+    /// Decodes what a read returned: a block's bytes on disk, padding included. Copies or decompresses the payload, so
+    /// the buffer can be used again. Linear in the number of records, which it checks one by one; it does not
+    /// compare keys.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, when this is not the block of that page and number or
+    /// is damaged; [`terrapin_base::ErrorKind::Unsupported`] when this build cannot decompress it.
+    pub fn decode(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
+        Self::decode_checked(bytes, id, block_number)
+            .map_err(|e| e.with("page", id).with("block", block_number))
+    }
+
+    fn decode_checked(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
+        if bytes.len() < BLOCK_HEADER_BYTES {
+            return Err(Error::corrupt("block too short").with("bytes", bytes.len()));
+        }
+        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes() {
+            return Err(Error::corrupt("block checksum"));
+        }
+        Self::parse(bytes)
+    }
+
+    /// As [`Block::decode`], for a block that has no checksum yet.
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Block> {
+        let header = Header::decode(bytes)?;
+        let stored = &bytes[BLOCK_HEADER_BYTES..][..header.stored_bytes as usize];
+        let compression = Compression::from_number(header.compression).ok_or_else(|| {
+            Error::corrupt("unknown compression").with("kind", header.compression)
+        })?;
+        let payload =
+            decompress(compression, stored, header.payload_bytes as usize)?.into_boxed_slice();
+
+        let count = usize::from(header.count);
+        let starts_bytes = if count > 1 { count * START_BYTES } else { 0 };
+        let prefix = usize::from(header.prefix_bytes);
+        let records_end = payload
+            .len()
+            .checked_sub(starts_bytes)
+            .filter(|&end| end >= prefix);
+        let records_end =
+            records_end.ok_or_else(|| Error::corrupt("block lengths contradict each other"))?;
+        let block = Block {
+            payload,
+            prefix,
+            count,
+            records_end,
+        };
+        block.check()?;
+        Ok(block)
+    }
+
+    /// Proves every record: what the accessors rely on.
+    fn check(&self) -> Result<()> {
+        if self.start(0) != self.prefix {
+            return Err(Error::corrupt(
+                "first record does not start behind the prefix",
+            ));
+        }
+        for i in 0..self.count {
+            let end = if i + 1 < self.count {
+                self.start(i + 1)
+            } else {
+                self.records_end
+            };
+            let record = self.payload[..self.records_end].get(self.start(i)..end);
+            let record =
+                record.ok_or_else(|| Error::corrupt("record out of bounds").with("record", i))?;
+            let mut reader = Reader::new("record", record);
+            let tag = reader.varint()?;
+            let suffix = reader.bytes(usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX))?;
+            let value_bytes = reader.remaining();
+            let kind = (tag & ((1 << KIND_BITS) - 1)) as u8;
+            let known = kind == KIND_PUT || kind == KIND_DELETE && value_bytes == 0;
+            if !known || self.prefix + suffix.len() > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX
+            {
+                return Err(Error::corrupt("impossible record")
+                    .with("record", i)
+                    .with("kind", kind));
+            }
+        }
+        Ok(())
+    }
+
+    /// Where a record starts in the payload. A lone record has no start in the array.
+    #[inline]
+    fn start(&self, index: usize) -> usize {
+        if self.count == 1 {
+            return self.prefix;
+        }
+        let at = self.records_end + index * START_BYTES;
+        self.prefix + usize::from(u16::from_le_bytes([self.payload[at], self.payload[at + 1]]))
+    }
+
+    /// Kind, where the key suffix starts, where the value starts, where the record ends.
+    #[inline]
+    fn record(&self, index: usize) -> (u8, usize, usize, usize) {
+        assert!(index < self.count, "record {index} of {}", self.count);
+        let mut at = self.start(index);
+        let end = if index + 1 < self.count {
+            self.start(index + 1)
+        } else {
+            self.records_end
+        };
+        let mut tag = 0usize;
+        let mut shift = 0;
+        loop {
+            let byte = self.payload[at];
+            at += 1;
+            tag |= usize::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                break;
+            }
+            shift += 7;
+        }
+        (
+            (tag & ((1 << KIND_BITS) - 1)) as u8,
+            at,
+            at + (tag >> KIND_BITS),
+            end,
+        )
+    }
+
+    /// Records in the block: at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
+    pub fn len(&self) -> usize {
+        self.count
+    }
+
+    /// What all keys begin with.
+    #[inline]
+    #[must_use]
+    pub fn prefix(&self) -> &[u8] {
+        &self.payload[..self.prefix]
+    }
+
+    /// What a key has behind the prefix.
+    #[inline]
+    #[must_use]
+    pub fn key_suffix(&self, index: usize) -> &[u8] {
+        let (_, suffix, value, _) = self.record(index);
+        &self.payload[suffix..value]
+    }
+
+    /// Replaces what `out` holds with a key.
+    #[inline]
+    pub fn key_into(&self, index: usize, out: &mut Vec<u8>) {
+        out.clear();
+        out.extend_from_slice(self.prefix());
+        out.extend_from_slice(self.key_suffix(index));
+    }
+
+    /// A copy of a key.
+    #[must_use]
+    pub fn key(&self, index: usize) -> Vec<u8> {
+        let mut key = Vec::new();
+        self.key_into(index, &mut key);
+        key
+    }
+
+    /// Compares a key of the block with another.
+    #[inline]
+    #[must_use]
+    pub fn compare_key(&self, index: usize, other: &[u8]) -> Ordering {
+        match self.compare_prefix(other) {
+            Ordering::Equal => self.key_suffix(index).cmp(&other[self.prefix..]),
+            unequal => unequal,
+        }
+    }
+
+    /// How the prefix compares with the other key's first bytes. A key shorter than the prefix is below every key here.
+    #[inline]
+    fn compare_prefix(&self, other: &[u8]) -> Ordering {
+        let common = self.prefix.min(other.len());
+        self.prefix().cmp(&other[..common])
+    }
+
+    /// Where a key is (`Ok`), or where it would be (`Err`): the number of keys below it. Logarithmic; copies nothing.
+    #[inline]
+    pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
+        match self.compare_prefix(key) {
+            Ordering::Less => return Err(self.count),
+            Ordering::Greater => return Err(0),
+            Ordering::Equal => {}
+        }
+        let suffix = &key[self.prefix..];
+        let (mut low, mut high) = (0, self.count);
+        while low < high {
+            let middle = low.midpoint(high);
+            match self.key_suffix(middle).cmp(suffix) {
+                Ordering::Less => low = middle + 1,
+                Ordering::Greater => high = middle,
+                Ordering::Equal => return Ok(middle),
+            }
+        }
+        Err(low)
+    }
+
+    /// What a record says.
+    #[inline]
+    #[must_use]
+    pub fn message(&self, index: usize) -> Message<'_> {
+        let (kind, _, value, end) = self.record(index);
+        if kind == KIND_DELETE {
+            Message::Delete
+        } else {
+            Message::Put(&self.payload[value..end])
+        }
+    }
+
+    /// Where a record's value lies in [`Block::bytes`]; empty for a delete.
+    #[inline]
+    #[must_use]
+    pub fn value_range(&self, index: usize) -> Range<usize> {
+        let (_, _, value, end) = self.record(index);
+        value..end
+    }
+
+    /// A record's value to hand out: copied when it is smaller than half the block, otherwise sharing the block, which
+    /// then lives as long as the slice. Empty for a delete.
+    #[must_use]
+    pub fn value_slice(self: &Arc<Self>, index: usize) -> Slice {
+        struct Shared(Arc<Block>);
+        impl AsRef<[u8]> for Shared {
+            fn as_ref(&self) -> &[u8] {
+                self.0.bytes()
+            }
+        }
+        let range = self.value_range(index);
+        if range.len() * 2 < self.payload.len() {
+            Slice::copy(&self.payload[range])
+        } else {
+            Slice::from_owner(Shared(self.clone())).sub(range)
+        }
+    }
+
+    /// The decompressed payload, which values lie in.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.payload
+    }
+
+    /// Bytes of memory that the block takes.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        size_of::<Self>() + self.payload.len()
+    }
+}
+
+impl AsRef<[u8]> for Block {
+    fn as_ref(&self) -> &[u8] {
+        &self.payload
+    }
+}

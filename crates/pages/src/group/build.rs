@@ -1,0 +1,295 @@
+//! Sorted records in, groups of about L bytes out, none but a lone one less than half full.
+//!
+//! The builder holds back up to half a target beyond the group that it fills: only when that much is known to follow does
+//! the group go out, so what follows is never too small. At the end, what is left goes out as one group up to 1.05 L, and
+//! as two halves above.
+
+use terrapin_base::checksum::hash64;
+use terrapin_disk::AlignedBuf;
+use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
+
+use super::index::{self, BlockEntry};
+use super::pending::PendingGroup;
+use crate::block::{Block, BlockBuilder, Compression, CutBlock};
+use crate::message::Message;
+
+/// Largest target of a group in bytes.
+pub const GROUP_TARGET_BYTES_MAX: u64 = 64 << 20;
+
+/// How groups are built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// L: what a group should come to, in bytes of blocks; at most [`GROUP_TARGET_BYTES_MAX`].
+    pub target_bytes: u64,
+    /// What a block should come to, in bytes.
+    pub block_bytes: u32,
+    /// What blocks, index and group are multiples of, in bytes: a power of two, and a multiple of what the device asks for.
+    pub unit: u32,
+    /// Compression of blocks.
+    pub compression: Compression,
+    /// Whether groups get a filter.
+    pub filter: bool,
+}
+
+/// Builds groups from records that come in ascending order of keys, each key once.
+///
+/// ```
+/// use terrapin_base::PageId;
+/// use terrapin_pages::block::Compression;
+/// use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
+/// use terrapin_pages::message::Message;
+/// let options =
+///     GroupOptions { target_bytes: 1 << 16, block_bytes: 4096, unit: 512, compression: Compression::None, filter: true };
+/// let mut builder = GroupBuilder::new(options);
+/// let mut pending = Vec::new();
+/// for i in 0..10_000u32 {
+///     pending.extend(builder.add(&i.to_be_bytes(), Message::Put(b"value")));
+/// }
+/// pending.extend(builder.finish());
+/// for (i, group) in (0..).zip(pending) {
+///     let (group, image) = group.place(PageId(i), i << 20);
+///     assert_eq!(check_group(&image, &group)?.records, group.records);
+/// }
+/// # Ok::<(), terrapin_base::Error>(())
+/// ```
+pub struct GroupBuilder {
+    options: GroupOptions,
+    block: BlockBuilder,
+    /// One block, on its way into a part.
+    cut: Vec<u8>,
+    /// The group being filled.
+    head: Part,
+    /// What follows it.
+    tail: Part,
+    /// Of every record that has not gone out, in order.
+    hashes: Vec<u64>,
+    filter: FilterBuilder,
+}
+
+/// Encoded blocks.
+#[derive(Default)]
+struct Part {
+    image: AlignedBuf,
+    blocks: Vec<BlockEntry>,
+    separators: Vec<u8>,
+}
+
+impl Part {
+    /// Bytes that count towards the target. Separators do, so that an index of very long ones stays bounded.
+    fn weight(&self) -> u64 {
+        (self.image.len() + self.separators.len()) as u64
+    }
+
+    fn push(&mut self, cut: CutBlock, block: &[u8], separator: &[u8]) {
+        self.image.extend_from_slice(block);
+        self.separators.extend_from_slice(separator);
+        self.blocks.push(BlockEntry {
+            bytes: cut.bytes,
+            records: cut.records,
+            tombstones: cut.tombstones,
+            logical_bytes: cut.logical_bytes,
+            separator_bytes: separator.len() as u32,
+        });
+    }
+
+    fn append(&mut self, other: &Part) {
+        self.image.extend_from_slice(&other.image);
+        self.separators.extend_from_slice(&other.separators);
+        self.blocks.extend_from_slice(&other.blocks);
+    }
+
+    /// Moves everything from a block on into a new part.
+    fn split_off(&mut self, block: usize) -> Part {
+        let blocks = self.blocks.split_off(block);
+        let bytes: usize = blocks.iter().map(|b| b.bytes as usize).sum();
+        let separator_bytes: usize = blocks.iter().map(|b| b.separator_bytes as usize).sum();
+        let at = self.image.len() - bytes;
+        let tail = AlignedBuf::from(&self.image[at..]);
+        self.image.truncate(at);
+        let separators = self
+            .separators
+            .split_off(self.separators.len() - separator_bytes);
+        Part {
+            image: tail,
+            blocks,
+            separators,
+        }
+    }
+
+    /// The block behind which a cut makes the smaller side heaviest, and that side's weight.
+    fn middle(&self) -> (usize, u64) {
+        let weight = self.weight();
+        let mut best = (0, 0);
+        let mut before = 0;
+        for (i, block) in self.blocks.iter().enumerate() {
+            before += u64::from(block.bytes) + u64::from(block.separator_bytes);
+            let smaller = before.min(weight - before);
+            if smaller > best.1 {
+                best = (i + 1, smaller);
+            }
+        }
+        best
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.image.capacity()
+            + self.blocks.capacity() * size_of::<BlockEntry>()
+            + self.separators.capacity()
+    }
+}
+
+impl GroupBuilder {
+    /// A builder without records. Panics when the target is 0 or above [`GROUP_TARGET_BYTES_MAX`], and where
+    /// [`BlockBuilder::new`] does.
+    #[must_use]
+    pub fn new(options: GroupOptions) -> Self {
+        assert!(
+            (1..=GROUP_TARGET_BYTES_MAX).contains(&options.target_bytes),
+            "group target"
+        );
+        GroupBuilder {
+            block: BlockBuilder::new(
+                options.block_bytes as usize,
+                options.unit as usize,
+                options.compression,
+            ),
+            options,
+            cut: Vec::new(),
+            head: Part::default(),
+            tail: Part::default(),
+            hashes: Vec::new(),
+            filter: FilterBuilder::new(),
+        }
+    }
+
+    /// Adds a record; sometimes a group is finished by that. Panics where [`BlockBuilder::add`] does: the key must be above
+    /// the last, also after a group was returned.
+    #[must_use]
+    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Option<PendingGroup> {
+        while !self.block.add(key, message) {
+            let cut = self.block.cut(&mut self.cut);
+            self.store(cut);
+        }
+        if self.options.filter {
+            self.hashes.push(hash64(key));
+        }
+        let half = self.options.target_bytes / 2;
+        let tail = self.tail.weight();
+        if tail < half || self.head.weight() + tail < self.options.target_bytes + half {
+            return None;
+        }
+        let head = std::mem::replace(&mut self.head, std::mem::take(&mut self.tail));
+        Some(self.pend(head))
+    }
+
+    /// Whether nothing was added since the start or the last [`GroupBuilder::finish`].
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.block.is_empty() && self.head.blocks.is_empty()
+    }
+
+    /// Puts out what is left: nothing, one group or two. The builder can be used again, for keys above the last.
+    #[must_use]
+    pub fn finish(&mut self) -> Vec<PendingGroup> {
+        let cut = self.block.cut_all(&mut self.cut);
+        self.store(cut);
+        let mut whole = std::mem::take(&mut self.head);
+        whole.append(&std::mem::take(&mut self.tail));
+        if whole.blocks.is_empty() {
+            return Vec::new();
+        }
+        let target = self.options.target_bytes;
+        if whole.weight() > target + target / 20 {
+            let (block, smaller) = whole.middle();
+            if smaller >= target / 2 {
+                let second = whole.split_off(block);
+                return vec![self.pend(whole), self.pend(second)];
+            }
+        }
+        vec![self.pend(whole)]
+    }
+
+    /// Bytes of heap that the builder holds.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.block.memory_bytes()
+            + self.cut.capacity()
+            + self.head.memory_bytes()
+            + self.tail.memory_bytes()
+            + self.hashes.capacity() * 8
+            + self.filter.memory_bytes()
+    }
+
+    /// Moves a block that was just cut to where it belongs.
+    fn store(&mut self, cut: Option<CutBlock>) {
+        let Some(cut) = cut else { return };
+        let separator = self.block.cut_separator();
+        let target = self.options.target_bytes;
+        let before = self.head.weight();
+        let after = before + u64::from(cut.bytes) + separator.len() as u64;
+        let into_head = self.tail.blocks.is_empty() && (before < target / 2 || after <= target);
+        let part = if into_head {
+            &mut self.head
+        } else {
+            &mut self.tail
+        };
+        if part.image.capacity() == 0 {
+            // Untouched memory costs nothing; moving a group as it grows would.
+            part.image
+                .reserve(target as usize + target as usize / 16 + self.options.unit as usize);
+        }
+        part.push(cut, &self.cut, separator);
+        self.cut.clear();
+    }
+
+    /// Appends index, filter and room for the footer.
+    fn pend(&mut self, part: Part) -> PendingGroup {
+        let Part {
+            mut image,
+            blocks,
+            separators,
+        } = part;
+        let unit = self.options.unit;
+        let index_offset = image.len();
+        let first_key = edge(&image[..blocks[0].bytes as usize]).key(0);
+        let last = edge(&image[index_offset - blocks[blocks.len() - 1].bytes as usize..]);
+        let last_key = last.key(last.len() - 1);
+
+        let index = index::encode(&blocks, &separators, &first_key, &last_key, unit);
+        image.extend_from_slice(&index);
+
+        let records: u64 = blocks.iter().map(|b| u64::from(b.records)).sum();
+        let filter_offset = image.len();
+        if self.options.filter {
+            self.filter.add_all(&self.hashes[..records as usize]);
+            self.hashes.drain(..records as usize);
+            self.cut.clear();
+            self.filter.finish_into(BITS_PER_KEY, &mut self.cut);
+            image.extend_from_slice(&self.cut);
+            self.cut.clear();
+        }
+        let filter_bytes = image.len() - filter_offset;
+        image.resize(image.len() + unit as usize, 0);
+        PendingGroup {
+            bytes_needed: image.len() as u64,
+            first_key,
+            last_key,
+            records,
+            tombstones: blocks.iter().map(|b| u64::from(b.tombstones)).sum(),
+            logical_bytes: blocks.iter().map(|b| b.logical_bytes).sum(),
+            blocks: blocks.len() as u32,
+            unit,
+            index_offset: index_offset as u32,
+            index_bytes: index.len() as u32,
+            filter_bytes: filter_bytes as u32,
+            block_bytes: blocks.iter().map(|b| b.bytes).collect(),
+            image,
+        }
+    }
+}
+
+/// The first or last block of a group, for its keys. Panics when it cannot be decoded: it was encoded a moment ago.
+fn edge(block: &[u8]) -> Block {
+    Block::parse(block)
+        .unwrap_or_else(|error| panic!("a block that was just built does not decode: {error}"))
+}

@@ -1,0 +1,148 @@
+//! The full check of one group, for `verify`: everything that can be said about its bytes alone.
+
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Error, Result};
+use terrapin_filter::{PARTITION_BYTES, may_contain, partition_of};
+
+use super::format::{FOOTER_BYTES, Footer, GroupRef};
+use super::index::GroupIndex;
+use crate::block::Block;
+
+/// What a sound group holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupReport {
+    /// Blocks.
+    pub blocks: u64,
+    /// Records, deletes included.
+    pub records: u64,
+    /// Deletes.
+    pub tombstones: u64,
+    /// Key and value bytes of all records.
+    pub logical_bytes: u64,
+    /// Bytes of all blocks on disk.
+    pub block_bytes: u64,
+    /// Bytes of all blocks decompressed, without headers and padding.
+    pub payload_bytes: u64,
+    /// Bytes of the index.
+    pub index_bytes: u64,
+    /// Bytes of the filter.
+    pub filter_bytes: u64,
+}
+
+/// Checks a whole group, `bytes` being all that it uses: every checksum, the footer against the reference, order of keys
+/// within and across blocks, the index against the blocks, every key against the filter, and the counts.
+///
+/// # Errors
+///
+/// [`terrapin_base::ErrorKind::Corrupt`] for the first fault found, with page and place.
+pub fn check_group(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
+    check(bytes, group).map_err(|e| e.with("group", group.id).with("offset", group.offset))
+}
+
+fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
+    if bytes.len() as u64 != group.bytes {
+        return Err(Error::corrupt("group of wrong size")
+            .with("bytes", bytes.len())
+            .with("expected", group.bytes));
+    }
+    let footer = Footer::decode(bytes)?;
+    if footer.group != *group {
+        return Err(Error::corrupt("footer and reference contradict each other"));
+    }
+    // A footer decodes only when its parts lie in order within the group, so these cuts are in bounds.
+    let (blocks, rest) = bytes.split_at(group.index_offset as usize);
+    let (index, rest) = rest.split_at(group.index_bytes as usize);
+    let (filter, last_unit) = rest.split_at(group.filter_bytes as usize);
+    if last_unit[..last_unit.len() - FOOTER_BYTES]
+        .iter()
+        .any(|&b| b != 0)
+    {
+        return Err(Error::corrupt("bytes in front of the footer"));
+    }
+    for (number, partition) in (0..).zip(filter.chunks_exact(PARTITION_BYTES)) {
+        super::check_filter_partition(partition, group.id, number)?;
+    }
+    let index = GroupIndex::decode(index, group.id)?;
+    if index.blocks_bytes() != group.index_offset
+        || index.blocks() as u64 != u64::from(footer.blocks)
+    {
+        return Err(Error::corrupt("index and footer contradict each other"));
+    }
+
+    let mut report = GroupReport {
+        blocks: index.blocks() as u64,
+        block_bytes: u64::from(group.index_offset),
+        index_bytes: u64::from(group.index_bytes),
+        filter_bytes: u64::from(group.filter_bytes),
+        ..GroupReport::default()
+    };
+    let mut last_key = None;
+    for number in 0..index.blocks() {
+        let (start, length) = index.block_place(number);
+        let block = Block::decode(
+            &blocks[start as usize..][..length as usize],
+            group.id,
+            number as u32,
+        )?;
+        check_block(&block, number, &index, filter, &mut last_key, &mut report)
+            .map_err(|e| e.with("block", number))?;
+    }
+    if last_key.as_deref() != Some(index.last_key()) {
+        return Err(Error::corrupt("last key and index contradict each other"));
+    }
+    let counts = (report.records, report.tombstones, report.logical_bytes);
+    if counts != (group.records, group.tombstones, group.logical_bytes) {
+        return Err(Error::corrupt("group counts")
+            .with("records", report.records)
+            .with("expected", group.records));
+    }
+    Ok(report)
+}
+
+fn check_block(
+    block: &Block,
+    number: usize,
+    index: &GroupIndex,
+    filter: &[u8],
+    last_key: &mut Option<Vec<u8>>,
+    report: &mut GroupReport,
+) -> Result<()> {
+    let separator = index.separator(number);
+    if last_key.as_deref().is_some_and(|last| last >= separator) {
+        return Err(Error::corrupt("separator not above the block before"));
+    }
+    let partitions = (filter.len() / PARTITION_BYTES) as u32;
+    let mut key = Vec::new();
+    for i in 0..block.len() {
+        block.key_into(i, &mut key);
+        if i == 0 && (*key < *separator || number == 0 && key != separator) {
+            return Err(Error::corrupt(
+                "separator and first key contradict each other",
+            ));
+        }
+        if last_key.as_ref().is_some_and(|last| *last >= key) {
+            return Err(Error::corrupt("keys do not ascend").with("record", i));
+        }
+        if partitions > 0 {
+            let hash = hash64(&key);
+            let start = partition_of(hash, partitions) as usize * PARTITION_BYTES;
+            if !may_contain(&filter[start..start + PARTITION_BYTES], hash)? {
+                return Err(Error::corrupt("filter denies a key").with("record", i));
+            }
+        }
+        let message = block.message(i);
+        report.records += 1;
+        report.tombstones += u64::from(message.is_delete());
+        report.logical_bytes += (key.len() + message.value_bytes()) as u64;
+        last_key.get_or_insert_default().clone_from(&key);
+    }
+    report.payload_bytes += block.bytes().len() as u64;
+    let after = (
+        index.records_before(number + 1),
+        index.bytes_before(number + 1),
+    );
+    if after != (report.records, report.logical_bytes) {
+        return Err(Error::corrupt("index counts").with("records", report.records));
+    }
+    Ok(())
+}

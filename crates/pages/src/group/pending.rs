@@ -1,0 +1,89 @@
+//! A pending group is complete but for what depends on its place: its id goes into every checksum.
+
+use terrapin_base::PageId;
+use terrapin_disk::AlignedBuf;
+use terrapin_filter::{PARTITION_BYTES, seal_partition};
+
+use super::format::{FOOTER_BYTES, Footer, GroupRef};
+use super::{filter_seed, index};
+use crate::block::seal_block;
+
+/// A finished group without a place. Allocate [`PendingGroup::bytes_needed`] bytes and an id, then [`PendingGroup::place`] it.
+#[derive(Debug)]
+pub struct PendingGroup {
+    /// Bytes of its image: what must be allocated.
+    pub bytes_needed: u64,
+    /// Its smallest key.
+    pub first_key: Vec<u8>,
+    /// Its largest key.
+    pub last_key: Vec<u8>,
+    /// Records, deletes included.
+    pub records: u64,
+    /// Deletes.
+    pub tombstones: u64,
+    /// Key and value bytes of all records.
+    pub logical_bytes: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+    pub(super) unit: u32,
+    pub(super) index_offset: u32,
+    pub(super) index_bytes: u32,
+    pub(super) filter_bytes: u32,
+    /// Bytes of each block.
+    pub(super) block_bytes: Vec<u32>,
+    /// Blocks, index, filter and a zeroed last unit.
+    pub(super) image: AlignedBuf,
+}
+
+impl PendingGroup {
+    /// Gives the group its name and its place in the data file, in bytes: computes every checksum, and returns what its
+    /// node keeps and the whole image, ready for a direct write there. One pass over the image.
+    #[must_use]
+    pub fn place(self, id: PageId, offset: u64) -> (GroupRef, AlignedBuf) {
+        let mut image = self.image;
+        let filter_offset = self.index_offset + self.index_bytes;
+        let group = GroupRef {
+            id,
+            offset,
+            bytes: self.bytes_needed,
+            index_offset: self.index_offset,
+            index_bytes: self.index_bytes,
+            filter_offset,
+            filter_bytes: self.filter_bytes,
+            records: self.records,
+            tombstones: self.tombstones,
+            logical_bytes: self.logical_bytes,
+        };
+        let (blocks, rest) = image.split_at_mut(self.index_offset as usize);
+        let (index, rest) = rest.split_at_mut(self.index_bytes as usize);
+        let (filter, last_unit) = rest.split_at_mut(self.filter_bytes as usize);
+
+        let mut blocks = blocks;
+        for (number, &bytes) in (0..).zip(&self.block_bytes) {
+            let (block, behind) = blocks.split_at_mut(bytes as usize);
+            seal_block(block, id, number);
+            blocks = behind;
+        }
+        index::seal(index, id);
+        for (number, partition) in (0..).zip(filter.chunks_exact_mut(PARTITION_BYTES)) {
+            seal_partition(partition, filter_seed(id, number));
+        }
+        let footer = Footer {
+            group,
+            unit: self.unit,
+            blocks: self.blocks,
+        };
+        let start = last_unit.len() - FOOTER_BYTES;
+        last_unit[start..].copy_from_slice(&footer.encode());
+        (group, image)
+    }
+
+    /// Bytes of memory that it holds.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.image.capacity()
+            + self.block_bytes.capacity() * 4
+            + self.first_key.len()
+            + self.last_key.len()
+    }
+}
