@@ -1,1 +1,22 @@
-//! (to come)
+//! Terrapin's pages (layer 2): page groups and the blocks in them, checksummed pages, the data file's space, superblocks,
+//! and the cache through which everything is read.
+//!
+//! A page is written once, under an id that is never used again, and lies untouched until no durable superblock and no
+//! pinned generation reaches it (D1, D5). [`PageStore`] holds to that: it alone knows which bytes of the data file are free.
+#![forbid(unsafe_code)]
+
+pub mod block;
+mod cache;
+pub mod group;
+pub mod message;
+mod metrics;
+mod page;
+mod space;
+mod store;
+mod superblock;
+
+pub use metrics::{CacheCounts, DeviceReads, StoreMetrics, WrittenBytes};
+pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
+pub use space::{Pin, SpaceClass};
+pub use store::{DATA_FILE, DecodePage, Fill, PageStore, Presence, PrivatePages, StoreOptions};
+pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

@@ -1,0 +1,218 @@
+//! One shard of the cache: a map into slots, and a CLOCK hand over them. Nothing here does I/O, decodes or takes a lock.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hasher};
+use std::sync::Arc;
+
+use terrapin_base::PageId;
+
+use super::{Held, Kind};
+
+/// What an entry is found by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Key {
+    pub(crate) page: PageId,
+    pub(crate) kind: Kind,
+    /// Number of the block or filter partition in its page; else 0.
+    pub(crate) number: u32,
+}
+
+impl Key {
+    /// Both words, mixed so that every bit of the result depends on all of them.
+    #[inline]
+    pub(crate) fn hash(&self) -> u64 {
+        let place = u64::from(self.number) << 2 | self.kind as u64;
+        let mixed = (self.page.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        mixed ^ (mixed >> 32)
+    }
+}
+
+impl std::hash::Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        state.write_u64(Key::hash(self));
+    }
+}
+
+/// A hasher for ids and for keys that are hashed already: one multiplication, the same in every run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct IdHash;
+
+/// The state of [`IdHash`].
+pub(crate) struct IdHasher(u64);
+
+impl BuildHasher for IdHash {
+    type Hasher = IdHasher;
+    fn build_hasher(&self) -> IdHasher {
+        IdHasher(0)
+    }
+}
+
+impl Hasher for IdHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let mixed = (self.0.rotate_left(23) ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
+struct Slot {
+    key: Key,
+    value: Held,
+    bytes: u32,
+    /// Hands that must pass before it goes.
+    lives: u8,
+}
+
+/// What a visit of the hand came to.
+pub(crate) enum Turn {
+    /// This entry left.
+    Evicted(Entry),
+    /// Counters went down, nothing left yet.
+    Nothing,
+    /// There is no entry.
+    Empty,
+}
+
+/// An entry that left the cache.
+pub(crate) struct Entry {
+    pub(crate) kind: Kind,
+    pub(crate) bytes: u32,
+    /// Dropped by whoever took it, outside of the lock.
+    pub(crate) _value: Held,
+}
+
+/// Entries whose keys fall into one shard.
+#[derive(Default)]
+pub(crate) struct Shard {
+    map: HashMap<Key, u32, IdHash>,
+    slots: Vec<Option<Slot>>,
+    vacant: Vec<u32>,
+    hand: usize,
+    pub(crate) hits: [u64; Kind::COUNT],
+    pub(crate) misses: [u64; Kind::COUNT],
+    pub(crate) bytes: u64,
+}
+
+impl Shard {
+    /// Entries.
+    pub(crate) fn len(&self) -> usize {
+        self.map.len()
+    }
+
+    /// Finds an entry and gives it at least that many lives; counts the lookup. O(1).
+    #[inline]
+    pub(crate) fn get(&mut self, key: Key, lives: u8) -> Option<Held> {
+        let found = self.get_if_there(key, lives);
+        if found.is_none() {
+            self.misses[key.kind as usize] += 1;
+        }
+        found
+    }
+
+    /// As [`Shard::get`], without counting what is not there.
+    #[inline]
+    pub(crate) fn get_if_there(&mut self, key: Key, lives: u8) -> Option<Held> {
+        let slot = self.map.get(&key).and_then(|&at| self.slots[at as usize].as_mut())?;
+        slot.lives = slot.lives.max(lives);
+        self.hits[key.kind as usize] += 1;
+        Some(slot.value.clone())
+    }
+
+    /// Finds an entry, and nothing else.
+    pub(crate) fn peek(&self, key: Key) -> Option<Held> {
+        let slot = self.map.get(&key).and_then(|&at| self.slots[at as usize].as_ref())?;
+        Some(slot.value.clone())
+    }
+
+    /// Adds an entry; returns the value that was there before instead, if one was.
+    pub(crate) fn insert(&mut self, key: Key, value: &Held, bytes: u32, lives: u8) -> Option<Held> {
+        if let Some(slot) = self.map.get(&key).and_then(|&at| self.slots[at as usize].as_ref()) {
+            return Some(slot.value.clone());
+        }
+        let at = match self.vacant.pop() {
+            Some(at) => at,
+            None => {
+                // A shard of 2^32 entries would hold at least 2^38 bytes.
+                let at = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
+                self.slots.push(None);
+                at
+            }
+        };
+        self.slots[at as usize] = Some(Slot { key, value: Arc::clone(value), bytes, lives });
+        self.map.insert(key, at);
+        self.bytes += u64::from(bytes);
+        None
+    }
+
+    fn take(&mut self, at: usize) -> Option<Entry> {
+        let slot = self.slots[at].take()?;
+        self.map.remove(&slot.key);
+        self.vacant.push(at as u32);
+        self.bytes -= u64::from(slot.bytes);
+        Some(Entry { kind: slot.key.kind, bytes: slot.bytes, _value: slot.value })
+    }
+
+    /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each entry that it passes; the
+    /// first without one leaves.
+    pub(crate) fn turn(&mut self, steps: usize, lives: u8) -> Turn {
+        if self.map.is_empty() {
+            return Turn::Empty;
+        }
+        for _ in 0..steps.min(self.slots.len()) {
+            let at = self.hand;
+            self.hand = if at + 1 >= self.slots.len() { 0 } else { at + 1 };
+            let Some(slot) = &mut self.slots[at] else { continue };
+            if slot.lives > 0 {
+                slot.lives = slot.lives.saturating_sub(lives);
+            } else if let Some(entry) = self.take(at) {
+                return Turn::Evicted(entry);
+            }
+        }
+        Turn::Nothing
+    }
+
+    /// Takes the entries of pages for which `dead` holds, looking at the slots from `from` on, at most `steps` of them;
+    /// returns where to go on.
+    pub(crate) fn purge(
+        &mut self,
+        from: usize,
+        steps: usize,
+        dead: &dyn Fn(PageId) -> bool,
+        out: &mut Vec<Entry>,
+    ) -> Option<usize> {
+        let end = self.slots.len().min(from.saturating_add(steps));
+        for at in from..end {
+            if self.slots[at].as_ref().is_some_and(|slot| dead(slot.key.page)) {
+                out.extend(self.take(at));
+            }
+        }
+        (end < self.slots.len()).then_some(end)
+    }
+
+    /// Gives memory of an emptied shard back.
+    pub(crate) fn compact(&mut self) {
+        if self.slots.len() > 64 && self.map.len() < self.slots.len() / 4 {
+            let kept: Vec<Slot> = self.slots.drain(..).flatten().collect();
+            *self = Shard {
+                slots: Vec::with_capacity(kept.len()),
+                hits: self.hits,
+                misses: self.misses,
+                bytes: self.bytes,
+                ..Shard::default()
+            };
+            for slot in kept {
+                self.map.insert(slot.key, self.slots.len() as u32);
+                self.slots.push(Some(slot));
+            }
+        }
+    }
+}

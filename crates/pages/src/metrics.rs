@@ -1,0 +1,152 @@
+//! What the page store did since it was opened, in plain numbers.
+
+use terrapin_base::sync::{AtomicU64, Ordering};
+
+/// Lookups in the cache, by what was looked up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CacheCounts {
+    /// Data blocks.
+    pub blocks: u64,
+    /// Group indexes.
+    pub indexes: u64,
+    /// Filter partitions.
+    pub filters: u64,
+    /// Decoded nodes and other objects.
+    pub objects: u64,
+}
+
+/// Device reads (calls) and bytes, by who asked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DeviceReads {
+    /// Reads of blocks for gets.
+    pub get_reads: u64,
+    /// Bytes of those.
+    pub get_bytes: u64,
+    /// Reads of blocks for scans.
+    pub scan_reads: u64,
+    /// Bytes of those.
+    pub scan_bytes: u64,
+    /// Reads of blocks for merges.
+    pub merge_reads: u64,
+    /// Bytes of those.
+    pub merge_bytes: u64,
+    /// Reads of nodes, catalog pages, indexes, filters and superblocks.
+    pub meta_reads: u64,
+    /// Bytes of those.
+    pub meta_bytes: u64,
+    /// Reads of whole groups, to verify them.
+    pub verify_reads: u64,
+    /// Bytes of those.
+    pub verify_bytes: u64,
+}
+
+/// Bytes written to the data file, by what they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WrittenBytes {
+    /// Page groups written as leaves.
+    pub leaves: u64,
+    /// Page groups written as buffer segments.
+    pub segments: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// Catalog pages.
+    pub catalog: u64,
+    /// Superblocks.
+    pub superblocks: u64,
+}
+
+impl WrittenBytes {
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.leaves + self.segments + self.nodes + self.catalog + self.superblocks
+    }
+}
+
+/// Figures of a page store since it was opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StoreMetrics {
+    /// Lookups that found what they looked for.
+    pub hits: CacheCounts,
+    /// Lookups that did not.
+    pub misses: CacheCounts,
+    /// Entries that left the cache to make room.
+    pub evictions: u64,
+    /// Entries in the cache now.
+    pub cache_entries: u64,
+    /// Bytes that they are charged for.
+    pub cache_bytes: u64,
+    /// What was read.
+    pub read: DeviceReads,
+    /// What was written.
+    pub written: WrittenBytes,
+    /// Bytes given back to the file system.
+    pub reclaimed_bytes: u64,
+}
+
+/// Why blocks are read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReadFor {
+    Get,
+    Scan,
+    Merge,
+    Meta,
+    Verify,
+}
+
+/// What is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WriteOf {
+    Leaf,
+    Segment,
+    Node,
+    Catalog,
+    Superblock,
+}
+
+/// The device's counters. Relaxed: each is added to beside an I/O that costs microseconds.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    reads: [(AtomicU64, AtomicU64); 5],
+    written: [AtomicU64; 5],
+    reclaimed: AtomicU64,
+}
+
+impl Counters {
+    pub(crate) fn read(&self, purpose: ReadFor, calls: u64, bytes: u64) {
+        let (reads, read_bytes) = &self.reads[purpose as usize];
+        reads.fetch_add(calls, Ordering::Relaxed);
+        read_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn written(&self, what: WriteOf, bytes: u64) {
+        self.written[what as usize].fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn reclaimed(&self, bytes: u64) {
+        self.reclaimed.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Copies the counters into `metrics`.
+    pub(crate) fn fill(&self, metrics: &mut StoreMetrics) {
+        let read = |purpose: ReadFor| {
+            let (calls, bytes) = &self.reads[purpose as usize];
+            (calls.load(Ordering::Relaxed), bytes.load(Ordering::Relaxed))
+        };
+        let out = &mut metrics.read;
+        (out.get_reads, out.get_bytes) = read(ReadFor::Get);
+        (out.scan_reads, out.scan_bytes) = read(ReadFor::Scan);
+        (out.merge_reads, out.merge_bytes) = read(ReadFor::Merge);
+        (out.meta_reads, out.meta_bytes) = read(ReadFor::Meta);
+        (out.verify_reads, out.verify_bytes) = read(ReadFor::Verify);
+        let written = |what: WriteOf| self.written[what as usize].load(Ordering::Relaxed);
+        metrics.written = WrittenBytes {
+            leaves: written(WriteOf::Leaf),
+            segments: written(WriteOf::Segment),
+            nodes: written(WriteOf::Node),
+            catalog: written(WriteOf::Catalog),
+            superblocks: written(WriteOf::Superblock),
+        };
+        metrics.reclaimed_bytes = self.reclaimed.load(Ordering::Relaxed);
+    }
+}

@@ -1,0 +1,120 @@
+//! How pages are named. A page is a node or a catalog page: whole, checksummed, read at once; its reference says where it
+//! lies. What a tree walk reports and what a merge changed are lists of such names.
+
+pub(crate) mod format;
+
+use terrapin_base::{EXTENT_ALIGNMENT, PageId};
+
+use crate::group::GroupRef;
+
+/// A range of bytes in the data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Extent {
+    /// First byte.
+    pub offset: u64,
+    /// Length in bytes.
+    pub bytes: u64,
+}
+
+impl Extent {
+    /// The first byte behind it. Extents lie inside files, so this does not overflow.
+    #[must_use]
+    pub fn end(self) -> u64 {
+        self.offset + self.bytes
+    }
+}
+
+/// What a page holds; part of its checksum, so that a node is never read as a catalog page.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[non_exhaustive]
+pub enum PageKind {
+    /// A node of a tree.
+    Node = 1,
+    /// The catalog's root.
+    CatalogRoot = 2,
+    /// A catalog leaf: some keyspaces.
+    CatalogLeaf = 3,
+}
+
+impl PageKind {
+    /// Its name in errors.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            PageKind::Node => "node",
+            PageKind::CatalogRoot => "catalog root",
+            PageKind::CatalogLeaf => "catalog leaf",
+        }
+    }
+}
+
+/// Where a checksummed page (a node, a catalog page) lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRef {
+    /// Its name, unique for ever.
+    pub id: PageId,
+    /// Its first byte in the data file.
+    pub offset: u64,
+    /// Its length on disk, header and padding included: a multiple of the store's unit.
+    pub bytes: u32,
+}
+
+/// A page that a tree refers to, or that a merge wrote: node, catalog page or page group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageUse {
+    /// The page's name.
+    pub id: PageId,
+    /// Its first byte in the data file: a multiple of [`EXTENT_ALIGNMENT`].
+    pub offset: u64,
+    /// Bytes used; the space behind them up to the next multiple of [`EXTENT_ALIGNMENT`] belongs to the page too.
+    pub bytes: u64,
+}
+
+impl PageUse {
+    /// The space that it occupies; none if that makes no sense (hostile numbers).
+    #[must_use]
+    pub fn extent(&self) -> Option<Extent> {
+        let bytes = self.bytes.checked_next_multiple_of(EXTENT_ALIGNMENT)?;
+        self.offset.checked_add(bytes)?;
+        (bytes > 0 && self.offset.is_multiple_of(EXTENT_ALIGNMENT)).then_some(Extent { offset: self.offset, bytes })
+    }
+}
+
+impl From<&PageRef> for PageUse {
+    fn from(page: &PageRef) -> Self {
+        PageUse { id: page.id, offset: page.offset, bytes: u64::from(page.bytes) }
+    }
+}
+
+impl From<&GroupRef> for PageUse {
+    fn from(group: &GroupRef) -> Self {
+        PageUse { id: group.id, offset: group.offset, bytes: group.bytes }
+    }
+}
+
+/// What a merge did to pages. Lists of one checkpoint's merges are put together with [`Changes::merge`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Changes {
+    /// Pages written; each starts with one reference.
+    pub added: Vec<PageUse>,
+    /// Pages that gained a reference, once for each.
+    pub retained: Vec<PageId>,
+    /// Pages that lost a reference, once for each; may name pages in `added`.
+    pub released: Vec<PageId>,
+}
+
+impl Changes {
+    /// Takes over another merge's changes.
+    pub fn merge(&mut self, mut other: Changes) {
+        self.added.append(&mut other.added);
+        self.retained.append(&mut other.retained);
+        self.released.append(&mut other.released);
+    }
+
+    /// Whether nothing changed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.added.is_empty() && self.retained.is_empty() && self.released.is_empty()
+    }
+}

@@ -1,0 +1,256 @@
+//! Which page lives, and why: references from trees, generations that born and retired it, pins that keep it.
+//!
+//! A page's life: *fresh* (written, in no durable tree) → *live* (its generation is in both superblock slots; counted
+//! references) → *retired* (no reference is left, but a pin on a generation in [born, died) may still read it) → free.
+//! Everything is derived from walking the trees at open (D4) and from the changes that merges report; nothing is logged.
+//! A page's extent is what was recorded when it was written, never what a caller says later.
+
+use std::collections::{BTreeMap, HashMap};
+
+use terrapin_base::{EXTENT_ALIGNMENT, Error, Generation, Incarnation, PageId, Result};
+
+use crate::cache::IdHash;
+use crate::page::{Changes, Extent, PageUse};
+use crate::superblock::PAGES_START;
+
+type Map<V> = HashMap<PageId, V, IdHash>;
+
+#[derive(Clone, Copy, Debug)]
+struct Page {
+    extent: Extent,
+    references: u32,
+    born: Generation,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Retired {
+    id: PageId,
+    extent: Extent,
+    born: Generation,
+    died: Generation,
+}
+
+/// A page whose space is free again.
+pub(crate) type Freed = (PageId, Extent);
+
+/// Every page that occupies space. Bytes count whole extents.
+#[derive(Debug, Default)]
+pub(crate) struct Pages {
+    fresh: Map<Extent>,
+    live: Map<Page>,
+    retired: Vec<Retired>,
+    pins: BTreeMap<Generation, u64>,
+    /// The newest generation in both slots.
+    committed: Generation,
+    /// A pin went since the last sweep.
+    loosened: bool,
+    fresh_bytes: u64,
+    live_bytes: u64,
+    retired_bytes: u64,
+    newest_incarnation: Option<Incarnation>,
+}
+
+impl Pages {
+    /// Bytes of pages that trees refer to, or will: fresh ones (those of side roots among them) count.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.live_bytes + self.fresh_bytes
+    }
+
+    /// Bytes of pages that only pins keep.
+    pub(crate) fn retired_bytes(&self) -> u64 {
+        self.retired_bytes
+    }
+
+    /// The newest life that wrote a page, as far as the walk at open has seen.
+    pub(crate) fn newest_incarnation(&self) -> Option<Incarnation> {
+        self.newest_incarnation
+    }
+
+    /// Whether a sweep may free something.
+    pub(crate) fn loosened(&self) -> bool {
+        self.loosened && !self.retired.is_empty()
+    }
+
+    /// A page was written.
+    pub(crate) fn add_fresh(&mut self, id: PageId, extent: Extent) {
+        self.fresh_bytes += extent.bytes;
+        let before = self.fresh.insert(id, extent);
+        debug_assert!(before.is_none(), "page id {id} given twice");
+    }
+
+    /// Applies a checkpoint's changes. A change that names a page that is not there is a bug; it is reported and nothing
+    /// is freed for it, since a leak heals at the next open and a page freed too early does not.
+    pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) {
+        debug_assert!(generation > self.committed, "generation {generation} after {}", self.committed);
+        for page in &changes.added {
+            let Some(extent) = self.fresh.remove(&page.id) else {
+                missing("added", page.id);
+                continue;
+            };
+            self.fresh_bytes -= extent.bytes;
+            self.live_bytes += extent.bytes;
+            self.live.insert(page.id, Page { extent, references: 1, born: generation });
+        }
+        for &id in &changes.retained {
+            match self.live.get_mut(&id).and_then(|page| Some((page.references.checked_add(1)?, page))) {
+                Some((references, page)) => page.references = references,
+                None => missing("retained", id),
+            }
+        }
+        for id in &changes.released {
+            let Some(page) = self.live.get_mut(id) else {
+                missing("released", *id);
+                continue;
+            };
+            page.references -= 1;
+            if page.references == 0 {
+                let Page { extent, born, .. } = *page;
+                self.live.remove(id);
+                self.live_bytes -= extent.bytes;
+                self.retired_bytes += extent.bytes;
+                self.retired.push(Retired { id: *id, extent, born, died: generation });
+                self.loosened = true;
+            }
+        }
+        self.committed = generation;
+    }
+
+    /// Forgets fresh pages that no tree will have; their space is free at once.
+    pub(crate) fn abandon(&mut self, added: &[PageUse]) -> Vec<Freed> {
+        let mut freed = Vec::with_capacity(added.len());
+        for page in added {
+            match self.fresh.remove(&page.id) {
+                Some(extent) => {
+                    self.fresh_bytes -= extent.bytes;
+                    freed.push((page.id, extent));
+                }
+                None => missing("abandoned", page.id),
+            }
+        }
+        freed
+    }
+
+    /// Keeps pages of that generation until [`Pages::unpin`], counted.
+    pub(crate) fn pin(&mut self, generation: Generation) {
+        debug_assert!(
+            generation >= self.committed || self.pins.contains_key(&generation),
+            "generation {generation} pinned after {} was committed",
+            self.committed
+        );
+        *self.pins.entry(generation).or_default() += 1;
+    }
+
+    /// Drops one pin; whether it was the generation's last.
+    pub(crate) fn unpin(&mut self, generation: Generation) -> bool {
+        let Some(count) = self.pins.get_mut(&generation) else { return false };
+        *count -= 1;
+        let last = *count == 0;
+        if last {
+            self.pins.remove(&generation);
+            self.loosened = true;
+        }
+        last
+    }
+
+    /// Frees retired pages that no pin keeps. Does nothing unless something may have changed; else O(retired · log pins).
+    pub(crate) fn sweep(&mut self) -> Vec<Freed> {
+        let mut freed = Vec::new();
+        if std::mem::take(&mut self.loosened) {
+            let (pins, bytes) = (&self.pins, &mut self.retired_bytes);
+            self.retired.retain(|page| {
+                let kept = page.born < page.died && pins.range(page.born..page.died).next().is_some();
+                if !kept {
+                    *bytes -= page.extent.bytes;
+                    freed.push((page.id, page.extent));
+                }
+                kept
+            });
+        }
+        freed
+    }
+
+    /// Learns every page from a walk over all trees (D4), and returns the extents, ascending and disjoint. The same id seen
+    /// again is another reference. Pages must lie wholly in the file.
+    pub(crate) fn rebuild(
+        &mut self,
+        uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        generation: Generation,
+        file_bytes: u64,
+    ) -> Result<Vec<Extent>> {
+        let mut live: Map<Page> = Map::default();
+        let mut live_bytes = 0;
+        let mut newest_incarnation = None;
+        for page in uses {
+            let page = page?;
+            let extent = page.extent().filter(|e| e.offset >= PAGES_START && e.offset + page.bytes <= file_bytes);
+            let extent = extent.ok_or_else(|| {
+                place(Error::corrupt("a tree refers to a page outside of the file"), page).with("file bytes", file_bytes)
+            })?;
+            newest_incarnation = newest_incarnation.max(Some(page.id.incarnation()));
+            let known = live.entry(page.id).or_insert(Page { extent, references: 0, born: generation });
+            if known.extent != extent {
+                return Err(place(Error::corrupt("two references to a page differ"), page)
+                    .with("other offset", known.extent.offset)
+                    .with("other extent's bytes", known.extent.bytes));
+            }
+            known.references = known
+                .references
+                .checked_add(1)
+                .ok_or_else(|| place(Error::corrupt("a page with too many references"), page))?;
+            if known.references == 1 {
+                live_bytes += extent.bytes;
+            }
+        }
+        let mut places: Vec<(Extent, PageId)> = live.iter().map(|(&id, page)| (page.extent, id)).collect();
+        places.sort_unstable();
+        for pair in places.windows(2) {
+            let [(a, a_id), (b, b_id)] = [pair[0], pair[1]];
+            if a.end() > b.offset {
+                return Err(Error::corrupt("two pages overlap")
+                    .with("page", a_id)
+                    .with("offset", a.offset)
+                    .with("bytes", a.bytes)
+                    .with("other page", b_id)
+                    .with("other offset", b.offset)
+                    .with("other bytes", b.bytes));
+            }
+        }
+        debug_assert!(places.iter().all(|(e, _)| e.offset.is_multiple_of(EXTENT_ALIGNMENT)));
+        *self = Pages {
+            live,
+            live_bytes,
+            committed: generation,
+            newest_incarnation,
+            ..Pages::default()
+        };
+        Ok(places.into_iter().map(|(extent, _)| extent).collect())
+    }
+
+    /// Takes over the pins of what this replaces.
+    pub(crate) fn adopt_pins(&mut self, before: &mut Pages) {
+        self.pins = std::mem::take(&mut before.pins);
+    }
+
+    /// Every occupied extent, with its page; for assertions and tests.
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn occupied(&self) -> impl Iterator<Item = (PageId, Extent)> + '_ {
+        let fresh = self.fresh.iter().map(|(&id, &extent)| (id, extent));
+        let live = self.live.iter().map(|(&id, page)| (id, page.extent));
+        fresh.chain(live).chain(self.retired.iter().map(|page| (page.id, page.extent)))
+    }
+
+    /// References to a live page.
+    #[cfg(test)]
+    pub(crate) fn references(&self, id: PageId) -> u32 {
+        self.live.get(&id).map_or(0, |page| page.references)
+    }
+}
+
+fn place(error: Error, page: PageUse) -> Error {
+    error.with("page", page.id).with("offset", page.offset).with("bytes", page.bytes)
+}
+
+fn missing(change: &'static str, id: PageId) {
+    debug_assert!(false, "{change} page {id} is not there");
+    tracing::error!(page = id.0, change, "a merge reported a page that is not there; its space is kept until reopen");
+}

@@ -1,0 +1,462 @@
+//! The data file's space: which bytes are free, which of those the file system already holds for us, and how the file grows
+//! and shrinks. Bytes are handed out only from here and come back only through [`Pages`], so no write can touch a page
+//! that somebody may still read (D1, D5).
+//!
+//! Space is allocated in the file system before it is written, so a full disk shows at allocation (D10). A reserve is kept
+//! allocated and out of reach of [`SpaceClass::Normal`], in as few runs as can be, so that deletes get through on a full disk.
+//!
+//! Locks: `resizing` (held over calls that change the file's allocation at its end) before `state` (short, no I/O).
+
+mod live;
+mod reclaim;
+mod runs;
+
+use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, PageId, Result, Signal};
+use terrapin_disk::File;
+
+pub(crate) use live::{Freed, Pages};
+use runs::Runs;
+
+use crate::page::{Changes, Extent, PageUse};
+use crate::superblock::PAGES_START;
+
+/// The file grows by an eighth of itself, within these bounds.
+const GROWTH_BYTES_MIN: u64 = 1 << 20;
+const GROWTH_BYTES_MAX: u64 = 64 << 20;
+const GROWTH_SHARE: u64 = 8;
+/// Free space kept for reuse is at least this share (1/n) of live bytes.
+const SLACK_SHARE: u64 = 16;
+
+/// How much a file of that length grows at once.
+fn growth_bytes(file_bytes: u64) -> u64 {
+    (file_bytes / GROWTH_SHARE).clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX).next_multiple_of(EXTENT_ALIGNMENT)
+}
+
+/// Which space an allocation may use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SpaceClass {
+    /// Everything but the reserve.
+    Normal,
+    /// The reserve too, when nothing else is left (D10).
+    Reserve,
+}
+
+/// Free space, in sets that overlap as their names say.
+#[derive(Debug, Default)]
+struct Free {
+    /// Everything free but the reserve.
+    all: Runs,
+    /// What of `all` is known to be allocated in the file system: writing there cannot run out of space.
+    ready: Runs,
+    /// What of `all` may be allocated there: worth punching. Contains `ready`.
+    occupying: Runs,
+    /// Allocated, and set aside for [`SpaceClass::Reserve`]; not in `all`.
+    reserve: Runs,
+    /// The file's length.
+    end: u64,
+}
+
+impl Free {
+    fn add(&mut self, extent: Extent, ready: bool, occupying: bool) {
+        debug_assert!(!self.all.overlaps(extent) && !self.reserve.overlaps(extent), "{extent:?} is free already");
+        debug_assert!(extent.offset >= PAGES_START && extent.end() <= self.end);
+        self.all.insert(extent);
+        if ready {
+            self.ready.insert(extent);
+        }
+        if occupying {
+            self.occupying.insert(extent);
+        }
+    }
+
+    fn take(&mut self, extent: Extent) {
+        debug_assert_eq!(self.all.gaps(extent), [], "{extent:?} is not free");
+        self.all.remove(extent);
+        self.ready.remove(extent);
+        self.occupying.remove(extent);
+    }
+
+    /// Moves ready space into the reserve, in the fewest runs, low ones first.
+    fn refill_reserve(&mut self, target: u64) {
+        while self.reserve.total() < target {
+            let missing = (target - self.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
+            let Some(extent) = self.ready.fit(missing, None).or_else(|| self.ready.largest()) else { return };
+            self.take(extent);
+            self.reserve.insert(extent);
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct State {
+    free: Free,
+    pages: Pages,
+    reserve_target: u64,
+    /// Space is being given back until the slack is reached (hysteresis).
+    reclaiming: bool,
+    /// Pages whose space was freed and that the cache was not told of yet.
+    gone: Vec<PageId>,
+}
+
+impl State {
+    fn release(&mut self, freed: &[Freed]) {
+        for &(id, extent) in freed {
+            self.free.add(extent, true, true);
+            self.gone.push(id);
+        }
+        if !freed.is_empty() {
+            self.free.refill_reserve(self.reserve_target);
+        }
+    }
+
+    /// Frees what no pin keeps any more.
+    fn sweep(&mut self) {
+        if self.pages.loosened() {
+            let freed = self.pages.sweep();
+            self.release(&freed);
+        }
+    }
+
+    /// Free space that is kept.
+    fn slack(&self) -> u64 {
+        self.reserve_target.max(self.pages.live_bytes() / SLACK_SHARE)
+    }
+
+    /// Free space that may occupy the disk beyond the slack.
+    fn excess(&self) -> u64 {
+        let excess = (self.free.occupying.total() + self.free.reserve.total()).saturating_sub(self.slack());
+        excess - excess % EXTENT_ALIGNMENT
+    }
+}
+
+/// Space of one data file.
+pub(crate) struct Space {
+    file: Arc<dyn File>,
+    state: Mutex<State>,
+    /// Held by whoever changes the file's length, or decides by it.
+    resizing: Mutex<()>,
+    /// The file's length, for bounds checks of reads without a lock.
+    file_bytes: AtomicU64,
+    /// Told when space may be given back.
+    signal: Arc<Signal>,
+}
+
+impl Space {
+    /// Space of a file of which nothing is free yet: [`Space::rebuild`] finds out.
+    pub(crate) fn new(file: Arc<dyn File>, file_bytes: u64, reserve_bytes: u64) -> Arc<Self> {
+        let file_bytes = file_bytes.next_multiple_of(EXTENT_ALIGNMENT);
+        let reserve_target = reserve_bytes.checked_next_multiple_of(EXTENT_ALIGNMENT).unwrap_or(reserve_bytes);
+        let state = State { reserve_target, free: Free { end: file_bytes, ..Free::default() }, ..State::default() };
+        Arc::new(Space {
+            file,
+            state: Mutex::new(state),
+            resizing: Mutex::default(),
+            file_bytes: AtomicU64::new(file_bytes),
+            signal: Signal::new(),
+        })
+    }
+
+    /// The file's length.
+    #[inline]
+    pub(crate) fn file_bytes(&self) -> u64 {
+        self.file_bytes.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn live_bytes(&self) -> u64 {
+        self.state.lock().pages.live_bytes()
+    }
+
+    pub(crate) fn retired_bytes(&self) -> u64 {
+        self.state.lock().pages.retired_bytes()
+    }
+
+    /// Free space in the file, allocated or not, reserve included.
+    pub(crate) fn free_bytes(&self) -> u64 {
+        let state = self.state.lock();
+        state.free.all.total() + state.free.reserve.total()
+    }
+
+    pub(crate) fn reserve_held_bytes(&self) -> u64 {
+        self.state.lock().free.reserve.total()
+    }
+
+    pub(crate) fn is_short(&self) -> bool {
+        let state = self.state.lock();
+        state.free.reserve.total() < state.reserve_target
+    }
+
+    pub(crate) fn signal(&self) -> &Arc<Signal> {
+        &self.signal
+    }
+
+    pub(crate) fn newest_incarnation(&self) -> Option<terrapin_base::Incarnation> {
+        self.state.lock().pages.newest_incarnation()
+    }
+
+    /// Hands out space that is allocated in the file system. On failure everything is as before.
+    pub(crate) fn allocate(&self, bytes: u64, class: SpaceClass) -> Result<Extent> {
+        let wanted = bytes.checked_next_multiple_of(EXTENT_ALIGNMENT).filter(|&w| w > 0);
+        let wanted = wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
+        let mut holes = true;
+        loop {
+            if let Some((extent, gaps)) = self.take(wanted, class, holes) {
+                match self.fill(extent, &gaps) {
+                    Ok(()) => return Ok(extent),
+                    Err(error) if error.kind() == ErrorKind::NoSpace => holes = false,
+                    Err(error) => return Err(error),
+                }
+                continue;
+            }
+            match self.grow(wanted, class) {
+                Ok(()) => {}
+                Err(error) if error.kind() == ErrorKind::NoSpace => return self.last_resort(wanted, class),
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Takes free space, if there is a run of that size, and says which parts of it are not allocated yet. What touches the
+    /// end of the file is taken last, so that the file can become shorter; without `holes`, only ready space is taken.
+    fn take(&self, wanted: u64, class: SpaceClass, holes: bool) -> Option<(Extent, Vec<Extent>)> {
+        let mut state = self.state.lock();
+        state.sweep();
+        let target = state.reserve_target;
+        let free = &mut state.free;
+        free.refill_reserve(target);
+        if class == SpaceClass::Normal && free.reserve.total() < target {
+            return None; // `grow` brings the reserve up first
+        }
+        let tail = Some(free.end);
+        let hole = || if holes { free.all.fit(wanted, tail) } else { None };
+        let tail_hole = || if holes { free.all.fit(wanted, None) } else { None };
+        let found = free
+            .ready
+            .fit(wanted, tail)
+            .or_else(hole)
+            .or_else(|| free.ready.fit(wanted, None))
+            .or_else(tail_hole)?;
+        let gaps = free.ready.gaps(found);
+        free.take(found);
+        Some((found, gaps))
+    }
+
+    /// Allocates the parts of a taken extent that need it; gives the whole extent back on failure.
+    fn fill(&self, extent: Extent, gaps: &[Extent]) -> Result<()> {
+        for (i, gap) in gaps.iter().enumerate() {
+            if let Err(error) = self.file.allocate(gap.offset, gap.bytes) {
+                let mut state = self.state.lock();
+                state.free.add(extent, true, true);
+                for gap in &gaps[i..] {
+                    state.free.ready.remove(*gap); // the failed one may be allocated in part
+                }
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve misses; more if that is
+    /// less than a step.
+    fn grow(&self, wanted: u64, class: SpaceClass) -> Result<()> {
+        let _resizing = self.resizing.lock();
+        let (end, needed) = {
+            let state = self.state.lock();
+            let free = &state.free;
+            let missing = match class {
+                SpaceClass::Normal => state.reserve_target.saturating_sub(free.reserve.total()),
+                SpaceClass::Reserve => 0,
+            };
+            let missing = missing.saturating_sub(free.ready.total().min(missing)).next_multiple_of(EXTENT_ALIGNMENT);
+            if missing == 0 && free.ready.fit(wanted, None).is_some() {
+                return Ok(()); // somebody else grew it meanwhile
+            }
+            let tail = free.ready.ending_at(free.end).map_or(0, |run| run.bytes);
+            (free.end, missing + wanted.saturating_sub(tail.min(wanted)))
+        };
+        let needed = needed.max(EXTENT_ALIGNMENT);
+        let step = growth_bytes(end);
+        let grown = match self.file.allocate(end, needed.max(step)) {
+            Ok(()) => needed.max(step),
+            Err(error) if error.kind() == ErrorKind::NoSpace && step > needed => {
+                self.file.allocate(end, needed)?;
+                needed
+            }
+            Err(error) => return Err(error),
+        };
+        let mut state = self.state.lock();
+        state.free.end = end + grown;
+        self.file_bytes.store(end + grown, Ordering::Release);
+        state.free.add(Extent { offset: end, bytes: grown }, true, true);
+        let target = state.reserve_target;
+        state.free.refill_reserve(target);
+        Ok(())
+    }
+
+    /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve.
+    fn last_resort(&self, wanted: u64, class: SpaceClass) -> Result<Extent> {
+        if let Some((extent, _)) = self.take(wanted, class, false) {
+            return Ok(extent);
+        }
+        let mut state = self.state.lock();
+        if class == SpaceClass::Reserve
+            && let Some(extent) = state.free.reserve.fit(wanted, None)
+        {
+            state.free.reserve.remove(extent);
+            return Ok(extent);
+        }
+        Err(Error::new(ErrorKind::NoSpace, "the disk is full")
+            .with("file", self.file.describe())
+            .with("bytes wanted", wanted)
+            .with("bytes free in the file", state.free.all.total())
+            .with("bytes in reserve", state.free.reserve.total()))
+    }
+
+    /// Takes back space that was handed out and holds no page.
+    pub(crate) fn give_back(&self, extent: Extent) {
+        self.state.lock().free.add(extent, true, true);
+    }
+
+    /// Notes a page that was written into space handed out.
+    pub(crate) fn add_fresh(&self, id: PageId, extent: Extent) {
+        self.state.lock().pages.add_fresh(id, extent);
+    }
+
+    /// Applies a durable checkpoint's changes.
+    pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
+        let mut state = self.state.lock();
+        state.pages.commit(generation, changes);
+        state.sweep();
+        drop(state);
+        self.signal.notify();
+    }
+
+    /// Frees pages that no tree will have.
+    pub(crate) fn abandon(&self, added: &[PageUse]) {
+        let mut state = self.state.lock();
+        let freed = state.pages.abandon(added);
+        state.release(&freed);
+        drop(state);
+        self.signal.notify();
+    }
+
+    /// Pages freed since the last call.
+    pub(crate) fn take_gone(&self) -> Vec<PageId> {
+        std::mem::take(&mut self.state.lock().gone)
+    }
+
+    /// Keeps the pages of a generation.
+    pub(crate) fn pin(self: &Arc<Self>, generation: Generation) -> Pin {
+        self.state.lock().pages.pin(generation);
+        Pin(Arc::new(PinInner { space: self.clone(), generation }))
+    }
+
+    /// Derives all free space from a walk over the trees (D4). What the walk does not name is free; whether the file
+    /// system holds it for us is not known, so it is allocated before it is used again.
+    pub(crate) fn rebuild(
+        &self,
+        uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        generation: Generation,
+        writable: bool,
+    ) -> Result<()> {
+        let end = self.file_bytes();
+        let mut pages = Pages::default();
+        let occupied = pages.rebuild(uses, generation, end)?;
+        let allocated = self.file.allocated_bytes()?;
+        let mut state = self.state.lock();
+        pages.adopt_pins(&mut state.pages);
+        state.pages = pages;
+        // Holes may be there that nothing of ours knows: worth punching only if the file occupies more than it should.
+        let expected = PAGES_START + state.pages.live_bytes() + state.slack();
+        let occupying = allocated > expected;
+        state.free = Free { end, ..Free::default() };
+        let mut start = PAGES_START;
+        for extent in occupied.into_iter().chain([Extent { offset: end, bytes: 0 }]) {
+            if extent.offset > start {
+                state.free.add(Extent { offset: start, bytes: extent.offset - start }, false, occupying);
+            }
+            start = extent.end();
+        }
+        drop(state);
+        if writable { self.find_reserve() } else { Ok(()) }
+    }
+
+    /// Fills the reserve after an open: from free space of the file as far as it can be allocated, else by growing. A full disk
+    /// is no error here: writes will see it.
+    fn find_reserve(&self) -> Result<()> {
+        loop {
+            let (extent, gaps) = {
+                let mut state = self.state.lock();
+                let target = state.reserve_target;
+                let free = &mut state.free;
+                free.refill_reserve(target);
+                if free.reserve.total() >= target {
+                    return Ok(());
+                }
+                let missing = (target - free.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
+                // Ready space is all in the reserve by now: what is left are ranges of unknown state.
+                match free.all.fit(missing, None).or_else(|| free.all.largest()) {
+                    Some(extent) => {
+                        free.take(extent);
+                        (extent, [extent])
+                    }
+                    None => break,
+                }
+            };
+            match self.fill(extent, &gaps) {
+                Ok(()) => self.state.lock().free.reserve.insert(extent),
+                Err(error) if error.kind() == ErrorKind::NoSpace => break,
+                Err(error) => return Err(error),
+            }
+        }
+        match self.grow(0, SpaceClass::Normal) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                tracing::warn!(file = self.file.describe(), "the disk is full: no reserve for deletes");
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Panics when the extent of a write is not its own (D1).
+    #[cfg(any(test, debug_assertions))]
+    pub(crate) fn assert_unused(&self, extent: Extent) {
+        let state = self.state.lock();
+        assert!(!state.free.all.overlaps(extent) && !state.free.reserve.overlaps(extent), "{extent:?} is free");
+        for (id, other) in state.pages.occupied() {
+            assert!(extent.end() <= other.offset || other.end() <= extent.offset, "{extent:?} is page {id}'s: {other:?}");
+        }
+    }
+}
+
+struct PinInner {
+    space: Arc<Space>,
+    generation: Generation,
+}
+
+impl Drop for PinInner {
+    fn drop(&mut self) {
+        // Only a counter: readers drop pins. The pages go with the next sweep, which the signal asks for.
+        if self.space.state.lock().pages.unpin(self.generation) {
+            self.space.signal.notify();
+        }
+    }
+}
+
+/// Keeps every page that the trees of one generation reach; dropping the last clone lets them go.
+#[derive(Clone)]
+pub struct Pin(Arc<PinInner>);
+
+impl Pin {
+    /// The generation that it keeps.
+    #[must_use]
+    pub fn generation(&self) -> Generation {
+        self.0.generation
+    }
+}
+
+impl std::fmt::Debug for Pin {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pin({})", self.0.generation)
+    }
+}

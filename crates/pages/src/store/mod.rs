@@ -1,0 +1,292 @@
+//! The page store: one data file, its superblocks, its space, and the cache in front of it.
+//!
+//! Who may do what, when: pages are written by checkpoints only; they become durable with [`PageStore::sync`] and
+//! reachable with [`PageStore::write_superblock`]; what a checkpoint replaced is given up by [`PageStore::commit`], after
+//! both slots hold its generation (D2, D5). The order of these calls is the engine's; that no write lands on a page that
+//! somebody may read is this crate's.
+
+mod open;
+mod read;
+mod write;
+
+use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock};
+use terrapin_base::{Budget, Error, ErrorKind, Generation, Incarnation, PageId, Result, Signal};
+use terrapin_disk::File;
+
+use crate::cache::Cache;
+use crate::metrics::{Counters, StoreMetrics};
+use crate::page::{Changes, PageUse};
+use crate::space::{Pin, Space};
+use crate::superblock::Superblock;
+
+pub use open::Presence;
+pub use read::{DecodePage, Fill};
+
+/// Name of the data file.
+pub const DATA_FILE: &str = "data";
+/// Entries that one call of [`PageStore::shrink`] evicts at most.
+const SHRINK_ENTRIES: usize = 1024;
+
+/// How a page store is opened.
+#[derive(Clone, Debug)]
+pub struct StoreOptions {
+    /// What cached pages are charged to, and what limits them.
+    pub budget: Arc<Budget>,
+    /// Bytes of the file that stay allocated and free for [`crate::SpaceClass::Reserve`] (D10).
+    pub reserve_bytes: u64,
+}
+
+/// A data file with everything that reads and writes it. Reads may come from any thread; see the module's head for writes.
+pub struct PageStore {
+    file: Arc<dyn File>,
+    space: Arc<Space>,
+    cache: Cache,
+    counters: Counters,
+    unit: u32,
+    /// What direct writes must be multiples of: at least the unit.
+    write_alignment: u32,
+    read_only: bool,
+    /// This life, once it began: incarnation + 1; 0 before.
+    life: AtomicU32,
+    /// Pages named in this life.
+    next_page: AtomicU64,
+    /// Whether free space is known.
+    rebuilt: std::sync::atomic::AtomicBool,
+    /// Set by the first failed sync or superblock write; nothing durable is written afterwards.
+    poison: OnceLock<Error>,
+    roots: Mutex<Roots>,
+}
+
+/// What the superblock slots hold.
+struct Roots {
+    newest: Superblock,
+    /// A slot that does not hold `newest` though it is the only root that was walked: it is brought up to date before any
+    /// page that it reaches may be overwritten.
+    stale: Option<usize>,
+}
+
+impl PageStore {
+    /// Bytes that lengths and offsets of blocks are multiples of.
+    #[must_use]
+    pub fn unit(&self) -> u32 {
+        self.unit
+    }
+
+    /// The newest superblock that was read or written.
+    #[must_use]
+    pub fn superblock(&self) -> Superblock {
+        self.roots.lock().newest
+    }
+
+    /// Names pages of this life; call before the first write, with an incarnation that no page in the file has.
+    pub fn begin_life(&self, incarnation: Incarnation) {
+        self.life.store(incarnation.0.saturating_add(1), std::sync::atomic::Ordering::Release);
+    }
+
+    /// Applies a checkpoint's changes once both superblock slots hold `generation`: added pages become live, released ones
+    /// lose a reference; at none they are retired, and freed when no pin on a generation in [born, `generation`) is left.
+    /// Generations must go up. O(changes).
+    pub fn commit(&self, generation: Generation, changes: Changes) {
+        self.space.commit(generation, &changes);
+        self.cache.forget(self.space.take_gone());
+    }
+
+    /// Gives back the pages of a merge that failed or is not wanted: its added pages are free at once.
+    pub fn abandon(&self, changes: Changes) {
+        self.abandon_pages(&changes.added);
+    }
+
+    fn abandon_pages(&self, added: &[PageUse]) {
+        self.space.abandon(added);
+        self.cache.forget(self.space.take_gone());
+    }
+
+    /// Keeps every page of a generation readable: the newest committed one, or the one about to be, or one pinned already.
+    #[must_use]
+    pub fn pin(&self, generation: Generation) -> Pin {
+        self.space.pin(generation)
+    }
+
+    /// Ties pages of a side root, which no superblock will reach, to a guard: they are freed when it is dropped. What the side
+    /// root shares with its base is kept by the base's pin; `retained` and `released` mean nothing here.
+    #[must_use]
+    pub fn private(self: &Arc<Self>, changes: Changes) -> PrivatePages {
+        PrivatePages { store: self.clone(), added: changes.added }
+    }
+
+    /// Learns which space is free from a walk over the trees of `generation` (D4): `uses` names every page, once per reference,
+    /// catalog pages too. Call once after [`PageStore::open`], before anything is written. O(pages · log pages).
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::Corrupt`], naming the pages, when two overlap, one lies outside of the file, or two references to one
+    /// differ; any error of `uses`.
+    pub fn rebuild(
+        &self,
+        uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        generation: Generation,
+    ) -> Result<()> {
+        self.space.rebuild(uses, generation, !self.read_only).map_err(|e| self.place(e))?;
+        self.rebuilt.store(true, std::sync::atomic::Ordering::Release);
+        Ok(())
+    }
+
+    /// One bounded piece of housekeeping: frees what pins let go, gives free space beyond the slack (the larger of the
+    /// reserve and a sixteenth of the live bytes) back to the file system, takes entries of dead pages out of the cache. Whether there
+    /// is more to do at once.
+    pub fn reclaim_step(&self) -> Result<bool> {
+        if self.cache.purge_needed() {
+            self.cache.purge_step();
+        }
+        if self.read_only || !self.rebuilt.load(std::sync::atomic::Ordering::Acquire) || self.poison.get().is_some() {
+            return Ok(self.cache.purge_needed());
+        }
+        if self.space.reclaim_needed() {
+            self.refresh_stale_slot(None)?;
+            let done = self.space.reclaim_step().map_err(|e| self.place(e))?;
+            self.counters.reclaimed(done.bytes);
+            self.cache.forget(self.space.take_gone());
+            return Ok(done.more || self.cache.purge_needed());
+        }
+        Ok(self.cache.purge_needed())
+    }
+
+    /// Whether [`PageStore::reclaim_step`] would find something to do. Cheap; may be a [`terrapin_base::Condition`]'s test.
+    #[must_use]
+    pub fn reclaim_needed(&self) -> bool {
+        let may_write = !self.read_only && self.poison.get().is_none();
+        self.cache.purge_needed() || (may_write && self.space.reclaim_needed())
+    }
+
+    /// Told when [`PageStore::reclaim_needed`] may have become true.
+    #[must_use]
+    pub fn reclaim_signal(&self) -> &Arc<Signal> {
+        self.space.signal()
+    }
+
+    /// Makes the next [`PageStore::reclaim_step`]s go down to the slack. Without this they begin only when a whole growth step
+    /// lies above it, so that a busy store does not give back what it is about to use. For an idle store, a flush, a close.
+    pub fn begin_reclaim(&self) {
+        if !self.read_only {
+            self.space.begin_reclaim();
+            self.cache.forget(self.space.take_gone());
+        }
+    }
+
+    /// Evicts cached entries while the caches hold more than the budget leaves them, some thousand at most; whether there is
+    /// more to do. Inserts make room by themselves: this is for when the budget shrinks and nobody inserts.
+    pub fn shrink(&self) -> bool {
+        self.cache.shrink(SHRINK_ENTRIES)
+    }
+
+    /// Whether [`PageStore::shrink`] would find something to do.
+    #[must_use]
+    pub fn shrink_needed(&self) -> bool {
+        self.cache.over_budget()
+    }
+
+    /// Bytes on disk of pages that trees refer to, those of side roots and of merges under way included.
+    #[must_use]
+    pub fn live_bytes(&self) -> u64 {
+        self.space.live_bytes()
+    }
+
+    /// Bytes on disk of pages that only pins keep.
+    #[must_use]
+    pub fn retired_bytes(&self) -> u64 {
+        self.space.retired_bytes()
+    }
+
+    /// Free bytes in the file, allocated or holes, the reserve included.
+    #[must_use]
+    pub fn free_bytes(&self) -> u64 {
+        self.space.free_bytes()
+    }
+
+    /// Bytes that the reserve holds now: less than [`StoreOptions::reserve_bytes`] when space is short.
+    #[must_use]
+    pub fn reserve_held_bytes(&self) -> u64 {
+        self.space.reserve_held_bytes()
+    }
+
+    /// Whether the reserve is not full: [`crate::SpaceClass::Normal`] allocations will fail unless the disk got space again.
+    #[must_use]
+    pub fn space_is_short(&self) -> bool {
+        self.space.is_short()
+    }
+
+    /// The file's length.
+    #[must_use]
+    pub fn file_bytes(&self) -> u64 {
+        self.space.file_bytes()
+    }
+
+    /// Bytes that the file occupies on the disk, as the file system says.
+    pub fn allocated_bytes(&self) -> Result<u64> {
+        self.file.allocated_bytes()
+    }
+
+    /// What was done since the store was opened.
+    #[must_use]
+    pub fn metrics(&self) -> StoreMetrics {
+        let mut metrics = StoreMetrics::default();
+        self.cache.fill(&mut metrics);
+        self.counters.fill(&mut metrics);
+        metrics
+    }
+
+    /// Names the file in an error.
+    fn place(&self, error: Error) -> Error {
+        error.with("file", self.file.describe())
+    }
+
+    /// Names the file and a page in an error.
+    fn place_page(&self, error: Error, page: PageId) -> Error {
+        error.with("page", page).with("file", self.file.describe())
+    }
+
+    /// An error unless durable things may be written.
+    fn check_writable(&self) -> Result<()> {
+        if self.read_only {
+            return Err(Error::new(ErrorKind::ReadOnly, "the database is open for reading only"));
+        }
+        match self.poison.get() {
+            None => Ok(()),
+            Some(cause) => {
+                Err(Error::new(ErrorKind::Poisoned, "an earlier sync of the data file failed").with("cause", cause))
+            }
+        }
+    }
+}
+
+impl std::fmt::Debug for PageStore {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PageStore").field("file", &self.file.describe()).finish_non_exhaustive()
+    }
+}
+
+/// Pages of a side root; dropped, they are free.
+pub struct PrivatePages {
+    store: Arc<PageStore>,
+    added: Vec<PageUse>,
+}
+
+impl PrivatePages {
+    /// Bytes of the pages.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.added.iter().map(|page| page.bytes).sum()
+    }
+}
+
+impl Drop for PrivatePages {
+    fn drop(&mut self) {
+        self.store.abandon_pages(&self.added);
+    }
+}
+
+impl std::fmt::Debug for PrivatePages {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PrivatePages({} pages)", self.added.len())
+    }
+}

@@ -1,0 +1,184 @@
+//! How a data file comes to be and is opened. A database exists from the moment one superblock slot is valid; a file
+//! without one that holds nothing else is a creation that was interrupted, and may be taken over.
+
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
+use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, Incarnation, Result};
+use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
+
+use super::{DATA_FILE, PageStore, Roots, StoreOptions};
+use crate::cache::Cache;
+use crate::metrics::{Counters, ReadFor, WriteOf};
+use crate::space::Space;
+use crate::superblock::{self, FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Slot, Superblock};
+
+/// Smallest unit: the smallest logical block that devices have.
+const UNIT_BYTES_MIN: u32 = 512;
+
+/// Whether a directory holds a data file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Presence {
+    /// No: [`PageStore::create`] makes one.
+    Absent,
+    /// One whose creation was interrupted before it held anything: [`PageStore::create`] takes it over.
+    Unfinished,
+    /// Something: [`PageStore::open`] tells what.
+    Present,
+}
+
+impl PageStore {
+    /// Looks for a data file. Writes nothing and takes no lock.
+    pub fn presence(disk: &Arc<dyn Disk>) -> Result<Presence> {
+        if !disk.list()?.iter().any(|name| name == DATA_FILE) {
+            return Ok(Presence::Absent);
+        }
+        let file = disk.open(DATA_FILE, OpenOptions { direct: true, ..OpenOptions::default() })?;
+        Ok(if is_unfinished(&*file)? { Presence::Unfinished } else { Presence::Present })
+    }
+
+    /// Creates the data file: both superblock slots (generations 0 and 1, no catalog) written and synced, then the directory. The store that it
+    /// returns has no pages and may be written once [`PageStore::begin_life`] was called.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::AlreadyExists`] when there is a data file that is not [`Presence::Unfinished`].
+    pub fn create(disk: &Arc<dyn Disk>, options: StoreOptions, database_id: u64) -> Result<Arc<Self>> {
+        let mode = OpenOptions { create_new: true, write: true, direct: true };
+        let file = match disk.open(DATA_FILE, mode) {
+            Ok(file) => file,
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+                let file = disk.open(DATA_FILE, OpenOptions { create_new: false, ..mode })?;
+                if !is_unfinished(&*file)? {
+                    return Err(error);
+                }
+                file
+            }
+            Err(error) => return Err(error),
+        };
+        let unit = file.alignment().max(UNIT_BYTES_MIN);
+        let superblock = Superblock {
+            format_version: FORMAT_VERSION,
+            database_id,
+            generation: Generation(SLOTS as u64 - 1),
+            incarnation: Incarnation(0),
+            unit,
+            catalog: None,
+        };
+        let store = Self::with_file(file, PAGES_START, options, superblock, None, false)?;
+        let begin = || {
+            store.file.allocate(0, PAGES_START)?;
+            for slot in 0..SLOTS {
+                let generation = Generation(slot as u64);
+                store.write_slot(slot, &Superblock { generation, ..superblock })?;
+            }
+            store.file.sync()?;
+            disk.sync_directory()
+        };
+        begin().map_err(|e| store.place(e))?;
+        store.rebuild(&mut std::iter::empty(), superblock.generation)?;
+        Ok(store)
+    }
+
+    /// Opens the data file and returns the newest valid superblock. One damaged slot does no harm. Nothing is written before the
+    /// first page is; [`PageStore::rebuild`] and [`PageStore::begin_life`] come before that.
+    ///
+    /// # Errors
+    ///
+    /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`] (naming both versions) or
+    /// [`ErrorKind::Corrupt`] (both slots damaged) as the file is; [`ErrorKind::Locked`] when somebody else writes it.
+    pub fn open(disk: &Arc<dyn Disk>, options: StoreOptions, read_only: bool) -> Result<(Arc<Self>, Superblock)> {
+        let file = disk.open(DATA_FILE, OpenOptions { create_new: false, write: !read_only, direct: true })?;
+        let name = file.describe();
+        let file_bytes = file.bytes()?;
+        let mut slots = [Slot::Damaged; SLOTS];
+        let mut failed = None;
+        for (number, slot) in slots.iter_mut().enumerate() {
+            match read_slot(&*file, number, file_bytes) {
+                Ok(found) => *slot = found,
+                Err(error) => failed = Some(error),
+            }
+        }
+        let (number, superblock) = match (superblock::choose(slots), failed) {
+            (Ok(chosen), failed) => {
+                if let Some(error) = failed {
+                    tracing::warn!(file = name, %error, "a superblock slot cannot be read; the other is used");
+                }
+                chosen
+            }
+            (Err(_), Some(error)) => return Err(error.with("reading", "superblock")),
+            (Err(error), None) => return Err(error.with("file", name)),
+        };
+        let other = (number + 1) % SLOTS;
+        if slots[other] == Slot::Damaged {
+            tracing::warn!(file = name, slot = other, "a superblock slot is damaged; the other is used");
+        }
+        let stale = (slots[other] != Slot::Valid(superblock)).then_some(other);
+        let store = Self::with_file(file, file_bytes, options, superblock, stale, read_only)?;
+        store.counters.read(ReadFor::Meta, SLOTS as u64, SLOTS as u64 * SLOT_BYTES);
+        Ok((store, superblock))
+    }
+
+    fn with_file(
+        file: Arc<dyn File>,
+        file_bytes: u64,
+        options: StoreOptions,
+        newest: Superblock,
+        stale: Option<usize>,
+        read_only: bool,
+    ) -> Result<Arc<Self>> {
+        let write_alignment = file.alignment().max(newest.unit);
+        if u64::from(write_alignment) > EXTENT_ALIGNMENT {
+            return Err(Error::new(ErrorKind::Unsupported, "the device's blocks are too large")
+                .with("bytes", write_alignment)
+                .with("largest", EXTENT_ALIGNMENT)
+                .with("file", file.describe()));
+        }
+        Ok(Arc::new(PageStore {
+            space: Space::new(file.clone(), file_bytes, options.reserve_bytes),
+            file,
+            cache: Cache::new(options.budget),
+            counters: Counters::default(),
+            unit: newest.unit,
+            write_alignment,
+            read_only,
+            life: AtomicU32::new(0),
+            next_page: AtomicU64::new(0),
+            rebuilt: AtomicBool::new(false),
+            poison: OnceLock::new(),
+            roots: Mutex::new(Roots { newest, stale }),
+        }))
+    }
+
+    /// Writes one slot, without a sync.
+    pub(super) fn write_slot(&self, slot: usize, superblock: &Superblock) -> Result<()> {
+        let mut bytes = AlignedBuf::with_capacity(SLOT_BYTES as usize);
+        bytes.extend_from_slice(&superblock.encode());
+        bytes.resize(SLOT_BYTES as usize, 0);
+        self.file.write_at(&bytes, slot as u64 * SLOT_BYTES)?;
+        self.counters.written(WriteOf::Superblock, SLOT_BYTES);
+        Ok(())
+    }
+}
+
+fn read_slot(file: &dyn File, slot: usize, file_bytes: u64) -> Result<Slot> {
+    let offset = slot as u64 * SLOT_BYTES;
+    let mut bytes = AlignedBuf::zeroed(SLOT_BYTES as usize);
+    let there = file_bytes.saturating_sub(offset).min(SLOT_BYTES) as usize;
+    if there > 0 {
+        file.read_at(&mut bytes[..there], offset)?;
+    }
+    Ok(superblock::format::decode(&bytes[..there]))
+}
+
+/// Whether a file holds nothing but what an interrupted creation may leave.
+fn is_unfinished(file: &dyn File) -> Result<bool> {
+    let file_bytes = file.bytes()?;
+    if file_bytes > PAGES_START {
+        return Ok(false);
+    }
+    for slot in 0..SLOTS {
+        if matches!(read_slot(file, slot, file_bytes)?, Slot::Valid(_) | Slot::Newer(_)) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}

@@ -1,0 +1,347 @@
+//! Reading: through the cache, else by as few device reads as can be. Everything that a reference says is checked against
+//! the file before it is trusted with memory, and every byte against its checksum before it is believed (D8).
+
+use std::any::Any;
+use std::cell::Cell;
+use std::ops::Range;
+
+use terrapin_base::sync::Arc;
+use terrapin_base::{Error, PageId, Purpose, Result};
+use terrapin_disk::{AlignedBuf, Read};
+
+use super::PageStore;
+use crate::block::Block;
+use crate::cache::{Key, Kind, Worth};
+use crate::group::{GroupIndex, GroupRef, check_filter_partition};
+use crate::metrics::ReadFor;
+use crate::page::{PageKind, PageRef, format};
+
+/// Larger read buffers are not kept by a thread.
+const SCRATCH_BYTES_MAX: usize = 256 << 10;
+/// Buffers of one batch start on multiples of this, so that no read needs a copy.
+const BATCH_ALIGNMENT: usize = terrapin_base::MEMORY_ALIGNMENT;
+
+thread_local! {
+    /// The thread's read buffer; taken while in use, so nested reads allocate instead of clashing.
+    static SCRATCH: Cell<AlignedBuf> = const { Cell::new(AlignedBuf::new()) };
+}
+
+/// What a block read leaves in the cache, which also says who reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fill {
+    /// The block, as worth keeping (gets).
+    Normal,
+    /// The block, as the first to go (scans).
+    Low,
+    /// Nothing (merges). What is cached is used, but not counted.
+    No,
+}
+
+impl Fill {
+    fn worth(self) -> Worth {
+        match self {
+            Fill::Normal => Worth::Normal,
+            Fill::Low | Fill::No => Worth::Low,
+        }
+    }
+
+    fn reader(self) -> ReadFor {
+        match self {
+            Fill::Normal => ReadFor::Get,
+            Fill::Low => ReadFor::Scan,
+            Fill::No => ReadFor::Merge,
+        }
+    }
+}
+
+/// Decodes a page's content: the object, and the bytes of memory that it takes.
+pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
+
+/// One partition of a filter, checked.
+pub(super) struct FilterPage(Box<[u8]>);
+
+impl FilterPage {
+    pub(super) const BYTES: usize = terrapin_filter::PARTITION_BYTES;
+    pub(super) const MEMORY_BYTES: usize = Self::BYTES + size_of::<Self>();
+
+    pub(super) fn copy(partition: &[u8]) -> Self {
+        FilterPage(partition.into())
+    }
+}
+
+#[inline]
+fn block_key(group: &GroupRef, number: usize) -> Key {
+    Key { page: group.id, kind: Kind::Block, number: number as u32 }
+}
+
+impl PageStore {
+    /// The content of a node or catalog page, not cached.
+    pub fn read_page(&self, page: &PageRef, kind: PageKind) -> Result<Vec<u8>> {
+        self.with_page(page, kind, |content| Ok(content.to_vec()))
+    }
+
+    fn with_page<T>(&self, page: &PageRef, kind: PageKind, use_content: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+        self.with_bytes(ReadFor::Meta, page.offset, page.bytes as usize, |bytes| {
+            use_content(format::content(bytes, kind, page.id)?)
+        })
+        .map_err(|e| self.place_page(e, page.id).with("kind", kind.name()))
+    }
+
+    /// A page decoded, through the cache, where it counts as metadata. Errors of `decode` are passed on, and nothing is
+    /// cached then.
+    pub fn object<T: Any + Send + Sync>(
+        &self,
+        page: &PageRef,
+        kind: PageKind,
+        decode: DecodePage<'_, T>,
+    ) -> Result<Arc<T>> {
+        let key = Key { page: page.id, kind: Kind::Object, number: 0 };
+        if let Some(object) = self.cache.get_as::<T>(key, Worth::High) {
+            return Ok(object);
+        }
+        let (object, memory_bytes) = self.with_page(page, kind, decode)?;
+        Ok(self.cache.insert(key, Arc::new(object), memory_bytes, Worth::High))
+    }
+
+    /// Puts the object of a page that was just written into the cache, as [`PageStore::object`] would.
+    pub fn cache_object<T: Any + Send + Sync>(&self, page: &PageRef, object: Arc<T>, memory_bytes: usize) {
+        let key = Key { page: page.id, kind: Kind::Object, number: 0 };
+        self.cache.insert(key, object, memory_bytes, Worth::High);
+    }
+
+    /// A group's index, through the cache.
+    pub fn index(&self, group: &GroupRef) -> Result<Arc<GroupIndex>> {
+        let key = Key { page: group.id, kind: Kind::Index, number: 0 };
+        if let Some(index) = self.cache.get_as::<GroupIndex>(key, Worth::High) {
+            return Ok(index);
+        }
+        let offset = self.place_in_group(group, group.index_offset, group.index_bytes)?;
+        let index = self
+            .with_bytes(ReadFor::Meta, offset, group.index_bytes as usize, |bytes| GroupIndex::decode(bytes, group.id))
+            .map_err(|e| self.place(e))?;
+        let memory_bytes = index.memory_bytes();
+        Ok(self.cache.insert(key, Arc::new(index), memory_bytes, Worth::High))
+    }
+
+    /// Whether a group may hold a key of that hash; asks one partition of its filter, through the cache. Without a filter
+    /// it may.
+    pub fn may_contain(&self, group: &GroupRef, hash: u64) -> Result<bool> {
+        let partitions = group.filter_partitions();
+        if partitions == 0 {
+            return Ok(true);
+        }
+        let number = terrapin_filter::partition_of(hash, partitions);
+        let key = Key { page: group.id, kind: Kind::Filter, number };
+        let page = match self.cache.get_as::<FilterPage>(key, Worth::High) {
+            Some(page) => page,
+            None => {
+                self.place_in_group(group, group.filter_offset, group.filter_bytes)?;
+                let offset = group.filter_partition_offset(number);
+                let page = self
+                    .with_bytes(ReadFor::Meta, offset, FilterPage::BYTES, |bytes| {
+                        check_filter_partition(bytes, group.id, number)?;
+                        Ok(FilterPage::copy(bytes))
+                    })
+                    .map_err(|e| self.place(e))?;
+                self.cache.insert(key, Arc::new(page), FilterPage::MEMORY_BYTES, Worth::High)
+            }
+        };
+        terrapin_filter::may_contain(&page.0, hash)
+            .map_err(|e| self.place_page(e, group.id).with("partition", number))
+    }
+
+    /// A block, if it is cached. Counts as a hit, or not at all.
+    #[must_use]
+    pub fn cached_block(&self, group: &GroupRef, number: usize) -> Option<Arc<Block>> {
+        self.cache.get_if_there(block_key(group, number), Worth::Normal)
+    }
+
+    /// A block, through the cache: at most one device read. Panics when `number` is not below [`GroupIndex::blocks`].
+    pub fn block(&self, group: &GroupRef, index: &GroupIndex, number: usize, fill: Fill) -> Result<Arc<Block>> {
+        if let Some(block) = self.look_up(group, number, fill) {
+            return Ok(block);
+        }
+        self.read_one(group, index, number, fill)
+    }
+
+    /// Many blocks of any groups; those that are not cached are read in one batch, in parallel where the system can. The
+    /// result has the order of `wants`.
+    pub fn blocks(&self, wants: &[(GroupRef, Arc<GroupIndex>, usize)], fill: Fill) -> Result<Vec<Arc<Block>>> {
+        let mut found: Vec<Option<Arc<Block>>> = Vec::with_capacity(wants.len());
+        let mut missing = Vec::new();
+        let mut buffer_bytes = 0;
+        for (at, (group, index, number)) in wants.iter().enumerate() {
+            let block = self.look_up(group, *number, fill);
+            if block.is_none() {
+                let (offset, bytes) = self.block_place(group, index, *number)?;
+                buffer_bytes += bytes.next_multiple_of(BATCH_ALIGNMENT);
+                missing.push((at, offset, bytes));
+            }
+            found.push(block);
+        }
+        if let [(at, _, _)] = missing[..] {
+            // One read needs no batch.
+            let (group, index, number) = &wants[at];
+            found[at] = Some(self.read_one(group, index, *number, fill)?);
+        } else if !missing.is_empty() {
+            self.with_scratch(buffer_bytes, |buffer| {
+                let mut reads = Vec::with_capacity(missing.len());
+                let mut rest = buffer;
+                for &(_, offset, bytes) in &missing {
+                    let (piece, behind) = rest.split_at_mut(bytes.next_multiple_of(BATCH_ALIGNMENT));
+                    reads.push(Read { offset, buffer: &mut piece[..bytes] });
+                    rest = behind;
+                }
+                self.file.read_batch(&mut reads).map_err(|e| self.place(e))?;
+                for (&(at, _, bytes), read) in missing.iter().zip(&reads) {
+                    self.counters.read(fill.reader(), 1, bytes as u64);
+                    let (group, _, number) = &wants[at];
+                    let block = self.decode_block(read.buffer, group.id, *number)?;
+                    found[at] = Some(self.keep(group, *number, block, fill));
+                }
+                Ok(())
+            })?;
+        }
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the first that is not cached
+    /// to the last. For read-ahead and merges. Panics when the range goes beyond [`GroupIndex::blocks`].
+    pub fn block_run(
+        &self,
+        group: &GroupRef,
+        index: &GroupIndex,
+        range: Range<usize>,
+        fill: Fill,
+        out: &mut Vec<Arc<Block>>,
+    ) -> Result<()> {
+        let mut cached: Vec<Option<Arc<Block>>> = range.clone().map(|n| self.look_up(group, n, fill)).collect();
+        let Some(first) = cached.iter().position(Option::is_none) else {
+            out.extend(cached.into_iter().flatten());
+            return Ok(());
+        };
+        let last = cached.iter().rposition(Option::is_none).unwrap_or(first);
+        let (start, _) = self.block_place(group, index, range.start + first)?;
+        let (last_start, last_bytes) = self.block_place(group, index, range.start + last)?;
+        let run_bytes = last_start.checked_sub(start).map(|bytes| bytes as usize + last_bytes);
+        let run_bytes = run_bytes.ok_or_else(|| self.place_page(Error::corrupt("blocks out of order"), group.id))?;
+        self.with_bytes(fill.reader(), start, run_bytes, |bytes| {
+            for (number, slot) in (range.start + first..).zip(&mut cached[first..=last]) {
+                if slot.is_none() {
+                    let (offset, block_bytes) = self.block_place(group, index, number)?;
+                    let block = offset.checked_sub(start).and_then(|at| bytes.get(at as usize..)?.get(..block_bytes));
+                    let block = block.ok_or_else(|| {
+                        Error::corrupt("blocks out of order").with("page", group.id).with("block", number)
+                    })?;
+                    let block = self.decode_block(block, group.id, number)?;
+                    *slot = Some(self.keep(group, number, block, fill));
+                }
+            }
+            Ok(())
+        })?;
+        out.extend(cached.into_iter().flatten());
+        Ok(())
+    }
+
+    /// A group's whole image, to verify it; not cached, one large read.
+    pub fn read_whole_group(&self, group: &GroupRef) -> Result<AlignedBuf> {
+        let bytes = self.check_bounds(group.offset, group.bytes).map_err(|e| self.place_page(e, group.id))?;
+        let mut image = AlignedBuf::zeroed(bytes);
+        self.file.read_at(&mut image, group.offset).map_err(|e| self.place_page(e, group.id))?;
+        self.counters.read(ReadFor::Verify, 1, bytes as u64);
+        Ok(image)
+    }
+
+    #[inline]
+    fn look_up(&self, group: &GroupRef, number: usize, fill: Fill) -> Option<Arc<Block>> {
+        let key = block_key(group, number);
+        match fill {
+            Fill::Normal | Fill::Low => self.cache.get_as(key, fill.worth()),
+            Fill::No => self.cache.peek(key),
+        }
+    }
+
+    fn keep(&self, group: &GroupRef, number: usize, block: Block, fill: Fill) -> Arc<Block> {
+        let block = Arc::new(block);
+        if fill == Fill::No {
+            return block;
+        }
+        let memory_bytes = block.memory_bytes();
+        self.cache.insert(block_key(group, number), block, memory_bytes, fill.worth())
+    }
+
+    /// Reads a block that was just looked up in vain.
+    fn read_one(&self, group: &GroupRef, index: &GroupIndex, number: usize, fill: Fill) -> Result<Arc<Block>> {
+        let (offset, bytes) = self.block_place(group, index, number)?;
+        let block = self
+            .with_bytes(fill.reader(), offset, bytes, |bytes| Ok(self.decode_block(bytes, group.id, number)))
+            .map_err(|e| self.place_block(e, group.id, number))??;
+        Ok(self.keep(group, number, block, fill))
+    }
+
+    fn decode_block(&self, bytes: &[u8], id: PageId, number: usize) -> Result<Block> {
+        Block::decode(bytes, id, number as u32).map_err(|e| self.place(e))
+    }
+
+    fn place_block(&self, error: Error, id: PageId, number: usize) -> Error {
+        self.place_page(error, id).with("block", number)
+    }
+
+    /// Where a block lies in the file.
+    fn block_place(&self, group: &GroupRef, index: &GroupIndex, number: usize) -> Result<(u64, usize)> {
+        let (offset, bytes) = index.block_place(number);
+        self.place_in_group(group, offset, bytes).map(|offset| (offset, bytes as usize))
+    }
+
+    /// Where a part of a group starts in the file, if the group contains it.
+    fn place_in_group(&self, group: &GroupRef, offset: u32, bytes: u32) -> Result<u64> {
+        let end = u64::from(offset) + u64::from(bytes);
+        let start = group.offset.checked_add(u64::from(offset));
+        match start.filter(|start| end <= group.bytes && start.checked_add(u64::from(bytes)).is_some()) {
+            Some(start) => Ok(start),
+            None => Err(self.place_page(Error::corrupt("a part outside of its group"), group.id).with("offset", offset)),
+        }
+    }
+
+    /// The length as a size in memory, if those bytes lie in the file.
+    fn check_bounds(&self, offset: u64, bytes: u64) -> Result<usize> {
+        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.space.file_bytes());
+        usize::try_from(bytes).ok().filter(|_| inside).ok_or_else(|| {
+            Error::corrupt("a reference beyond the end of the file")
+                .with("offset", offset)
+                .with("bytes", bytes)
+                .with("file bytes", self.space.file_bytes())
+        })
+    }
+
+    /// Reads bytes of the file and hands them on: one device read.
+    fn with_bytes<T>(
+        &self,
+        reader: ReadFor,
+        offset: u64,
+        bytes: usize,
+        use_bytes: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
+        self.check_bounds(offset, bytes as u64)?;
+        self.with_scratch(bytes, |buffer| {
+            self.file.read_at(buffer, offset)?;
+            self.counters.read(reader, 1, bytes as u64);
+            use_bytes(buffer)
+        })
+    }
+
+    /// An aligned buffer: the thread's own when it is small; else a new one, charged while it lives.
+    fn with_scratch<T>(&self, bytes: usize, use_buffer: impl FnOnce(&mut [u8]) -> Result<T>) -> Result<T> {
+        if bytes > SCRATCH_BYTES_MAX {
+            let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
+            return use_buffer(&mut AlignedBuf::zeroed(bytes));
+        }
+        let mut buffer = SCRATCH.take();
+        if buffer.len() < bytes {
+            buffer.resize(bytes, 0);
+        }
+        let done = use_buffer(&mut buffer[..bytes]);
+        SCRATCH.set(buffer);
+        done
+    }
+}

@@ -1,0 +1,115 @@
+//! The root of everything durable. Two slots hold it in turn; the newest valid one counts, and one damaged slot is no
+//! harm, since a checkpoint writes the second slot only when the first is on stable storage (D2).
+
+pub(crate) mod format;
+
+use terrapin_base::{Error, ErrorKind, Generation, Incarnation, Result};
+
+use crate::page::PageRef;
+
+/// The format that this code writes, and the newest that it reads.
+pub const FORMAT_VERSION: u32 = 1;
+/// Bytes of a slot; slot `n` starts at `n * SLOT_BYTES`.
+pub const SLOT_BYTES: u64 = 4096;
+/// How many slots there are.
+pub const SLOTS: usize = 2;
+/// Where pages start.
+pub const PAGES_START: u64 = SLOT_BYTES * SLOTS as u64;
+
+/// What a superblock slot says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Format of the whole database, [`FORMAT_VERSION`] when written by this code.
+    pub format_version: u32,
+    /// Random name of the database, the same in its log.
+    pub database_id: u64,
+    /// The checkpoint that this is the root of.
+    pub generation: Generation,
+    /// The life of the log in which it was written.
+    pub incarnation: Incarnation,
+    /// Bytes that offsets and lengths of blocks are multiples of: 512 to 4096, a power of two.
+    pub unit: u32,
+    /// The catalog's root; none before the first checkpoint.
+    pub catalog: Option<PageRef>,
+}
+
+/// What a slot's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Slot {
+    /// A superblock.
+    Valid(Superblock),
+    /// A sound superblock of a newer format.
+    Newer(u32),
+    /// Ours by its first bytes, but damaged.
+    Damaged,
+    /// Something else.
+    Foreign,
+}
+
+/// The slot that counts, and its number.
+pub(crate) fn choose(slots: [Slot; SLOTS]) -> Result<(usize, Superblock)> {
+    for slot in slots {
+        if let Slot::Newer(version) = slot {
+            return Err(Error::new(ErrorKind::NewerFormat, "a newer version of Terrapin wrote this database")
+                .with("its format", version)
+                .with("newest format read here", FORMAT_VERSION));
+        }
+    }
+    match slots {
+        [Slot::Valid(a), Slot::Valid(b)] => {
+            if a.database_id != b.database_id || a.unit != b.unit || (a.generation == b.generation && a != b) {
+                return Err(Error::corrupt("the superblock slots contradict each other")
+                    .with("slot 0", format_args!("{a:?}"))
+                    .with("slot 1", format_args!("{b:?}")));
+            }
+            Ok(if b.generation > a.generation { (1, b) } else { (0, a) })
+        }
+        [Slot::Valid(a), _] => Ok((0, a)),
+        [_, Slot::Valid(b)] => Ok((1, b)),
+        [Slot::Foreign, Slot::Foreign] => {
+            Err(Error::new(ErrorKind::NotADatabase, "the file holds no Terrapin database"))
+        }
+        _ => Err(Error::corrupt("both superblock slots are damaged")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sb(generation: u64) -> Superblock {
+        Superblock {
+            format_version: FORMAT_VERSION,
+            database_id: 9,
+            generation: Generation(generation),
+            incarnation: Incarnation(1),
+            unit: 512,
+            catalog: None,
+        }
+    }
+
+    #[test]
+    fn the_newest_valid_slot_counts() {
+        use Slot::{Damaged, Foreign, Newer, Valid};
+        assert_eq!(choose([Valid(sb(4)), Valid(sb(5))]).unwrap(), (1, sb(5)));
+        assert_eq!(choose([Valid(sb(5)), Valid(sb(4))]).unwrap(), (0, sb(5)));
+        assert_eq!(choose([Valid(sb(5)), Valid(sb(5))]).unwrap(), (0, sb(5)));
+        assert_eq!(choose([Damaged, Valid(sb(4))]).unwrap(), (1, sb(4)));
+        assert_eq!(choose([Valid(sb(4)), Foreign]).unwrap(), (0, sb(4)));
+        let kind = |slots| choose(slots).unwrap_err().kind();
+        assert_eq!(kind([Damaged, Damaged]), ErrorKind::Corrupt);
+        assert_eq!(kind([Damaged, Foreign]), ErrorKind::Corrupt);
+        assert_eq!(kind([Foreign, Foreign]), ErrorKind::NotADatabase);
+        assert_eq!(kind([Valid(sb(4)), Newer(2)]), ErrorKind::NewerFormat);
+        let other = Superblock { database_id: 8, ..sb(5) };
+        assert_eq!(kind([Valid(sb(4)), Valid(other)]), ErrorKind::Corrupt);
+        let twin = Superblock { incarnation: Incarnation(2), ..sb(4) };
+        assert_eq!(kind([Valid(sb(4)), Valid(twin)]), ErrorKind::Corrupt);
+    }
+
+    #[test]
+    fn a_newer_format_is_refused_naming_both_versions() {
+        let text = choose([Slot::Newer(7), Slot::Damaged]).unwrap_err().to_string();
+        assert!(text.contains('7') && text.contains(&FORMAT_VERSION.to_string()), "{text}");
+    }
+}
