@@ -20,7 +20,8 @@ impl std::str::FromStr for Distribution {
         match text {
             "zipfian" => Ok(Distribution::Zipfian),
             "uniform" => Ok(Distribution::Uniform),
-            _ => Err(Error::invalid("a distribution is zipfian or uniform").with("given", text.to_owned())),
+            _ => Err(Error::invalid("a distribution is zipfian or uniform")
+                .with("given", text.to_owned())),
         }
     }
 }
@@ -70,7 +71,12 @@ impl Zipfian {
     /// For ranks `0..items`; at least one item. O(items).
     #[must_use]
     pub fn new(items: u64) -> Self {
-        let mut zipfian = Zipfian { items: 0, zeta: 0.0, zeta_two: 1.0 + 0.5f64.powf(THETA), alpha: 1.0 / (1.0 - THETA) };
+        let mut zipfian = Zipfian {
+            items: 0,
+            zeta: 0.0,
+            zeta_two: 1.0 + 0.5f64.powf(THETA),
+            alpha: 1.0 / (1.0 - THETA),
+        };
         zipfian.grow(items.max(1));
         zipfian
     }
@@ -101,9 +107,11 @@ impl Zipfian {
 
 /// FNV-1a of a rank, which scatters popular records as YCSB does.
 pub(crate) fn scatter(rank: u64) -> u64 {
-    rank.to_le_bytes().iter().fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-    })
+    rank.to_le_bytes()
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
+        })
 }
 
 #[cfg(test)]
@@ -125,7 +133,11 @@ mod tests {
         // The method is exact for the first two ranks and close beyond.
         for rank in [0usize, 1] {
             let expected = draws as f64 / ((rank + 1) as f64).powf(THETA) / zeta;
-            assert!((seen[rank] as f64 / expected - 1.0).abs() < 0.05, "rank {rank}: {} for {expected}", seen[rank]);
+            assert!(
+                (seen[rank] as f64 / expected - 1.0).abs() < 0.05,
+                "rank {rank}: {} for {expected}",
+                seen[rank]
+            );
         }
         let top: u64 = seen[..100].iter().sum();
         let expected: f64 = (1..=100).map(|i| 1.0 / (i as f64).powf(THETA)).sum::<f64>() / zeta;

@@ -22,5 +22,5 @@ pub use record::Records;
 pub use report::{Latencies, PhaseReport};
 pub use run::{Config, Progress, run};
 pub use store::{Store, TerrapinStore};
-pub use system::{Usage, allocated_bytes};
+pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 pub use workload::Workload;

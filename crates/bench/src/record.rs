@@ -15,14 +15,20 @@ impl Records {
     /// Keys of at least 8 bytes; values of any size.
     pub fn new(key_bytes: usize, value_bytes: usize) -> Result<Self> {
         if key_bytes < 8 || key_bytes > terrapin_base::KEY_BYTES_MAX {
-            return Err(Error::invalid("keys of the benchmark have 8 to 65,535 bytes").with("given", key_bytes));
+            return Err(
+                Error::invalid("keys of the benchmark have 8 to 65,535 bytes")
+                    .with("given", key_bytes),
+            );
         }
         if value_bytes > terrapin_base::VALUE_BYTES_MAX {
             return Err(Error::new(ErrorKind::TooLarge, "the values are too large")
                 .with("given", value_bytes)
                 .with("limit", terrapin_base::VALUE_BYTES_MAX));
         }
-        Ok(Records { key_bytes, value_bytes })
+        Ok(Records {
+            key_bytes,
+            value_bytes,
+        })
     }
 
     /// Key and value bytes of one record.
@@ -52,11 +58,18 @@ impl Records {
 
     /// Whether a value is one that [`Records::value`] made for this key.
     pub(crate) fn check(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        let wrong = || Error::corrupt("a read returned what was never written").with("key", format!("{key:02x?}"));
+        let wrong = || {
+            Error::corrupt("a read returned what was never written")
+                .with("key", format!("{key:02x?}"))
+        };
         if value.len() != self.value_bytes {
-            return Err(wrong().with("value bytes", value.len()).with("expected", self.value_bytes));
+            return Err(wrong()
+                .with("value bytes", value.len())
+                .with("expected", self.value_bytes));
         }
-        let Some((tag, rest)) = value.split_first_chunk::<8>() else { return Ok(()) };
+        let Some((tag, rest)) = value.split_first_chunk::<8>() else {
+            return Ok(());
+        };
         let mut state = seed(key, u64::from_le_bytes(*tag));
         for piece in rest.chunks(8) {
             state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);

@@ -56,7 +56,11 @@ impl PhaseReport {
     /// Operations a second.
     #[must_use]
     pub fn ops_per_second(&self) -> f64 {
-        if self.seconds > 0.0 { self.operations as f64 / self.seconds } else { 0.0 }
+        if self.seconds > 0.0 {
+            self.operations as f64 / self.seconds
+        } else {
+            0.0
+        }
     }
 
     /// Device bytes written for each byte that the clients wrote in this phase; 0 where they wrote none.
@@ -108,7 +112,20 @@ impl PhaseReport {
     pub fn table_head() -> String {
         format!(
             "{:<7}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>9}{:>10}{:>8}{:>8}{:>6}",
-            "phase", "operations", "seconds", "ops/s", "p50 µs", "p99 µs", "p99.9 µs", "max µs", "W amp", "space", "read MiB", "RSS MiB", "CPU s", "χ"
+            "phase",
+            "operations",
+            "seconds",
+            "ops/s",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "max µs",
+            "W amp",
+            "space",
+            "read MiB",
+            "RSS MiB",
+            "CPU s",
+            "χ"
         )
     }
 
@@ -116,8 +133,11 @@ impl PhaseReport {
     #[must_use]
     pub fn table_line(&self) -> String {
         let l = &self.latency_us;
-        let amplification =
-            if self.user_bytes_written > 0 { format!("{:.2}", self.write_amplification()) } else { "-".into() };
+        let amplification = if self.user_bytes_written > 0 {
+            format!("{:.2}", self.write_amplification())
+        } else {
+            "-".into()
+        };
         format!(
             "{:<7}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
             self.phase,

@@ -74,7 +74,9 @@ pub fn run(
     report: &mut dyn FnMut(&PhaseReport),
 ) -> Result<()> {
     if config.threads == 0 || config.records == 0 {
-        return Err(Error::invalid("a benchmark has at least one thread and one record"));
+        return Err(Error::invalid(
+            "a benchmark has at least one thread and one record",
+        ));
     }
     let loads = config.workloads.contains(&Workload::Load);
     let next = AtomicU64::new(if loads { 0 } else { config.records });
@@ -87,7 +89,9 @@ pub fn run(
         if workload == Workload::Load && number > 0 {
             return Err(Error::invalid("load comes first, and once"));
         }
-        report(&phase(config, store, directory, progress, workload, &next, &zipfian)?);
+        report(&phase(
+            config, store, directory, progress, workload, &next, &zipfian,
+        )?);
         if workload.writes() {
             report(&settle(config, store, directory, &next)?);
         }
@@ -104,7 +108,11 @@ fn phase(
     next: &AtomicU64,
     zipfian: &Zipfian,
 ) -> Result<PhaseReport> {
-    let operations = if workload == Workload::Load { config.records } else { config.operations };
+    let operations = if workload == Workload::Load {
+        config.records
+    } else {
+        config.operations
+    };
     progress.done.store(0, Ordering::Relaxed);
     progress.total.store(operations, Ordering::Relaxed);
     let shared = Shared {
@@ -113,7 +121,9 @@ fn phase(
         workload,
         progress,
         next,
-        inserting: (0..config.threads).map(|_| AtomicU64::new(u64::MAX)).collect(),
+        inserting: (0..config.threads)
+            .map(|_| AtomicU64::new(u64::MAX))
+            .collect(),
         failed: AtomicBool::new(false),
         zipfian,
     };
@@ -134,19 +144,38 @@ fn phase(
             })
             .collect();
         let panicked = |_| Err(Error::internal("a client panicked"));
-        clients.into_iter().map(|client| client.join().unwrap_or_else(panicked)).collect()
+        clients
+            .into_iter()
+            .map(|client| client.join().unwrap_or_else(panicked))
+            .collect()
     });
     let mut latency = histogram()?;
     let mut user_bytes_written = 0;
     for outcome in outcomes {
         let outcome = outcome?;
-        latency.add(&outcome.latency_ns).map_err(|_| Error::internal("histograms of one shape do not add up"))?;
+        latency
+            .add(&outcome.latency_ns)
+            .map_err(|_| Error::internal("histograms of one shape do not add up"))?;
         user_bytes_written += outcome.user_bytes_written;
     }
-    measure.report(config, store, directory, workload.name(), next, operations, &latency, user_bytes_written)
+    measure.report(
+        config,
+        store,
+        directory,
+        workload.name(),
+        next,
+        operations,
+        &latency,
+        user_bytes_written,
+    )
 }
 
-fn settle(config: &Config, store: &dyn Store, directory: &Path, next: &AtomicU64) -> Result<PhaseReport> {
+fn settle(
+    config: &Config,
+    store: &dyn Store,
+    directory: &Path,
+    next: &AtomicU64,
+) -> Result<PhaseReport> {
     let measure = Measure::start();
     store.settle()?;
     let mut latency = histogram()?;
@@ -162,7 +191,10 @@ struct Measure {
 impl Measure {
     fn start() -> Self {
         reset_rss_peak();
-        Measure { before: Usage::now(), start: Instant::now() }
+        Measure {
+            before: Usage::now(),
+            start: Instant::now(),
+        }
     }
 
     #[allow(clippy::too_many_arguments)] // private, two callers, each argument is a field of the report
@@ -187,10 +219,19 @@ impl Measure {
             records,
             operations,
             seconds,
-            latency_us: Latencies { p50: us(0.5), p99: us(0.99), p999: us(0.999), max: latency_ns.max() as f64 / 1000.0 },
+            latency_us: Latencies {
+                p50: us(0.5),
+                p99: us(0.99),
+                p999: us(0.999),
+                max: latency_ns.max() as f64 / 1000.0,
+            },
             user_bytes_written,
-            device_bytes_written: after.device_bytes_written.saturating_sub(self.before.device_bytes_written),
-            device_bytes_read: after.device_bytes_read.saturating_sub(self.before.device_bytes_read),
+            device_bytes_written: after
+                .device_bytes_written
+                .saturating_sub(self.before.device_bytes_written),
+            device_bytes_read: after
+                .device_bytes_read
+                .saturating_sub(self.before.device_bytes_read),
             space_bytes: allocated_bytes(directory)?,
             data_bytes: records * config.shape.bytes(),
             rss_peak_bytes: rss_peak_bytes(),
@@ -202,7 +243,8 @@ impl Measure {
 }
 
 fn histogram() -> Result<Histogram<u64>> {
-    Histogram::new_with_bounds(1, 600_000_000_000, 3).map_err(|_| Error::internal("the histogram's bounds are wrong"))
+    Histogram::new_with_bounds(1, 600_000_000_000, 3)
+        .map_err(|_| Error::internal("the histogram's bounds are wrong"))
 }
 
 fn nanoseconds(since: Instant) -> u64 {
@@ -211,10 +253,18 @@ fn nanoseconds(since: Instant) -> u64 {
 
 /// One client: `operations` of the workload, one after the other.
 fn client(shared: &Shared<'_>, client: usize, operations: u64) -> Result<Outcome> {
-    let Shared { config, store, workload, .. } = *shared;
+    let Shared {
+        config,
+        store,
+        workload,
+        ..
+    } = *shared;
     let shape = config.shape;
     let mut random = Random::new(config.seed ^ ((workload as u64) << 32) ^ client as u64);
-    let mut outcome = Outcome { latency_ns: histogram()?, user_bytes_written: 0 };
+    let mut outcome = Outcome {
+        latency_ns: histogram()?,
+        user_bytes_written: 0,
+    };
     let (mut key, mut value, mut found) = (Vec::new(), Vec::new(), Vec::new());
     let mut latest = (workload == Workload::D).then(|| shared.zipfian.clone());
     let mut told = 0;
@@ -251,7 +301,9 @@ fn client(shared: &Shared<'_>, client: usize, operations: u64) -> Result<Outcome
                 }
                 outcome.latency_ns.saturating_record(nanoseconds(start));
                 if !there {
-                    return Err(Error::corrupt("a record is missing").with("key", format!("{key:02x?}")));
+                    return Err(
+                        Error::corrupt("a record is missing").with("key", format!("{key:02x?}"))
+                    );
                 }
                 shape.check(&key, &found)?;
             }
@@ -270,7 +322,10 @@ fn client(shared: &Shared<'_>, client: usize, operations: u64) -> Result<Outcome
             Action::Insert => {}
         }
     }
-    shared.progress.done.fetch_add(operations - told, Ordering::Relaxed);
+    shared
+        .progress
+        .done
+        .fetch_add(operations - told, Ordering::Relaxed);
     Ok(outcome)
 }
 
@@ -288,7 +343,12 @@ fn pick(shared: &Shared<'_>, latest: Option<&mut Zipfian>, random: &mut Random) 
     let records = shared.config.records;
     if let Some(zipfian) = latest {
         let inserted = shared.next.load(Ordering::SeqCst);
-        let under_way = shared.inserting.iter().map(|n| n.load(Ordering::SeqCst)).min().unwrap_or(u64::MAX);
+        let under_way = shared
+            .inserting
+            .iter()
+            .map(|n| n.load(Ordering::SeqCst))
+            .min()
+            .unwrap_or(u64::MAX);
         let there = inserted.min(under_way).max(1);
         zipfian.grow(there);
         return (there - 1).saturating_sub(zipfian.rank(random));
@@ -300,15 +360,30 @@ fn pick(shared: &Shared<'_>, latest: Option<&mut Zipfian>, random: &mut Random) 
 }
 
 /// A scan whose records are in order, from the asked key on, and belong to their keys.
-fn scan(shape: Records, store: &dyn Store, start: &[u8], count: usize, last: &mut Vec<u8>) -> Result<()> {
+fn scan(
+    shape: Records,
+    store: &dyn Store,
+    start: &[u8],
+    count: usize,
+    last: &mut Vec<u8>,
+) -> Result<()> {
     let mut seen = 0;
     last.clear();
     store.scan(start, count, &mut |key, value| {
-        let in_order = if seen == 0 { key == start } else { key > last.as_slice() };
+        let in_order = if seen == 0 {
+            key == start
+        } else {
+            key > last.as_slice()
+        };
         if !in_order {
-            return Err(Error::corrupt("a scan is out of order, or misses its first record")
-                .with("key", format!("{key:02x?}"))
-                .with("after", format!("{:02x?}", if seen == 0 { start } else { last })));
+            return Err(
+                Error::corrupt("a scan is out of order, or misses its first record")
+                    .with("key", format!("{key:02x?}"))
+                    .with(
+                        "after",
+                        format!("{:02x?}", if seen == 0 { start } else { last.as_slice() }),
+                    ),
+            );
         }
         shape.check(key, value)?;
         last.clear();
@@ -317,7 +392,8 @@ fn scan(shape: Records, store: &dyn Store, start: &[u8], count: usize, last: &mu
         Ok(())
     })?;
     if seen == 0 {
-        return Err(Error::corrupt("a scan found nothing where a record is").with("from", format!("{start:02x?}")));
+        return Err(Error::corrupt("a scan found nothing where a record is")
+            .with("from", format!("{start:02x?}")));
     }
     Ok(())
 }
@@ -340,7 +416,9 @@ mod tests {
         fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
             let records = self.records.lock();
             out.clear();
-            let Some(value) = records.get(key) else { return Ok(false) };
+            let Some(value) = records.get(key) else {
+                return Ok(false);
+            };
             out.extend_from_slice(value);
             Ok(true)
         }
@@ -350,10 +428,18 @@ mod tests {
             }
             Ok(())
         }
-        fn scan(&self, start: &[u8], count: usize, show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+        fn scan(
+            &self,
+            start: &[u8],
+            count: usize,
+            show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+        ) -> Result<()> {
             let records = self.records.lock();
             let bounds = (Bound::Included(start), Bound::Unbounded);
-            records.range::<[u8], _>(bounds).take(count).try_for_each(|(k, v)| show(k, v))
+            records
+                .range::<[u8], _>(bounds)
+                .take(count)
+                .try_for_each(|(k, v)| show(k, v))
         }
         fn settle(&self) -> Result<()> {
             Ok(())
@@ -384,23 +470,49 @@ mod tests {
         for distribution in [Distribution::Zipfian, Distribution::Uniform] {
             let (store, mut phases) = (Memory::default(), Vec::new());
             let directory = std::env::temp_dir();
-            run(&config(distribution), &store, &directory, &Progress::default(), &mut |r| phases.push(r.clone())).unwrap();
+            run(
+                &config(distribution),
+                &store,
+                &directory,
+                &Progress::default(),
+                &mut |r| phases.push(r.clone()),
+            )
+            .unwrap();
             let names: Vec<_> = phases.iter().map(|p| p.phase).collect();
-            let expected = ["load", "settle", "a", "settle", "b", "settle", "c", "d", "settle", "e", "settle", "f", "settle"];
+            let expected = [
+                "load", "settle", "a", "settle", "b", "settle", "c", "d", "settle", "e", "settle",
+                "f", "settle",
+            ];
             assert_eq!(names, expected);
             assert_eq!(phases[0].operations, 5000);
             let inserted = phases.last().unwrap().records - 5000;
-            assert!((200..800).contains(&inserted), "D and E insert a twentieth of 8000 operations: {inserted}");
-            assert!(phases.iter().all(|p| p.latency_us.max > 0.0 && p.latency_us.p50 <= p.latency_us.max));
-            assert_eq!(phases[7].user_bytes_written, 0, "C writes nothing");
+            assert!(
+                (200..800).contains(&inserted),
+                "D and E insert a twentieth of 8000 operations: {inserted}"
+            );
+            assert!(
+                phases
+                    .iter()
+                    .all(|p| p.latency_us.max > 0.0 && p.latency_us.p50 <= p.latency_us.max)
+            );
+            assert_eq!(phases[6].user_bytes_written, 0, "C writes nothing");
         }
     }
 
     #[test]
     fn a_lost_record_fails_the_run() {
-        let store = Memory { lossy: true, ..Memory::default() };
+        let store = Memory {
+            lossy: true,
+            ..Memory::default()
+        };
         let directory = std::env::temp_dir();
-        let error = run(&config(Distribution::Uniform), &store, &directory, &Progress::default(), &mut |_| {});
+        let error = run(
+            &config(Distribution::Uniform),
+            &store,
+            &directory,
+            &Progress::default(),
+            &mut |_| {},
+        );
         assert!(error.unwrap_err().to_string().contains("missing"));
     }
 }

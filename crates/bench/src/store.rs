@@ -10,7 +10,12 @@ pub trait Store: Send + Sync {
     /// Sets a key's value, new or not.
     fn write(&self, key: &[u8], value: &[u8]) -> Result<()>;
     /// Shows up to `count` records from the first key at or behind `start` on, in order.
-    fn scan(&self, start: &[u8], count: usize, show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()>;
+    fn scan(
+        &self,
+        start: &[u8],
+        count: usize,
+        show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()>;
     /// Brings everything written so far into its final place, durably.
     fn settle(&self) -> Result<()>;
     /// χ in force; 0 where there is no such thing.
@@ -32,14 +37,21 @@ impl TerrapinStore {
     #[must_use]
     pub fn new(database: Database, durability: Durability, memory_bytes: u64) -> Self {
         let keyspace = database.default_keyspace();
-        TerrapinStore { database, keyspace, durability, memory_bytes }
+        TerrapinStore {
+            database,
+            keyspace,
+            durability,
+            memory_bytes,
+        }
     }
 }
 
 impl Store for TerrapinStore {
     fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
         out.clear();
-        let Some(value) = self.keyspace.get(key)? else { return Ok(false) };
+        let Some(value) = self.keyspace.get(key)? else {
+            return Ok(false);
+        };
         out.extend_from_slice(&value);
         Ok(true)
     }
@@ -48,7 +60,12 @@ impl Store for TerrapinStore {
         self.keyspace.put_with(key, value, self.durability)
     }
 
-    fn scan(&self, start: &[u8], count: usize, show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>) -> Result<()> {
+    fn scan(
+        &self,
+        start: &[u8],
+        count: usize,
+        show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
         for record in self.keyspace.range(start..).take(count) {
             let (key, value) = record?;
             show(&key, &value)?;

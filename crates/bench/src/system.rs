@@ -31,25 +31,34 @@ impl Usage {
 
 fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
-    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok()).unwrap_or(0)
+    line.and_then(|rest| rest.split_whitespace().next()?.parse().ok())
+        .unwrap_or(0)
 }
 
 fn cpu_seconds() -> f64 {
     // Fields 14 and 15, counted behind the command's name, in ticks of 10 ms on every Linux that Rust runs on.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let Some((_, rest)) = stat.rsplit_once(") ") else { return 0.0 };
-    let ticks: u64 = rest.split_whitespace().skip(11).take(2).filter_map(|t| t.parse::<u64>().ok()).sum();
+    let Some((_, rest)) = stat.rsplit_once(") ") else {
+        return 0.0;
+    };
+    let ticks: u64 = rest
+        .split_whitespace()
+        .skip(11)
+        .take(2)
+        .filter_map(|t| t.parse::<u64>().ok())
+        .sum();
     ticks as f64 / 100.0
 }
 
 /// Forgets the peak of resident memory so far, where the system allows it.
-pub(crate) fn reset_rss_peak() {
+pub fn reset_rss_peak() {
     // Where it is refused, the peak is that of the process's whole life: larger, never smaller than the truth.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 
 /// Peak of resident memory in bytes since the last reset.
-pub(crate) fn rss_peak_bytes() -> u64 {
+#[must_use]
+pub fn rss_peak_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     field(&status, "VmHWM:") * 1024
 }
@@ -57,11 +66,16 @@ pub(crate) fn rss_peak_bytes() -> u64 {
 /// Bytes that a directory's files occupy on disk.
 pub fn allocated_bytes(directory: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
-    let failed = |e| Error::io("cannot measure the database's directory", e).with("directory", directory.display());
+    let failed = |e| {
+        Error::io("cannot measure the database's directory", e)
+            .with("directory", directory.display())
+    };
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory).map_err(failed)? {
         // A file may go between listing and asking: the log recycles its segments.
-        let Ok(metadata) = entry.map_err(failed)?.metadata() else { continue };
+        let Ok(metadata) = entry.map_err(failed)?.metadata() else {
+            continue;
+        };
         bytes += metadata.blocks() * 512;
     }
     Ok(bytes)

@@ -77,9 +77,20 @@ impl Workload {
 impl std::str::FromStr for Workload {
     type Err = Error;
     fn from_str(text: &str) -> Result<Self> {
-        let all = [Workload::Load, Workload::A, Workload::B, Workload::C, Workload::D, Workload::E, Workload::F];
-        all.into_iter().find(|w| w.name().eq_ignore_ascii_case(text)).ok_or_else(|| {
-            Error::invalid("a workload is load, a, b, c, d, e or f").with("given", text.to_owned())
-        })
+        let all = [
+            Workload::Load,
+            Workload::A,
+            Workload::B,
+            Workload::C,
+            Workload::D,
+            Workload::E,
+            Workload::F,
+        ];
+        all.into_iter()
+            .find(|w| w.name().eq_ignore_ascii_case(text))
+            .ok_or_else(|| {
+                Error::invalid("a workload is load, a, b, c, d, e or f")
+                    .with("given", text.to_owned())
+            })
     }
 }
