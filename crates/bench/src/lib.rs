@@ -21,6 +21,6 @@ pub use generator::{Distribution, Zipfian};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};
 pub use run::{Config, Progress, run};
-pub use store::{Store, TerrapinStore};
+pub use store::{Show, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 pub use workload::Workload;

@@ -14,7 +14,7 @@ pub struct Records {
 impl Records {
     /// Keys of at least 8 bytes; values of any size.
     pub fn new(key_bytes: usize, value_bytes: usize) -> Result<Self> {
-        if key_bytes < 8 || key_bytes > terrapin_base::KEY_BYTES_MAX {
+        if !(8..=terrapin_base::KEY_BYTES_MAX).contains(&key_bytes) {
             return Err(
                 Error::invalid("keys of the benchmark have 8 to 65,535 bytes")
                     .with("given", key_bytes),

@@ -401,6 +401,7 @@ fn scan(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::Show;
     use std::collections::BTreeMap;
     use std::ops::Bound;
     use terrapin_base::sync::Mutex;
@@ -428,12 +429,7 @@ mod tests {
             }
             Ok(())
         }
-        fn scan(
-            &self,
-            start: &[u8],
-            count: usize,
-            show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-        ) -> Result<()> {
+        fn scan(&self, start: &[u8], count: usize, show: Show<'_>) -> Result<()> {
             let records = self.records.lock();
             let bounds = (Bound::Included(start), Bound::Unbounded);
             records

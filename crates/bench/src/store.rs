@@ -3,6 +3,9 @@
 use terrapin::{Database, Durability, Keyspace};
 use terrapin_base::Result;
 
+/// Takes a scan's records, one key and value after the other; its error ends the scan.
+pub type Show<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
 /// A store under test; its methods are called from many threads at once.
 pub trait Store: Send + Sync {
     /// Copies the value of a key into `out`; `false` if there is none.
@@ -10,12 +13,7 @@ pub trait Store: Send + Sync {
     /// Sets a key's value, new or not.
     fn write(&self, key: &[u8], value: &[u8]) -> Result<()>;
     /// Shows up to `count` records from the first key at or behind `start` on, in order.
-    fn scan(
-        &self,
-        start: &[u8],
-        count: usize,
-        show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()>;
+    fn scan(&self, start: &[u8], count: usize, show: Show<'_>) -> Result<()>;
     /// Brings everything written so far into its final place, durably.
     fn settle(&self) -> Result<()>;
     /// χ in force; 0 where there is no such thing.
@@ -60,12 +58,7 @@ impl Store for TerrapinStore {
         self.keyspace.put_with(key, value, self.durability)
     }
 
-    fn scan(
-        &self,
-        start: &[u8],
-        count: usize,
-        show: &mut dyn FnMut(&[u8], &[u8]) -> Result<()>,
-    ) -> Result<()> {
+    fn scan(&self, start: &[u8], count: usize, show: Show<'_>) -> Result<()> {
         for record in self.keyspace.range(start..).take(count) {
             let (key, value) = record?;
             show(&key, &value)?;
