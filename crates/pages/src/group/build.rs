@@ -132,7 +132,7 @@ impl Part {
     }
 
     fn memory_bytes(&self) -> usize {
-        self.image.capacity()
+        self.image.len()
             + self.blocks.capacity() * size_of::<BlockEntry>()
             + self.separators.capacity()
     }
@@ -209,7 +209,7 @@ impl GroupBuilder {
         vec![self.pend(whole)]
     }
 
-    /// Bytes of heap that the builder holds.
+    /// Bytes of memory that the builder has touched.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.block.memory_bytes()
@@ -235,8 +235,7 @@ impl GroupBuilder {
         };
         if part.image.capacity() == 0 {
             // Untouched memory costs nothing; moving a group as it grows would.
-            part.image
-                .reserve(target as usize + target as usize / 16 + self.options.unit as usize);
+            part.image.reserve(target as usize + target as usize / 4);
         }
         part.push(cut, &self.cut, separator);
         self.cut.clear();

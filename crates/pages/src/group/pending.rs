@@ -78,10 +78,10 @@ impl PendingGroup {
         (group, image)
     }
 
-    /// Bytes of memory that it holds.
+    /// Bytes of memory that it has touched.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.image.capacity()
+        self.image.len()
             + self.block_bytes.capacity() * 4
             + self.first_key.len()
             + self.last_key.len()

@@ -1,0 +1,481 @@
+//! Groups: sizes, what the index says, what `check_group` finds, and that hostile bytes do no harm.
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use terrapin_base::codec::Reader;
+use terrapin_base::{ErrorKind, KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
+use terrapin_disk::AlignedBuf;
+use terrapin_filter::{PARTITION_BYTES, may_contain, partition_of};
+use terrapin_pages::block::{Block, Compression, PART_INDEX, part_seed};
+use terrapin_pages::group::{
+    Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, PendingGroup, check_filter_partition,
+    check_group,
+};
+use terrapin_pages::message::Message;
+
+type Records = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+fn options(target_bytes: u64, compression: Compression) -> GroupOptions {
+    GroupOptions {
+        target_bytes,
+        block_bytes: 512,
+        unit: 128,
+        compression,
+        filter: true,
+    }
+}
+
+fn build(options: GroupOptions, records: &Records) -> Vec<PendingGroup> {
+    let mut builder = GroupBuilder::new(options);
+    assert!(builder.is_empty() && builder.finish().is_empty());
+    let mut groups = Vec::new();
+    for (key, value) in records {
+        groups.extend(builder.add(key, value.as_deref().map_or(Message::Delete, Message::Put)));
+    }
+    let rest = builder.finish();
+    assert!(rest.len() <= 2 && builder.is_empty());
+    groups.extend(rest);
+    groups
+}
+
+fn index_of(image: &[u8], group: &GroupRef) -> GroupIndex {
+    GroupIndex::decode(
+        &image[group.index_offset as usize..][..group.index_bytes as usize],
+        group.id,
+    )
+    .unwrap()
+}
+
+/// Looks a key up as a reader does: index, filter, block. None: the filter or the block denies it.
+fn get(image: &[u8], group: &GroupRef, index: &GroupIndex, key: &[u8]) -> Option<Option<Vec<u8>>> {
+    let number = index.find(key);
+    let (start, bytes) = index.block_place(number);
+    let block = Block::decode(
+        &image[start as usize..][..bytes as usize],
+        group.id,
+        number as u32,
+    )
+    .unwrap();
+    let found = block
+        .search(key)
+        .ok()
+        .map(|i| block.message(i).value().map(<[u8]>::to_vec));
+    if group.filter_bytes > 0 {
+        let hash = terrapin_base::checksum::hash64(key);
+        let partition = partition_of(hash, group.filter_partitions());
+        let at = group.filter_partition_offset(partition) - group.offset;
+        let bytes = &image[at as usize..][..PARTITION_BYTES];
+        check_filter_partition(bytes, group.id, partition).unwrap();
+        assert!(found.is_none() || may_contain(bytes, hash).unwrap());
+    }
+    found
+}
+
+fn numbered(count: u32, value_bytes: usize) -> Records {
+    (0..count)
+        .map(|i| {
+            (
+                format!("key/{i:08}").into_bytes(),
+                Some(vec![i as u8; value_bytes]),
+            )
+        })
+        .collect()
+}
+
+fn records() -> impl Strategy<Value = Records> {
+    let key = prop_oneof![
+        6 => (0..3usize, proptest::collection::vec(0u8..3, 0..9)).prop_map(|(shared, tail)| {
+            let mut key = b"tenant/0000000/"[..[0, 7, 15][shared]].to_vec();
+            key.extend(tail);
+            key
+        }),
+        3 => proptest::collection::vec(any::<u8>(), 0..24),
+        1 => (200..900usize, any::<u8>()).prop_map(|(n, b)| { let mut k = vec![7; n]; k.push(b); k }),
+    ];
+    let value = prop_oneof![
+        6 => proptest::collection::vec(any::<u8>(), 0..80).prop_map(Some),
+        1 => (0..6000usize, any::<u8>()).prop_map(|(n, b)| Some(vec![b; n])),
+        2 => Just(None),
+    ];
+    proptest::collection::btree_map(key, value, 1..400)
+}
+
+fn check_all(records: &Records, options: GroupOptions) {
+    let groups = build(options, records);
+    let mut expected = records.iter();
+    let mut last_key: Option<Vec<u8>> = None;
+    for (i, pending) in groups.into_iter().enumerate() {
+        let (first, last, needed) = (
+            pending.first_key.clone(),
+            pending.last_key.clone(),
+            pending.bytes_needed,
+        );
+        assert!(last_key.is_none_or(|before| before < first));
+        last_key = Some(last.clone());
+        let (group, image) = pending.place(PageId(i as u64 + 9), 4096 * (i as u64 + 1));
+        assert_eq!((group.bytes, image.len() as u64), (needed, needed));
+        let report = check_group(&image, &group).unwrap();
+        assert_eq!(Footer::decode(&image).unwrap().group, group);
+
+        let mut encoded = Vec::new();
+        group.encode(&mut encoded);
+        let mut reader = Reader::new("test", &encoded);
+        assert_eq!(
+            (GroupRef::decode(&mut reader).unwrap(), reader.remaining()),
+            (group, 0)
+        );
+
+        let index = index_of(&image, &group);
+        assert_eq!(
+            (index.first_key(), index.last_key(), index.separator(0)),
+            (&first[..], &last[..], &first[..])
+        );
+        assert_eq!(index.records_before(index.blocks()), report.records);
+        assert_eq!(index.bytes_before(index.blocks()), report.logical_bytes);
+        for _ in 0..group.records {
+            let (key, value) = expected.next().unwrap();
+            assert_eq!(get(&image, &group, &index, key).as_ref(), Some(value));
+            // Neighbours of keys: found exactly if they are records.
+            let mut near = key.clone();
+            near.push(0);
+            if near.len() <= KEY_BYTES_MAX && near < last {
+                assert_eq!(
+                    get(&image, &group, &index, &near).as_ref(),
+                    records.get(&near)
+                );
+            }
+        }
+        check_estimates(&index, records);
+    }
+    assert!(expected.next().is_none());
+}
+
+fn check_estimates(index: &GroupIndex, records: &Records) {
+    let all = (
+        index.records_before(index.blocks()),
+        index.bytes_before(index.blocks()),
+    );
+    assert_eq!(index.estimate_bytes(None, None), all);
+    assert_eq!(index.estimate_bytes(Some(index.first_key()), None), all);
+    assert_eq!(index.estimate_bytes(None, Some(index.first_key())), (0, 0));
+    let mut above = index.last_key().to_vec();
+    above.push(0);
+    assert_eq!(index.estimate_bytes(Some(&above), None), (0, 0));
+    assert_eq!(index.estimate_bytes(None, Some(&above)), all);
+    let mut before = (0, 0);
+    let largest = (0..index.blocks())
+        .map(|b| index.records_before(b + 1) - index.records_before(b))
+        .max()
+        .unwrap();
+    let within = records
+        .keys()
+        .filter(|k| ***k >= *index.first_key() && ***k <= *index.last_key());
+    for (below, key) in (0u64..).zip(within) {
+        let estimate = index.estimate_bytes(None, Some(key));
+        assert!(
+            estimate.0 >= before.0 && estimate.1 >= before.1,
+            "estimates only grow"
+        );
+        assert!(
+            estimate.0.abs_diff(below) <= largest,
+            "off by no more than a block"
+        );
+        before = estimate;
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 120, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn records_come_back_through_index_and_filter(
+        records in records(),
+        target in prop_oneof![Just(600u64), Just(4096), Just(1 << 20)],
+        filter in any::<bool>(),
+    ) {
+        for compression in [Compression::None, Compression::Lz4, Compression::Zstd] {
+            if compression.check().is_ok() {
+                check_all(&records, GroupOptions { filter, ..options(target, compression) });
+            }
+        }
+    }
+
+    #[test]
+    fn random_bytes_under_a_good_checksum_never_panic(
+        mut bytes in proptest::collection::vec(any::<u8>(), 16..400), blocks in 1u32..20, low in any::<bool>(),
+    ) {
+        if low {
+            bytes.iter_mut().skip(16).for_each(|b| *b &= 3);
+        }
+        let used = bytes.len() as u32;
+        bytes[4..8].copy_from_slice(&used.to_le_bytes());
+        bytes[8..12].copy_from_slice(&blocks.to_le_bytes());
+        bytes[12..16].copy_from_slice(&512u32.to_le_bytes());
+        seal_index(&mut bytes, PageId(1));
+        if let Ok(index) = GroupIndex::decode(&bytes, PageId(1)) {
+            use_index(&index);
+        }
+        let _ = GroupRef::decode(&mut Reader::new("test", &bytes));
+        let _ = Footer::decode(&bytes);
+    }
+}
+
+fn seal_index(bytes: &mut [u8], id: PageId) {
+    let crc = terrapin_base::checksum::crc32c_append(part_seed(id, PART_INDEX), &bytes[4..]);
+    bytes[..4].copy_from_slice(&crc.to_le_bytes());
+}
+
+fn use_index(index: &GroupIndex) {
+    for i in 0..index.blocks() {
+        let separator = index.separator(i);
+        assert!(index.find(separator) < index.blocks());
+        let _ = (
+            index.block_place(i),
+            index.estimate_bytes(Some(separator), Some(b"z")),
+        );
+    }
+    let _ = (
+        index.find(b""),
+        index.find(&[0xff; 20]),
+        index.blocks_bytes(),
+        index.memory_bytes(),
+    );
+}
+
+#[test]
+fn no_group_but_a_lone_one_is_under_half_full() {
+    for count in (1..1200).step_by(7) {
+        let groups = build(options(8192, Compression::None), &numbered(count, 100));
+        let weights: Vec<u64> = groups.iter().map(|g| g.bytes_needed - 128).collect();
+        let filters = |g: &PendingGroup| (g.records * 12).div_ceil(4092 * 8).max(1) * 4096;
+        for (group, bytes) in groups.iter().zip(&weights) {
+            let data = bytes - filters(group);
+            assert!(
+                groups.len() == 1 || data >= 4096,
+                "{count} records: {data} bytes in one of {}",
+                groups.len()
+            );
+            assert!(
+                data <= 8192 + 8192 / 20 + 1024,
+                "{count} records: {data} bytes"
+            );
+        }
+        assert_eq!(
+            groups.iter().map(|g| g.records).sum::<u64>(),
+            u64::from(count)
+        );
+    }
+}
+
+#[test]
+fn huge_records_among_small_ones() {
+    let mut records = numbered(300, 50);
+    let mut key = vec![b'k'; KEY_BYTES_MAX];
+    records.insert(key.clone(), Some(vec![1; VALUE_BYTES_MAX]));
+    key[KEY_BYTES_MAX - 1] = b'l';
+    records.insert(key.clone(), None);
+    key.truncate(40_000);
+    records.insert(key, Some(Vec::new()));
+    records.insert(b"key/00000100x".to_vec(), Some(vec![2; VALUE_BYTES_MAX]));
+    records.insert(Vec::new(), Some(Vec::new()));
+    for (target, compression) in [
+        (4096, Compression::None),
+        (65_536, Compression::Lz4),
+        (1 << 20, Compression::Lz4),
+    ] {
+        check_all(&records, options(target, compression));
+    }
+}
+
+#[test]
+fn the_index_is_at_most_a_hundredth_of_the_data() {
+    let records: Records = (0..40_000u64)
+        .map(|i| {
+            (
+                i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec(),
+                Some(vec![i as u8; 120]),
+            )
+        })
+        .collect();
+    let options = GroupOptions {
+        target_bytes: 4 << 20,
+        block_bytes: 4096,
+        unit: 512,
+        compression: Compression::None,
+        filter: true,
+    };
+    let mut disk = 0;
+    for (i, pending) in build(options, &records).into_iter().enumerate() {
+        let (group, image) = pending.place(PageId(i as u64), 0);
+        let report = check_group(&image, &group).unwrap();
+        let memory = index_of(&image, &group).memory_bytes() as u64;
+        println!(
+            "{report:?}, index in memory {memory}, bytes {}",
+            group.bytes
+        );
+        assert!(
+            report.index_bytes * 100 <= report.block_bytes && memory * 100 <= report.block_bytes
+        );
+        disk += report.block_bytes;
+    }
+    assert!(disk as f64 / 40_000.0 <= 128.0 + 5.0, "{disk} bytes");
+}
+
+#[test]
+fn check_group_finds_every_changed_byte() {
+    let mut records = numbered(150, 10);
+    records.insert(b"key/00000007".to_vec(), None);
+    let pending = build(options(1 << 20, Compression::Lz4), &records).remove(0);
+    let (group, mut image) = pending.place(PageId(77), 8192);
+    check_group(&image, &group).unwrap();
+    for at in 0..image.len() {
+        image[at] ^= 0x20;
+        let error = check_group(&image, &group).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "byte {at}");
+        image[at] ^= 0x20;
+    }
+    for changed in [
+        GroupRef {
+            id: PageId(78),
+            ..group
+        },
+        GroupRef {
+            offset: 4096,
+            ..group
+        },
+        GroupRef {
+            records: group.records + 1,
+            ..group
+        },
+        GroupRef {
+            tombstones: 0,
+            ..group
+        },
+        GroupRef {
+            index_offset: group.index_offset - 128,
+            ..group
+        },
+    ] {
+        assert!(check_group(&image, &changed).is_err());
+    }
+    assert!(check_group(&image[..image.len() - 1], &group).is_err());
+}
+
+#[test]
+fn changed_index_bytes_are_harmless_even_when_the_checksum_is_made_to_fit() {
+    let pending = build(options(1 << 20, Compression::None), &numbered(60, 30)).remove(0);
+    let (group, image) = pending.place(PageId(77), 0);
+    let mut index = image[group.index_offset as usize..][..group.index_bytes as usize].to_vec();
+    for at in 4..index.len() {
+        for value in [0, 1, 0x7f, 0x80, 0xff, index[at] ^ 1, index[at] ^ 0x10] {
+            let before = std::mem::replace(&mut index[at], value);
+            seal_index(&mut index, PageId(77));
+            if let Ok(decoded) = GroupIndex::decode(&index, PageId(77)) {
+                use_index(&decoded);
+            }
+            index[at] = before;
+        }
+    }
+}
+
+#[test]
+fn check_group_finds_what_checksums_cannot() {
+    // Blocks of two groups, whole and sealed, under each other's index.
+    let place = |records: &Records| -> (GroupRef, AlignedBuf) {
+        build(options(1 << 20, Compression::None), records)
+            .remove(0)
+            .place(PageId(5), 0)
+    };
+    let (group, image) = place(&numbered(100, 20));
+    let other: Records = numbered(100, 20)
+        .into_iter()
+        .map(|(mut k, v)| {
+            k[3] = b'.';
+            (k, v)
+        })
+        .collect();
+    let (other_group, other_image) = place(&other);
+    assert_eq!(group, other_group);
+    let mut mixed = image.clone();
+    mixed[..512].copy_from_slice(&other_image[..512]);
+    assert_eq!(
+        check_group(&mixed, &group).unwrap_err().kind(),
+        ErrorKind::Corrupt
+    );
+    let mut filter = image.clone();
+    let range = group.filter_offset as usize..(group.filter_offset + group.filter_bytes) as usize;
+    filter[range.clone()].copy_from_slice(&other_image[range]);
+    assert_eq!(
+        check_group(&filter, &group).unwrap_err().message(),
+        "filter denies a key"
+    );
+}
+
+#[test]
+fn groups_without_a_filter_have_none() {
+    let options = GroupOptions {
+        filter: false,
+        ..options(1 << 20, Compression::None)
+    };
+    let (group, image) = build(options, &numbered(50, 9))
+        .remove(0)
+        .place(PageId(1), 0);
+    assert_eq!((group.filter_bytes, group.filter_partitions()), (0, 0));
+    check_group(&image, &group).unwrap();
+}
+
+#[test]
+fn long_common_prefixes_do_not_multiply_in_memory() {
+    // Keys that compress well, each in a block of its own: the index could outweigh the data.
+    let records: Records = (0..200u32)
+        .map(|i| {
+            let mut key = vec![b'p'; 60_000];
+            key.extend_from_slice(&i.to_be_bytes());
+            (key, None)
+        })
+        .collect();
+    let target = 1 << 20;
+    for pending in build(options(target, Compression::Lz4), &records) {
+        let (group, image) = pending.place(PageId(1), 0);
+        check_group(&image, &group).unwrap();
+        assert!(index_of(&image, &group).memory_bytes() as u64 <= 2 * target);
+    }
+}
+
+#[test]
+fn what_follows_a_huge_record_is_not_left_alone_with_too_little() {
+    // 0.4 L, then 4 L in one record, then a crumb: nowhere to cut, so one group.
+    let mut records = numbered(25, 100);
+    records.insert(b"key/00000024x".to_vec(), Some(vec![1; 32 << 10]));
+    records.insert(b"z".to_vec(), Some(b"crumb".to_vec()));
+    assert_eq!(build(options(8192, Compression::None), &records).len(), 1);
+    // With half a group behind it there are two.
+    records.extend(numbered(60, 100).into_iter().map(|(mut key, value)| {
+        key[0] = b'z';
+        (key, value)
+    }));
+    assert_eq!(build(options(8192, Compression::None), &records).len(), 2);
+}
+
+#[test]
+fn check_group_finds_counts_under_the_wrong_block() {
+    let pending = build(options(1 << 20, Compression::None), &numbered(60, 30)).remove(0);
+    let (group, mut image) = pending.place(PageId(77), 0);
+    let start = group.index_offset as usize;
+    let index = &mut image[start..start + group.index_bytes as usize];
+    // Behind the header: first key, last key, common prefix, then {units, records, bytes} of each block.
+    let mut at = 16;
+    for _ in 0..3 {
+        at += 1 + usize::from(index[at]);
+    }
+    assert!(index[at..at + 8].iter().all(|&b| b != 0));
+    let next = at + 2 + if index[at + 2] >= 0x80 { 2 } else { 1 };
+    index[at + 1] -= 1;
+    index[next + 1] += 1;
+    seal_index(index, PageId(77));
+    assert_eq!(
+        check_group(&image, &group).unwrap_err().message(),
+        "index counts"
+    );
+}
