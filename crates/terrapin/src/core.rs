@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use arc_swap::{ArcSwap, Guard};
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result};
-use terrapin_memtable::Window;
+use terrapin_disk::Disk;
+use terrapin_memtable::{Pool, Window};
 use terrapin_pages::PageStore;
 use terrapin_structure::Structure;
 use terrapin_wal::Log;
@@ -22,6 +23,9 @@ use crate::options::{CheckpointDistance, Settings};
 use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
 use crate::view::Views;
 
+/// The part of the budget that recycled window memory may take.
+pub(crate) const POOL_SHARE: u64 = 8;
+
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {
     /// Clock, randomness, jobs.
@@ -30,8 +34,12 @@ pub(crate) struct Core {
     pub settings: Settings,
     /// The one memory budget.
     pub budget: Arc<Budget>,
+    /// The database's files.
+    pub disk: Arc<dyn Disk>,
     /// The data file.
     pub store: Arc<PageStore>,
+    /// Memory of windows that are gone, for the next ones.
+    pub pool: Arc<Pool>,
     /// The structure of every keyspace.
     pub structure: Arc<dyn Structure>,
     /// The log; none when the database is open for reading only.
@@ -45,7 +53,7 @@ pub(crate) struct Core {
     /// Held by whoever replaces the state.
     pub install: Mutex<Install>,
     /// What the jobs are asked for, and how far they are.
-    pub schedule: Schedule,
+    pub schedule: Arc<Schedule>,
     /// Registered views: snapshots and iterators.
     pub views: Views,
     /// Counters and histograms behind `metrics()`.
@@ -81,28 +89,37 @@ impl Core {
         env: Env,
         settings: Settings,
         budget: Arc<Budget>,
+        disk: Arc<dyn Disk>,
         store: Arc<PageStore>,
         structure: Arc<dyn Structure>,
         log: Option<Log>,
         state: State,
         install: Install,
     ) -> Arc<Self> {
+        let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
         Arc::new(Core {
             env,
             settings,
             budget,
+            disk,
             store,
+            pool,
             structure,
             log,
             replayed: AtomicU64::new(0),
             state: ArcSwap::from_pointee(state),
             state_epoch: AtomicU64::new(0),
             install: Mutex::new(install),
-            schedule: Schedule::default(),
+            schedule: Arc::default(),
             views: Views::default(),
             counters: Counters::default(),
             health: Health::default(),
         })
+    }
+
+    /// An empty window, in recycled memory as far as there is any.
+    pub fn new_window(&self) -> Window {
+        Window::with_pool(&self.budget, &self.pool)
     }
 
     /// Every record that starts below is published.
@@ -158,7 +175,7 @@ impl Core {
             .keyspaces
             .iter()
             .filter(|k| k.sealed.is_none() && choose(k))
-            .map(|k| (k.clone(), Window::new(&self.budget)))
+            .map(|k| (k.clone(), self.new_window()))
             .collect();
         let sealed: Vec<_> = chosen.iter().map(|(k, _)| k.active.clone()).collect();
         let count = chosen.len();

@@ -7,11 +7,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{JobHandle, Result};
+use terrapin_base::{Job, JobHandle, Result};
 
 use crate::core::Core;
 use crate::gate::Gate;
-use crate::state::{Keyspaces, State};
+use crate::state::{KeyspaceShared, Keyspaces, State};
 
 /// The one owner behind all handles.
 pub(crate) struct Owner {
@@ -19,6 +19,8 @@ pub(crate) struct Owner {
     pub core: Arc<Core>,
     /// Tells this open database from every other of the process.
     pub number: u64,
+    /// The keyspace that every database has.
+    pub default_keyspace: Arc<KeyspaceShared>,
     /// Where it lies; none on a disk of the caller's.
     pub path: Option<PathBuf>,
     gate: Arc<Gate>,
@@ -26,11 +28,23 @@ pub(crate) struct Owner {
 }
 
 impl Owner {
-    /// Takes over an open core and its jobs.
-    pub fn new(core: Arc<Core>, gate: Arc<Gate>, path: Option<PathBuf>, jobs: Vec<JobHandle>) -> Arc<Self> {
+    /// Takes over a core that is being opened.
+    pub fn new(
+        core: Arc<Core>,
+        gate: Arc<Gate>,
+        path: Option<PathBuf>,
+        default_keyspace: Arc<KeyspaceShared>,
+    ) -> Arc<Self> {
         static OPENED: AtomicU64 = AtomicU64::new(1);
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Owner { core, number, path, gate, jobs: Mutex::new(jobs) })
+        Arc::new(Owner { core, number, default_keyspace, path, gate, jobs: Mutex::default() })
+    }
+
+    /// Starts a job, to be joined at the end.
+    pub fn run(&self, job: Box<dyn Job>) -> Result<()> {
+        let handle = self.core.env.spawn(job)?;
+        self.jobs.lock().push(handle);
+        Ok(())
     }
 
     /// Ends the jobs where they stand and lets the files go, so that the database can be opened again. Every later call
@@ -44,6 +58,7 @@ impl Owner {
         if let Some(log) = &self.core.log {
             log.failure_signal().notify();
         }
+        self.core.store.reclaim_signal().notify();
         let jobs = std::mem::take(&mut *self.jobs.lock());
         let mut outcome = Ok(());
         for job in jobs {

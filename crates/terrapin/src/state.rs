@@ -174,6 +174,12 @@ pub(crate) struct KeyspaceShared {
     pub merge_done: AtomicU64,
     /// See `merge_done`.
     pub merge_total: AtomicU64,
+    /// What the last merge took per KiB of its progress, in nanoseconds; 0 while none has run.
+    pub merge_ns_per_kib: AtomicU64,
+    /// Bytes written while a merge was under way; see `pressure`.
+    pub unpaced_bytes: AtomicU64,
+    /// Writers' virtual clock; see `pressure`.
+    pub paced_until_ns: AtomicU64,
     /// The keyspace was dropped; handles say so.
     pub dropped: AtomicBool,
 }
@@ -187,6 +193,9 @@ impl KeyspaceShared {
             window_bytes: AtomicU64::new(window_bytes),
             merge_done: AtomicU64::new(0),
             merge_total: AtomicU64::new(0),
+            merge_ns_per_kib: AtomicU64::new(0),
+            unpaced_bytes: AtomicU64::new(0),
+            paced_until_ns: AtomicU64::new(0),
             dropped: AtomicBool::new(false),
         })
     }

@@ -1,0 +1,174 @@
+//! The catalog: what a superblock leads to. A small copy-on-write page tree that says of each keyspace its name, options, root
+//! and applied LSN, and its own applied LSN (D2). Only leaves whose content changed are written again; a keyspace that nothing was
+//! written to is applied as far as the catalog itself, so quiet keyspaces neither change their leaf nor pin the log (D3).
+
+pub(crate) mod format;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use terrapin_base::{Error, KeyspaceId, Lsn, Result};
+use terrapin_pages::{Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass};
+use terrapin_structure::Version;
+
+use format::{RootPage, Stored, decode_leaf, encode_leaf};
+
+use crate::state::{CHUNK_KEYSPACES, State};
+
+/// A durable catalog.
+#[derive(Clone, Default)]
+pub(crate) struct Catalog {
+    /// Its root page; none before the first checkpoint.
+    pub root: Option<PageRef>,
+    /// Changes of the set of keyspaces below are in it.
+    pub applied: Lsn,
+    /// The next keyspace's number.
+    pub next_id: u32,
+    leaves: BTreeMap<u32, LeafPage>,
+    keyspaces: BTreeMap<KeyspaceId, Entry>,
+}
+
+#[derive(Clone)]
+struct LeafPage {
+    page: PageRef,
+    content: Arc<[u8]>,
+}
+
+/// One keyspace in a durable catalog.
+#[derive(Clone)]
+pub(crate) struct Entry {
+    /// Every record below is in `version`.
+    pub applied: Lsn,
+    /// The tree that the catalog leads to.
+    pub version: Arc<dyn Version>,
+}
+
+/// What a checkpoint did to one keyspace.
+pub(crate) struct Outcome {
+    /// The tree afterwards.
+    pub version: Arc<dyn Version>,
+    /// Every record below is in it.
+    pub applied: Lsn,
+    /// No window held a record of it below the cut: it is applied as far as the catalog.
+    pub quiet: bool,
+}
+
+impl Catalog {
+    /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not opened yet: see [`Catalog::adopt`].
+    pub fn read(store: &PageStore, root: Option<PageRef>) -> Result<(Catalog, Vec<Stored>)> {
+        let Some(page) = root else { return Ok((Catalog { next_id: 1, ..Catalog::default() }, Vec::new())) };
+        let content = store.read_page(&page, PageKind::CatalogRoot)?;
+        let decoded = RootPage::decode(&content).map_err(|e| e.with("page", page.id))?;
+        let mut catalog =
+            Catalog { root: Some(page), applied: decoded.applied, next_id: decoded.next_id, ..Catalog::default() };
+        let mut keyspaces = Vec::new();
+        for (number, page) in decoded.leaves {
+            let content = store.read_page(&page, PageKind::CatalogLeaf)?;
+            keyspaces.append(&mut decode_leaf(number, &content).map_err(|e| e.with("page", page.id))?);
+            catalog.leaves.insert(number, LeafPage { page, content: content.into() });
+        }
+        let mut names = std::collections::BTreeSet::new();
+        for keyspace in &keyspaces {
+            if keyspace.id.0 >= catalog.next_id || !names.insert(&keyspace.name) {
+                return Err(Error::corrupt("the catalog contradicts itself").with("keyspace", &keyspace.name));
+            }
+        }
+        Ok((catalog, keyspaces))
+    }
+
+    /// Takes note of an opened tree.
+    pub fn adopt(&mut self, stored: &Stored, version: Arc<dyn Version>) {
+        let applied = stored.applied.unwrap_or(self.applied);
+        self.keyspaces.insert(stored.id, Entry { applied, version });
+    }
+
+    /// What it says of a keyspace.
+    pub fn get(&self, id: KeyspaceId) -> Option<&Entry> {
+        self.keyspaces.get(&id)
+    }
+
+    /// Everything below is in durable trees: where the log may be trimmed to (D3).
+    pub fn durable_through(&self) -> Lsn {
+        self.keyspaces.values().map(|k| k.applied).min().unwrap_or(self.applied).min(self.applied)
+    }
+
+    /// The catalog's own pages.
+    pub fn pages(&self) -> impl Iterator<Item = PageUse> {
+        self.root.iter().map(PageUse::from).chain(self.leaves.values().map(|l| PageUse::from(&l.page)))
+    }
+
+    /// Every page that the catalog and its trees refer to, once for each reference (D4).
+    pub fn all_pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
+        self.pages().try_for_each(&mut *visit)?;
+        self.keyspaces.values().try_for_each(|k| k.version.pages(&mut *visit))
+    }
+
+    /// Writes the catalog that follows this one: of the keyspaces in `frozen`, with what the checkpoint at `cut` made of each. What it
+    /// writes and lets go is added to `changes`, trees that were dropped or cleared among it.
+    pub fn follow(
+        &self,
+        store: &PageStore,
+        frozen: &State,
+        next_id: u32,
+        cut: Lsn,
+        outcome: &dyn Fn(KeyspaceId) -> Result<Outcome>,
+        class: SpaceClass,
+        changes: &mut Changes,
+    ) -> Result<Catalog> {
+        let mut next = Catalog { applied: cut, next_id, ..Catalog::default() };
+        let mut kept = std::collections::BTreeSet::new();
+        for chunk in frozen.keyspaces.chunks() {
+            let mut stored = Vec::with_capacity(CHUNK_KEYSPACES);
+            for keyspace in &chunk.keyspaces {
+                let outcome = outcome(keyspace.id)?;
+                // A tree that grew out of the last catalog's: its merge said what it let go.
+                if self.get(keyspace.id).is_some_and(|last| Arc::ptr_eq(&last.version, &keyspace.version)) {
+                    kept.insert(keyspace.id);
+                }
+                stored.push(Stored {
+                    id: keyspace.id,
+                    name: keyspace.shared.name.clone(),
+                    options: keyspace.options,
+                    applied: (!outcome.quiet).then_some(outcome.applied),
+                    root: outcome.version.root(),
+                });
+                let applied = if outcome.quiet { cut } else { outcome.applied };
+                next.keyspaces.insert(keyspace.id, Entry { applied, version: outcome.version });
+            }
+            let content = encode_leaf(&stored);
+            let leaf = match self.leaves.get(&chunk.number) {
+                Some(last) if *last.content == *content => last.clone(),
+                last => {
+                    changes.released.extend(last.map(|l| l.page.id));
+                    let page = store.write_page(PageKind::CatalogLeaf, &content, class)?;
+                    changes.added.push(PageUse::from(&page));
+                    LeafPage { page, content: content.into() }
+                }
+            };
+            next.leaves.insert(chunk.number, leaf);
+        }
+        for (number, leaf) in &self.leaves {
+            if !next.leaves.contains_key(number) {
+                changes.released.push(leaf.page.id);
+            }
+        }
+        for (id, last) in &self.keyspaces {
+            if !kept.contains(id) {
+                last.version.pages(&mut |page| {
+                    changes.released.push(page.id);
+                    Ok(())
+                })?;
+            }
+        }
+        let leaves = next.leaves.iter().map(|(&number, leaf)| (number, leaf.page)).collect();
+        let root = store.write_page(
+            PageKind::CatalogRoot,
+            &RootPage { applied: cut, next_id, leaves }.encode(),
+            class,
+        )?;
+        changes.released.extend(self.root.map(|r| r.id));
+        changes.added.push(PageUse::from(&root));
+        next.root = Some(root);
+        Ok(next)
+    }
+}

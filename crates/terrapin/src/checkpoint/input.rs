@@ -1,0 +1,245 @@
+//! A sealed window as a merge sees it: a cursor over its newest versions, and a sketch of how its bytes are spread over the keys, for plans.
+
+use std::sync::Arc;
+
+use terrapin_base::{Lsn, Result};
+use terrapin_memtable::{Op, OwnedCursor, Window};
+use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
+
+/// Marks that a sketch aims at; each stands for an equal share of the bytes.
+const MARKS: u64 = 2048;
+
+/// The versions of a window within LSN bounds and, on a full disk, within a slice of the keys.
+pub(crate) struct WindowInput {
+    window: Arc<Window>,
+    after: Lsn,
+    before: Lsn,
+    slice: KeySlice,
+    /// By key; each says what lies before it.
+    marks: Vec<Mark>,
+    total: Estimate,
+}
+
+/// Keys from `lo` to before `hi`; none means unbounded.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct KeySlice {
+    /// Inclusive.
+    pub lo: Option<Box<[u8]>>,
+    /// Exclusive.
+    pub hi: Option<Box<[u8]>>,
+}
+
+struct Mark {
+    key: Box<[u8]>,
+    before: Estimate,
+}
+
+/// Records that one step of a preparation walks over: a millisecond or so.
+const STEP_RECORDS: usize = 16 << 10;
+
+/// Walks a window once, in pieces, and makes its [`WindowInput`].
+pub(crate) struct Preparation {
+    cursor: OwnedCursor,
+    spacing_bytes: u64,
+    next_mark_bytes: u64,
+    input: WindowInput,
+    /// Ends the slice once it holds so many bytes, if any.
+    slice_bytes_max: Option<u64>,
+}
+
+impl Preparation {
+    /// Starts at a key, and ends once the records hold so many bytes: a slice of the window.
+    pub fn slice(mut self, lo: Option<Box<[u8]>>, bytes_max: u64) -> Self {
+        if let Some(lo) = &lo {
+            self.cursor.seek(lo);
+        }
+        self.input.slice.lo = lo;
+        self.slice_bytes_max = Some(bytes_max);
+        self
+    }
+
+    /// Walks on; the input, once everything was walked over.
+    pub fn step(&mut self) -> Option<Arc<WindowInput>> {
+        for _ in 0..STEP_RECORDS {
+            let Some(key) = self.cursor.key() else { return Some(self.finish()) };
+            let total = &mut self.input.total;
+            if total.records > 0 && self.slice_bytes_max.is_some_and(|max| total.bytes >= max) {
+                self.input.slice.hi = Some(key.into());
+                return Some(self.finish());
+            }
+            if total.bytes >= self.next_mark_bytes {
+                self.input.marks.push(Mark { key: key.into(), before: *total });
+                self.next_mark_bytes = total.bytes + self.spacing_bytes;
+            }
+            total.records += 1;
+            total.bytes += (key.len() + self.cursor.op().value().map_or(0, <[u8]>::len)) as u64;
+            self.cursor.next();
+        }
+        None
+    }
+
+    fn finish(&mut self) -> Arc<WindowInput> {
+        let window = self.input.window.clone();
+        let nothing = WindowInput::over(window, self.input.after, self.input.before);
+        Arc::new(std::mem::replace(&mut self.input, nothing))
+    }
+}
+
+impl WindowInput {
+    /// Of the versions of `window` in `[after, before)`, once the preparation is stepped to its end.
+    pub fn prepare(window: Arc<Window>, after: Lsn, before: Lsn) -> Preparation {
+        let mut cursor = window.cursor_owned(after, before);
+        cursor.seek_first();
+        let spacing_bytes = (window.live_bytes() / MARKS).clamp(128, 64 << 10);
+        let input = WindowInput::over(window, after, before);
+        Preparation { cursor, spacing_bytes, next_mark_bytes: spacing_bytes, input, slice_bytes_max: None }
+    }
+
+    fn over(window: Arc<Window>, after: Lsn, before: Lsn) -> Self {
+        WindowInput { window, after, before, slice: KeySlice::default(), marks: Vec::new(), total: Estimate::default() }
+    }
+
+    /// What it holds in all.
+    pub fn total(&self) -> Estimate {
+        self.total
+    }
+
+    /// Where it ends; none when it goes to the window's last key.
+    pub fn slice_end(&self) -> Option<&[u8]> {
+        self.slice.hi.as_deref()
+    }
+
+    /// What lies before a key: half way between the marks around it.
+    fn before(&self, key: &[u8]) -> Estimate {
+        let place = self.marks.partition_point(|m| *m.key < *key);
+        let low = place.checked_sub(1).map_or(Estimate::default(), |i| self.marks[i].before);
+        let high = self.marks.get(place).map_or(self.total, |m| m.before);
+        let middle = |a: u64, b: u64| a + (b - a) / 2;
+        Estimate { records: middle(low.records, high.records), bytes: middle(low.bytes, high.bytes) }
+    }
+}
+
+impl MergeInput for WindowInput {
+    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+        let mut cursor = self.window.cursor_owned(self.after, self.before);
+        match (lo, self.slice.lo.as_deref()) {
+            (Some(a), Some(b)) => cursor.seek(a.max(b)),
+            (Some(a), None) | (None, Some(a)) => cursor.seek(a),
+            (None, None) => cursor.seek_first(),
+        }
+        let hi = match (hi, self.slice.hi.as_deref()) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        let mut cursor = WindowCursor { cursor, hi: hi.map(Into::into), inside: false };
+        cursor.look();
+        Box::new(cursor)
+    }
+
+    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
+        let low = lo.map_or(Estimate::default(), |k| self.before(k));
+        let high = hi.map_or(self.total, |k| self.before(k));
+        Estimate {
+            records: high.records.saturating_sub(low.records),
+            bytes: high.bytes.saturating_sub(low.bytes),
+        }
+    }
+}
+
+struct WindowCursor {
+    cursor: OwnedCursor,
+    hi: Option<Box<[u8]>>,
+    /// The cursor stands on a record below `hi`.
+    inside: bool,
+}
+
+impl WindowCursor {
+    fn look(&mut self) {
+        self.inside = match (self.cursor.key(), &self.hi) {
+            (None, _) => false,
+            (Some(_), None) => true,
+            (Some(key), Some(hi)) => *key < **hi,
+        };
+    }
+}
+
+impl MessageCursor for WindowCursor {
+    fn key(&self) -> Option<&[u8]> {
+        if self.inside { self.cursor.key() } else { None }
+    }
+
+    fn message(&self) -> Message<'_> {
+        match self.cursor.op() {
+            Op::Put(value) => Message::Put(value),
+            Op::Delete => Message::Delete,
+        }
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.cursor.next();
+        self.look();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Budget;
+
+    use super::*;
+
+    fn window() -> Arc<Window> {
+        let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+        for i in 0..10_000u64 {
+            window.insert(&i.to_be_bytes(), Lsn(100 + i), Op::Put(&[1; 92]));
+            window.insert(&i.to_be_bytes(), Lsn(100_000), Op::Delete);
+        }
+        window
+    }
+
+    fn all(input: &Arc<WindowInput>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Vec<u64> {
+        let mut cursor = input.clone().cursor(lo, hi);
+        let mut keys = Vec::new();
+        while let Some(key) = cursor.key() {
+            keys.push(u64::from_be_bytes(key.try_into().unwrap()));
+            assert!(matches!(cursor.message(), Message::Put(v) if v.len() == 92));
+            cursor.advance().unwrap();
+        }
+        keys
+    }
+
+    #[test]
+    fn a_sketch_estimates_within_a_mark_and_the_cursor_keeps_its_bounds() {
+        let window = window();
+        let mut preparation = WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000));
+        let input = std::iter::from_fn(|| Some(preparation.step())).flatten().next().unwrap();
+        assert_eq!(input.total(), Estimate { records: 10_000, bytes: 1_000_000 });
+        assert_eq!(input.estimate(None, None), input.total());
+        for (lo, hi) in [(0u64, 10_000u64), (1234, 4321), (9000, 9100), (5000, 5000)] {
+            let (low, high) = (lo.to_be_bytes(), hi.to_be_bytes());
+            let estimate = input.estimate(Some(&low), Some(&high));
+            assert!(estimate.bytes.abs_diff((hi - lo) * 100) <= 1000, "{lo}..{hi}: {estimate:?}");
+            assert_eq!(all(&input, Some(&low), Some(&high)), (lo..hi).collect::<Vec<_>>());
+        }
+        assert_eq!(input.estimate(Some(b"\xff"), None).records, 0);
+    }
+
+    #[test]
+    fn slices_follow_each_other_without_gap_or_overlap() {
+        let window = window();
+        let (mut lo, mut keys, mut slices) = (None, Vec::new(), 0);
+        loop {
+            let mut preparation =
+                WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000)).slice(lo.clone(), 70_050);
+            let input = std::iter::from_fn(|| Some(preparation.step())).flatten().next().unwrap();
+            keys.extend(all(&input, None, None));
+            slices += 1;
+            match input.slice_end() {
+                Some(end) => lo = Some(end.into()),
+                None => break,
+            }
+        }
+        assert_eq!(keys, (0..10_000).collect::<Vec<_>>());
+        assert_eq!(slices, 15);
+    }
+}

@@ -1,0 +1,520 @@
+//! The coordinator: one round after the other, each cut into steps.
+//!
+//! ```text
+//! idle ─ freeze ─ settle ─┬─ (prepare ─ merge)* ─ catalog ─ commit ─ install ─ idle
+//!                         └─ on an error: give the pages back, rest, freeze again
+//! ```
+//!
+//! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits until every record below it is in its
+//! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it.
+//!
+//! When the disk is full the round takes the reserve, merges with everything flushed straight to the leaves, and only a slice of one window at
+//! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
+//! holds them as well does not matter, they say the same.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step};
+use terrapin_pages::{Changes, SpaceClass, Superblock};
+use terrapin_structure::{MergeOptions, Version};
+
+use super::commit::{Commit, Progress};
+use super::input::{Preparation, WindowInput};
+use super::merges::RunningMerge;
+use crate::catalog::{Catalog, Outcome};
+use crate::core::Core;
+use crate::state::{KeyspaceState, SealedWindow, State};
+
+/// The first rest after a failed round, and the longest, in nanoseconds.
+const REST_NS_MIN: u64 = 50_000_000;
+const REST_NS_MAX: u64 = 10_000_000_000;
+/// How often a full disk is looked at, in nanoseconds.
+const SPACE_POLL_NS: u64 = 1_000_000_000;
+
+/// The job that runs the rounds.
+pub(crate) struct Coordinator {
+    core: Arc<Core>,
+    catalog: Catalog,
+    superblock: Superblock,
+    phase: Phase,
+    rest_ns: u64,
+    /// While the disk is full: bytes of the next slice, and how far each sealed window is merged.
+    slice_bytes: u64,
+    slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
+}
+
+enum Phase {
+    Idle,
+    Settle(Round),
+    Prepare(Round, Preparation),
+    Merge(Round, Arc<RunningMerge>),
+    Catalog(Round),
+    Commit(Box<Committing>),
+    Rest { until_ns: u64, asked: Lsn },
+}
+
+struct Committing {
+    round: Round,
+    next: Catalog,
+    superblock: Superblock,
+    commit: Commit,
+}
+
+/// One checkpoint.
+struct Round {
+    frozen: Arc<State>,
+    next_id: u32,
+    cut: Lsn,
+    publish_to: Lsn,
+    /// Keyspaces with a sealed window; those before `at` are merged.
+    parts: Vec<Part>,
+    at: usize,
+    changes: Changes,
+    short: bool,
+}
+
+struct Part {
+    keyspace: Arc<KeyspaceState>,
+    sealed: SealedWindow,
+    /// The tree after the merge.
+    merged: Option<Arc<dyn Version>>,
+    /// Where a slice ended, if the window goes on behind it.
+    rest_from: Option<Box<[u8]>>,
+}
+
+impl Round {
+    fn class(&self) -> SpaceClass {
+        if self.short { SpaceClass::Reserve } else { SpaceClass::Normal }
+    }
+}
+
+impl Coordinator {
+    /// For a core that was opened with that superblock and catalog.
+    pub fn new(core: &Arc<Core>, superblock: Superblock, catalog: Catalog) -> Box<dyn Job> {
+        Box::new(Coordinator {
+            core: core.clone(),
+            catalog,
+            superblock,
+            phase: Phase::Idle,
+            rest_ns: REST_NS_MIN,
+            slice_bytes: core.settings.merge.group_bytes,
+            slices: Vec::new(),
+        })
+    }
+
+    fn has_work(core: &Core) -> bool {
+        let schedule = &core.schedule;
+        schedule.sealed_count() > 0
+            || schedule.asked_through() > schedule.durable_through()
+            || schedule.log_is_long()
+            || (schedule.space_is_short() && core.state.load().keyspaces.iter().any(|k| !k.active.window.is_empty()))
+    }
+
+    fn idle(&mut self) -> Step {
+        if Self::has_work(&self.core) {
+            self.phase = Phase::Settle(self.freeze());
+            return Step::Again;
+        }
+        let core = self.core.clone();
+        let condition = Condition::new(self.core.schedule.work(), move || {
+            core.schedule.is_stopping() || Self::has_work(&core)
+        });
+        if !self.core.schedule.space_is_short() {
+            return Step::Pending(condition);
+        }
+        // Somebody else may make room on the disk, and nobody tells.
+        self.see_whether_space_is_back();
+        Step::Pending(condition.until(self.core.env.now_ns() + SPACE_POLL_NS))
+    }
+
+    /// Cuts what is asked for and what holds the log up, and freezes the state.
+    fn freeze(&mut self) -> Round {
+        let core = self.core.clone();
+        let long = core.schedule.log_is_long();
+        let short = core.schedule.space_is_short();
+        core.schedule.log_is_being_shortened();
+        let asked = core.schedule.asked_through();
+        let mut install = core.install.lock();
+        // The half of the log that is oldest is what laggards give up.
+        let oldest = self.catalog.durable_through();
+        let end = core.log.as_ref().map_or(oldest, |l| l.tail());
+        let middle = Lsn(oldest.0 + end.0.saturating_sub(oldest.0) / 2);
+        let applied = |id| self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
+        let cut = core.cut(&mut install, |keyspace| {
+            let window = &keyspace.active;
+            let reaches = window.start < asked || (long && applied(keyspace.id).max(window.start) <= middle);
+            (reaches || short) && !window.window.is_empty()
+        });
+        core.rebalance(&install);
+        self.slices.retain(|(id, cut_at, _)| {
+            let sealed = cut.state.keyspaces.get(*id).and_then(|k| k.sealed.as_ref());
+            sealed.is_some_and(|s| s.cut == *cut_at)
+        });
+        let mut parts: Vec<Part> = cut
+            .state
+            .keyspaces
+            .iter()
+            .filter_map(|keyspace| {
+                let sealed = keyspace.sealed.clone()?;
+                Some(Part { keyspace: keyspace.clone(), sealed, merged: None, rest_from: None })
+            })
+            .collect();
+        if short {
+            // One window at a time, the smallest first: it frees the most for the space that it takes.
+            parts.sort_by_key(|p| p.sealed.records.window.live_bytes());
+            parts.truncate(1);
+        }
+        Round {
+            frozen: cut.state,
+            next_id: install.next_id,
+            cut: cut.lsn,
+            publish_to: cut.publish_to,
+            parts,
+            at: 0,
+            changes: Changes::default(),
+            short,
+        }
+    }
+
+    /// Waits until every record below the cut is in its window.
+    fn settle(&mut self, round: Round) -> Result<Step> {
+        if self.core.visible() >= round.publish_to {
+            return self.next_part(round);
+        }
+        let log = self.core.log()?;
+        let cut = terrapin_wal::Cut { lsn: round.cut, publish_to: round.publish_to };
+        let condition = log.cut_condition(&cut);
+        self.phase = Phase::Settle(round);
+        Ok(Step::Pending(condition))
+    }
+
+    fn next_part(&mut self, mut round: Round) -> Result<Step> {
+        while let Some(part) = round.parts.get_mut(round.at) {
+            let window = &part.sealed.records;
+            if window.window.is_empty() {
+                part.merged = Some(part.keyspace.version.clone());
+                round.at += 1;
+                continue;
+            }
+            let from = self.slices.iter().find(|(id, cut, _)| *id == part.keyspace.id && *cut == part.sealed.cut);
+            let slice = round.short.then_some(self.slice_bytes);
+            let from = from.map(|(_, _, key)| key.clone());
+            let mut preparation = WindowInput::prepare(window.window.clone(), window.start, part.sealed.cut);
+            if let Some(bytes) = slice {
+                preparation = preparation.slice(from, bytes);
+            }
+            self.phase = Phase::Prepare(round, preparation);
+            return Ok(Step::Again);
+        }
+        self.phase = Phase::Catalog(round);
+        Ok(Step::Again)
+    }
+
+    fn prepare(&mut self, mut round: Round, mut preparation: Preparation) -> Result<Step> {
+        let Some(input) = preparation.step() else {
+            self.phase = Phase::Prepare(round, preparation);
+            return Ok(Step::Again);
+        };
+        let core = &self.core;
+        let at = round.at;
+        let part = &mut round.parts[at];
+        part.rest_from = input.slice_end().map(Into::into);
+        let options = MergeOptions { space_is_short: round.short, ..core.settings.merge.clone() };
+        let begun = core.structure.begin_merge(&part.keyspace.version, input, &options);
+        match begun {
+            Ok(merge) => {
+                let running = RunningMerge::new(merge, part.keyspace.shared.clone(), core.env.now_ns());
+                core.schedule.offer(Some(running.clone()));
+                self.phase = Phase::Merge(round, running);
+                Ok(Step::Again)
+            }
+            Err(error) => {
+                core.store.abandon(std::mem::take(&mut round.changes));
+                Err(error)
+            }
+        }
+    }
+
+    fn merge(&mut self, mut round: Round, running: Arc<RunningMerge>) -> Result<Step> {
+        let core = self.core.clone();
+        if !running.is_over() {
+            let step = running.step(&core);
+            self.phase = Phase::Merge(round, running);
+            return Ok(match step {
+                Step::Done => Step::Again,
+                step => step,
+            });
+        }
+        if !running.is_left() {
+            let condition = {
+                let (running, work) = (running.clone(), core.schedule.work().clone());
+                Condition::new(&work, move || running.is_left())
+            };
+            self.phase = Phase::Merge(round, running);
+            return Ok(Step::Pending(condition));
+        }
+        core.schedule.offer(None);
+        let finished = match running.failure() {
+            Some(error) => Err(error),
+            None => running.merge().finish(),
+        };
+        match finished {
+            Ok(merged) => {
+                round.changes.merge(merged.changes);
+                let at = round.at;
+                round.parts[at].merged = Some(merged.version);
+                round.at += 1;
+                self.next_part(round)
+            }
+            Err(error) => {
+                running.merge().abandon();
+                core.store.abandon(std::mem::take(&mut round.changes));
+                Err(error)
+            }
+        }
+    }
+
+    fn catalog(&mut self, mut round: Round) -> Result<Step> {
+        let core = self.core.clone();
+        let mut changes = std::mem::take(&mut round.changes);
+        let followed = self.catalog.follow(
+            &core.store,
+            &round.frozen,
+            round.next_id,
+            round.cut,
+            &|id| self.outcome(&round, id),
+            round.class(),
+            &mut changes,
+        );
+        let next = match followed {
+            Ok(next) => next,
+            Err(error) => {
+                core.store.abandon(changes);
+                return Err(error);
+            }
+        };
+        round.changes = changes;
+        let mut superblock = self.superblock;
+        superblock.generation.0 += 1;
+        superblock.catalog = next.root;
+        superblock.incarnation = core.log()?.incarnation();
+        let commit = Commit::new(superblock, round.cut);
+        self.phase = Phase::Commit(Box::new(Committing { round, next, superblock, commit }));
+        Ok(Step::Again)
+    }
+
+    /// What the round did to a keyspace of the frozen state.
+    fn outcome(&self, round: &Round, id: KeyspaceId) -> Result<Outcome> {
+        let before = self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
+        if let Some(part) = round.parts.iter().find(|p| p.keyspace.id == id) {
+            let version = part.merged.clone().ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))?;
+            let applied = match part.rest_from {
+                Some(_) => before.max(part.sealed.records.start),
+                None => part.sealed.cut,
+            };
+            return Ok(Outcome { version, applied, quiet: false });
+        }
+        let keyspace = round
+            .frozen
+            .keyspaces
+            .get(id)
+            .ok_or_else(|| Error::internal("a keyspace vanished from a frozen state"))?;
+        let version = keyspace.version.clone();
+        Ok(match &keyspace.sealed {
+            Some(sealed) => Outcome { version, applied: before.max(sealed.records.start), quiet: false },
+            // Read after everything below the cut was in its window (D3).
+            None if keyspace.active.window.is_empty() => Outcome { version, applied: round.cut, quiet: true },
+            None => Outcome { version, applied: before.max(keyspace.active.start), quiet: false },
+        })
+    }
+
+    fn commit(&mut self, mut committing: Box<Committing>) -> Result<Step> {
+        let core = self.core.clone();
+        match committing.commit.step(&core) {
+            Ok(Progress::Again) => {
+                self.phase = Phase::Commit(committing);
+                Ok(Step::Again)
+            }
+            Ok(Progress::Pending(condition)) => {
+                self.phase = Phase::Commit(committing);
+                Ok(Step::Pending(condition))
+            }
+            Ok(Progress::Durable) => {
+                self.install(*committing);
+                self.phase = Phase::Idle;
+                Ok(Step::Again)
+            }
+            Err(error) => {
+                if !committing.commit.may_be_durable() {
+                    core.store.abandon(std::mem::take(&mut committing.round.changes));
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Both slots hold the new generation: shows it, and lets go of what it replaces.
+    fn install(&mut self, committing: Committing) {
+        let core = self.core.clone();
+        let Committing { round, next, superblock, .. } = committing;
+        let mut unsealed = 0;
+        let last = {
+            let install = core.install.lock();
+            let current = core.state.load_full();
+            let mut keyspaces = current.keyspaces.clone();
+            for part in &round.parts {
+                let Some(keyspace) = keyspaces.get(part.keyspace.id) else { continue };
+                // Neither holds when the keyspace was cleared meanwhile.
+                let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
+                let same_window =
+                    keyspace.sealed.as_ref().is_some_and(|s| Arc::ptr_eq(&s.records, &part.sealed.records));
+                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else { continue };
+                let mut changed = (**keyspace).clone();
+                changed.version = merged.clone();
+                if part.rest_from.is_none() {
+                    changed.sealed = None;
+                    unsealed += 1;
+                }
+                keyspaces.insert(Arc::new(changed));
+            }
+            let generation = superblock.generation;
+            let pin = Some(core.store.pin(generation));
+            let last = core.replace_state(State { generation, pin, floor: current.floor, keyspaces });
+            core.schedule.unsealed(unsealed);
+            core.rebalance(&install);
+            last
+        };
+        drop(last);
+        core.store.commit(superblock.generation, round.changes);
+        self.superblock = superblock;
+        self.catalog = next;
+        let durable_through = self.catalog.durable_through();
+        self.take_note_of_slices(&round.parts);
+        drop((round.parts, round.frozen));
+        if let Some(log) = &core.log
+            && let Err(error) = log.trim(durable_through)
+        {
+            core.health.report(&error);
+        }
+        self.rest_ns = REST_NS_MIN;
+        core.counters.checkpoints.add(1);
+        core.health.recovered();
+        if core.schedule.space_is_short() {
+            self.see_whether_space_is_back();
+        }
+        if unsealed > 0 {
+            core.views.windows_retired();
+        }
+        core.schedule.committed(durable_through);
+        // Writers that wait with a full window: it can be sealed now.
+        core.cut_full();
+    }
+
+    /// The disk counts as full until there is room for the reserve and some merging again.
+    fn see_whether_space_is_back(&self) {
+        let core = &self.core;
+        let room = core.store.free_bytes().saturating_add(core.disk.free_bytes().unwrap_or(0));
+        if room >= core.settings.reserve_bytes + 4 * core.settings.merge.group_bytes {
+            core.schedule.set_space_is_short(false);
+            core.rebalance(&core.install.lock());
+        }
+    }
+
+    /// The database is being closed or left: what was not committed never was.
+    fn give_up(&mut self) {
+        self.core.schedule.offer(None);
+        self.phase = Phase::Idle;
+    }
+
+    fn take_note_of_slices(&mut self, parts: &[Part]) {
+        for part in parts {
+            self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
+            if let Some(from) = &part.rest_from {
+                self.slices.push((part.keyspace.id, part.sealed.cut, from.clone()));
+                self.slice_bytes = (self.slice_bytes * 2).min(self.core.settings.merge.group_bytes);
+            }
+        }
+    }
+
+    /// A round failed, and its pages were given back.
+    fn failed(&mut self, error: Error) -> Step {
+        let core = self.core.clone();
+        core.schedule.offer(None);
+        if core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        if error.kind() == ErrorKind::NoSpace {
+            if !core.schedule.space_is_short() {
+                // The reserve is for this. Windows are small from now on, and the one at hand is merged in slices.
+                tracing::warn!(%error, "the disk is full; merging from the reserve");
+                self.slice_bytes = core.settings.merge.group_bytes;
+                core.schedule.set_space_is_short(true);
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
+            if self.slice_bytes > 64 {
+                self.slice_bytes /= 2;
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
+        }
+        core.health.report(&error);
+        core.counters.checkpoints_failed.add(1);
+        core.schedule.failed(&error);
+        let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
+        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
+        self.phase = Phase::Rest { until_ns, asked: core.schedule.asked_through() };
+        Step::Again
+    }
+
+    fn rest(&mut self, until_ns: u64, asked: Lsn) -> Step {
+        let core = self.core.clone();
+        if core.log.as_ref().is_some_and(|l| l.failed().is_some()) {
+            // Poisoned: nothing durable is written any more.
+            let schedule = core.schedule.clone();
+            self.phase = Phase::Rest { until_ns, asked };
+            return Step::Pending(Condition::new(core.schedule.work(), move || schedule.is_stopping()));
+        }
+        if core.env.now_ns() >= until_ns || core.schedule.asked_through() > asked {
+            self.phase = Phase::Idle;
+            return Step::Again;
+        }
+        self.phase = Phase::Rest { until_ns, asked };
+        let schedule = core.schedule.clone();
+        let condition = Condition::new(core.schedule.work(), move || {
+            schedule.is_stopping() || schedule.asked_through() > asked
+        });
+        Step::Pending(condition.until(until_ns))
+    }
+}
+
+impl Job for Coordinator {
+    fn name(&self) -> &'static str {
+        "checkpoint"
+    }
+
+    fn step(&mut self) -> Step {
+        if self.core.schedule.is_stopping() {
+            self.give_up();
+            return Step::Done;
+        }
+        let stepped = match std::mem::replace(&mut self.phase, Phase::Idle) {
+            Phase::Idle => return self.idle(),
+            Phase::Rest { until_ns, asked } => return self.rest(until_ns, asked),
+            Phase::Settle(round) => self.settle(round),
+            Phase::Prepare(round, preparation) => self.prepare(round, preparation),
+            Phase::Merge(round, running) => self.merge(round, running),
+            Phase::Catalog(round) => self.catalog(round),
+            Phase::Commit(committing) => self.commit(committing),
+        };
+        stepped.unwrap_or_else(|error| self.failed(error))
+    }
+
+    fn panicked(&mut self, error: Error) {
+        if let Some(log) = &self.core.log {
+            log.poison(error.clone());
+        }
+        self.core.health.report(&error);
+        self.core.schedule.failed(&error);
+    }
+}

@@ -1,0 +1,151 @@
+//! The merge under way, and the workers that step it beside the coordinator.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Condition, Error, Job, Result, Step};
+use terrapin_structure::{Merge, MergeStep};
+
+use crate::core::Core;
+use crate::state::KeyspaceShared;
+
+/// How long a worker rests when the others hold all the work there is, at most, in nanoseconds.
+const REST_NS: u64 = 5_000_000;
+
+/// A merge that any number of workers steps.
+pub(crate) struct RunningMerge {
+    merge: Arc<dyn Merge>,
+    keyspace: Arc<KeyspaceShared>,
+    started_ns: u64,
+    workers: AtomicUsize,
+    done: AtomicBool,
+    failed: Mutex<Option<Error>>,
+    has_failed: AtomicBool,
+    last_progress: AtomicU64,
+}
+
+impl RunningMerge {
+    /// A merge that was begun.
+    pub fn new(merge: Arc<dyn Merge>, keyspace: Arc<KeyspaceShared>, now_ns: u64) -> Arc<Self> {
+        let running = RunningMerge {
+            merge,
+            keyspace,
+            started_ns: now_ns,
+            workers: AtomicUsize::new(0),
+            done: AtomicBool::new(false),
+            failed: Mutex::new(None),
+            has_failed: AtomicBool::new(false),
+            last_progress: AtomicU64::new(0),
+        };
+        running.show_progress(now_ns);
+        Arc::new(running)
+    }
+
+    /// Whether there is nothing left to step.
+    pub fn is_over(&self) -> bool {
+        self.done.load(Ordering::SeqCst) || self.has_failed.load(Ordering::SeqCst)
+    }
+
+    /// Whether nobody steps it any more, nor will.
+    pub fn is_left(&self) -> bool {
+        self.is_over() && self.workers.load(Ordering::SeqCst) == 0
+    }
+
+    /// Why it failed, if it did.
+    pub fn failure(&self) -> Option<Error> {
+        self.failed.lock().clone()
+    }
+
+    /// The merge, for its end.
+    pub fn merge(&self) -> &Arc<dyn Merge> {
+        &self.merge
+    }
+
+    /// Steps it once.
+    pub fn step(&self, core: &Core) -> Step {
+        self.workers.fetch_add(1, Ordering::SeqCst);
+        // Counted in before it is tested: whoever ends the merge tests in the other order.
+        let outcome = if self.is_over() { Ok(MergeStep::Done) } else { self.step_guarded() };
+        let step = match outcome {
+            Ok(MergeStep::Again) => Step::Again,
+            Ok(MergeStep::Pending(condition)) => Step::Pending(condition.until(core.env.now_ns() + REST_NS)),
+            Ok(MergeStep::Done) => {
+                self.done.store(true, Ordering::SeqCst);
+                Step::Done
+            }
+            Err(error) => {
+                self.failed.lock().get_or_insert(error);
+                self.has_failed.store(true, Ordering::SeqCst);
+                Step::Done
+            }
+        };
+        self.show_progress(core.env.now_ns());
+        self.workers.fetch_sub(1, Ordering::SeqCst);
+        if self.is_over() {
+            core.schedule.work().notify();
+        }
+        step
+    }
+
+    /// A panic in a structure fails the merge, not the process' only coordinator.
+    fn step_guarded(&self) -> Result<MergeStep> {
+        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.merge.step()))
+            .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))
+    }
+
+    fn show_progress(&self, now_ns: u64) {
+        let (done, total) = self.merge.progress();
+        self.keyspace.merge_total.store(total, Ordering::Relaxed);
+        self.keyspace.merge_done.store(done.min(total), Ordering::Relaxed);
+        // A pace is measured once a thirty-second part is done; before that the last merge's counts.
+        if done > total / 32 && self.last_progress.fetch_max(done, Ordering::Relaxed) < done {
+            let took = u128::from(now_ns.saturating_sub(self.started_ns));
+            let per_kib = u64::try_from(took * 1024 / u128::from(done)).unwrap_or(u64::MAX).max(1);
+            self.keyspace.merge_ns_per_kib.store(per_kib, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for RunningMerge {
+    fn drop(&mut self) {
+        self.keyspace.merge_total.store(0, Ordering::Relaxed);
+        self.keyspace.merge_done.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Helps the coordinator to merge.
+pub(crate) struct Worker {
+    core: Arc<Core>,
+}
+
+impl Worker {
+    /// A worker for a core.
+    pub fn new(core: &Arc<Core>) -> Box<dyn Job> {
+        Box::new(Worker { core: core.clone() })
+    }
+}
+
+impl Job for Worker {
+    fn name(&self) -> &'static str {
+        "merge"
+    }
+
+    fn step(&mut self) -> Step {
+        let schedule = &self.core.schedule;
+        if schedule.is_stopping() {
+            return Step::Done;
+        }
+        if let Some(running) = schedule.running().filter(|r| !r.is_over()) {
+            return match running.step(&self.core) {
+                Step::Done => Step::Again,
+                step => step,
+            };
+        }
+        let schedule = schedule.clone();
+        let work = schedule.work().clone();
+        Step::Pending(Condition::new(&work, move || {
+            schedule.is_stopping() || schedule.running().is_some_and(|r| !r.is_over())
+        }))
+    }
+}

@@ -1,0 +1,209 @@
+//! Checkpoints: sealed windows are merged into the trees below them, and the new roots become durable (D2).
+//!
+//! One coordinator job ([`job`]) runs one round at a time. A round freezes the database at an LSN, waits until every
+//! record below it is in its window, merges the sealed windows ([`merges`], with as many workers as there are background threads;
+//! [`input`] is how a merge sees a window), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is what the
+//! rest of the engine sees of it: what is asked for, and how far it is.
+
+pub(crate) mod commit;
+pub(crate) mod fold;
+pub(crate) mod input;
+pub(crate) mod job;
+pub(crate) mod merges;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+
+use terrapin_base::sync::Mutex;
+use terrapin_base::{Condition, Error, Lsn, Result, Signal};
+
+use crate::core::Core;
+use merges::RunningMerge;
+
+/// What jobs are asked for, and how far they are. Everything a job or a writer waits for changes before its signal is told.
+#[derive(Default)]
+pub(crate) struct Schedule {
+    /// Told when there may be work for a job.
+    work: Arc<Signal>,
+    /// Told when a round committed or failed.
+    progress: Arc<Signal>,
+    /// Jobs end.
+    stopping: AtomicBool,
+    /// Everything below is to be checkpointed.
+    asked_through: AtomicU64,
+    /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the catalog and its keyspaces.
+    durable_through: AtomicU64,
+    /// Windows sealed and not yet gone from the state.
+    sealed: AtomicUsize,
+    /// Rounds committed.
+    releases: AtomicU64,
+    /// Rounds failed.
+    failures: AtomicU64,
+    /// What the last failed round said.
+    last_error: Mutex<Option<Error>>,
+    /// The merge under way, for workers to help with.
+    running: Mutex<Option<Arc<RunningMerge>>>,
+    /// The log has grown past its limit: what holds it up is to be checkpointed.
+    log_is_long: AtomicBool,
+    /// The disk is full: windows are small, merges use the reserve, puts are refused (D10).
+    space_is_short: AtomicBool,
+}
+
+impl Schedule {
+    /// The merge under way.
+    pub fn running(&self) -> Option<Arc<RunningMerge>> {
+        self.running.lock().clone()
+    }
+
+    /// Offers a merge to the workers, or takes the offer back.
+    pub fn offer(&self, running: Option<Arc<RunningMerge>>) {
+        let last = std::mem::replace(&mut *self.running.lock(), running);
+        drop(last);
+        self.work.notify();
+    }
+
+    /// The log is longer than it may be.
+    pub fn shorten_log(&self) {
+        if !self.log_is_long.swap(true, Ordering::AcqRel) {
+            self.work.notify();
+        }
+    }
+
+    /// Whether the log is longer than it may be.
+    pub fn log_is_long(&self) -> bool {
+        self.log_is_long.load(Ordering::Acquire)
+    }
+
+    /// A round takes care of the log's length.
+    pub fn log_is_being_shortened(&self) {
+        self.log_is_long.store(false, Ordering::Release);
+    }
+
+    /// The signal that jobs wait on.
+    pub fn work(&self) -> &Arc<Signal> {
+        &self.work
+    }
+
+    /// The signal of rounds that end.
+    pub fn progress(&self) -> &Arc<Signal> {
+        &self.progress
+    }
+
+    /// Whether jobs are to end.
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Tells jobs to end.
+    pub fn stop(&self) {
+        self.stopping.store(true, Ordering::Release);
+        self.releases.fetch_add(1, Ordering::AcqRel);
+        self.work.notify();
+        self.progress.notify();
+    }
+
+    /// So many windows were sealed.
+    pub fn sealed(&self, count: usize) {
+        self.sealed.fetch_add(count, Ordering::AcqRel);
+        self.work.notify();
+    }
+
+    /// So many sealed windows are gone from the state, merged or cleared.
+    pub fn unsealed(&self, count: usize) {
+        self.sealed.fetch_sub(count, Ordering::AcqRel);
+    }
+
+    /// Windows that wait for a merge or are being merged.
+    #[inline]
+    pub fn sealed_count(&self) -> usize {
+        self.sealed.load(Ordering::Acquire)
+    }
+
+    /// Asks for everything below to be checkpointed.
+    pub fn ask(&self, through: Lsn) {
+        self.asked_through.fetch_max(through.0, Ordering::AcqRel);
+        self.work.notify();
+    }
+
+    /// What was asked for.
+    pub fn asked_through(&self) -> Lsn {
+        Lsn(self.asked_through.load(Ordering::Acquire))
+    }
+
+    /// Everything below is in durable trees.
+    pub fn durable_through(&self) -> Lsn {
+        Lsn(self.durable_through.load(Ordering::Acquire))
+    }
+
+    /// Changes whenever windows may have gone from the state.
+    pub fn releases(&self) -> u64 {
+        self.releases.load(Ordering::Acquire)
+    }
+
+    /// How many rounds failed.
+    pub fn failures(&self) -> u64 {
+        self.failures.load(Ordering::Acquire)
+    }
+
+    /// A round committed.
+    pub fn committed(&self, durable_through: Lsn) {
+        self.durable_through.fetch_max(durable_through.0, Ordering::AcqRel);
+        *self.last_error.lock() = None;
+        self.released();
+    }
+
+    /// Windows are gone from the state.
+    pub fn released(&self) {
+        self.releases.fetch_add(1, Ordering::AcqRel);
+        self.progress.notify();
+        self.work.notify();
+    }
+
+    /// A round failed.
+    pub fn failed(&self, error: &Error) {
+        *self.last_error.lock() = Some(error.clone());
+        self.failures.fetch_add(1, Ordering::AcqRel);
+        self.progress.notify();
+    }
+
+    /// Why the last round failed; none if it did not.
+    pub fn last_error(&self) -> Option<Error> {
+        self.last_error.lock().clone()
+    }
+
+    /// Whether the disk is full.
+    #[inline]
+    pub fn space_is_short(&self) -> bool {
+        self.space_is_short.load(Ordering::Acquire)
+    }
+
+    /// Sets whether the disk is full; waiters look again.
+    pub fn set_space_is_short(&self, short: bool) {
+        self.space_is_short.store(short, Ordering::Release);
+        self.released();
+    }
+}
+
+impl Core {
+    /// Checkpoints everything that was published before the call, and waits for it. The error of a round that fails meanwhile; the
+    /// coordinator goes on trying.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.health.check_open()?;
+        let log = self.log()?;
+        self.checkpoint_through(log.tail())
+    }
+
+    /// Waits until everything below an LSN is in durable trees.
+    pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
+        let failures = self.schedule.failures();
+        self.schedule.ask(through);
+        let schedule = self.schedule.clone();
+        self.env.wait(&Condition::new(self.schedule.progress(), move || {
+            schedule.durable_through() >= through || schedule.failures() != failures || schedule.is_stopping()
+        }))?;
+        if self.schedule.durable_through() >= through {
+            return Ok(());
+        }
+        Err(self.schedule.last_error().unwrap_or_else(|| Error::internal("a checkpoint failed and did not say why")))
+    }
+}

@@ -1,0 +1,405 @@
+//! The handle on an open database.
+
+use std::borrow::Borrow;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_structure::StructureStats;
+
+use crate::batch::Batch;
+use crate::core::Core;
+use crate::cut::window_live_bytes;
+use crate::keyspace::Keyspace;
+use crate::metrics::{MemoryUse, Metrics};
+use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
+use crate::owner::Owner;
+use crate::schema::DEFAULT_KEYSPACE;
+use crate::state::{KeyspaceShared, WriteWindow};
+
+/// An open database. Cheap to clone, usable from any thread.
+///
+/// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing
+/// that was acknowledged; the next open then replays the log.
+#[derive(Clone)]
+pub struct Database {
+    pub(crate) owner: Arc<Owner>,
+}
+
+/// A keyspace, as [`Database::keyspaces`] lists it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct KeyspaceInfo {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: KeyspaceId,
+    /// The structure that its records lie in.
+    pub structure: &'static str,
+    /// Its options.
+    pub options: KeyspaceOptions,
+}
+
+/// Figures of one keyspace.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct KeyspaceStat {
+    /// Its name.
+    pub name: String,
+    /// Its number.
+    pub id: KeyspaceId,
+    /// The structure that its records lie in.
+    pub structure: &'static str,
+    /// About how many records it holds; see [`Keyspace::approximate_count`].
+    pub records: u64,
+    /// The tree.
+    pub tree: StructureStats,
+    /// Live bytes in the active and the sealed window.
+    pub window_bytes: u64,
+    /// Memory of both windows.
+    pub window_memory_bytes: u64,
+    /// Live bytes at which the window is cut: χ·L.
+    pub window_bytes_max: u64,
+    /// χ in force.
+    pub checkpoint_distance: u32,
+    /// χ as it was set; none means the database's.
+    pub checkpoint_distance_set: Option<CheckpointDistance>,
+}
+
+/// Figures of a database.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct DatabaseStat {
+    /// Every keyspace.
+    pub keyspaces: Vec<KeyspaceStat>,
+    /// L: bytes of a page group and batch unit.
+    pub group_bytes: u64,
+    /// Bytes on disk of live pages.
+    pub data_live_bytes: u64,
+    /// Bytes on disk of pages that only views keep.
+    pub data_retired_bytes: u64,
+    /// Free bytes in the data file.
+    pub data_free_bytes: u64,
+    /// Bytes that the data file occupies on the disk.
+    pub data_allocated_bytes: u64,
+    /// Bytes that the log's files occupy.
+    pub log_disk_bytes: u64,
+    /// Bytes of log that a recovery would read.
+    pub log_kept_bytes: u64,
+    /// Bytes of live pages for each key and value byte in the trees; 0 when nothing is on disk.
+    pub space_amplification: f64,
+    /// Memory, by purpose.
+    pub memory: MemoryUse,
+    /// The checkpoint that both superblocks hold.
+    pub generation: u64,
+    /// Registered views: snapshots and iterators.
+    pub views: u64,
+}
+
+impl Database {
+    /// Opens the database in a directory with the default options, or makes one. See [`Options`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Database> {
+        Options::new().open(path)
+    }
+
+    /// Checkpoints everything, so that the next open replays nothing, and lets the files go. Handles, snapshots and iterators that
+    /// still live get `Closed` from then on. Again, it is nothing.
+    ///
+    /// When the checkpoint fails, the log is still closed in order if it can be, the database is closed in any case, and the error is
+    /// returned: nothing acknowledged is lost, the next open replays it.
+    pub fn close(&self) -> Result<()> {
+        let core = self.core();
+        if !core.health.close() {
+            return Ok(());
+        }
+        let mut outcome = Ok(());
+        if let Some(log) = &core.log {
+            outcome = core.checkpoint_through(log.tail());
+            outcome = outcome.and(log.close());
+        }
+        outcome.and(self.owner.shut())
+    }
+
+    /// Where it lies; none on a disk of the caller's.
+    #[must_use]
+    pub fn path(&self) -> Option<&Path> {
+        self.owner.path.as_deref()
+    }
+
+    pub(crate) fn core(&self) -> &Arc<Core> {
+        &self.owner.core
+    }
+
+    fn handle(&self, shared: Arc<KeyspaceShared>) -> Keyspace {
+        Keyspace { owner: self.owner.clone(), shared }
+    }
+
+    /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8.
+    pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
+        loop {
+            if let Some(shared) = self.core().find_keyspace(name)? {
+                return Ok(self.handle(shared));
+            }
+            if self.core().log.is_none() {
+                return Err(no_such_keyspace(name));
+            }
+            match self.core().create_keyspace(name, KeyspaceOptions::default()) {
+                // Somebody else made it in between.
+                Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
+                created => return created.map(|shared| self.handle(shared)),
+            }
+        }
+    }
+
+    /// A new keyspace. `AlreadyExists` if there is one of that name.
+    pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
+        Ok(self.handle(self.core().create_keyspace(name, options)?))
+    }
+
+    /// The keyspace of a name. `NotFound` if there is none.
+    pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
+        match self.core().find_keyspace(name)? {
+            Some(shared) => Ok(self.handle(shared)),
+            None => Err(no_such_keyspace(name)),
+        }
+    }
+
+    /// The keyspace `default`, which every database has.
+    #[must_use]
+    pub fn default_keyspace(&self) -> Keyspace {
+        self.handle(self.owner.default_keyspace.clone())
+    }
+
+    /// All keyspaces, in the order of their creation.
+    pub fn keyspaces(&self) -> Result<Vec<KeyspaceInfo>> {
+        let observed = self.core().observe()?;
+        let structure = self.core().structure.name();
+        let info = observed.state.keyspaces.iter().map(|k| KeyspaceInfo {
+            name: k.shared.name.to_string(),
+            id: k.id,
+            structure,
+            options: k.options,
+        });
+        Ok(info.collect())
+    }
+
+    /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `NotFound`. The default keyspace
+    /// cannot be dropped.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        self.core().drop_keyspace(name)
+    }
+
+    /// An empty batch.
+    #[must_use]
+    pub fn batch(&self) -> Batch {
+        Batch::new(self.owner.number)
+    }
+
+    /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less.
+    #[must_use]
+    pub fn batch_bytes_max(&self) -> u64 {
+        self.core().log.as_ref().map_or(0, |log| log.record_bytes_max())
+    }
+
+    /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors as for [`Keyspace::put`].
+    pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
+        self.write_with(batch, self.core().settings.durability)
+    }
+
+    /// Writes a batch with a durability of its own. [`Durability::None`] takes batches that touch one keyspace only.
+    pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
+        let batch = batch.borrow();
+        if batch.database() != self.owner.number {
+            return Err(Error::invalid("the batch was made by another database"));
+        }
+        self.core().write_batch(batch, durability)
+    }
+
+    /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
+    /// [`Durability::None`] are checkpointed.
+    pub fn flush(&self) -> Result<()> {
+        let core = self.core();
+        core.env.breathe();
+        core.health.check_open()?;
+        let log = core.log()?;
+        let through = log.tail();
+        log.sync(through)?;
+        core.checkpoint_unlogged(through)
+    }
+
+    /// Merges every window into its tree and makes that durable; returns when it is. An error is that of an attempt that failed
+    /// meanwhile; attempts go on in the background.
+    pub fn checkpoint(&self) -> Result<()> {
+        self.core().env.breathe();
+        self.core().checkpoint()
+    }
+
+    /// Moves the memory budget, in bytes. Caches give back what is too much as they are used; windows over their new share are cut at
+    /// once. Errors: `InvalidArgument` below the minimum, `OutOfMemory` when a χ that was set does not fit any more.
+    pub fn set_memory(&self, bytes: u64) -> Result<()> {
+        self.core().set_memory(bytes)
+    }
+
+    /// Sets χ of every keyspace, those that come included, durably. See [`Keyspace::set_checkpoint_distance`].
+    pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
+        self.core().set_distance_of_all(distance)
+    }
+
+    /// The last error of a background job, until a later attempt succeeds.
+    #[must_use]
+    pub fn background_error(&self) -> Option<Error> {
+        self.core().health.background_error()
+    }
+
+    /// Calls back at once when a background job fails, on that job's thread: be short, and do not call the database.
+    pub fn on_background_error(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
+        self.core().health.listen(Arc::new(listener));
+    }
+
+    /// What was done since the database was opened, and how things stand. Costs microseconds; works on a closed database, too.
+    #[must_use]
+    pub fn metrics(&self) -> Metrics {
+        metrics(self.core())
+    }
+
+    /// Figures for people, tree by tree. Reads every node that is not cached.
+    pub fn stat(&self) -> Result<DatabaseStat> {
+        let core = self.core();
+        let observed = core.observe()?;
+        let mut keyspaces = Vec::new();
+        for keyspace in observed.state.keyspaces.iter() {
+            let tree = keyspace.version.stats()?;
+            let windows = windows(&keyspace.active, keyspace.sealed.as_ref().map(|s| &s.records));
+            keyspaces.push(KeyspaceStat {
+                name: keyspace.shared.name.to_string(),
+                id: keyspace.id,
+                structure: core.structure.name(),
+                records: crate::read::approximate_count(keyspace)?,
+                tree,
+                window_bytes: windows.clone().map(|w| w.window.live_bytes()).sum(),
+                window_memory_bytes: windows.map(|w| w.window.arena_bytes()).sum(),
+                window_bytes_max: keyspace.shared.window_bytes.load(Ordering::Relaxed),
+                checkpoint_distance: core.distance_in_force(&keyspace.shared),
+                checkpoint_distance_set: keyspace.options.checkpoint_distance,
+            });
+        }
+        let metrics = metrics(core);
+        Ok(DatabaseStat {
+            keyspaces,
+            group_bytes: core.settings.merge.group_bytes,
+            data_live_bytes: metrics.data_live_bytes,
+            data_retired_bytes: core.store.retired_bytes(),
+            data_free_bytes: metrics.data_free_bytes,
+            data_allocated_bytes: metrics.data_allocated_bytes,
+            log_disk_bytes: metrics.log_disk_bytes,
+            log_kept_bytes: metrics.log_kept_bytes,
+            space_amplification: metrics.space_amplification,
+            memory: metrics.memory,
+            generation: observed.state.generation.0,
+            views: metrics.views,
+        })
+    }
+}
+
+impl std::fmt::Debug for Database {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Database").field("path", &self.path()).finish_non_exhaustive()
+    }
+}
+
+fn no_such_keyspace(name: &str) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
+}
+
+fn windows<'a>(
+    active: &'a Arc<WriteWindow>,
+    sealed: Option<&'a Arc<WriteWindow>>,
+) -> impl Iterator<Item = &'a Arc<WriteWindow>> + Clone {
+    std::iter::once(active).chain(sealed)
+}
+
+impl Core {
+    /// Checkpoints the keyspaces with writes below `through` that the log does not hold.
+    fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
+        let failures = self.schedule.failures();
+        loop {
+            let releases = self.schedule.releases();
+            {
+                let mut install = self.install.lock();
+                self.cut(&mut install, |k| k.active.start < through && k.active.unlogged.load(Ordering::Acquire));
+            }
+            let waits = self.state.load().keyspaces.iter().any(|k| {
+                windows(&k.active, k.sealed.as_ref().map(|s| &s.records))
+                    .any(|w| w.start < through && w.unlogged.load(Ordering::Acquire))
+            });
+            if !waits {
+                return Ok(());
+            }
+            let schedule = self.schedule.clone();
+            self.env.wait(&Condition::new(self.schedule.progress(), move || {
+                schedule.releases() != releases || schedule.failures() != failures
+            }))?;
+            self.health.check_open()?;
+            if self.schedule.failures() != failures
+                && let Some(error) = self.schedule.last_error()
+            {
+                return Err(error);
+            }
+        }
+    }
+}
+
+fn metrics(core: &Core) -> Metrics {
+    let counters = &core.counters;
+    let store = core.store.metrics();
+    let log = core.log.as_ref().map(|log| log.metrics()).unwrap_or_default();
+    let state = core.state.load();
+    let user_bytes_written = counters.user_bytes_written.get();
+    let written = store.written.total() + log.drained_bytes;
+    let live_bytes = core.store.live_bytes();
+    let unbounded = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
+    let tree_bytes: u64 =
+        state.keyspaces.iter().filter_map(|k| k.version.estimate(unbounded).ok()).map(|e| e.bytes).sum();
+    let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
+    let debt = state.keyspaces.iter().filter_map(|k| {
+        let sealed = k.sealed.as_ref()?.records.window.live_bytes();
+        let done = k.shared.merge_done.load(Ordering::Relaxed);
+        let total = k.shared.merge_total.load(Ordering::Relaxed).max(1);
+        Some((u128::from(sealed) * u128::from(total.saturating_sub(done)) / u128::from(total)) as u64)
+    });
+    Metrics {
+        puts: counters.puts.get(),
+        gets: counters.gets.get(),
+        deletes: counters.deletes.get(),
+        scans: counters.scans.get(),
+        batches: counters.batches.get(),
+        user_bytes_written,
+        cache_hits: store.hits,
+        cache_misses: store.misses,
+        device_reads: store.read,
+        device_written: store.written,
+        log_bytes_written: log.drained_bytes,
+        write_amplification: ratio(written, user_bytes_written),
+        space_amplification: ratio(live_bytes, tree_bytes),
+        checkpoint_debt_bytes: debt.sum(),
+        window_bytes: window_live_bytes(&state),
+        checkpoints: counters.checkpoints.get(),
+        checkpoints_failed: counters.checkpoints_failed.get(),
+        replayed_records: counters.replayed_records.get(),
+        put_latency: counters.put_latency.latency(),
+        get_latency: counters.get_latency.latency(),
+        sync_latency: counters.sync_latency.latency(),
+        stalls: counters.stalls.get(),
+        stall_ns: counters.stall_ns.get(),
+        log_syncs: log.syncs,
+        log_kept_bytes: log.kept_bytes,
+        log_disk_bytes: log.disk_bytes,
+        data_live_bytes: live_bytes,
+        data_free_bytes: core.store.free_bytes(),
+        data_allocated_bytes: core.store.allocated_bytes().unwrap_or(0),
+        memory: MemoryUse::of(&core.budget),
+        views: core.views.len() as u64,
+        folds: counters.folds.get(),
+    }
+}

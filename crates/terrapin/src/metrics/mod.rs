@@ -1,0 +1,246 @@
+//! What the database did, in plain numbers. The counters behind them cost a hot path one addition on a cache line of the
+//! thread's own; latencies are sampled.
+
+mod histogram;
+
+use std::cell::Cell;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use terrapin_base::{Budget, Env, Purpose};
+
+pub use histogram::Latency;
+pub(crate) use histogram::Histogram;
+pub use terrapin_pages::{CacheCounts, DeviceReads, WrittenBytes};
+
+/// One in so many operations is timed.
+const SAMPLED: u32 = 64;
+const STRIPES: usize = 8;
+
+/// A counter that threads add to without sharing a cache line.
+#[derive(Default)]
+pub(crate) struct Counter([Stripe; STRIPES]);
+
+#[derive(Default)]
+#[repr(align(64))]
+struct Stripe(AtomicU64);
+
+thread_local! {
+    static STRIPE: usize = {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
+    };
+    static OPERATIONS: Cell<u32> = const { Cell::new(0) };
+}
+
+impl Counter {
+    /// Adds.
+    #[inline]
+    pub fn add(&self, count: u64) {
+        let stripe = STRIPE.try_with(|s| *s).unwrap_or(0);
+        self.0[stripe].0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    /// The sum.
+    pub fn get(&self) -> u64 {
+        self.0.iter().map(|s| s.0.load(Ordering::Relaxed)).sum()
+    }
+}
+
+/// The engine's counters.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub puts: Counter,
+    pub gets: Counter,
+    pub deletes: Counter,
+    pub scans: Counter,
+    pub batches: Counter,
+    pub user_bytes_written: Counter,
+    pub syncs: Counter,
+    pub stalls: Counter,
+    pub stall_ns: Counter,
+    pub checkpoints: Counter,
+    pub checkpoints_failed: Counter,
+    pub replayed_records: Counter,
+    pub folds: Counter,
+    pub put_latency: Histogram,
+    pub get_latency: Histogram,
+    pub sync_latency: Histogram,
+}
+
+/// When a sampled operation began; none for the others.
+pub(crate) type Timer = Option<u64>;
+
+impl Counters {
+    /// Begins a put.
+    #[inline]
+    pub fn put_timer(&self, env: &Env) -> Timer {
+        timer(env)
+    }
+
+    /// Ends a put.
+    #[inline]
+    pub fn put_done(&self, env: &Env, timer: Timer) {
+        if let Some(start) = timer {
+            self.put_latency.record(env.now_ns().saturating_sub(start));
+        }
+    }
+
+    /// Begins a get.
+    #[inline]
+    pub fn get_timer(&self, env: &Env) -> Timer {
+        timer(env)
+    }
+
+    /// Ends a get.
+    #[inline]
+    pub fn get_done(&self, env: &Env, timer: Timer) {
+        if let Some(start) = timer {
+            self.get_latency.record(env.now_ns().saturating_sub(start));
+        }
+    }
+}
+
+#[inline]
+fn timer(env: &Env) -> Timer {
+    let operation = OPERATIONS.try_with(|o| {
+        o.set(o.get().wrapping_add(1));
+        o.get()
+    });
+    match operation {
+        Ok(n) if n % SAMPLED == 0 => now(env),
+        _ => None,
+    }
+}
+
+/// A simulation is not timed: whether an operation is sampled depends on what the thread did before, and a run must not.
+#[cold]
+fn now(env: &Env) -> Timer {
+    (!env.is_simulated()).then(|| env.now_ns())
+}
+
+/// Bytes held, by what for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// The budget.
+    pub limit_bytes: u64,
+    /// Windows and their recycled memory.
+    pub window_bytes: u64,
+    /// Cached data blocks.
+    pub block_bytes: u64,
+    /// Cached indexes, filters and nodes.
+    pub metadata_bytes: u64,
+    /// Merges under way.
+    pub merge_bytes: u64,
+    /// The log's ring and drain buffers.
+    pub log_bytes: u64,
+}
+
+impl MemoryUse {
+    pub(crate) fn of(budget: &Budget) -> Self {
+        MemoryUse {
+            limit_bytes: budget.limit(),
+            window_bytes: budget.used(Purpose::Window),
+            block_bytes: budget.used(Purpose::Blocks),
+            metadata_bytes: budget.used(Purpose::Metadata),
+            merge_bytes: budget.used(Purpose::Merge),
+            log_bytes: budget.used(Purpose::Log),
+        }
+    }
+
+    /// All of it.
+    #[must_use]
+    pub fn total_bytes(&self) -> u64 {
+        self.window_bytes + self.block_bytes + self.metadata_bytes + self.merge_bytes + self.log_bytes
+    }
+}
+
+/// Figures since the database was opened, unless a field says otherwise. A plain struct: differences of two are rates.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[non_exhaustive]
+pub struct Metrics {
+    /// Puts, those of batches among them.
+    pub puts: u64,
+    /// Keys looked up.
+    pub gets: u64,
+    /// Deletes, those of batches among them.
+    pub deletes: u64,
+    /// Ranges opened.
+    pub scans: u64,
+    /// Batches written.
+    pub batches: u64,
+    /// Key and value bytes of puts and deletes.
+    pub user_bytes_written: u64,
+
+    /// Cache lookups that found what they looked for, by kind.
+    pub cache_hits: CacheCounts,
+    /// Cache lookups that did not.
+    pub cache_misses: CacheCounts,
+    /// Device reads, by purpose.
+    pub device_reads: DeviceReads,
+    /// Bytes written to the data file, by purpose.
+    pub device_written: WrittenBytes,
+    /// Bytes written to log files.
+    pub log_bytes_written: u64,
+    /// Bytes written to the device (data file and log) for each byte that users wrote; 0 before the first.
+    pub write_amplification: f64,
+    /// Bytes of live pages for each key and value byte that they hold, as of now; 0 when nothing is on disk.
+    pub space_amplification: f64,
+
+    /// Bytes in windows that wait for a merge or are being merged, less what of it is done, as of now.
+    pub checkpoint_debt_bytes: u64,
+    /// Live bytes in all windows, as of now.
+    pub window_bytes: u64,
+    /// Checkpoints committed.
+    pub checkpoints: u64,
+    /// Checkpoints that failed and were, or will be, tried again.
+    pub checkpoints_failed: u64,
+    /// Log records that were replayed when the database was opened.
+    pub replayed_records: u64,
+
+    /// How long puts, deletes and batches took; one in 64 is timed.
+    pub put_latency: Latency,
+    /// How long gets took; one in 64 is timed.
+    pub get_latency: Latency,
+    /// How long `Sync` writes waited for their sync.
+    pub sync_latency: Latency,
+    /// Writes refused because merging or the log's disk did not keep up.
+    pub stalls: u64,
+    /// Nanoseconds that writers were held back.
+    pub stall_ns: u64,
+    /// Syncs of the log.
+    pub log_syncs: u64,
+    /// Bytes of log that are kept, as of now: what a recovery might have to read.
+    pub log_kept_bytes: u64,
+    /// Bytes that the log's files take, as of now.
+    pub log_disk_bytes: u64,
+
+    /// Bytes of live pages in the data file, as of now.
+    pub data_live_bytes: u64,
+    /// Bytes of the data file that are free, as of now.
+    pub data_free_bytes: u64,
+    /// Bytes that the data file occupies on the disk, as of now; 0 where the system does not say.
+    pub data_allocated_bytes: u64,
+
+    /// Memory, by purpose, as of now.
+    pub memory: MemoryUse,
+    /// Registered views, as of now: snapshots and iterators.
+    pub views: u64,
+    /// Windows that views gave back for pages of their own.
+    pub folds: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_counter_adds_up_over_threads() {
+        let counter = Counter::default();
+        std::thread::scope(|scope| {
+            for _ in 0..STRIPES + 3 {
+                scope.spawn(|| (0..1000).for_each(|_| counter.add(2)));
+            }
+        });
+        assert_eq!(counter.get(), 2000 * (STRIPES as u64 + 3));
+    }
+}

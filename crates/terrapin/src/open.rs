@@ -1,0 +1,265 @@
+//! How a database is opened, or comes to be. Opening costs the log's tail and the nodes of the trees, not their leaves:
+//!
+//! superblock → catalog → roots → free space from a walk over the nodes (D4) → the log's prefix → a new incarnation, durable → replay → serve.
+//!
+//! A new database exists once a superblock names an incarnation other than 0, which is written after the log is there; whatever a
+//! creation that was interrupted before that has left is made anew.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Purpose, Result};
+use terrapin_betree::BeTree;
+use terrapin_disk::{Disk, RealDisk};
+use terrapin_memtable::Window;
+use terrapin_pages::{PageStore, PageUse, Presence, StoreOptions, Superblock};
+use terrapin_structure::Structure;
+use terrapin_wal::{Log, LogOptions, Recovery, Replay};
+
+use crate::catalog::Catalog;
+use crate::catalog::format::Stored;
+use crate::checkpoint::fold::FoldJob;
+use crate::checkpoint::job::Coordinator;
+use crate::checkpoint::merges::Worker;
+use crate::core::{Core, Install};
+use crate::database::Database;
+use crate::gate::Gate;
+use crate::options::{KeyspaceOptions, Options, Settings};
+use crate::owner::Owner;
+use crate::reclaim::{Reclaim, Watch};
+use crate::recovery;
+use crate::schema::DEFAULT_KEYSPACE;
+use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, State, WriteWindow};
+
+/// Opens a directory.
+pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
+    options.settle()?;
+    let env = Env::threads();
+    let disk = RealDisk::open(env.clone(), path, options.creates())?;
+    open(options, env, Arc::new(disk), Some(path.to_path_buf()))
+}
+
+/// Opens a disk of the caller's.
+pub(crate) fn open_on(options: &Options, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
+    open(options, env, disk, None)
+}
+
+fn open(options: &Options, env: Env, disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Result<Database> {
+    let settings = options.settle()?;
+    let gate = Gate::new(disk);
+    let opened = open_gated(options, settings, env, &gate, path);
+    if opened.is_err() {
+        gate.shut();
+    }
+    opened
+}
+
+fn open_gated(
+    options: &Options,
+    settings: Settings,
+    env: Env,
+    gate: &Arc<Gate>,
+    path: Option<PathBuf>,
+) -> Result<Database> {
+    let disk: Arc<dyn Disk> = gate.clone();
+    let budget = Budget::new(settings.memory);
+    let present = PageStore::presence(&disk)? == Presence::Present;
+    if !present && !options.creates() {
+        return Err(Error::new(ErrorKind::NotFound, "there is no database").with("directory", disk.describe()));
+    }
+    let mut files = if present {
+        Files::open(&disk, &settings, &budget)?
+    } else {
+        Files::create(&env, &disk, &settings, &budget)?
+    };
+    if present && files.superblock.incarnation == Incarnation(0) {
+        if !options.creates() {
+            return Err(Error::new(ErrorKind::NotFound, "there is no database: its creation was interrupted")
+                .with("directory", disk.describe()));
+        }
+        files.create_log(&env, &disk, &settings)?;
+    } else if present && options.refuses_existing() {
+        return Err(Error::new(ErrorKind::AlreadyExists, "there is a database already").with("directory", disk.describe()));
+    }
+    let base = Base::load(&files)?;
+    let (log, replay) = match files.log.take() {
+        Some(log) => (Some(log), None),
+        None => {
+            let found = Recovery::scan(
+                &env,
+                &disk,
+                log_options(&settings, files.superblock.database_id),
+                base.catalog.durable_through(),
+            )?;
+            if settings.read_only {
+                recovery::check_fits(&found, &budget)?;
+                (None, Some(found.read_only()))
+            } else {
+                let (log, replay) = found.begin()?;
+                (Some(log), Some(replay))
+            }
+        }
+    };
+    start(settings, env, gate, path, budget, files, base, log, replay)
+}
+
+/// The files as they were found or made.
+struct Files {
+    store: Arc<PageStore>,
+    superblock: Superblock,
+    /// A log that was just created.
+    log: Option<Log>,
+}
+
+fn store_options(settings: &Settings, budget: &Arc<Budget>) -> StoreOptions {
+    StoreOptions { budget: budget.clone(), reserve_bytes: settings.reserve_bytes }
+}
+
+pub(crate) fn log_options(settings: &Settings, database_id: u64) -> LogOptions {
+    LogOptions {
+        ring_bytes: settings.ring_bytes,
+        segment_bytes: settings.segment_bytes,
+        sync_interval_ns: settings.sync_interval_ns,
+        database_id,
+    }
+}
+
+impl Files {
+    fn open(disk: &Arc<dyn Disk>, settings: &Settings, budget: &Arc<Budget>) -> Result<Files> {
+        let (store, superblock) = PageStore::open(disk, store_options(settings, budget), settings.read_only)?;
+        Ok(Files { store, superblock, log: None })
+    }
+
+    fn create(env: &Env, disk: &Arc<dyn Disk>, settings: &Settings, budget: &Arc<Budget>) -> Result<Files> {
+        let database_id = env.random() | 1;
+        let store = PageStore::create(disk, store_options(settings, budget), database_id)?;
+        let superblock = store.superblock();
+        let mut files = Files { store, superblock, log: None };
+        files.create_log(env, disk, settings)?;
+        Ok(files)
+    }
+
+    /// The second half of a creation: the log, then superblocks that say that it is there.
+    fn create_log(&mut self, env: &Env, disk: &Arc<dyn Disk>, settings: &Settings) -> Result<()> {
+        let log = Log::create(env, disk, log_options(settings, self.superblock.database_id))?;
+        let mut superblock = self.superblock;
+        superblock.incarnation = log.incarnation();
+        superblock.generation = Generation(superblock.generation.0 + 1);
+        for slot in 0..terrapin_pages::SLOTS {
+            self.store.write_superblock(slot, &superblock)?;
+            self.store.sync()?;
+        }
+        self.superblock = superblock;
+        self.log = Some(log);
+        Ok(())
+    }
+}
+
+/// The database as of its last checkpoint.
+pub(crate) struct Base {
+    pub catalog: Catalog,
+    pub stored: Vec<Stored>,
+    pub structure: Arc<dyn Structure>,
+}
+
+impl Base {
+    /// Reads the catalog and opens every root.
+    pub fn read(store: &Arc<PageStore>, superblock: &Superblock) -> Result<Base> {
+        let structure: Arc<dyn Structure> = BeTree::new(store.clone(), terrapin_betree::Params::default());
+        let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
+        for keyspace in &stored {
+            let version = structure.open(&keyspace.root).map_err(|e| e.with("keyspace", &keyspace.name))?;
+            catalog.adopt(keyspace, version);
+        }
+        if superblock.catalog.is_none() {
+            stored.push(Stored {
+                id: KeyspaceId(0),
+                name: DEFAULT_KEYSPACE.into(),
+                options: KeyspaceOptions::default(),
+                applied: None,
+                root: Vec::new(),
+            });
+        }
+        Ok(Base { catalog, stored, structure })
+    }
+
+    fn load(files: &Files) -> Result<Base> {
+        let base = Self::read(&files.store, &files.superblock)?;
+        let mut pages: Vec<PageUse> = Vec::new();
+        base.catalog.all_pages(&mut |page| {
+            pages.push(page);
+            Ok(())
+        })?;
+        files.store.rebuild(&mut pages.into_iter().map(Ok), files.superblock.generation)?;
+        Ok(base)
+    }
+}
+
+#[allow(clippy::too_many_arguments)] // one caller; each is a step of the opening
+fn start(
+    settings: Settings,
+    env: Env,
+    gate: &Arc<Gate>,
+    path: Option<PathBuf>,
+    budget: Arc<Budget>,
+    files: Files,
+    base: Base,
+    log: Option<Log>,
+    replay: Option<Replay>,
+) -> Result<Database> {
+    let Files { store, superblock, .. } = files;
+    if let Some(log) = &log {
+        store.begin_life(log.incarnation());
+        budget.take(Purpose::Log, log.memory_bytes());
+    }
+    let mut keyspaces = Keyspaces::default();
+    let mut names = std::collections::BTreeMap::new();
+    for stored in &base.stored {
+        let entry = base.catalog.get(stored.id);
+        let start = entry.map_or(Lsn(0), |e| e.applied);
+        names.insert(stored.name.clone(), stored.id);
+        keyspaces.insert(Arc::new(KeyspaceState {
+            id: stored.id,
+            shared: KeyspaceShared::new(stored.id, &stored.name, settings.merge.group_bytes),
+            options: stored.options,
+            active: WriteWindow::new(start, Window::new(&budget)),
+            sealed: None,
+            version: entry.map_or_else(|| base.structure.empty(), |e| e.version.clone()),
+        }));
+    }
+    let default_keyspace = names
+        .get(DEFAULT_KEYSPACE)
+        .and_then(|&id| keyspaces.get(id))
+        .map(|k| k.shared.clone())
+        .ok_or_else(|| Error::corrupt("the catalog lacks the default keyspace"))?;
+    let position = replay.as_ref().map(|_| base.catalog.durable_through());
+    let install = Install {
+        names,
+        next_id: base.catalog.next_id,
+        replay: position,
+        checkpoint_distance: settings.checkpoint_distance,
+    };
+    let pin = Some(store.pin(superblock.generation));
+    let state = State { generation: superblock.generation, pin, floor: Lsn(0), keyspaces };
+    let disk: Arc<dyn Disk> = gate.clone();
+    let threads = settings.background_threads;
+    let core = Core::new(env.clone(), settings, budget, disk, store, base.structure.clone(), log.clone(), state, install);
+    core.rebalance(&core.install.lock());
+    core.schedule.committed(base.catalog.durable_through());
+    let owner = Owner::new(core.clone(), gate.clone(), path, default_keyspace);
+    let schema_from = base.catalog.applied;
+    if let Some(log) = &log {
+        owner.run(log.drain_job())?;
+        owner.run(Coordinator::new(&core, superblock, base.catalog))?;
+        for _ in 1..threads {
+            owner.run(Worker::new(&core))?;
+        }
+        owner.run(Reclaim::new(&core))?;
+        owner.run(Watch::new(&core))?;
+        owner.run(Box::new(FoldJob::new(core.clone())))?;
+    }
+    if let Some(replay) = replay {
+        recovery::replay(&core, replay, schema_from)?;
+    }
+    Ok(Database { owner })
+}

@@ -1,0 +1,129 @@
+//! Replay: the log's records go into the windows again, while checkpoints already run. A record counts for a keyspace from its
+//! applied LSN on, which is where its window starts; changes of the set of keyspaces count from the catalog's (D7).
+
+use std::sync::atomic::Ordering;
+
+use terrapin_base::{Budget, Condition, Error, ErrorKind, Lsn, Purpose, Result};
+use terrapin_wal::{Record, Recovery, Replay};
+
+use crate::core::{Core, Install};
+use crate::options::Durability;
+use crate::record::format::UNLOGGED;
+use crate::record::{Operations, Schema};
+use crate::write::enter;
+
+/// What a record takes in a window beyond its log bytes, roughly and at most, times 100.
+const WINDOW_PERCENT: u64 = 250;
+
+/// Whether a log can be replayed in memory only (D11).
+pub(crate) fn check_fits(found: &Recovery, budget: &Budget) -> Result<()> {
+    let needed = found.bytes_to_replay() / 100 * WINDOW_PERCENT;
+    if needed > budget.limit() / 10 * 9 {
+        return Err(does_not_fit(needed, budget));
+    }
+    Ok(())
+}
+
+fn does_not_fit(needed: u64, budget: &Budget) -> Error {
+    Error::new(ErrorKind::OutOfMemory, "the log does not fit into the memory budget, and a read-only open cannot checkpoint it")
+        .with("memory", budget.limit())
+        .with("memory needed, about", needed / 9 * 10 + (1 << 20))
+}
+
+/// Replays everything, then lets the database serve.
+pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Result<()> {
+    while let Some(record) = replay.next()? {
+        make_room(core)?;
+        let full = {
+            let mut install = core.install.lock();
+            apply(core, &mut install, &record, schema_from).map_err(|e| e.with("record at LSN", record.lsn))?;
+            install.replay = Some(record.end);
+            core.counters.replayed_records.add(1);
+            core.state.load().keyspaces.iter().any(|k| k.sealed.is_none() && k.is_full())
+        };
+        core.env.breathe();
+        if core.log.is_none() {
+            core.replayed.store(record.end.0, Ordering::Release);
+            if core.budget.used(Purpose::Window) > core.budget.limit() / 10 * 9 {
+                return Err(does_not_fit(core.budget.limit() * 2, &core.budget));
+            }
+        } else if full {
+            core.cut_full();
+        }
+    }
+    let end = replay.position();
+    let mut install = core.install.lock();
+    install.replay = None;
+    core.replayed.fetch_max(end.0, Ordering::AcqRel);
+    core.rebalance(&install);
+    Ok(())
+}
+
+/// Waits while a window is full and the one sealed before it is still being merged, or window memory is short.
+fn make_room(core: &Core) -> Result<()> {
+    if core.log.is_none() {
+        return Ok(());
+    }
+    loop {
+        let releases = core.schedule.releases();
+        let short = core.budget.used(Purpose::Window) > core.window_memory_high();
+        let waits = core.state.load().keyspaces.iter().any(|k| k.sealed.is_some() && k.is_full());
+        if !waits && !short {
+            return Ok(());
+        }
+        if short && core.schedule.sealed_count() == 0 {
+            core.cut_largest();
+            if core.schedule.sealed_count() == 0 {
+                return Ok(());
+            }
+        }
+        let failures = core.schedule.failures();
+        let schedule = core.schedule.clone();
+        core.env.wait(&Condition::new(core.schedule.progress(), move || {
+            schedule.releases() != releases || schedule.failures() != failures
+        }))?;
+        if core.schedule.failures() != failures
+            && let Some(error) = core.schedule.last_error()
+        {
+            return Err(error.with("while", "replaying the log"));
+        }
+    }
+}
+
+fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: Lsn) -> Result<()> {
+    if record.kind == UNLOGGED {
+        return Ok(());
+    }
+    if let Some(operations) = Operations::decode(record.kind, record.payload) {
+        let state = core.state.load();
+        for operation in operations {
+            let operation = operation?;
+            if operation.keyspace.0 >= install.next_id {
+                return Err(Error::corrupt("a record names a keyspace that was never created")
+                    .with("keyspace number", operation.keyspace));
+            }
+            // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
+            enter(&state, &operation, record.lsn, Durability::Process);
+        }
+        return Ok(());
+    }
+    let change = Schema::decode(record.kind, record.payload)?;
+    if record.lsn < schema_from {
+        return Ok(());
+    }
+    match change {
+        Schema::Create { id, name, options } => {
+            if id.0 > install.next_id {
+                return Err(Error::corrupt("keyspace numbers are missing from the log").with("keyspace number", id));
+            }
+            // A checkpoint's catalog may know it already; or it was dropped since, which the log will say.
+            if id.0 == install.next_id {
+                core.apply_create(install, id, &name, options, record.lsn);
+            }
+        }
+        Schema::Drop(id) => core.apply_drop(install, id, record.lsn),
+        Schema::Clear(id) => core.apply_clear(id, record.lsn),
+        Schema::SetOptions(id, options) => core.apply_options(install, id, options),
+    }
+    Ok(())
+}

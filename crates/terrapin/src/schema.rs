@@ -1,0 +1,295 @@
+//! Creating, dropping and clearing keyspaces, and changing their options. Each is a record in the log (D7): appended,
+//! installed into the state, published. The same functions apply the records again at replay, so they are idempotent: a checkpoint's
+//! catalog may already show what a record above its LSN says.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_memtable::Window;
+use terrapin_wal::{Append, Appended, Log};
+
+use crate::core::{Core, Install};
+use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
+use crate::record::Schema;
+use crate::record::format::check_name;
+use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
+use crate::write::dropped;
+
+/// The keyspace that every database has.
+pub(crate) const DEFAULT_KEYSPACE: &str = "default";
+
+/// What a change of the schema under the `install` lock came to.
+enum Attempt {
+    Done(Appended, Arc<KeyspaceShared>),
+    /// The ring is full; nothing was done.
+    Full(Condition),
+}
+
+impl Core {
+    /// The keyspace of a name, if there is one.
+    pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {
+        self.health.check_open()?;
+        let install = self.install.lock();
+        Ok(self.named(&install, name))
+    }
+
+    fn named(&self, install: &Install, name: &str) -> Option<Arc<KeyspaceShared>> {
+        let id = *install.names.get(name)?;
+        self.state.load().keyspaces.get(id).map(|k| k.shared.clone())
+    }
+
+    /// Creates a keyspace; `AlreadyExists` if there is one of that name.
+    pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceShared>> {
+        check_name(name)?;
+        self.check_options(&options)?;
+        self.change(|log, install| {
+            if install.names.contains_key(name) {
+                return Err(Error::new(ErrorKind::AlreadyExists, "the keyspace is there already").with("keyspace", name));
+            }
+            if install.next_id == u32::MAX {
+                return Err(Error::new(ErrorKind::TooLarge, "the numbers of keyspaces are used up"));
+            }
+            let id = KeyspaceId(install.next_id);
+            let (kind, payload) = Schema::Create { id, name: name.into(), options }.encode();
+            let appended = match log.try_append(kind, &[&payload])? {
+                Append::Done(appended) => appended,
+                Append::Full(condition) => return Ok(Attempt::Full(condition)),
+            };
+            let shared = self.apply_create(install, id, name, options, appended.lsn);
+            Ok(Attempt::Done(appended, shared))
+        })
+    }
+
+    /// Drops a keyspace.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        if name == DEFAULT_KEYSPACE {
+            return Err(Error::invalid("the default keyspace cannot be dropped; clear it instead"));
+        }
+        let shared = self.change(|log, install| {
+            let shared = self.named(install, name).ok_or_else(|| {
+                Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
+            })?;
+            let (kind, payload) = Schema::Drop(shared.id).encode();
+            let appended = match log.try_append(kind, &[&payload])? {
+                Append::Done(appended) => appended,
+                Append::Full(condition) => return Ok(Attempt::Full(condition)),
+            };
+            self.apply_drop(install, shared.id, appended.lsn);
+            Ok(Attempt::Done(appended, shared))
+        })?;
+        shared.dropped.store(true, Ordering::Release);
+        self.ask_for_space();
+        Ok(())
+    }
+
+    /// Removes all records of a keyspace. The append and the emptied window are one step under the log's append lock, so
+    /// that every write below the clear's LSN goes to the old window, and every later one to the new.
+    pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
+        self.change(|log, install| {
+            let state = self.state.load_full();
+            if state.keyspaces.get(shared.id).is_none() {
+                return Err(dropped().with("keyspace", &shared.name));
+            }
+            let (kind, payload) = Schema::Clear(shared.id).encode();
+            let window = self.new_window();
+            let mut last = None;
+            let appended = log.try_append_with(kind, &[&payload], |lsn| {
+                last = Some(self.install_cleared(&state, shared.id, lsn, window));
+            })?;
+            drop(last);
+            match appended {
+                Append::Done(appended) => {
+                    self.after_unseal(&state, shared.id);
+                    Ok(Attempt::Done(appended, shared.clone()))
+                }
+                Append::Full(condition) => Ok(Attempt::Full(condition)),
+            }
+        })?;
+        self.ask_for_space();
+        Ok(())
+    }
+
+    /// Changes a keyspace's options.
+    pub fn set_keyspace_options(&self, shared: &Arc<KeyspaceShared>, options: KeyspaceOptions) -> Result<()> {
+        self.check_options(&options)?;
+        self.change(|log, install| {
+            if self.state.load().keyspaces.get(shared.id).is_none() {
+                return Err(dropped().with("keyspace", &shared.name));
+            }
+            let (kind, payload) = Schema::SetOptions(shared.id, options).encode();
+            let appended = match log.try_append(kind, &[&payload])? {
+                Append::Done(appended) => appended,
+                Append::Full(condition) => return Ok(Attempt::Full(condition)),
+            };
+            self.apply_options(install, shared.id, options);
+            Ok(Attempt::Done(appended, shared.clone()))
+        })?;
+        // Lowering χ cuts at once; raising it costs nothing.
+        self.cut_full();
+        Ok(())
+    }
+
+    fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
+        match options.checkpoint_distance {
+            Some(distance) => self.settings.check_distance(distance, self.budget.limit()),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the database's durability.
+    fn change(
+        &self,
+        mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt>,
+    ) -> Result<Arc<KeyspaceShared>> {
+        self.env.breathe();
+        let since = self.env.now_ns();
+        let deadline = since.saturating_add(self.settings.stall_limit_ns);
+        loop {
+            self.health.check_open()?;
+            let log = self.log()?;
+            let mut install = self.install.lock();
+            let condition = match attempt(log, &mut install)? {
+                Attempt::Done(appended, shared) => {
+                    log.publish(&appended);
+                    self.rebalance(&install);
+                    drop(install);
+                    if self.settings.durability == Durability::Sync {
+                        log.sync(appended.end)?;
+                    }
+                    return Ok(shared);
+                }
+                Attempt::Full(condition) => condition,
+            };
+            drop(install);
+            self.env.wait(&condition.until(deadline))?;
+            if self.env.now_ns() >= deadline {
+                return Err(Error::new(ErrorKind::Stalled, "the log's disk does not keep up"));
+            }
+        }
+    }
+
+    /// Dropped and cleared trees give their space back with the next checkpoint: asks for one if there is anything to give back.
+    fn ask_for_space(&self) {
+        if let Some(log) = &self.log {
+            self.schedule.ask(log.tail());
+        }
+    }
+
+    /// Installs a new keyspace, unless it is there.
+    pub fn apply_create(
+        &self,
+        install: &mut Install,
+        id: KeyspaceId,
+        name: &str,
+        options: KeyspaceOptions,
+        lsn: Lsn,
+    ) -> Arc<KeyspaceShared> {
+        install.next_id = install.next_id.max(id.0.saturating_add(1));
+        let current = self.state.load_full();
+        if let Some(keyspace) = current.keyspaces.get(id) {
+            return keyspace.shared.clone();
+        }
+        let distance = options.checkpoint_distance.unwrap_or(install.checkpoint_distance);
+        let shared = KeyspaceShared::new(id, name, self.window_bytes(distance, 1));
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.insert(Arc::new(KeyspaceState {
+            id,
+            shared: shared.clone(),
+            options,
+            active: WriteWindow::new(lsn, self.new_window()),
+            sealed: None,
+            version: self.structure.empty(),
+        }));
+        install.names.insert(name.into(), id);
+        self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: current.floor,
+            keyspaces,
+        });
+        shared
+    }
+
+    /// Takes a keyspace out of the state, if it is there.
+    pub fn apply_drop(&self, install: &mut Install, id: KeyspaceId, lsn: Lsn) {
+        let current = self.state.load_full();
+        let Some(keyspace) = current.keyspaces.get(id) else { return };
+        keyspace.shared.dropped.store(true, Ordering::Release);
+        install.names.remove(&keyspace.shared.name);
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.remove(id);
+        self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: Lsn(current.floor.0.max(lsn.0 + 1)),
+            keyspaces,
+        });
+        self.after_unseal(&current, id);
+    }
+
+    /// Empties a keyspace at an LSN, if it is there.
+    pub fn apply_clear(&self, id: KeyspaceId, lsn: Lsn) {
+        let current = self.state.load_full();
+        if current.keyspaces.get(id).is_some() {
+            drop(self.install_cleared(&current, id, lsn, self.new_window()));
+            self.after_unseal(&current, id);
+        }
+    }
+
+    fn install_cleared(&self, current: &State, id: KeyspaceId, lsn: Lsn, window: Window) -> Option<Arc<State>> {
+        let mut next = (**current.keyspaces.get(id)?).clone();
+        next.active = WriteWindow::new(lsn, window);
+        next.sealed = None;
+        next.version = self.structure.empty();
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.insert(Arc::new(next));
+        Some(self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: Lsn(current.floor.0.max(lsn.0 + 1)),
+            keyspaces,
+        }))
+    }
+
+    /// A clear or drop took a sealed window out of the state.
+    fn after_unseal(&self, before: &State, id: KeyspaceId) {
+        if before.keyspaces.get(id).is_some_and(|k| k.sealed.is_some()) {
+            self.schedule.unsealed(1);
+        }
+        self.schedule.released();
+    }
+
+    /// Sets options, if the keyspace is there.
+    pub fn apply_options(&self, install: &mut Install, id: KeyspaceId, options: KeyspaceOptions) {
+        let current = self.state.load_full();
+        let Some(keyspace) = current.keyspaces.get(id) else { return };
+        let mut next = (**keyspace).clone();
+        next.options = options;
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.insert(Arc::new(next));
+        self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: current.floor,
+            keyspaces,
+        });
+        self.rebalance(install);
+    }
+
+    /// χ of every keyspace that has none of its own, and of those that have: the database's dial.
+    pub fn set_distance_of_all(&self, distance: CheckpointDistance) -> Result<()> {
+        self.health.check_open()?;
+        self.settings.check_distance(distance, self.budget.limit())?;
+        let all: Vec<_> = self.state.load().keyspaces.iter().map(|k| k.shared.clone()).collect();
+        self.install.lock().checkpoint_distance = distance;
+        for shared in all {
+            let options = KeyspaceOptions { checkpoint_distance: Some(distance) };
+            match self.set_keyspace_options(&shared, options) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                outcome => outcome?,
+            }
+        }
+        Ok(())
+    }
+}

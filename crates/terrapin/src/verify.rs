@@ -1,0 +1,173 @@
+//! Checking a database byte by byte without writing anything (D11): superblocks, catalog, every node, block and invariant of every
+//! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Env, Error, ErrorKind, Result};
+use terrapin_disk::{Disk, RealDisk};
+use terrapin_pages::{PageStore, PageUse, StoreOptions};
+use terrapin_wal::Recovery;
+
+pub use terrapin_structure::Finding;
+
+use crate::open::{Base, log_options};
+use crate::options::Options;
+use crate::record::format::UNLOGGED;
+use crate::record::{Operations, Schema};
+
+/// How to verify.
+#[derive(Clone, Debug)]
+pub struct VerifyOptions {
+    /// Memory for caches, in bytes.
+    pub memory: u64,
+    /// Findings after which it stops.
+    pub findings_max: usize,
+}
+
+impl Default for VerifyOptions {
+    fn default() -> Self {
+        VerifyOptions { memory: 64 << 20, findings_max: 1000 }
+    }
+}
+
+/// What was checked and found.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct VerifyReport {
+    /// What is wrong, with its place; empty when the database is sound.
+    pub findings: Vec<Finding>,
+    /// Keyspaces checked.
+    pub keyspaces: u64,
+    /// Page groups checked: leaves and buffer segments.
+    pub groups: u64,
+    /// Nodes checked.
+    pub nodes: u64,
+    /// Bytes of pages checked.
+    pub page_bytes: u64,
+    /// Records in leaves.
+    pub leaf_records: u64,
+    /// Messages in buffers.
+    pub buffered_records: u64,
+    /// Log records that a replay would apply.
+    pub log_records: u64,
+}
+
+impl VerifyReport {
+    /// Whether nothing is wrong.
+    #[must_use]
+    pub fn is_sound(&self) -> bool {
+        self.findings.is_empty()
+    }
+}
+
+/// Verifies the database in a directory. An error means that it cannot be opened at all: it is not there, not a database, of a newer format, or may not
+/// be read. What is damaged is a finding. The database should not be open for writing meanwhile.
+pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
+    let env = Env::threads();
+    let disk = RealDisk::open(env.clone(), path.as_ref(), false)?;
+    verify_on(env, Arc::new(disk), options)
+}
+
+/// Verifies the database on a disk of the caller's.
+pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<VerifyReport> {
+    let mut report = VerifyReport::default();
+    let budget = Budget::new(options.memory);
+    let store_options = StoreOptions { budget, reserve_bytes: 0 };
+    let (store, superblock) = match PageStore::open(&disk, store_options, true) {
+        Ok(opened) => opened,
+        Err(error) => {
+            report.damage("superblock", error)?;
+            return Ok(report);
+        }
+    };
+    let base = match Base::read(&store, &superblock) {
+        Ok(base) => base,
+        Err(error) => {
+            report.damage("catalog", error)?;
+            return Ok(report);
+        }
+    };
+    let mut pages: Vec<PageUse> = base.catalog.pages().collect();
+    for stored in &base.stored {
+        report.keyspaces += 1;
+        let Some(entry) = base.catalog.get(stored.id) else { continue };
+        let place = || format!("keyspace {:?}", stored.name);
+        let mut findings = Vec::new();
+        let room = options.findings_max.saturating_sub(report.findings.len());
+        let outcome = entry.version.verify(&mut |finding| {
+            if findings.len() < room {
+                findings.push(Finding { place: format!("{}: {}", place(), finding.place), message: finding.message });
+            }
+        });
+        report.findings.append(&mut findings);
+        if let Err(error) = outcome {
+            report.damage(&place(), error)?;
+        }
+        match entry.version.stats() {
+            Ok(stats) => {
+                report.groups += stats.groups;
+                report.nodes += stats.nodes;
+                report.page_bytes += stats.page_bytes;
+                report.leaf_records += stats.leaf_records;
+                report.buffered_records += stats.buffered_records;
+            }
+            Err(error) => report.damage(&place(), error)?,
+        }
+        let walked = entry.version.pages(&mut |page| {
+            pages.push(page);
+            Ok(())
+        });
+        if let Err(error) = walked {
+            report.damage(&place(), error)?;
+        }
+        if report.findings.len() >= options.findings_max {
+            return Ok(report);
+        }
+    }
+    if let Err(error) = store.rebuild(&mut pages.into_iter().map(Ok), superblock.generation) {
+        report.damage("space", error)?;
+    }
+    verify_log(env, &disk, &base, superblock.database_id, &mut report)?;
+    Ok(report)
+}
+
+fn verify_log(env: Env, disk: &Arc<dyn Disk>, base: &Base, database_id: u64, report: &mut VerifyReport) -> Result<()> {
+    let settings = Options::new().settle()?;
+    let scanned =
+        Recovery::scan(&env, disk, log_options(&settings, database_id), base.catalog.durable_through());
+    let mut replay = match scanned {
+        Ok(recovery) => recovery.read_only(),
+        Err(error) => return report.damage("log", error),
+    };
+    loop {
+        match replay.next() {
+            Ok(None) => return Ok(()),
+            Ok(Some(record)) => {
+                report.log_records += 1;
+                let checked = match Operations::decode(record.kind, record.payload) {
+                    Some(operations) => operations.map(|o| o.map(drop)).collect(),
+                    None if record.kind == UNLOGGED => Ok(()),
+                    None => Schema::decode(record.kind, record.payload).map(drop),
+                };
+                if let Err(error) = checked {
+                    report.damage(&format!("log record at LSN {}", record.lsn), error)?;
+                }
+            }
+            Err(error) => return report.damage("log", error),
+        }
+    }
+}
+
+impl VerifyReport {
+    /// Damage is a finding; whatever keeps one from looking is an error.
+    fn damage(&mut self, place: &str, error: Error) -> Result<()> {
+        match error.kind() {
+            ErrorKind::Corrupt | ErrorKind::Io => {
+                self.findings.push(Finding { place: place.into(), message: error.to_string() });
+                Ok(())
+            }
+            _ => Err(error),
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! The path of a write: wait for what may have to be waited for; append to the log; put into the window that owns the
+//! LSN; publish. Between append and publication nothing waits and nothing fails: every later writer, and every reader,
+//! waits for it.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, Wait};
+use terrapin_memtable::Op;
+use terrapin_wal::{Append, Appended, Log};
+
+use crate::batch::{Batch, check_sizes};
+use crate::core::Core;
+use crate::options::Durability;
+use crate::record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
+use crate::record::{Operation, Operations};
+use crate::state::{KeyspaceShared, State};
+
+impl Core {
+    /// One put or delete.
+    pub fn write_one(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        key: &[u8],
+        op: Op<'_>,
+        durability: Durability,
+    ) -> Result<()> {
+        check_sizes(key, op)?;
+        let timer = self.counters.put_timer(&self.env);
+        self.env.breathe();
+        let log = self.log()?;
+        let value = op.value().unwrap_or_default();
+        let bytes = key.len() + value.len();
+        self.admit(shared, bytes as u64, matches!(op, Op::Delete))?;
+        let appended = match (durability, op) {
+            (Durability::None, _) => self.append(log, UNLOGGED, &[])?,
+            (_, Op::Put(_)) => self.append(log, PUT, &[Head::put(shared.id, key.len()).bytes(), key, value])?,
+            (_, Op::Delete) => self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key])?,
+        };
+        let full = {
+            let state = self.state.load();
+            enter(&state, &Operation { keyspace: shared.id, key, op }, appended.lsn, durability);
+            log.publish(&appended);
+            wants_cut(&state, shared.id)
+        };
+        match op {
+            Op::Put(_) => self.counters.puts.add(1),
+            Op::Delete => self.counters.deletes.add(1),
+        }
+        self.counters.user_bytes_written.add(bytes as u64);
+        self.after_write(log, &appended, full, durability)?;
+        self.counters.put_done(&self.env, timer);
+        Ok(())
+    }
+
+    /// A batch, whole or not at all.
+    pub fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<()> {
+        let payload = batch.payload()?;
+        self.health.check_open()?;
+        let log = self.log()?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if durability == Durability::None && batch.only_keyspace().is_none() {
+            return Err(Error::invalid("a batch without durability touches one keyspace"));
+        }
+        let timer = self.counters.put_timer(&self.env);
+        self.env.breathe();
+        self.admit_batch(batch, payload)?;
+        let appended = match durability {
+            Durability::None => self.append(log, UNLOGGED, &[])?,
+            _ => self.append(log, BATCH, &[payload])?,
+        };
+        let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
+        {
+            let state = self.state.load();
+            let mut last = None;
+            // The batch made these bytes itself, of checked operations: nothing in them fails to decode.
+            for operation in Operations::decode(BATCH, payload).into_iter().flatten().flatten() {
+                enter(&state, &operation, appended.lsn, durability);
+                match operation.op {
+                    Op::Put(_) => puts += 1,
+                    Op::Delete => deletes += 1,
+                }
+                bytes += operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
+                if last != Some(operation.keyspace) {
+                    full |= last.is_some_and(|id| wants_cut(&state, id));
+                    last = Some(operation.keyspace);
+                }
+            }
+            log.publish(&appended);
+            full |= last.is_some_and(|id| wants_cut(&state, id));
+        }
+        self.counters.puts.add(puts);
+        self.counters.deletes.add(deletes);
+        self.counters.batches.add(1);
+        self.counters.user_bytes_written.add(bytes as u64);
+        self.after_write(log, &appended, full, durability)?;
+        self.counters.put_done(&self.env, timer);
+        Ok(())
+    }
+
+    /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error before anything is done.
+    fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<()> {
+        let (mut last, mut bytes, mut frees) = (None, 0, true);
+        let admit = |id: KeyspaceId, bytes: u64, frees: bool| {
+            let shared = self.state.load().keyspaces.get(id).map(|k| k.shared.clone());
+            match shared {
+                Some(shared) => self.admit(&shared, bytes, frees),
+                None => Err(dropped().with("keyspace number", id)),
+            }
+        };
+        if let Some(id) = batch.only_keyspace() {
+            let frees = Operations::decode(BATCH, payload)
+                .into_iter()
+                .flatten()
+                .take(if self.schedule.space_is_short() { usize::MAX } else { 0 })
+                .all(|o| o.is_ok_and(|o| matches!(o.op, Op::Delete)));
+            return admit(id, payload.len() as u64, frees);
+        }
+        for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
+            let operation = operation?;
+            if last.is_some_and(|id| id != operation.keyspace) {
+                admit(last.unwrap_or_default(), bytes, frees)?;
+                (bytes, frees) = (0, true);
+            }
+            last = Some(operation.keyspace);
+            bytes += (operation.key.len() + operation.op.value().map_or(0, <[u8]>::len)) as u64;
+            frees &= matches!(operation.op, Op::Delete);
+        }
+        last.map_or(Ok(()), |id| admit(id, bytes, frees))
+    }
+
+    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long.
+    pub fn append(&self, log: &Log, kind: u8, payload: &[&[u8]]) -> Result<Appended> {
+        match log.try_append(kind, payload)? {
+            Append::Done(appended) => Ok(appended),
+            Append::Full(condition) => self.append_when(log, kind, payload, condition),
+        }
+    }
+
+    #[cold]
+    fn append_when(&self, log: &Log, kind: u8, payload: &[&[u8]], mut condition: Condition) -> Result<Appended> {
+        let since = self.env.now_ns();
+        let deadline = since.saturating_add(self.settings.stall_limit_ns);
+        loop {
+            if self.env.wait(&condition.until(deadline))? == Wait::TimedOut && self.env.now_ns() >= deadline {
+                self.counters.stalls.add(1);
+                return Err(Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
+                    .with("waited milliseconds", (self.env.now_ns() - since) / 1_000_000));
+            }
+            self.health.check_open()?;
+            match log.try_append(kind, payload)? {
+                Append::Done(appended) => {
+                    self.counters.stall_ns.add(self.env.now_ns() - since);
+                    return Ok(appended);
+                }
+                Append::Full(again) => condition = again,
+            }
+        }
+    }
+
+    /// Everything that may wait again: the write is published.
+    fn after_write(&self, log: &Log, appended: &Appended, full: bool, durability: Durability) -> Result<()> {
+        if full {
+            self.cut_full();
+        }
+        if self.budget.used(Purpose::Window) > self.window_memory_high() && self.schedule.sealed_count() == 0 {
+            self.cut_largest();
+        }
+        if appended.end.0.saturating_sub(self.schedule.durable_through().0) > self.settings.log_bytes_max {
+            self.schedule.shorten_log();
+        }
+        if self.schedule.space_is_short() {
+            // A delete: merging it is what makes room.
+            self.schedule.work().notify();
+        }
+        if durability == Durability::Sync {
+            let start = self.env.now_ns();
+            log.sync(appended.end)?;
+            self.counters.syncs.add(1);
+            self.counters.sync_latency.record(self.env.now_ns().saturating_sub(start));
+        }
+        Ok(())
+    }
+}
+
+/// Puts an operation into the window that owns its LSN. A keyspace dropped or cleared meanwhile takes nothing.
+#[inline]
+pub(crate) fn enter(state: &State, operation: &Operation<'_>, lsn: Lsn, durability: Durability) {
+    let window = state.keyspaces.get(operation.keyspace).and_then(|k| k.window_of(lsn));
+    let Some(window) = window else { return };
+    if durability == Durability::None && !window.unlogged.load(Ordering::Relaxed) {
+        window.unlogged.store(true, Ordering::Release);
+    }
+    window.window.insert(operation.key, lsn, operation.op);
+}
+
+#[inline]
+fn wants_cut(state: &State, id: KeyspaceId) -> bool {
+    state.keyspaces.get(id).is_some_and(|k| k.sealed.is_none() && k.is_full())
+}
+
+#[cold]
+pub(crate) fn dropped() -> Error {
+    Error::new(ErrorKind::NotFound, "the keyspace was dropped")
+}
