@@ -1,0 +1,121 @@
+//! Arithmetic on the two ends of key ranges.
+
+use std::ops::Bound;
+
+/// Borrows an owned bound.
+pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
+    bound.as_ref().map(|key| &key[..])
+}
+
+/// Whether no key can lie between the bounds. (That nothing lies between a key and the same key with a zero byte behind it
+/// is not considered: such a range is merely found to hold nothing.)
+pub(crate) fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
+    match (lower, upper) {
+        (Bound::Unbounded, Bound::Excluded(hi)) => hi.is_empty(),
+        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
+        (Bound::Included(lo), Bound::Included(hi)) => lo > hi,
+        (Bound::Included(lo) | Bound::Excluded(lo), Bound::Included(hi) | Bound::Excluded(hi)) => {
+            lo >= hi
+        }
+    }
+}
+
+/// Whether a lower bound lets a key in.
+pub(crate) fn lets_in_above(lower: Bound<&[u8]>, key: &[u8]) -> bool {
+    match lower {
+        Bound::Unbounded => true,
+        Bound::Included(lo) => key >= lo,
+        Bound::Excluded(lo) => key > lo,
+    }
+}
+
+/// Whether an upper bound lets a key in.
+pub(crate) fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
+    match upper {
+        Bound::Unbounded => true,
+        Bound::Included(hi) => key <= hi,
+        Bound::Excluded(hi) => key < hi,
+    }
+}
+
+/// The lower bound that lets in less.
+pub(crate) fn tighter_lower<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+    match (a, b) {
+        (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y)) => {
+            if x >= y {
+                a
+            } else {
+                b
+            }
+        }
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Excluded(y)) => {
+            if x > y {
+                a
+            } else {
+                b
+            }
+        }
+    }
+}
+
+/// The upper bound that lets in less.
+pub(crate) fn tighter_upper<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+    match (a, b) {
+        (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y)) => {
+            if x <= y {
+                a
+            } else {
+                b
+            }
+        }
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Excluded(y)) => {
+            if x < y {
+                a
+            } else {
+                b
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every bound over five keys, checked against the keys that it lets in.
+    #[test]
+    fn bounds_agree_with_the_keys_that_they_let_in() {
+        let keys: [&[u8]; 5] = [b"", b"a", b"b", b"c", b"d"];
+        let mut bounds = vec![Bound::Unbounded];
+        for key in keys {
+            bounds.extend([Bound::Included(key), Bound::Excluded(key)]);
+        }
+        let above = |b| keys.map(|k| lets_in_above(b, k));
+        let below = |b| keys.map(|k| lets_in_below(b, k));
+        for &a in &bounds {
+            for &b in &bounds {
+                let both = |x: [bool; 5], y: [bool; 5]| {
+                    std::array::from_fn::<bool, 5, _>(|i| x[i] && y[i])
+                };
+                assert_eq!(
+                    above(tighter_lower(a, b)),
+                    both(above(a), above(b)),
+                    "{a:?} {b:?}"
+                );
+                assert_eq!(
+                    below(tighter_upper(a, b)),
+                    both(below(a), below(b)),
+                    "{a:?} {b:?}"
+                );
+                if is_empty(a, b) {
+                    assert!(!both(above(a), below(b)).contains(&true), "{a:?} {b:?}");
+                }
+                if let (Bound::Included(lo), Bound::Included(hi)) = (a, b) {
+                    assert_eq!(is_empty(a, b), lo > hi);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! What a key range holds, roughly, without reading blocks: leaves and live parts from the nodes, what the range's ends cut
+//! from group indexes. Of the many nodes that lie wholly inside a large range only a few are read: they tell how much the
+//! others' buffers add to the leaf records that their parents know of.
+
+use std::ops::Bound;
+
+use terrapin_base::Result;
+use terrapin_pages::PageStore;
+use terrapin_pages::group::GroupRef;
+use terrapin_structure::{Estimate, KeyBounds};
+
+use crate::bounds::{is_empty, lets_in_above, lets_in_below, tighter_lower, tighter_upper};
+use crate::get::Top;
+use crate::load::{LoadedNode, load_child};
+use crate::node::Child;
+
+/// Of a node's children that lie wholly inside the range, about so many are read.
+const SAMPLED_CHILDREN: usize = 8;
+
+/// How much a tree holds between two bounds: messages in buffers and records in leaves, also where one hides another.
+pub(crate) fn estimate(store: &PageStore, top: Top<'_>, bounds: KeyBounds<'_>) -> Result<Estimate> {
+    let mut sum = Estimate::default();
+    if !is_empty(bounds.0, bounds.1) {
+        match top {
+            Top::Empty => {}
+            Top::Leaf(group) => add_group(store, group, bounds, &mut sum)?,
+            Top::Node(node) => add_node(store, node, bounds, &mut sum)?,
+        }
+    }
+    Ok(sum)
+}
+
+/// Adds what a group holds between the bounds.
+fn add_group(
+    store: &PageStore,
+    group: &GroupRef,
+    bounds: KeyBounds<'_>,
+    sum: &mut Estimate,
+) -> Result<()> {
+    let (records, bytes) = if bounds == (Bound::Unbounded, Bound::Unbounded) {
+        (group.records, group.logical_bytes)
+    } else {
+        store
+            .index(group)?
+            .estimate_bytes(key_of(bounds.0), key_of(bounds.1))
+    };
+    sum.records += records;
+    sum.bytes += bytes;
+    Ok(())
+}
+
+/// Adds what a node and everything below it holds between the bounds, which are unbounded where they lie outside of the
+/// node.
+fn add_node(
+    store: &PageStore,
+    node: &LoadedNode,
+    bounds: KeyBounds<'_>,
+    sum: &mut Estimate,
+) -> Result<()> {
+    let first = key_of(bounds.0).map_or(0, |key| node.pivot_of(key));
+    let last = match bounds.1 {
+        Bound::Unbounded => node.pivots.len() - 1,
+        Bound::Included(key) => node.pivot_of(key),
+        Bound::Excluded(key) => node.pivot_before(key),
+    };
+    let mut unread = Estimate::default();
+    let (mut sampled, mut sampled_leaves) = (Estimate::default(), Estimate::default());
+    let stride = ((last + 1).saturating_sub(first)).div_ceil(SAMPLED_CHILDREN);
+    for number in first..=last {
+        let cut_lower = if number == first {
+            bounds.0
+        } else {
+            Bound::Unbounded
+        };
+        let cut_upper = if number == last {
+            bounds.1
+        } else {
+            Bound::Unbounded
+        };
+        let cut = (cut_lower, cut_upper);
+        let whole = cut == (Bound::Unbounded, Bound::Unbounded);
+        let child = &node.pivots[number].child;
+        match child {
+            Child::Leaf(group) => add_group(store, group, cut, sum)?,
+            Child::Node { page, .. } if !whole => {
+                add_node(store, &*load_child(store, page, node.height)?, cut, sum)?;
+            }
+            Child::Node {
+                page,
+                records,
+                leaf_bytes,
+            } if (number - first) % stride == stride / 2 => {
+                add_node(
+                    store,
+                    &*load_child(store, page, node.height)?,
+                    cut,
+                    &mut sampled,
+                )?;
+                sampled_leaves.records += records;
+                sampled_leaves.bytes += leaf_bytes;
+            }
+            Child::Node {
+                records,
+                leaf_bytes,
+                ..
+            } => {
+                unread.records += records;
+                unread.bytes += leaf_bytes;
+            }
+        }
+        add_buffered(store, node, number, cut, sum)?;
+    }
+    sum.records += sampled.records + scale(unread.records, sampled.records, sampled_leaves.records);
+    sum.bytes += sampled.bytes + scale(unread.bytes, sampled.bytes, sampled_leaves.bytes);
+    Ok(())
+}
+
+/// Adds what a node's own buffer holds for a pivot between the bounds.
+fn add_buffered(
+    store: &PageStore,
+    node: &LoadedNode,
+    number: usize,
+    cut: KeyBounds<'_>,
+    sum: &mut Estimate,
+) -> Result<()> {
+    let whole = cut == (Bound::Unbounded, Bound::Unbounded);
+    let lower = if number == 0 {
+        Bound::Unbounded
+    } else {
+        Bound::Included(&node.pivots[number].lower[..])
+    };
+    let upper = node
+        .pivots
+        .get(number + 1)
+        .map_or(Bound::Unbounded, |next| Bound::Excluded(&next.lower[..]));
+    let (lower, upper) = (tighter_lower(lower, cut.0), tighter_upper(upper, cut.1));
+    for segment in (0..node.levels.len()).flat_map(|level| node.segments_for(level, number)) {
+        let part = segment
+            .live
+            .binary_search_by_key(&number, |part| usize::from(part.pivot));
+        let Some(part) = part.ok().map(|at| &segment.live[at]) else {
+            continue;
+        };
+        if whole {
+            sum.records += u64::from(part.records);
+            sum.bytes += part.bytes;
+        } else if lets_in_above(lower, &segment.max) && lets_in_below(upper, &segment.min) {
+            let mut inside = Estimate::default();
+            let lower = tighter_lower(lower, Bound::Included(&segment.min));
+            let upper = tighter_upper(upper, Bound::Included(&segment.max));
+            add_group(store, &segment.group, (lower, upper), &mut inside)?;
+            sum.records += inside.records.min(u64::from(part.records));
+            sum.bytes += inside.bytes.min(part.bytes);
+        }
+    }
+    Ok(())
+}
+
+/// `what` times `to / of`; unchanged when `of` is 0.
+fn scale(what: u64, to: u64, of: u64) -> u64 {
+    if of == 0 {
+        what
+    } else {
+        u64::try_from(u128::from(what) * u128::from(to) / u128::from(of)).unwrap_or(u64::MAX)
+    }
+}
+
+/// The key of a bound: whether it is in the range makes no difference here.
+fn key_of(bound: Bound<&[u8]>) -> Option<&[u8]> {
+    match bound {
+        Bound::Unbounded => None,
+        Bound::Included(key) | Bound::Excluded(key) => Some(key),
+    }
+}

@@ -1,0 +1,236 @@
+//! Point lookups: from the root down, newest first. In each buffer level at most one segment can hold the key; its filter
+//! mostly says that it does not. So a lookup reads one block: that of the answer (DESIGN §5).
+
+use std::sync::Arc;
+
+use terrapin_base::{Error, Result, Slice};
+use terrapin_pages::block::Block;
+use terrapin_pages::group::{GroupIndex, GroupRef};
+use terrapin_pages::{Fill, PageStore};
+
+use crate::load::{LoadedNode, load_child};
+use crate::node::Child;
+
+/// Most blocks that are read at once: far more than a device does in parallel, and a megabyte of buffers.
+const BLOCKS_AT_ONCE: usize = 256;
+
+/// Where a lookup starts.
+#[derive(Clone, Copy)]
+pub(crate) enum Top<'v> {
+    /// Nowhere: there are no records.
+    Empty,
+    /// At a lone leaf.
+    Leaf(&'v GroupRef),
+    /// At the root node.
+    Node(&'v LoadedNode),
+}
+
+/// A node on the way: the root is borrowed from its version, so that lookups share no reference count there.
+enum Hold<'v> {
+    Root(&'v LoadedNode),
+    Cached(Arc<LoadedNode>),
+}
+
+impl std::ops::Deref for Hold<'_> {
+    type Target = LoadedNode;
+
+    #[inline]
+    fn deref(&self) -> &LoadedNode {
+        match self {
+            Hold::Root(node) => node,
+            Hold::Cached(node) => node,
+        }
+    }
+}
+
+enum At<'v> {
+    Done,
+    Leaf(GroupRef),
+    Node {
+        node: Hold<'v>,
+        pivot: usize,
+        level: usize,
+    },
+}
+
+/// A lookup under way: yields, newest first, the blocks that may hold its key.
+struct Walk<'v, 'k> {
+    key: &'k [u8],
+    hash: u64,
+    at: At<'v>,
+}
+
+/// A block that may hold a key.
+struct Place {
+    group: GroupRef,
+    index: Arc<GroupIndex>,
+    number: usize,
+    /// Given when it was in the cache and looking there first was the cheaper thing.
+    block: Option<Arc<Block>>,
+}
+
+impl<'v, 'k> Walk<'v, 'k> {
+    fn new(top: Top<'v>, key: &'k [u8], hash: u64) -> Self {
+        let at = match top {
+            Top::Empty => At::Done,
+            Top::Leaf(group) => At::Leaf(*group),
+            Top::Node(node) => At::Node {
+                pivot: node.pivot_of(key),
+                node: Hold::Root(node),
+                level: 0,
+            },
+        };
+        Walk { key, hash, at }
+    }
+
+    /// The next block to look into; none when the key has no record further down.
+    fn next(&mut self, store: &PageStore) -> Result<Option<Place>> {
+        loop {
+            match &mut self.at {
+                At::Done => return Ok(None),
+                At::Leaf(group) => {
+                    let group = *group;
+                    self.at = At::Done;
+                    return self.in_leaf(store, group);
+                }
+                At::Node { node, pivot, level } => {
+                    while *level < node.levels.len() {
+                        let candidate = node.candidate(*level, *pivot, self.key);
+                        *level += 1;
+                        let Some(segment) = candidate else { continue };
+                        if store.may_contain(&segment.group, self.hash)? {
+                            let group = segment.group;
+                            let index = store.index(&group)?;
+                            let number = index.find(self.key);
+                            return Ok(Some(Place {
+                                group,
+                                index,
+                                number,
+                                block: None,
+                            }));
+                        }
+                    }
+                    let next = match &node.pivots[*pivot].child {
+                        Child::Leaf(group) => At::Leaf(*group),
+                        Child::Node { page, .. } => {
+                            let node = load_child(store, page, node.height)?;
+                            At::Node {
+                                pivot: node.pivot_of(self.key),
+                                node: Hold::Cached(node),
+                                level: 0,
+                            }
+                        }
+                    };
+                    self.at = next;
+                }
+            }
+        }
+    }
+
+    /// Most keys that get this far are there: the filter is only asked when the block would have to be read.
+    fn in_leaf(&self, store: &PageStore, group: GroupRef) -> Result<Option<Place>> {
+        let index = store.index(&group)?;
+        let number = index.find(self.key);
+        let block = store.cached_block(&group, number);
+        if block.is_none() && !store.may_contain(&group, self.hash)? {
+            return Ok(None);
+        }
+        Ok(Some(Place {
+            group,
+            index,
+            number,
+            block,
+        }))
+    }
+}
+
+/// Finds a key's value and hands block and position to `take`; none when the key has no value.
+pub(crate) fn find<R>(
+    store: &PageStore,
+    top: Top<'_>,
+    key: &[u8],
+    hash: u64,
+    take: impl FnOnce(&Arc<Block>, usize) -> R,
+) -> Result<Option<R>> {
+    let mut walk = Walk::new(top, key, hash);
+    while let Some(place) = walk.next(store)? {
+        let block = match place.block {
+            Some(block) => block,
+            None => store.block(&place.group, &place.index, place.number, Fill::Normal)?,
+        };
+        if let Ok(at) = block.search(key) {
+            return Ok((!block.message(at).is_delete()).then(|| take(&block, at)));
+        }
+    }
+    Ok(None)
+}
+
+/// Finds the values of many keys: all go down together, and the blocks that they want next are read at once. Those whose
+/// filter lied go on to the next round.
+pub(crate) fn find_many(
+    store: &PageStore,
+    top: Top<'_>,
+    keys: &[(&[u8], u64)],
+    out: &mut [Option<Slice>],
+) -> Result<()> {
+    let mut walks: Vec<(usize, Walk<'_, '_>)> = keys
+        .iter()
+        .enumerate()
+        .map(|(i, &(key, hash))| (i, Walk::new(top, key, hash)))
+        .collect();
+    out.fill(None);
+    while !walks.is_empty() {
+        let mut waiting = Vec::with_capacity(walks.len());
+        for (i, mut walk) in walks {
+            while let Some(place) = walk.next(store)? {
+                let cached = place
+                    .block
+                    .clone()
+                    .or_else(|| store.cached_block(&place.group, place.number));
+                let Some(block) = cached else {
+                    waiting.push((i, walk, place));
+                    break;
+                };
+                if let Ok(at) = block.search(walk.key) {
+                    out[i] = value(&block, at);
+                    break;
+                }
+            }
+        }
+        // Keys that want the same block stand together, and blocks lie in the order of the file.
+        waiting.sort_unstable_by_key(|(_, _, place)| (place.group.offset, place.number));
+        let mut wants: Vec<(GroupRef, Arc<GroupIndex>, usize)> = Vec::with_capacity(waiting.len());
+        for (_, _, place) in &waiting {
+            if wants.last().is_none_or(|(group, _, number)| {
+                (group.id, *number) != (place.group.id, place.number)
+            }) {
+                wants.push((place.group, place.index.clone(), place.number));
+            }
+        }
+        let mut blocks = Vec::with_capacity(wants.len());
+        for wants in wants.chunks(BLOCKS_AT_ONCE) {
+            blocks.extend(store.blocks(wants, Fill::Normal)?);
+        }
+        let mut read = wants.iter().zip(&blocks).peekable();
+        walks = Vec::new();
+        for (i, walk, place) in waiting {
+            while read
+                .next_if(|((g, _, n), _)| (g.id, *n) != (place.group.id, place.number))
+                .is_some()
+            {}
+            let Some((_, block)) = read.peek() else {
+                return Err(Error::internal("fewer blocks than were asked for"));
+            };
+            match block.search(walk.key) {
+                Ok(at) => out[i] = value(block, at),
+                Err(_) => walks.push((i, walk)),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The value at a position, unless it is a delete.
+fn value(block: &Arc<Block>, at: usize) -> Option<Slice> {
+    (!block.message(at).is_delete()).then(|| block.value_slice(at))
+}

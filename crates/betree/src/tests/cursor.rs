@@ -1,0 +1,132 @@
+//! The cursor over one group against the records in it.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use terrapin_pages::Fill;
+use terrapin_pages::group::GroupRef;
+use terrapin_structure::{Direction, KeyBounds, MessageCursor};
+
+use super::grown::{Random, write};
+use super::store::TestStore;
+use crate::bounds::{lets_in_above, lets_in_below};
+use crate::cursor::{GroupCursor, ReadAhead};
+
+type Messages = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+fn group(store: &TestStore, count: usize) -> (GroupRef, Messages) {
+    let mut messages = Messages::new();
+    for i in 0..count {
+        let value = (i % 7 > 0).then(|| vec![i as u8; i % 90]);
+        messages.insert(format!("key/{:05}", i * 2).into_bytes(), value);
+    }
+    (write(store.pages(), &messages), messages)
+}
+
+#[test]
+fn cursors_return_what_lies_between_their_bounds() {
+    let store = TestStore::new();
+    let (group, messages) = group(&store, 1500);
+    let mut random = Random::new(9);
+    let tiny = ReadAhead {
+        first_bytes: 512,
+        max_bytes: 2048,
+        one_block_first: true,
+        fill_first: Fill::Low,
+        fill: Fill::No,
+    };
+    for round in 0..400 {
+        let mut bound = || {
+            let key = format!("key/{:05}", random.below(3100)).into_bytes();
+            [
+                Bound::Included(key.clone()),
+                Bound::Excluded(key),
+                Bound::Unbounded,
+            ][random.below(3)]
+            .clone()
+        };
+        let (lower, upper) = (bound(), bound());
+        let bounds: KeyBounds<'_> = (
+            lower.as_ref().map(|k| &k[..]),
+            upper.as_ref().map(|k| &k[..]),
+        );
+        let inside = messages
+            .iter()
+            .filter(|(k, _)| lets_in_above(bounds.0, k) && lets_in_below(bounds.1, k));
+        let mut wanted: Vec<_> = inside.map(|(k, v)| (k.clone(), v.clone())).collect();
+        for direction in [Direction::Forward, Direction::Backward] {
+            let ahead = [tiny, ReadAhead::SCAN, ReadAhead::MERGE][round % 3];
+            let mut cursor =
+                GroupCursor::prepare(store.pages(), &group, bounds, direction, ahead).unwrap();
+            if let Some((index, number)) = cursor.first_want().filter(|_| round % 2 == 0) {
+                let block = store
+                    .pages()
+                    .block(&group, &index, number, Fill::Low)
+                    .unwrap();
+                cursor.give_first(block);
+                assert!(cursor.first_want().is_none());
+            }
+            cursor.start().unwrap();
+            let mut got = Vec::new();
+            while let Some(key) = cursor.key() {
+                got.push((key.to_vec(), cursor.message().value().map(<[u8]>::to_vec)));
+                cursor.advance().unwrap();
+            }
+            assert_eq!(got, wanted, "{bounds:?} {direction:?}");
+            cursor.advance().unwrap();
+            assert!(cursor.key().is_none());
+            wanted.reverse();
+        }
+    }
+}
+
+#[test]
+fn a_merge_reads_its_range_once_in_large_reads_and_fills_no_cache() {
+    let store = TestStore::new();
+    let (group, messages) = group(&store, 20_000);
+    store.forget_cache();
+    let index = store.pages().index(&group).unwrap();
+    let (reads, bytes) = (store.block_reads(), store.block_bytes());
+    let mut cursor =
+        GroupCursor::for_merge(store.pages(), &group, None, None, ReadAhead::MERGE).unwrap();
+    assert!(cursor.memory_bytes_max() <= u64::from(ReadAhead::MERGE.max_bytes));
+    let mut count = 0;
+    while cursor.key().is_some() {
+        count += 1;
+        cursor.advance().unwrap();
+    }
+    assert_eq!(count, messages.len());
+    assert_eq!(store.block_bytes() - bytes, u64::from(index.blocks_bytes()));
+    let fewest = u64::from(index.blocks_bytes()).div_ceil(u64::from(ReadAhead::MERGE.max_bytes));
+    let reads = store.block_reads() - reads;
+    assert!(reads <= fewest + 1, "{reads} reads of at least {fewest}");
+    assert!((0..index.blocks()).all(|number| store.pages().cached_block(&group, number).is_none()));
+}
+
+#[test]
+fn a_scan_of_a_few_records_reads_a_few_blocks_and_a_long_one_reads_ahead() {
+    let store = TestStore::new();
+    let (group, _) = group(&store, 20_000);
+    let index = store.pages().index(&group).unwrap();
+    for direction in [Direction::Forward, Direction::Backward] {
+        store.forget_cache();
+        let (reads, bytes) = (store.block_reads(), store.block_bytes());
+        let bounds = (Bound::Unbounded, Bound::Unbounded);
+        let mut cursor =
+            GroupCursor::prepare(store.pages(), &group, bounds, direction, ReadAhead::SCAN)
+                .unwrap();
+        cursor.start().unwrap();
+        assert_eq!(
+            (store.block_reads() - reads, store.block_bytes() - bytes),
+            (1, 512)
+        );
+        while cursor.key().is_some() {
+            cursor.advance().unwrap();
+        }
+        // 1 block, then 8, 16, … 256 KiB.
+        let reads = store.block_reads() - reads;
+        let large = u64::from(index.blocks_bytes()).div_ceil(u64::from(ReadAhead::SCAN.max_bytes));
+        assert!(reads <= 6 + large, "{reads} reads");
+        assert_eq!(store.block_bytes() - bytes, u64::from(index.blocks_bytes()));
+    }
+}

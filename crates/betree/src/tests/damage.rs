@@ -1,0 +1,219 @@
+//! Damaged pages and contradictory nodes: an error for whoever reads them, a finding for `verify`, and never a wrong answer
+//! or "not found".
+
+use std::ops::Bound;
+
+use terrapin_base::ErrorKind;
+use terrapin_base::checksum::hash64;
+use terrapin_pages::{PageKind, PageUse, SpaceClass};
+use terrapin_structure::{Direction, Version};
+
+use super::figures::findings;
+use super::grown::{Grown, Random};
+use crate::node::{Child, Node, Root};
+use crate::version::TreeVersion;
+
+fn pages(version: &dyn Version) -> Vec<PageUse> {
+    let mut pages = Vec::new();
+    version
+        .pages(&mut |page| {
+            pages.push(page);
+            Ok(())
+        })
+        .unwrap();
+    pages
+}
+
+#[test]
+fn a_damaged_byte_is_an_error_or_harmless_but_never_a_wrong_answer() {
+    let grown = Grown::new(50, 2, 300);
+    let pages = pages(&*grown.version());
+    let mut random = Random::new(4);
+    let (mut failed, mut found) = (0, 0);
+    for round in 0..150 {
+        let page = pages[random.below(pages.len())];
+        let offset = page.offset + random.below(page.bytes as usize) as u64;
+        grown.store.damage(offset);
+        grown.store.forget_cache();
+        match TreeVersion::open(grown.pages(), grown.root) {
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+            Ok(version) => {
+                for key in &grown.universe {
+                    match version.get(key, hash64(key)) {
+                        Ok(value) => {
+                            assert_eq!(value.as_deref(), grown.records.get(key).map(|v| &v[..]))
+                        }
+                        Err(error) => {
+                            assert_eq!(error.kind(), ErrorKind::Corrupt);
+                            failed += 1;
+                        }
+                    }
+                }
+                let direction = [Direction::Forward, Direction::Backward][round % 2];
+                let mut wanted: Vec<_> = grown.records.iter().collect();
+                if direction == Direction::Backward {
+                    wanted.reverse();
+                }
+                let mut wanted = wanted.into_iter();
+                match version.scan((Bound::Unbounded, Bound::Unbounded), direction) {
+                    Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt),
+                    Ok(mut scan) => loop {
+                        match scan.next() {
+                            Ok(record) => {
+                                assert_eq!(record, wanted.next().map(|(k, v)| (&k[..], &v[..])));
+                                if record.is_none() {
+                                    break;
+                                }
+                            }
+                            Err(error) => {
+                                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                                assert_eq!(
+                                    scan.next().unwrap(),
+                                    None,
+                                    "nothing comes after an error"
+                                );
+                                break;
+                            }
+                        }
+                    },
+                }
+                let findings = findings(&*version);
+                found += usize::from(!findings.is_empty());
+            }
+        }
+        grown.store.damage(offset);
+    }
+    grown.store.forget_cache();
+    assert!(
+        findings(&*grown.version()).is_empty(),
+        "all damage was undone"
+    );
+    assert!(
+        failed > 100 && found > 50,
+        "{failed} lookups failed, {found} versions with findings"
+    );
+}
+
+#[test]
+fn verify_goes_on_after_a_finding() {
+    let grown = Grown::new(51, 2, 400);
+    let groups: Vec<PageUse> = {
+        let version = grown.version();
+        let mut nodes = 0;
+        let pages = pages(&*version);
+        pages
+            .into_iter()
+            .filter(|page| !is_node(&grown, page, &mut nodes))
+            .collect()
+    };
+    let (first, last) = (groups[0], groups[groups.len() - 1]);
+    grown.store.damage(first.offset);
+    grown.store.damage(last.offset);
+    grown.store.forget_cache();
+    let findings = findings(&*grown.version());
+    for page in [first, last] {
+        let named = format!("group {} ", page.id);
+        assert!(
+            findings.iter().any(|f| f.place.starts_with(&named)),
+            "{findings:?}"
+        );
+    }
+}
+
+fn is_node(grown: &Grown, page: &PageUse, nodes: &mut u32) -> bool {
+    let page = terrapin_pages::PageRef {
+        id: page.id,
+        offset: page.offset,
+        bytes: page.bytes as u32,
+    };
+    let is = grown.pages().read_page(&page, PageKind::Node).is_ok();
+    *nodes += u32::from(is);
+    is
+}
+
+/// Rewrites the root node of a tree and returns what `verify` says.
+fn contradiction(change: impl FnOnce(&mut Node)) -> Vec<String> {
+    let grown = Grown::new(52, 2, 400);
+    let Root::Node(page, height) = grown.root else {
+        panic!("the tree has nodes")
+    };
+    let mut node = Node::decode(&grown.pages().read_page(&page, PageKind::Node).unwrap()).unwrap();
+    assert!(
+        node.pivots.len() > 2 && node.levels.iter().any(|l| l.len() > 1),
+        "choose another seed"
+    );
+    change(&mut node);
+    let page = grown
+        .pages()
+        .write_page(PageKind::Node, &node.encode().unwrap(), SpaceClass::Normal)
+        .unwrap();
+    let version = TreeVersion::open(grown.pages(), Root::Node(page, height)).unwrap();
+    findings(&*version)
+        .into_iter()
+        .map(|f| format!("{}: {}", f.place, f.message))
+        .collect()
+}
+
+#[test]
+fn nodes_that_contradict_their_pages_are_found() {
+    assert_eq!(contradiction(|_| {}), Vec::<String>::new());
+    let says = |findings: Vec<String>, what: &str| {
+        assert!(
+            findings.iter().any(|f| f.contains(what)),
+            "{what}: {findings:?}"
+        );
+    };
+    let live = |node: &mut Node, change: &dyn Fn(&mut crate::node::LivePart)| {
+        let level = node.levels.iter().position(|l| !l.is_empty()).unwrap();
+        change(&mut node.levels[level][0].live[0]);
+    };
+    says(
+        contradiction(|node| live(node, &|part| part.records += 1)),
+        "messages of",
+    );
+    says(
+        contradiction(|node| live(node, &|part| part.bytes -= 1)),
+        "messages of",
+    );
+    says(
+        contradiction(|node| {
+            let Child::Node { records, .. } = &mut node.pivots[1].child else {
+                panic!("height 2")
+            };
+            *records += 1;
+        }),
+        "records and",
+    );
+    says(
+        contradiction(|node| node.pivots[1].child = node.pivots[0].child),
+        "referred to twice",
+    );
+    // Moves the boundary between two children up: the left one then has keys that belong to the right one.
+    says(
+        contradiction(|node| {
+            node.pivots[1].lower = [&node.pivots[1].lower[..], b"\xff"].concat().into()
+        }),
+        "range",
+    );
+    says(
+        contradiction(|node| {
+            let Child::Node { page, .. } = &mut node.pivots[1].child else {
+                panic!("height 2")
+            };
+            page.offset += 512;
+        }),
+        "not a page",
+    );
+}
+
+#[test]
+fn a_node_of_the_wrong_height_is_refused() {
+    let grown = Grown::new(52, 2, 400);
+    let Root::Node(page, _) = grown.root else {
+        panic!("the tree has nodes")
+    };
+    let error = TreeVersion::open(grown.pages(), Root::Node(page, 3))
+        .err()
+        .unwrap();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+}

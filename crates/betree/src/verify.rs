@@ -1,0 +1,351 @@
+//! The full check of a version: every byte of every page that it refers to, and what must hold between them (see the rules
+//! in [`crate::node`]). Pages are read from the device, not from the cache. What cannot be read is reported and left out; the
+//! rest is checked all the same.
+
+use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::{ErrorKind, PageId, Result};
+use terrapin_pages::group::{GroupRef, check_group};
+use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
+use terrapin_structure::{Direction, Finding};
+
+use crate::bounds::{lets_in_above, lets_in_below};
+use crate::cursor::{GroupCursor, ReadAhead};
+use crate::load::LoadedNode;
+use crate::node::{Child, Node, Root, Segment};
+
+/// Checks everything below a root.
+///
+/// # Errors
+///
+/// Those that say nothing about the data, such as [`ErrorKind::Closed`]. Damage and device errors are findings.
+pub(crate) fn verify(
+    store: &Arc<PageStore>,
+    root: &Root,
+    found: &mut dyn FnMut(Finding),
+) -> Result<()> {
+    let mut check = Check {
+        store,
+        found,
+        groups: HashMap::new(),
+        pages: HashMap::new(),
+    };
+    match root {
+        Root::Empty => {}
+        Root::Leaf(group) => check.leaf(group, Bound::Unbounded, Bound::Unbounded)?,
+        Root::Node(page, height) => {
+            if check
+                .node(page, *height, Bound::Unbounded, Bound::Unbounded)?
+                .is_some_and(|sums| sums.records == 0)
+            {
+                check.report("root", "no record below a root that is a node");
+            }
+        }
+    }
+    check.overlaps();
+    Ok(())
+}
+
+struct Check<'a> {
+    store: &'a Arc<PageStore>,
+    found: &'a mut dyn FnMut(Finding),
+    /// Groups met so far, each with whether its own bytes are sound.
+    groups: HashMap<PageId, (GroupRef, bool)>,
+    /// Pages of all kinds.
+    pages: HashMap<PageId, PageUse>,
+}
+
+/// What the leaves below a node hold.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Sums {
+    records: u64,
+    bytes: u64,
+}
+
+impl Check<'_> {
+    fn report(&mut self, place: impl Into<String>, message: impl Into<String>) {
+        (self.found)(Finding {
+            place: place.into(),
+            message: message.into(),
+        });
+    }
+
+    /// Makes a finding of an error that is about the data.
+    fn survive<T>(
+        &mut self,
+        place: impl FnOnce() -> String,
+        result: Result<T>,
+    ) -> Result<Option<T>> {
+        match result {
+            Ok(value) => Ok(Some(value)),
+            Err(error) => match error.kind() {
+                ErrorKind::Corrupt
+                | ErrorKind::Io
+                | ErrorKind::Unsupported
+                | ErrorKind::TooLarge => {
+                    self.report(place(), error.to_string());
+                    Ok(None)
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Checks a node and what is below it. Goes as deep as the height says, which is bounded when a root is decoded.
+    fn node(
+        &mut self,
+        page: &PageRef,
+        height: u16,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<Option<Sums>> {
+        let place = || node_place(page);
+        if self.pages.insert(page.id, PageUse::from(page)).is_some() {
+            self.report(place(), "referred to twice");
+            return Ok(None);
+        }
+        let read = self.store.read_page(page, PageKind::Node);
+        let node = read.and_then(|content| LoadedNode::new(Node::decode(&content)?));
+        let Some(node) = self.survive(place, node)? else {
+            return Ok(None);
+        };
+        if node.height != height {
+            self.report(
+                place(),
+                format!("height {} instead of {height}", node.height),
+            );
+            return Ok(None);
+        }
+        for pivot in &node.pivots[1..] {
+            if !lets_in_above(lower, &pivot.lower) || !lets_in_below(upper, &pivot.lower) {
+                self.report(
+                    place(),
+                    format!(
+                        "pivot outside of the node's key range: {}",
+                        shown(&pivot.lower)
+                    ),
+                );
+            }
+        }
+        for (number, level) in node.levels.iter().enumerate() {
+            for segment in level {
+                self.segment(
+                    &node,
+                    segment,
+                    &format!("{}, level {number}", place()),
+                    lower,
+                    upper,
+                )?;
+            }
+        }
+        let mut sums = Sums::default();
+        let mut all_known = true;
+        for (number, pivot) in node.pivots.iter().enumerate() {
+            let lower = if number == 0 {
+                lower
+            } else {
+                Bound::Included(&pivot.lower[..])
+            };
+            let upper = node
+                .pivots
+                .get(number + 1)
+                .map_or(upper, |next| Bound::Excluded(&next.lower[..]));
+            let here = match &pivot.child {
+                Child::Leaf(group) => {
+                    self.leaf(group, lower, upper)?;
+                    Some(Sums {
+                        records: group.records,
+                        bytes: group.logical_bytes,
+                    })
+                }
+                Child::Node {
+                    page,
+                    records,
+                    leaf_bytes,
+                } => {
+                    let said = Sums {
+                        records: *records,
+                        bytes: *leaf_bytes,
+                    };
+                    let found = self.node(page, height - 1, lower, upper)?;
+                    if let Some(found) = found.filter(|found| *found != said) {
+                        let message = format!(
+                            "child has {} records and {} bytes in its leaves, not {} and {}",
+                            found.records, found.bytes, said.records, said.bytes
+                        );
+                        self.report(format!("{}, pivot {number}", place()), message);
+                    }
+                    found
+                }
+            };
+            match here {
+                Some(here) => {
+                    sums.records = sums.records.saturating_add(here.records);
+                    sums.bytes = sums.bytes.saturating_add(here.bytes);
+                }
+                None => all_known = false,
+            }
+        }
+        Ok(all_known.then_some(sums))
+    }
+
+    /// Checks a leaf against its key range.
+    fn leaf(&mut self, group: &GroupRef, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
+        if self.groups.contains_key(&group.id) {
+            self.report(group_place(group), "leaf that is referred to twice");
+        }
+        if !self.group(group)? {
+            return Ok(());
+        }
+        if group.tombstones > 0 {
+            self.report(
+                group_place(group),
+                format!("{} deletes in a leaf", group.tombstones),
+            );
+        }
+        let index = self.store.index(group);
+        if let Some(index) = self.survive(|| group_place(group), index)? {
+            for key in [index.first_key(), index.last_key()] {
+                if !lets_in_above(lower, key) || !lets_in_below(upper, key) {
+                    self.report(
+                        group_place(group),
+                        format!("key outside of the leaf's range: {}", shown(key)),
+                    );
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks a segment: its group, and that its live parts say what the group holds for their pivots.
+    fn segment(
+        &mut self,
+        node: &LoadedNode,
+        segment: &Segment,
+        place: &str,
+        lower: Bound<&[u8]>,
+        upper: Bound<&[u8]>,
+    ) -> Result<()> {
+        let (min, max) = (&segment.min[..], &segment.max[..]);
+        if !lets_in_above(lower, min) || !lets_in_below(upper, max) {
+            self.report(
+                place,
+                format!(
+                    "segment outside of the node's range: {} to {}",
+                    shown(min),
+                    shown(max)
+                ),
+            );
+        }
+        if !self.group(&segment.group)? {
+            return Ok(());
+        }
+        let held = self.held(node, segment);
+        let Some(held) = self.survive(|| place.to_owned(), held)? else {
+            return Ok(());
+        };
+        for part in &segment.live {
+            let (records, bytes) = held
+                .get(&usize::from(part.pivot))
+                .copied()
+                .unwrap_or_default();
+            if (records, bytes) != (u64::from(part.records), part.bytes) {
+                let message = format!(
+                    "group {} holds {records} messages of {bytes} bytes for pivot {}, not {} of {}",
+                    segment.group.id, part.pivot, part.records, part.bytes
+                );
+                self.report(place, message);
+            }
+        }
+        Ok(())
+    }
+
+    /// How many messages and bytes a segment has for each pivot, dead ones included.
+    fn held(&self, node: &LoadedNode, segment: &Segment) -> Result<BTreeMap<usize, (u64, u64)>> {
+        let bounds = (
+            Bound::Included(&segment.min[..]),
+            Bound::Included(&segment.max[..]),
+        );
+        let mut cursor = GroupCursor::prepare(
+            self.store,
+            &segment.group,
+            bounds,
+            Direction::Forward,
+            ReadAhead::MERGE,
+        )?;
+        cursor.start()?;
+        let mut held = BTreeMap::new();
+        while let Some(key) = cursor.current_key() {
+            let (records, bytes) = held.entry(node.pivot_of(key)).or_insert((0, 0));
+            *records += 1;
+            *bytes += (key.len() + cursor.current_message().value_bytes()) as u64;
+            cursor.step()?;
+        }
+        Ok(held)
+    }
+
+    /// Checks a group's own bytes, once; whether they are sound.
+    fn group(&mut self, group: &GroupRef) -> Result<bool> {
+        if let Some((before, sound)) = self.groups.get(&group.id) {
+            let sound = *sound;
+            if before != group {
+                self.report(group_place(group), "described in two ways");
+                return Ok(false);
+            }
+            return Ok(sound);
+        }
+        let bytes = self.store.read_whole_group(group);
+        let report = bytes.and_then(|bytes| check_group(&bytes, group));
+        let sound = self.survive(|| group_place(group), report)?.is_some();
+        self.groups.insert(group.id, (*group, sound));
+        if self.pages.insert(group.id, PageUse::from(group)).is_some() {
+            self.report(group_place(group), "has the id of a node");
+        }
+        Ok(sound)
+    }
+
+    /// Reports pages that lie on one another.
+    fn overlaps(&mut self) {
+        let mut pages: Vec<PageUse> = self.pages.values().copied().collect();
+        pages.sort_unstable_by_key(|page| (page.offset, page.id));
+        let mut reached: Option<(u64, PageId)> = None;
+        for page in &pages {
+            let Some(extent) = page.extent() else {
+                self.report(
+                    format!("page {}", page.id),
+                    format!("impossible place: offset {}", page.offset),
+                );
+                continue;
+            };
+            if let Some((_, other)) = reached.filter(|(end, _)| *end > extent.offset) {
+                self.report(
+                    format!("page {}", page.id),
+                    format!("lies on page {other}, at offset {}", page.offset),
+                );
+            }
+            if reached.is_none_or(|(end, _)| end < extent.end()) {
+                reached = Some((extent.end(), page.id));
+            }
+        }
+    }
+}
+
+fn node_place(page: &PageRef) -> String {
+    format!("node {} at offset {}", page.id, page.offset)
+}
+
+fn group_place(group: &GroupRef) -> String {
+    format!("group {} at offset {}", group.id, group.offset)
+}
+
+/// A key as text: printable bytes as they are, at most 64.
+fn shown(key: &[u8]) -> String {
+    let cut = &key[..key.len().min(64)];
+    format!(
+        "{}{}",
+        cut.escape_ascii(),
+        if cut.len() < key.len() { "…" } else { "" }
+    )
+}

@@ -1,0 +1,114 @@
+//! A version of the tree: a root, and all that can be asked of it. Immutable; the pages below it are kept by whoever holds
+//! the version (a pin of its generation, or the guard of a private root).
+
+use std::any::Any;
+use std::sync::Arc;
+
+use terrapin_base::{Error, Result, Slice};
+use terrapin_pages::{PageStore, PageUse};
+use terrapin_structure::{Direction, Estimate, Finding, KeyBounds, Scan, StructureStats, Version};
+
+use crate::get::{Top, find, find_many};
+use crate::load::{LoadedNode, load_node};
+use crate::node::Root;
+use crate::scan::TreeScan;
+use crate::{estimate, stats, verify};
+
+/// The content of a tree at one checkpoint.
+pub(crate) struct TreeVersion {
+    store: Arc<PageStore>,
+    root: Root,
+    /// The root node, if there is one: held here, it costs lookups no visit to the cache.
+    node: Option<Arc<LoadedNode>>,
+}
+
+impl TreeVersion {
+    /// The version below a root; reads the root node.
+    pub(crate) fn open(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
+        let node = match &root {
+            Root::Node(page, height) => Some(load_node(store, page, *height)?),
+            Root::Empty | Root::Leaf(_) => None,
+        };
+        Ok(Arc::new(TreeVersion {
+            store: store.clone(),
+            root,
+            node,
+        }))
+    }
+
+    /// The version without records.
+    pub(crate) fn empty(store: &Arc<PageStore>) -> Arc<Self> {
+        Arc::new(TreeVersion {
+            store: store.clone(),
+            root: Root::Empty,
+            node: None,
+        })
+    }
+
+    /// The root.
+    pub(crate) fn tree_root(&self) -> &Root {
+        &self.root
+    }
+
+    /// Where lookups start.
+    pub(crate) fn top(&self) -> Top<'_> {
+        match (&self.root, &self.node) {
+            (Root::Leaf(group), _) => Top::Leaf(group),
+            (_, Some(node)) => Top::Node(node),
+            _ => Top::Empty,
+        }
+    }
+}
+
+impl Version for TreeVersion {
+    fn root(&self) -> Vec<u8> {
+        self.root.encode()
+    }
+
+    fn get(&self, key: &[u8], hash: u64) -> Result<Option<Slice>> {
+        find(&self.store, self.top(), key, hash, |block, at| {
+            block.value_slice(at)
+        })
+    }
+
+    fn contains(&self, key: &[u8], hash: u64) -> Result<bool> {
+        Ok(find(&self.store, self.top(), key, hash, |_, _| ())?.is_some())
+    }
+
+    fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()> {
+        if keys.len() != out.len() {
+            return Err(Error::invalid("as many places as keys are needed")
+                .with("keys", keys.len())
+                .with("places", out.len()));
+        }
+        find_many(&self.store, self.top(), keys, out)
+    }
+
+    fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>> {
+        Ok(Box::new(match (&self.root, &self.node) {
+            (Root::Leaf(group), _) => TreeScan::over_leaf(&self.store, group, bounds, direction)?,
+            (_, Some(node)) => TreeScan::over_node(&self.store, node, bounds, direction)?,
+            _ => TreeScan::nowhere(&self.store, bounds, direction),
+        }))
+    }
+
+    fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {
+        estimate::estimate(&self.store, self.top(), bounds)
+    }
+
+    fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
+        stats::pages(&self.store, &self.root, visit)
+    }
+
+    fn stats(&self) -> Result<StructureStats> {
+        stats::stats(&self.store, &self.root)
+    }
+
+    fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {
+        verify::verify(&self.store, &self.root, found)
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
