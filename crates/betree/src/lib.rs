@@ -1,1 +1,22 @@
-//! (to come)
+//! The TurtleTree (layer 4): a Bε+-tree whose node buffers are small level-tiered trees of page groups (TurtleKV §3).
+#![forbid(unsafe_code)]
+
+mod bounds;
+mod cursor;
+mod estimate;
+mod format;
+mod get;
+mod load;
+mod merge;
+mod node;
+mod plan;
+mod scan;
+mod stats;
+mod tree;
+mod verify;
+mod version;
+
+pub use tree::{BeTree, BeTreeParams};
+
+#[cfg(test)]
+mod tests;

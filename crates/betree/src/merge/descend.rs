@@ -1,0 +1,159 @@
+//! The first task at a node: decides what goes down and which level takes the rest, and turns the node into a frame that
+//! waits for both.
+
+use std::sync::Arc;
+
+use terrapin_base::Result;
+use terrapin_pages::{Changes, PageRef};
+use terrapin_structure::Estimate;
+
+use super::Task;
+use super::frame::{Frame, SlotChild, Target};
+use super::nodes::load_open;
+use super::runs::{Context, KeyRange, Run};
+use super::write::{WriteLeaves, WriteLevel};
+use crate::node::{Child, Node};
+use crate::plan::Below;
+
+/// Merges runs into the node of a page.
+pub(super) struct Descend {
+    target: Target,
+    page: PageRef,
+    height: u16,
+    range: KeyRange,
+    /// What comes in, newest first.
+    incoming: Vec<Run>,
+    pub(super) expected_bytes: u64,
+}
+
+/// What comes in for a pivot, and what that counts for with what is there.
+struct Load {
+    arriving: Estimate,
+    counted: u64,
+}
+
+impl Descend {
+    pub(super) fn new(
+        target: Target,
+        page: PageRef,
+        height: u16,
+        range: KeyRange,
+        incoming: Vec<Run>,
+        expected_bytes: u64,
+    ) -> Self {
+        Descend { target, page, height, range, incoming, expected_bytes }
+    }
+
+    /// Plans. The tasks are in key order.
+    pub(super) fn plan(self, context: &Context, id: u64, changes: &mut Changes) -> Result<(Frame, Vec<Task>)> {
+        let node = load_open(context, &self.page, self.height, changes)?;
+        let ranges = ranges(&node, &self.range);
+        let loads = self.loads(context, &node, &ranges)?;
+        let counted: Vec<u64> = loads.iter().map(|load| load.counted).collect();
+        let arriving = loads.iter().map(|load| load.arriving.bytes).sum();
+        let below = (node.height == 1).then(|| Below {
+            leaf_bytes: node.leaf_bytes(),
+            replaced_permille: node.replaced_permille,
+        });
+        let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
+        let flush = context.policy.flush_set(&counted, arriving, bound);
+
+        let mut frame = Frame::new(id, self.target, node, self.range.clone());
+        let mut tasks = Vec::new();
+        tasks.extend(self.write_level(context, &frame, &flush, &loads));
+        for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
+            let range = &ranges[pivot];
+            let mut incoming: Vec<Run> = self.incoming.iter().map(|run| run.narrowed(range)).collect();
+            incoming.retain(|run| !run.is_empty());
+            incoming.extend(frame.runs_of(usize::MAX, |other| other == pivot));
+            let target = Target::Slot { frame: id, slot: pivot };
+            let slot = &mut frame.slots[pivot];
+            match std::mem::replace(&mut slot.child, SlotChild::Pending) {
+                SlotChild::Child(Child::Leaf(leaf)) => {
+                    let expected = counted[pivot] + leaf.logical_bytes;
+                    let task = WriteLeaves::new(target, range.clone(), vec![leaf], incoming, false, expected);
+                    tasks.push(Task::Leaves(Box::new(task)));
+                }
+                SlotChild::Child(Child::Node { page, .. }) => {
+                    let height = self.height - 1;
+                    let task = Descend::new(target, page, height, range.clone(), incoming, counted[pivot]);
+                    tasks.push(Task::Descend(Box::new(task)));
+                }
+                other => slot.child = other,
+            }
+        }
+        frame.clear(|pivot| flush[pivot], changes);
+        frame.waiting = tasks.len();
+        Ok((frame, tasks))
+    }
+
+    /// What there is for each pivot. A message counts at least the mean record of the leaves below: deletes are small, and
+    /// would never reach the records that they delete.
+    fn loads(&self, context: &Context, node: &Node, ranges: &[KeyRange]) -> Result<Vec<Load>> {
+        let mean = |pivot: usize| {
+            let child = &node.pivots[pivot].child;
+            child.leaf_bytes().checked_div(child.records()).unwrap_or(0)
+        };
+        let mut loads = Vec::with_capacity(ranges.len());
+        for (pivot, range) in ranges.iter().enumerate() {
+            let mut arriving = Estimate::default();
+            for run in &self.incoming {
+                let part = run.estimate(context, range)?;
+                arriving.records += part.records;
+                arriving.bytes += part.bytes;
+            }
+            let counted = arriving.bytes.max(arriving.records.saturating_mul(mean(pivot)));
+            loads.push(Load { arriving, counted });
+        }
+        for part in node.levels.iter().flatten().flat_map(|segment| &segment.live) {
+            let pivot = usize::from(part.pivot);
+            loads[pivot].counted += part.bytes.max(u64::from(part.records).saturating_mul(mean(pivot))).max(1);
+        }
+        Ok(loads)
+    }
+
+    /// The task for what came in and is not flushed; none if nothing can have come in there.
+    fn write_level(&self, context: &Context, frame: &Frame, flush: &[bool], loads: &[Load]) -> Option<Task> {
+        let kept = spans(flush).map(|(first, last)| frame.range_of(first, last)).collect::<Vec<_>>();
+        let mut incoming: Vec<Run> = self.incoming.iter().map(|run| run.narrowed_to_all(&kept)).collect();
+        incoming.retain(|run| !run.is_empty());
+        if incoming.is_empty() {
+            return None;
+        }
+        let rest = loads.iter().zip(flush).filter(|(_, flushed)| !**flushed).map(|(load, _)| load.arriving.bytes).sum();
+        let level_bytes = |segments: &Vec<_>| -> u64 {
+            let live = segments.iter().flat_map(|segment: &crate::node::Segment| &segment.live);
+            live.filter(|part| !flush[usize::from(part.pivot)]).map(|part| part.bytes).sum()
+        };
+        let levels: Vec<u64> = frame.levels.iter().map(level_bytes).collect();
+        let level = context.policy.level_for(rest, &levels);
+        let older = frame.runs_of(level + 1, |pivot| !flush[pivot]);
+        let lowers = frame.slots.iter().skip(1).map(|slot| slot.lower.clone()).collect();
+        let expected = rest + levels.iter().take(level + 1).sum::<u64>();
+        let task = WriteLevel::new(frame.id, level, lowers, self.range.clone(), incoming, older, expected);
+        Some(Task::Level(Box::new(task)))
+    }
+}
+
+/// The key range of each pivot.
+fn ranges(node: &Node, range: &KeyRange) -> Vec<KeyRange> {
+    let mut lo = range.lo.clone();
+    let mut ranges = Vec::with_capacity(node.pivots.len());
+    for next in node.pivots.iter().skip(1) {
+        let lower = Some(Arc::from(&next.lower[..]));
+        ranges.push(KeyRange { lo: std::mem::replace(&mut lo, lower.clone()), hi: lower });
+    }
+    ranges.push(KeyRange { lo, hi: range.hi.clone() });
+    ranges
+}
+
+/// Spans of pivots that are not flushed: first and last.
+fn spans(flush: &[bool]) -> impl Iterator<Item = (usize, usize)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let first = next + flush[next..].iter().position(|&flushed| !flushed)?;
+        let end = flush[first..].iter().position(|&flushed| flushed).map_or(flush.len(), |count| first + count);
+        next = end;
+        Some((first, end - 1))
+    })
+}

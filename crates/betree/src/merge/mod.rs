@@ -1,0 +1,328 @@
+//! A merge as a graph of tasks (DESIGN §6, *plan, then stream*): a node is planned, its leaves, its buffer level and its
+//! child nodes are written, it settles, and what it has become goes up.
+//!
+//! Tasks lie on a stack; any number of workers take one, do a piece of it without holding the lock, and put back what is
+//! left of it together with what it has brought about. Last in, first out: the merge goes through the tree in key order,
+//! depth first, so that few nodes are open at a time. Nodes that wait for tasks lie in [`Graph::frames`].
+//!
+//! The order of one node's events: `Descend` (plan) → `WriteLevel`, `WriteLeaves` or `Descend` for children → `Settle`,
+//! which may add tasks of a second phase and comes again after them → the frame above, or the root.
+
+mod descend;
+mod frame;
+mod nodes;
+mod root;
+mod runs;
+#[cfg(test)]
+mod tests;
+mod write;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
+use terrapin_base::{Condition, Error, Result, Signal};
+use terrapin_pages::Changes;
+use terrapin_structure::{Merge, MergeStep, Merged};
+
+use crate::node::{Root, Segment};
+use crate::version::TreeVersion;
+use descend::Descend;
+use frame::{Frame, Settled, Slot, Target};
+use runs::{KeyRange, Run};
+use write::{WriteLeaves, WriteLevel, WrittenLeaves};
+
+pub(crate) use runs::Context;
+
+/// A piece of work. Boxed: the stack moves them about.
+enum Task {
+    Descend(Box<Descend>),
+    Leaves(Box<WriteLeaves>),
+    Level(Box<WriteLevel>),
+    Settle(Box<Frame>),
+    /// Makes the root of what stands for it, and of what height that is.
+    Finish(Vec<Slot>, u16),
+}
+
+impl Task {
+    fn expected_bytes(&self) -> u64 {
+        match self {
+            Task::Descend(task) => task.expected_bytes,
+            Task::Leaves(task) => task.expected_bytes,
+            Task::Level(task) => task.expected_bytes,
+            Task::Settle(_) | Task::Finish(..) => 0,
+        }
+    }
+}
+
+/// What a piece of a task came to.
+enum Outcome {
+    Unfinished(Task),
+    Waits(Frame, Vec<Task>),
+    Leaves(Target, WrittenLeaves),
+    Level { frame: u64, level: usize, segments: Option<Vec<Segment>> },
+    Slots(Target, Vec<Slot>, u16),
+    Root(Root),
+}
+
+/// What the lock protects.
+#[derive(Default)]
+struct Graph {
+    /// The next one last.
+    ready: Vec<(Task, Credit)>,
+    /// Pieces being done now.
+    running: usize,
+    frames: BTreeMap<u64, Frame>,
+    changes: Changes,
+    root: Option<Root>,
+    failed: Option<Error>,
+    /// `finish` or `abandon` was called.
+    is_over: bool,
+}
+
+/// How many of the bytes that a task was expected to consume are not consumed yet.
+#[derive(Clone, Copy)]
+struct Credit(u64);
+
+struct Shared {
+    context: Arc<Context>,
+    graph: Mutex<Graph>,
+    changed: Arc<Signal>,
+    next_frame: AtomicU64,
+    consumed_bytes: AtomicU64,
+    expected_bytes: AtomicU64,
+}
+
+/// A merge of a window into a version.
+pub(crate) struct TreeMerge(Arc<Shared>);
+
+impl TreeMerge {
+    /// Plans a merge below a root.
+    pub(crate) fn begin(context: Context, root: Root) -> Arc<Self> {
+        let context = Arc::new(context);
+        let all = KeyRange::default();
+        let expected = context.input.estimate(None, None).bytes;
+        let incoming = vec![Run::window(all.clone())];
+        let task = match root {
+            Root::Node(page, height) => {
+                Task::Descend(Box::new(Descend::new(Target::Root, page, height, all, incoming, expected)))
+            }
+            Root::Leaf(leaf) => {
+                let expected = expected + leaf.logical_bytes;
+                Task::Leaves(Box::new(WriteLeaves::new(Target::Root, all, vec![leaf], incoming, false, expected)))
+            }
+            Root::Empty => {
+                Task::Leaves(Box::new(WriteLeaves::new(Target::Root, all, Vec::new(), incoming, false, expected)))
+            }
+        };
+        let expected = task.expected_bytes();
+        let is_idle = context.input.clone().cursor(None, None).key().is_none();
+        let graph = if is_idle {
+            Graph { root: Some(root), ..Graph::default() }
+        } else {
+            Graph { ready: vec![(task, Credit(expected))], ..Graph::default() }
+        };
+        Arc::new(TreeMerge(Arc::new(Shared {
+            context,
+            graph: Mutex::new(graph),
+            changed: Signal::new(),
+            next_frame: AtomicU64::new(0),
+            consumed_bytes: AtomicU64::new(0),
+            expected_bytes: AtomicU64::new(expected),
+        })))
+    }
+}
+
+impl Shared {
+    fn new_frame(&self) -> u64 {
+        self.next_frame.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Does a piece of a task.
+    fn run(&self, task: Task, changes: &mut Changes, consumed: &mut u64) -> Result<Outcome> {
+        let context = &self.context;
+        Ok(match task {
+            Task::Descend(task) => {
+                let (frame, tasks) = task.plan(context, self.new_frame(), changes)?;
+                Outcome::Waits(frame, tasks)
+            }
+            Task::Leaves(mut task) => match task.step(context, changes, consumed)? {
+                None => Outcome::Unfinished(Task::Leaves(task)),
+                Some(leaves) => Outcome::Leaves(task.target, leaves),
+            },
+            Task::Level(mut task) => match task.step(context, changes, consumed)? {
+                None => Outcome::Unfinished(Task::Level(task)),
+                Some(segments) => Outcome::Level { frame: task.frame, level: task.level, segments },
+            },
+            Task::Settle(frame) => {
+                let height = frame.height;
+                match (*frame).settle(context, &mut || self.new_frame(), changes)? {
+                    Settled::Waits(frame, tasks) => Outcome::Waits(frame, tasks),
+                    Settled::Done(target, slots) => Outcome::Slots(target, slots, height),
+                }
+            }
+            Task::Finish(slots, height) => Outcome::Root(root::make_root(context, slots, height, changes)?),
+        })
+    }
+
+    /// Takes an outcome over: the part of a step that needs the lock. `credit` is what is left of the task's.
+    fn apply(&self, graph: &mut Graph, outcome: Outcome, credit: u64) -> Result<()> {
+        let mut left = credit;
+        match outcome {
+            Outcome::Unfinished(task) => {
+                graph.ready.push((task, Credit(credit)));
+                return Ok(());
+            }
+            Outcome::Waits(frame, tasks) => {
+                let expected: u64 = tasks.iter().map(Task::expected_bytes).sum();
+                self.expected_bytes.fetch_add(expected.saturating_sub(credit), Ordering::Relaxed);
+                left = credit.saturating_sub(expected);
+                if frame.waiting == 0 {
+                    graph.ready.push((Task::Settle(Box::new(frame)), Credit(0)));
+                } else {
+                    graph.frames.insert(frame.id, frame);
+                }
+                graph.ready.extend(tasks.into_iter().rev().map(|task| {
+                    let credit = Credit(task.expected_bytes());
+                    (task, credit)
+                }));
+            }
+            Outcome::Leaves(target @ Target::Root, leaves) => self.take_slots(graph, target, leaves.slots, 0)?,
+            Outcome::Leaves(Target::Slot { frame, slot }, leaves) => {
+                frame_of(&mut graph.frames, frame)?.take_leaves(slot, leaves);
+                self.settle_if_complete(graph, frame);
+            }
+            Outcome::Level { frame, level, segments } => {
+                let Graph { frames, changes, .. } = graph;
+                frame_of(frames, frame)?.take_level(level, segments, changes);
+                self.settle_if_complete(graph, frame);
+            }
+            Outcome::Slots(target, slots, height) => self.take_slots(graph, target, slots, height)?,
+            Outcome::Root(root) => graph.root = Some(root),
+        }
+        self.consumed_bytes.fetch_add(left, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn take_slots(&self, graph: &mut Graph, target: Target, slots: Vec<Slot>, height: u16) -> Result<()> {
+        match target {
+            Target::Root => graph.ready.push((Task::Finish(slots, height), Credit(0))),
+            Target::Slot { frame, slot } => {
+                frame_of(&mut graph.frames, frame)?.take_slots(slot, slots);
+                self.settle_if_complete(graph, frame);
+            }
+        }
+        Ok(())
+    }
+
+    fn settle_if_complete(&self, graph: &mut Graph, id: u64) {
+        if graph.frames.get(&id).is_some_and(|frame| frame.waiting == 0)
+            && let Some(frame) = graph.frames.remove(&id)
+        {
+            graph.ready.push((Task::Settle(Box::new(frame)), Credit(0)));
+        }
+    }
+
+    /// Whether a worker that found nothing should look again.
+    fn has_news(&self) -> bool {
+        let graph = self.graph.lock();
+        !graph.ready.is_empty() || graph.root.is_some() || graph.failed.is_some()
+    }
+}
+
+fn frame_of(frames: &mut BTreeMap<u64, Frame>, id: u64) -> Result<&mut Frame> {
+    frames.get_mut(&id).ok_or_else(|| Error::internal("a result came for a node that does not wait for it"))
+}
+
+/// While a piece is being done: should it panic, the merge has failed, and the other workers do not wait for it for ever.
+struct Running<'a>(&'a Shared);
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let mut graph = self.0.graph.lock();
+        graph.running -= 1;
+        if std::thread::panicking() {
+            graph.failed.get_or_insert_with(|| Error::internal("a merge panicked"));
+        }
+        drop(graph);
+        self.0.changed.notify();
+    }
+}
+
+impl Merge for TreeMerge {
+    fn step(&self) -> Result<MergeStep> {
+        let shared = &*self.0;
+        let (task, credit) = {
+            let mut graph = shared.graph.lock();
+            if let Some(error) = &graph.failed {
+                return Err(error.clone());
+            }
+            if graph.root.is_some() {
+                return Ok(MergeStep::Done);
+            }
+            let Some((task, Credit(credit))) = graph.ready.pop() else {
+                if graph.running == 0 {
+                    return Err(Error::internal("a merge has nothing to do and is not done"));
+                }
+                let waiting = self.0.clone();
+                return Ok(MergeStep::Pending(Condition::new(&shared.changed, move || waiting.has_news())));
+            };
+            graph.running += 1;
+            (task, credit)
+        };
+        let _running = Running(shared);
+        let mut changes = Changes::default();
+        let mut consumed = 0;
+        let outcome = shared.run(task, &mut changes, &mut consumed);
+        // Never more than was expected: what a task consumes beyond that is its own affair.
+        let consumed = consumed.min(credit);
+        shared.consumed_bytes.fetch_add(consumed, Ordering::Relaxed);
+        let mut graph = shared.graph.lock();
+        graph.changes.merge(changes);
+        let applied = outcome.and_then(|outcome| shared.apply(&mut graph, outcome, credit - consumed));
+        if let Err(error) = applied {
+            graph.failed.get_or_insert(error.clone());
+            return Err(error);
+        }
+        Ok(if graph.root.is_some() { MergeStep::Done } else { MergeStep::Again })
+    }
+
+    fn progress(&self) -> (u64, u64) {
+        let consumed = self.0.consumed_bytes.load(Ordering::Relaxed);
+        (consumed, self.0.expected_bytes.load(Ordering::Relaxed).max(consumed))
+    }
+
+    fn finish(&self) -> Result<Merged> {
+        let (root, changes) = {
+            let mut graph = self.0.graph.lock();
+            let Some(root) = graph.root.filter(|_| !graph.is_over) else {
+                return Err(Error::internal("a merge was finished before it was done, or twice"));
+            };
+            graph.is_over = true;
+            (root, std::mem::take(&mut graph.changes))
+        };
+        match TreeVersion::open(&self.0.context.store, root) {
+            Ok(version) => Ok(Merged { version, changes }),
+            Err(error) => {
+                self.0.context.store.abandon(changes);
+                Err(error)
+            }
+        }
+    }
+
+    fn abandon(&self) {
+        let changes = {
+            let mut graph = self.0.graph.lock();
+            if graph.is_over {
+                return;
+            }
+            graph.is_over = true;
+            graph.root = None;
+            graph.ready.clear();
+            graph.frames.clear();
+            graph.failed.get_or_insert_with(|| Error::internal("an abandoned merge was stepped"));
+            std::mem::take(&mut graph.changes)
+        };
+        self.0.context.store.abandon(changes);
+    }
+}

@@ -1,0 +1,68 @@
+//! The last task: from what the root has become to the new root. Nodes are put on top while there are several; a root of one
+//! child and an empty buffer gives way to the child.
+
+use terrapin_base::{Error, Result};
+use terrapin_pages::Changes;
+
+use super::frame::{Slot, SlotChild};
+use super::nodes::{split, write_node};
+use super::runs::{Context, Key};
+use crate::load::{HEIGHT_MAX, load_node};
+use crate::node::{Child, Node, Pivot, Root};
+
+/// The new root. `height` is that of the slots: 0 for leaves.
+pub(super) fn make_root(context: &Context, mut slots: Vec<Slot>, mut height: u16, changes: &mut Changes) -> Result<Root> {
+    while slots.len() > 1 {
+        height += 1;
+        if height > HEIGHT_MAX {
+            return Err(Error::internal("the tree would become too high").with("height", height));
+        }
+        let mut pivots = Vec::with_capacity(slots.len());
+        for slot in slots {
+            let child = match slot.child {
+                SlotChild::Child(child) => child,
+                SlotChild::Open(open) => write_node(context, &open.node, changes)?,
+                _ => return Err(Error::internal("the root was made before its children")),
+            };
+            pivots.push(Pivot { lower: slot.lower[..].into(), child, pending_bytes: 0 });
+        }
+        pivots[0].lower = Box::default();
+        let node = Node { height, replaced_permille: 0, pivots, levels: Vec::new() };
+        slots = split(context, node, Key::default(), changes)?;
+    }
+    let child = match slots.pop().map(|slot| slot.child) {
+        None => return Ok(Root::Empty),
+        Some(SlotChild::Child(child)) => child,
+        Some(SlotChild::Open(open)) => match lone_child(&open.node) {
+            Some(child) => {
+                height -= 1;
+                child
+            }
+            None => write_node(context, &open.node, changes)?,
+        },
+        Some(_) => return Err(Error::internal("the root was made before its children")),
+    };
+    shrink(context, child, height, changes)
+}
+
+/// Goes down while a node has one child and an empty buffer.
+fn shrink(context: &Context, mut child: Child, mut height: u16, changes: &mut Changes) -> Result<Root> {
+    loop {
+        let page = match child {
+            Child::Leaf(leaf) => return Ok(Root::Leaf(leaf)),
+            Child::Node { page, .. } => page,
+        };
+        let node = load_node(&context.store, &page, height)?;
+        let Some(only) = lone_child(&node) else { return Ok(Root::Node(page, height)) };
+        changes.released.push(page.id);
+        child = only;
+        height -= 1;
+    }
+}
+
+fn lone_child(node: &Node) -> Option<Child> {
+    match &node.pivots[..] {
+        [pivot] if node.is_buffer_empty() => Some(pivot.child),
+        _ => None,
+    }
+}

@@ -1,0 +1,306 @@
+//! What flows down the tree in a merge: sorted runs, described by where they lie and never materialised on the way.
+//!
+//! A run is the window, or one buffer level of one node; its pieces are key ranges of page groups in which everything is
+//! alive. A child gets the runs of its parent's incoming stream, newest first, and behind them those of the parent's
+//! levels, all narrowed to its range. Nothing is read before a leaf or a level is written from them.
+
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Result};
+use terrapin_pages::group::{GroupOptions, GroupRef};
+use terrapin_pages::message::Message;
+use terrapin_pages::{PageStore, SpaceClass};
+use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
+
+use crate::cursor::{GroupCursor, ReadAhead};
+use crate::node::Segment;
+use crate::plan::Policy;
+
+/// A key that many tasks share.
+pub(super) type Key = Arc<[u8]>;
+
+/// What all tasks of a merge work with.
+pub(crate) struct Context {
+    pub(crate) store: Arc<PageStore>,
+    pub(crate) input: Arc<dyn MergeInput>,
+    pub(crate) options: MergeOptions,
+    pub(crate) policy: Policy,
+    pub(crate) budget: Arc<Budget>,
+}
+
+impl Context {
+    /// How groups are built.
+    pub(super) fn group_options(&self) -> GroupOptions {
+        GroupOptions {
+            target_bytes: self.options.group_bytes,
+            block_bytes: self.options.block_bytes,
+            unit: self.store.unit(),
+            compression: self.options.compression,
+            filter: true,
+        }
+    }
+
+    /// Where space is taken from.
+    pub(super) fn class(&self) -> SpaceClass {
+        if self.options.space_is_short { SpaceClass::Reserve } else { SpaceClass::Normal }
+    }
+
+    /// L.
+    pub(super) fn group_bytes(&self) -> u64 {
+        self.options.group_bytes
+    }
+}
+
+/// A range of keys: inclusive, exclusive; none is unbounded.
+#[derive(Clone, Debug, Default)]
+pub(super) struct KeyRange {
+    pub(super) lo: Option<Key>,
+    pub(super) hi: Option<Key>,
+}
+
+impl KeyRange {
+    /// What both ranges have in common; none if that is nothing.
+    fn intersection(&self, other: &KeyRange) -> Option<KeyRange> {
+        let lo = match (&self.lo, &other.lo) {
+            (Some(a), Some(b)) => Some(if a >= b { a } else { b }),
+            (a, b) => a.as_ref().or(b.as_ref()),
+        };
+        let hi = match (&self.hi, &other.hi) {
+            (Some(a), Some(b)) => Some(if a <= b { a } else { b }),
+            (a, b) => a.as_ref().or(b.as_ref()),
+        };
+        if let (Some(lo), Some(hi)) = (lo, hi)
+            && lo >= hi
+        {
+            return None;
+        }
+        Some(KeyRange { lo: lo.cloned(), hi: hi.cloned() })
+    }
+
+    /// Bytes that all keys of the range begin with.
+    fn shared_bytes(&self) -> usize {
+        match (&self.lo, &self.hi) {
+            (Some(lo), Some(hi)) => lo.iter().zip(hi.iter()).take_while(|(a, b)| a == b).count(),
+            _ => 0,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Origin {
+    Window,
+    Group(GroupRef),
+}
+
+#[derive(Clone, Debug)]
+struct Piece {
+    origin: Origin,
+    range: KeyRange,
+}
+
+/// A sorted run: pieces in key order that do not overlap.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Run {
+    pieces: Vec<Piece>,
+}
+
+impl Run {
+    /// The window's part of a range.
+    pub(super) fn window(range: KeyRange) -> Run {
+        Run { pieces: vec![Piece { origin: Origin::Window, range }] }
+    }
+
+    /// Whole groups, one behind the other.
+    pub(super) fn groups(groups: &[GroupRef]) -> Run {
+        let piece = |&group| Piece { origin: Origin::Group(group), range: KeyRange::default() };
+        Run { pieces: groups.iter().map(piece).collect() }
+    }
+
+    /// What a buffer level has for the pivots that `wanted` names. `range` gives the key range of a span of pivots, both
+    /// ends included.
+    pub(super) fn level(
+        segments: &[Segment],
+        wanted: impl Fn(usize) -> bool,
+        range: impl Fn(usize, usize) -> KeyRange,
+    ) -> Run {
+        let mut pieces = Vec::new();
+        for segment in segments {
+            let mut live = segment.live.iter().map(|part| usize::from(part.pivot)).filter(|&p| wanted(p)).peekable();
+            let mut own = None;
+            while let Some(first) = live.next() {
+                let mut last = first;
+                while live.next_if_eq(&(last + 1)).is_some() {
+                    last += 1;
+                }
+                let own = own.get_or_insert_with(|| KeyRange {
+                    lo: Some(segment.min[..].into()),
+                    hi: Some(segment.max.iter().copied().chain([0]).collect()),
+                });
+                if let Some(range) = range(first, last).intersection(own) {
+                    pieces.push(Piece { origin: Origin::Group(segment.group), range });
+                }
+            }
+        }
+        Run { pieces }
+    }
+
+    /// The part of the run that lies in a range.
+    pub(super) fn narrowed(&self, range: &KeyRange) -> Run {
+        let narrowed = |piece: &Piece| {
+            Some(Piece { origin: piece.origin.clone(), range: piece.range.intersection(range)? })
+        };
+        Run { pieces: self.pieces.iter().filter_map(narrowed).collect() }
+    }
+
+    /// The parts of the run that lie in several ranges, which ascend and do not overlap.
+    pub(super) fn narrowed_to_all(&self, ranges: &[KeyRange]) -> Run {
+        Run { pieces: ranges.iter().flat_map(|range| self.narrowed(range).pieces).collect() }
+    }
+
+    /// Whether the run is known to hold nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.pieces.is_empty()
+    }
+
+    /// How much the run holds in a range. Reads indexes of groups.
+    pub(super) fn estimate(&self, context: &Context, range: &KeyRange) -> Result<Estimate> {
+        let mut sum = Estimate::default();
+        for piece in &self.pieces {
+            let Some(range) = piece.range.intersection(range) else { continue };
+            let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
+            let part = match &piece.origin {
+                Origin::Window => context.input.estimate(lo, hi),
+                Origin::Group(group) => {
+                    let (records, bytes) = context.store.index(group)?.estimate_bytes(lo, hi);
+                    Estimate { records, bytes }
+                }
+            };
+            sum.records += part.records;
+            sum.bytes += part.bytes;
+        }
+        Ok(sum)
+    }
+}
+
+/// The records of a run.
+pub(super) struct RunCursor {
+    context: Arc<Context>,
+    pieces: std::vec::IntoIter<Piece>,
+    current: Option<PieceCursor>,
+}
+
+enum PieceCursor {
+    Window(Box<dyn MessageCursor>),
+    Group(Box<GroupCursor>),
+}
+
+impl RunCursor {
+    /// A cursor at the run's first record.
+    pub(super) fn open(context: &Arc<Context>, run: Run) -> Result<Self> {
+        let mut cursor = RunCursor { context: context.clone(), pieces: run.pieces.into_iter(), current: None };
+        cursor.next_piece()?;
+        Ok(cursor)
+    }
+
+    /// Goes on to the first record of the next piece that has one.
+    fn next_piece(&mut self) -> Result<()> {
+        self.current = None;
+        for piece in self.pieces.by_ref() {
+            let (lo, hi) = (piece.range.lo.as_deref(), piece.range.hi.as_deref());
+            let cursor = match piece.origin {
+                Origin::Window => PieceCursor::Window(self.context.input.clone().cursor(lo, hi)),
+                Origin::Group(group) => PieceCursor::Group(Box::new(GroupCursor::for_merge(
+                    &self.context.store,
+                    &group,
+                    lo,
+                    hi,
+                    ReadAhead::MERGE,
+                )?)),
+            };
+            if cursor.key().is_some() {
+                self.current = Some(cursor);
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn memory_bytes_max(&self) -> u64 {
+        match &self.current {
+            Some(PieceCursor::Group(cursor)) => cursor.memory_bytes_max(),
+            _ => 0,
+        }
+    }
+}
+
+impl PieceCursor {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            PieceCursor::Group(cursor) => cursor.current_key(),
+            PieceCursor::Window(cursor) => cursor.key(),
+        }
+    }
+}
+
+impl MessageCursor for RunCursor {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        self.current.as_ref()?.key()
+    }
+
+    #[inline]
+    fn message(&self) -> Message<'_> {
+        match &self.current {
+            Some(PieceCursor::Group(cursor)) => cursor.current_message(),
+            Some(PieceCursor::Window(cursor)) => cursor.message(),
+            None => Message::Delete,
+        }
+    }
+
+    #[inline]
+    fn advance(&mut self) -> Result<()> {
+        let at_end = match &mut self.current {
+            Some(PieceCursor::Group(cursor)) => {
+                cursor.step()?;
+                cursor.current_key().is_none()
+            }
+            Some(PieceCursor::Window(cursor)) => {
+                cursor.advance()?;
+                cursor.key().is_none()
+            }
+            None => return Ok(()),
+        };
+        if at_end { self.next_piece() } else { Ok(()) }
+    }
+}
+
+/// A merge of runs, newest first.
+pub(super) type Stream = KWayMerge<RunCursor>;
+
+/// Opens a stream over `newer` runs and then `older` ones, all inside `range`. None, and the older ones are not opened, when
+/// the newer ones turn out to hold nothing, unless `always`.
+pub(super) fn open_stream(
+    context: &Arc<Context>,
+    range: &KeyRange,
+    newer: Vec<Run>,
+    older: Vec<Run>,
+    always: bool,
+) -> Result<Option<Stream>> {
+    let mut cursors = Vec::with_capacity(newer.len() + older.len());
+    for run in newer {
+        cursors.push(RunCursor::open(context, run)?);
+    }
+    if !always && cursors.iter().all(|cursor| cursor.key().is_none()) {
+        return Ok(None);
+    }
+    for run in older {
+        cursors.push(RunCursor::open(context, run)?);
+    }
+    Ok(Some(KWayMerge::new(cursors, range.shared_bytes())))
+}
+
+/// Most bytes that the read-ahead of a stream's open cursors takes.
+pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
+    stream.cursors().iter().map(RunCursor::memory_bytes_max).sum()
+}

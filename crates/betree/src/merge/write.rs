@@ -1,0 +1,299 @@
+//! The two tasks that write page groups: leaves, and a level of a buffer. Both stream, group by group: a call does about
+//! one group's worth of work and says whether there is more.
+
+use std::sync::Arc;
+
+use terrapin_base::{Charge, Purpose, Result};
+use terrapin_pages::group::{GroupBuilder, GroupRef, PendingGroup};
+use terrapin_pages::{Changes, PageUse};
+use terrapin_structure::MessageCursor;
+
+use super::frame::{Slot, SlotChild, Target};
+use super::runs::{Context, Key, KeyRange, Run, Stream, open_stream, stream_memory_bytes};
+use crate::node::{Child, LivePart, Segment};
+
+/// What a stream that is being written needs.
+struct Writing {
+    stream: Stream,
+    builder: GroupBuilder,
+    charge: Charge,
+}
+
+impl Writing {
+    fn new(context: &Context, stream: Stream) -> Self {
+        let charge = context.budget.charge(Purpose::Merge, 0);
+        Writing { stream, builder: GroupBuilder::new(context.group_options()), charge }
+    }
+
+    fn account(&mut self) {
+        self.charge.resize(self.builder.memory_bytes() as u64 + stream_memory_bytes(&self.stream));
+    }
+}
+
+/// The shortest key above `before` that is not above `key`, which must be above `before`.
+fn separator(before: &[u8], key: &[u8]) -> Key {
+    let common = before.iter().zip(key).take_while(|(a, b)| a == b).count();
+    key[..(common + 1).min(key.len())].into()
+}
+
+/// Writes what some neighbouring leaves become under the messages that go to them.
+pub(super) struct WriteLeaves {
+    pub(super) target: Target,
+    pub(super) range: KeyRange,
+    /// The leaves that were there, in order.
+    pub(super) base: Vec<GroupRef>,
+    /// What goes to them, newest first.
+    pub(super) incoming: Vec<Run>,
+    /// Whether to write even if nothing goes to them: they are to become one.
+    pub(super) always: bool,
+    /// Bytes that the task is going to consume, roughly.
+    pub(super) expected_bytes: u64,
+    state: Option<LeavesState>,
+}
+
+struct LeavesState {
+    writing: Writing,
+    /// The number of the old leaves' run in the stream.
+    base_run: usize,
+    base_seen: u64,
+    messages: u64,
+    slots: Vec<Slot>,
+    last_key: Vec<u8>,
+}
+
+/// What became of some leaves.
+pub(super) struct WrittenLeaves {
+    pub(super) slots: Vec<Slot>,
+    /// Messages that came in, and how many of them found a record.
+    pub(super) messages: u64,
+    pub(super) replaced: u64,
+}
+
+impl WriteLeaves {
+    pub(super) fn new(
+        target: Target,
+        range: KeyRange,
+        base: Vec<GroupRef>,
+        incoming: Vec<Run>,
+        always: bool,
+        expected_bytes: u64,
+    ) -> Self {
+        WriteLeaves { target, range, base, incoming, always, expected_bytes, state: None }
+    }
+
+    /// Does a piece; the result once all is written. `consumed` is raised by the bytes that were merged.
+    pub(super) fn step(
+        &mut self,
+        context: &Arc<Context>,
+        changes: &mut Changes,
+        consumed: &mut u64,
+    ) -> Result<Option<WrittenLeaves>> {
+        let Some(mut state) = self.state.take().map_or_else(|| self.open(context, changes), |state| Ok(Some(state)))?
+        else {
+            let slots = self.base.first().map(|&leaf| self.slot(leaf, self.lower(), false)).into_iter().collect();
+            return Ok(Some(WrittenLeaves { slots, messages: 0, replaced: 0 }));
+        };
+        let slice = 2 * context.group_bytes();
+        let mut merged = 0;
+        let Writing { stream, builder, .. } = &mut state.writing;
+        while let Some(key) = stream.key() {
+            let message = stream.message();
+            merged += (key.len() + message.value_bytes()) as u64;
+            if stream.current() == Some(state.base_run) {
+                state.base_seen += 1;
+            } else {
+                state.messages += 1;
+            }
+            let finished = if message.is_delete() { None } else { builder.add(key, message) };
+            stream.advance()?;
+            if finished.is_some() || merged > slice {
+                *consumed += merged;
+                if let Some(group) = finished {
+                    self.write(context, changes, &mut state, group)?;
+                }
+                state.writing.account();
+                self.state = Some(state);
+                return Ok(None);
+            }
+        }
+        *consumed += merged;
+        for group in state.writing.builder.finish() {
+            self.write(context, changes, &mut state, group)?;
+        }
+        let mut slots = state.slots;
+        if let [slot] = &mut slots[..] {
+            slot.is_small = matches!(slot.child, SlotChild::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
+        }
+        let base_records: u64 = self.base.iter().map(|leaf| leaf.records).sum();
+        let replaced = base_records.saturating_sub(state.base_seen);
+        Ok(Some(WrittenLeaves { slots, messages: state.messages, replaced }))
+    }
+
+    fn open(&mut self, context: &Arc<Context>, changes: &mut Changes) -> Result<Option<LeavesState>> {
+        let newer = std::mem::take(&mut self.incoming);
+        let base_run = newer.len();
+        let older = vec![Run::groups(&self.base)];
+        let Some(stream) = open_stream(context, &self.range, newer, older, self.always)? else { return Ok(None) };
+        changes.released.extend(self.base.iter().map(|leaf| leaf.id));
+        Ok(Some(LeavesState {
+            writing: Writing::new(context, stream),
+            base_run,
+            base_seen: 0,
+            messages: 0,
+            slots: Vec::new(),
+            last_key: Vec::new(),
+        }))
+    }
+
+    fn write(
+        &self,
+        context: &Context,
+        changes: &mut Changes,
+        state: &mut LeavesState,
+        mut pending: PendingGroup,
+    ) -> Result<()> {
+        let lower =
+            if state.slots.is_empty() { self.lower() } else { separator(&state.last_key, &pending.first_key) };
+        state.last_key = std::mem::take(&mut pending.last_key);
+        let leaf = context.store.write_group(pending, context.class())?;
+        changes.added.push(PageUse::from(&leaf));
+        state.slots.push(self.slot(leaf, lower, true));
+        Ok(())
+    }
+
+    fn lower(&self) -> Key {
+        self.range.lo.clone().unwrap_or_default()
+    }
+
+    fn slot(&self, leaf: GroupRef, lower: Key, is_new: bool) -> Slot {
+        Slot { lower, child: SlotChild::Child(Child::Leaf(leaf)), is_new, is_small: false }
+    }
+}
+
+/// Whether a leaf that was written alone is less than half full. (Of leaves written together none is: the builder sees to
+/// that.) Separators count towards a builder's target, so the index does here.
+fn is_small(context: &Context, leaf: &GroupRef) -> bool {
+    u64::from(leaf.index_offset) + u64::from(leaf.index_bytes) < context.group_bytes() / 2
+}
+
+/// Writes a buffer level: what came in for pivots that are not flushed, merged with what the levels down to this one have.
+pub(super) struct WriteLevel {
+    pub(super) frame: u64,
+    pub(super) level: usize,
+    /// Lower bounds of all pivots but the first.
+    lowers: Vec<Key>,
+    range: KeyRange,
+    incoming: Vec<Run>,
+    levels: Vec<Run>,
+    pub(super) expected_bytes: u64,
+    state: Option<LevelState>,
+}
+
+struct LevelState {
+    writing: Writing,
+    /// The pivot that the stream has come to, and where each one before it began: pivot, records, bytes.
+    pivot: usize,
+    marks: Vec<(usize, u64, u64)>,
+    records: u64,
+    bytes: u64,
+    /// How much of the stream is in the segments below.
+    written_records: u64,
+    written_bytes: u64,
+    segments: Vec<Segment>,
+}
+
+impl WriteLevel {
+    pub(super) fn new(
+        frame: u64,
+        level: usize,
+        lowers: Vec<Key>,
+        range: KeyRange,
+        incoming: Vec<Run>,
+        levels: Vec<Run>,
+        expected_bytes: u64,
+    ) -> Self {
+        WriteLevel { frame, level, lowers, range, incoming, levels, expected_bytes, state: None }
+    }
+
+    /// Does a piece. Once all is written: the level's segments, or none when nothing came in, so that the levels stay.
+    #[expect(clippy::option_option, reason = "unfinished, finished without effect, finished with a level")]
+    pub(super) fn step(
+        &mut self,
+        context: &Arc<Context>,
+        changes: &mut Changes,
+        consumed: &mut u64,
+    ) -> Result<Option<Option<Vec<Segment>>>> {
+        let Some(mut state) = self.state.take().map_or_else(|| self.open(context), |state| Ok(Some(state)))? else {
+            return Ok(Some(None));
+        };
+        let before = state.bytes;
+        let Writing { stream, builder, .. } = &mut state.writing;
+        while let Some(key) = stream.key() {
+            let message = stream.message();
+            while self.lowers.get(state.pivot).is_some_and(|next| **next <= *key) {
+                state.pivot += 1;
+            }
+            if state.marks.last().is_none_or(|mark| mark.0 != state.pivot) {
+                state.marks.push((state.pivot, state.records, state.bytes));
+            }
+            state.records += 1;
+            state.bytes += (key.len() + message.value_bytes()) as u64;
+            let finished = builder.add(key, message);
+            stream.advance()?;
+            if let Some(group) = finished {
+                *consumed += state.bytes - before;
+                state.write(context, changes, group)?;
+                state.writing.account();
+                self.state = Some(state);
+                return Ok(None);
+            }
+        }
+        *consumed += state.bytes - before;
+        for group in state.writing.builder.finish() {
+            state.write(context, changes, group)?;
+        }
+        Ok(Some(Some(state.segments)))
+    }
+
+    fn open(&mut self, context: &Arc<Context>) -> Result<Option<LevelState>> {
+        let newer = std::mem::take(&mut self.incoming);
+        let older = std::mem::take(&mut self.levels);
+        let stream = open_stream(context, &self.range, newer, older, false)?;
+        Ok(stream.map(|stream| LevelState {
+            writing: Writing::new(context, stream),
+            pivot: 0,
+            marks: Vec::new(),
+            records: 0,
+            bytes: 0,
+            written_records: 0,
+            written_bytes: 0,
+            segments: Vec::new(),
+        }))
+    }
+}
+
+impl LevelState {
+    /// Writes a segment and counts what it has for each pivot: the marks say where in the stream each pivot began.
+    fn write(&mut self, context: &Context, changes: &mut Changes, mut pending: PendingGroup) -> Result<()> {
+        let (min, max) = (std::mem::take(&mut pending.first_key), std::mem::take(&mut pending.last_key));
+        let group = context.store.write_segment(pending, context.class())?;
+        changes.added.push(PageUse::from(&group));
+        let from = (self.written_records, self.written_bytes);
+        let to = (from.0 + group.records, from.1 + group.logical_bytes);
+        let mut live = Vec::new();
+        for (i, &(pivot, records, bytes)) in self.marks.iter().enumerate() {
+            let (_, end_records, end_bytes) =
+                self.marks.get(i + 1).copied().unwrap_or((pivot, self.records, self.bytes));
+            let records = end_records.min(to.0).saturating_sub(records.max(from.0));
+            if records > 0 {
+                let bytes = end_bytes.min(to.1).saturating_sub(bytes.max(from.1));
+                live.push(LivePart { pivot: pivot as u16, records: records as u32, bytes });
+            }
+        }
+        (self.written_records, self.written_bytes) = to;
+        let done = self.marks.partition_point(|mark| mark.1 <= to.0);
+        self.marks.drain(..done.saturating_sub(1));
+        self.segments.push(Segment { group, min: min.into(), max: max.into(), live });
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! The arithmetic of a merge at one node: what goes down, and which level takes the rest (DESIGN §6; TurtleKV §3.2). It
+//! works on estimates and only decides what is cheap, never what is right.
+//!
+//! From the paper it differs in that a merge brings many batch units at once, so that as many are flushed as came in; that
+//! the rest skips to the level that holds it (§3.3's effect of χ, without building what would not be written); and that
+//! the buffers above leaves are held to a share of these leaves, so that overwritten records do not double the space.
+
+/// What bounds the buffers.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Policy {
+    /// L, in bytes.
+    pub(crate) group_bytes: u64,
+    /// ρ: most pivots of a node.
+    pub(crate) fanout: usize,
+    /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves' bytes, while flushes
+    /// replace what is there; none for the paper's bound only.
+    pub(crate) share_permille: Option<u64>,
+    /// Flush everything.
+    pub(crate) flush_all: bool,
+}
+
+/// What a node above leaves knows of them.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Below {
+    /// Key and value bytes in the leaves.
+    pub(crate) leaf_bytes: u64,
+    /// Share of recent messages that replaced something there, in thousandths.
+    pub(crate) replaced_permille: u16,
+}
+
+impl Policy {
+    /// β for an accepted space amplification in per cent: the buffers may hold a second copy of β of the leaves' bytes,
+    /// and half-empty blocks, filters and dead ranges of segments take about five per cent more (DESIGN §6: 130 → ¼,
+    /// 120 → 0.15).
+    pub(crate) fn share_permille_of(space_amplification_percent: u32) -> u64 {
+        u64::from(space_amplification_percent.saturating_sub(105)).clamp(5, 1000) * 10
+    }
+
+    /// Levels of a node's buffer: ⌈log₂ ρ⌉.
+    pub(crate) fn levels_max(&self) -> usize {
+        (self.fanout.next_power_of_two().trailing_zeros() as usize).max(1)
+    }
+
+    /// Least pivots of a node that is not the root.
+    pub(crate) fn pivots_min(&self) -> usize {
+        self.fanout / 2
+    }
+
+    /// Most bytes that a node with so many pivots may keep in its buffer.
+    ///
+    /// Of the buffered messages the share that replaces something is waste, the rest is not; so β bounds that share.
+    pub(crate) fn buffer_bytes_max(&self, pivots: usize, below: Option<Below>) -> u64 {
+        let paper = self.group_bytes.saturating_mul(pivots.saturating_sub(1).max(1) as u64);
+        let (Some(share), Some(below)) = (self.share_permille, below) else { return paper };
+        let waste = u128::from(below.leaf_bytes) * u128::from(share);
+        let replaced = u128::from(below.replaced_permille).max(1);
+        paper.min(u64::try_from(waste / replaced).unwrap_or(u64::MAX))
+    }
+
+    /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a pivot has L or more, and
+    /// on until the rest fits `bound`. `counted` are the bytes of each pivot with what came in for it, `incoming` all that
+    /// came in. O(p log p).
+    pub(crate) fn flush_set(&self, counted: &[u64], incoming: u64, bound: u64) -> Vec<bool> {
+        if self.flush_all {
+            return counted.iter().map(|&bytes| bytes > 0).collect();
+        }
+        let mut flush = vec![false; counted.len()];
+        let mut heaviest: Vec<usize> = (0..counted.len()).collect();
+        heaviest.sort_by_key(|&pivot| std::cmp::Reverse(counted[pivot]));
+        let mut kept: u64 = counted.iter().sum();
+        let mut sent = 0;
+        for pivot in heaviest {
+            let heavy = counted[pivot] >= self.group_bytes && sent < incoming.max(self.group_bytes);
+            if counted[pivot] == 0 || kept <= bound && !heavy {
+                break;
+            }
+            flush[pivot] = true;
+            kept -= counted[pivot];
+            sent += counted[pivot];
+        }
+        flush
+    }
+
+    /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are their bytes. The last
+    /// level takes anything. A window is cut a little late, hence the sixteenth.
+    pub(crate) fn level_for(&self, rest: u64, levels: &[u64]) -> usize {
+        let mut sum = rest;
+        let last = self.levels_max() - 1;
+        for level in 0..last {
+            sum += levels.get(level).copied().unwrap_or(0);
+            let capacity = self.group_bytes << level;
+            if sum <= capacity + capacity / 16 {
+                return level;
+            }
+        }
+        last
+    }
+}
+
+/// A moving average of how many messages in a thousand replace something, over about the last four flushes.
+pub(crate) fn replaced_permille(before: u16, messages: u64, replaced: u64) -> u16 {
+    if messages == 0 {
+        return before;
+    }
+    let now = replaced.min(messages) * 1000 / messages;
+    ((u64::from(before) * 3 + now).div_ceil(4)).min(1000) as u16
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POLICY: Policy = Policy { group_bytes: 100, fanout: 64, share_permille: Some(250), flush_all: false };
+
+    #[test]
+    fn heaviest_pivots_go_first_and_no_more_than_came_in() {
+        assert_eq!(POLICY.flush_set(&[120, 300, 150, 90], 100, 1000), [false, true, false, false]);
+        assert_eq!(POLICY.flush_set(&[120, 300, 150, 90], 400, 1000), [false, true, true, false]);
+        assert_eq!(POLICY.flush_set(&[120, 300, 150, 90], 4000, 1000), [true, true, true, false]);
+        assert_eq!(POLICY.flush_set(&[20, 30, 50, 90], 4000, 1000), [false; 4]);
+    }
+
+    #[test]
+    fn bounds_are_restored_even_by_light_flushes() {
+        assert_eq!(POLICY.flush_set(&[20, 30, 50, 90], 10, 100), [false, false, false, true]);
+        assert_eq!(POLICY.flush_set(&[20, 30, 50, 0], 10, 0), [true, true, true, false]);
+        assert_eq!(Policy { flush_all: true, ..POLICY }.flush_set(&[1, 0, 500], 1, 1000), [true, false, true]);
+    }
+
+    #[test]
+    fn rest_goes_to_the_smallest_level_that_holds_it() {
+        assert_eq!(POLICY.levels_max(), 6);
+        assert_eq!(POLICY.level_for(100, &[]), 0);
+        assert_eq!(POLICY.level_for(105, &[]), 0);
+        assert_eq!(POLICY.level_for(100, &[100]), 1);
+        assert_eq!(POLICY.level_for(100, &[100, 200]), 2);
+        assert_eq!(POLICY.level_for(100, &[0, 200]), 0);
+        assert_eq!(POLICY.level_for(1600, &[]), 4);
+        assert_eq!(POLICY.level_for(1_000_000, &[]), 5);
+        assert_eq!(Policy { fanout: 4, ..POLICY }.levels_max(), 2);
+        assert_eq!(Policy { fanout: 5, ..POLICY }.levels_max(), 3);
+    }
+
+    #[test]
+    fn share_bounds_only_what_replaces() {
+        let below = |replaced_permille| Some(Below { leaf_bytes: 4000, replaced_permille });
+        assert_eq!(POLICY.buffer_bytes_max(64, None), 6300);
+        assert_eq!(POLICY.buffer_bytes_max(1, None), 100);
+        assert_eq!(POLICY.buffer_bytes_max(64, below(1000)), 1000);
+        assert_eq!(POLICY.buffer_bytes_max(64, below(500)), 2000);
+        assert_eq!(POLICY.buffer_bytes_max(64, below(0)), 6300);
+        assert_eq!(Policy { share_permille: None, ..POLICY }.buffer_bytes_max(64, below(1000)), 6300);
+        assert_eq!(Policy::share_permille_of(130), 250);
+        assert_eq!(Policy::share_permille_of(120), 150);
+        assert_eq!(Policy::share_permille_of(100), 50);
+    }
+
+    #[test]
+    fn average_follows_what_flushes_find() {
+        let mut share = 0;
+        for _ in 0..20 {
+            share = replaced_permille(share, 100, 100);
+        }
+        assert!(share > 990);
+        for _ in 0..40 {
+            share = replaced_permille(share, 100, 0);
+        }
+        assert!(share < 5, "{share}");
+        assert_eq!(replaced_permille(7, 0, 0), 7);
+        assert_eq!(replaced_permille(0, 1, 5), 250);
+    }
+}

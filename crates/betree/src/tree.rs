@@ -1,0 +1,96 @@
+//! The structure itself: what the engine makes versions and merges with.
+
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Error, Result};
+use terrapin_pages::PageStore;
+use terrapin_pages::block::TARGET_BYTES_MAX;
+use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
+use terrapin_structure::{Merge, MergeInput, MergeOptions, Structure, Version};
+
+use crate::merge::{Context, TreeMerge};
+use crate::node::Root;
+use crate::plan::Policy;
+use crate::version::TreeVersion;
+
+/// What shapes a tree, besides [`MergeOptions`].
+#[derive(Clone, Debug)]
+pub struct BeTreeParams {
+    /// ρ: most pivots of a node, from 4 to 1024. It does not matter much (DESIGN §6); tests make it small so that
+    /// trees are high. May differ from one opening to the next.
+    pub fanout: usize,
+    /// What the memory of merges is charged to.
+    pub budget: Arc<Budget>,
+}
+
+impl BeTreeParams {
+    /// The default fan-out of 64, and a budget.
+    #[must_use]
+    pub fn new(budget: Arc<Budget>) -> Self {
+        BeTreeParams { fanout: 64, budget }
+    }
+}
+
+/// The TurtleTree in a page store.
+pub struct BeTree {
+    store: Arc<PageStore>,
+    params: BeTreeParams,
+}
+
+impl BeTree {
+    /// The structure, over a store. Panics when the fan-out is out of bounds.
+    #[must_use]
+    pub fn new(store: Arc<PageStore>, params: BeTreeParams) -> Arc<Self> {
+        assert!((4..=1024).contains(&params.fanout), "fan-out {}", params.fanout);
+        Arc::new(BeTree { store, params })
+    }
+}
+
+impl Structure for BeTree {
+    fn name(&self) -> &'static str {
+        "leveled"
+    }
+
+    fn empty(&self) -> Arc<dyn Version> {
+        TreeVersion::empty(&self.store)
+    }
+
+    fn open(&self, root: &[u8]) -> Result<Arc<dyn Version>> {
+        Ok(TreeVersion::open(&self.store, Root::decode(root)?)?)
+    }
+
+    fn begin_merge(
+        &self,
+        base: &Arc<dyn Version>,
+        input: Arc<dyn MergeInput>,
+        options: &MergeOptions,
+    ) -> Result<Arc<dyn Merge>> {
+        let Some(base) = base.as_any().downcast_ref::<TreeVersion>() else {
+            return Err(Error::invalid("a version of another structure"));
+        };
+        if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
+            return Err(Error::invalid("group bytes out of bounds")
+                .with("bytes", options.group_bytes)
+                .with("limit", GROUP_TARGET_BYTES_MAX));
+        }
+        if !(self.store.unit() as usize..=TARGET_BYTES_MAX).contains(&(options.block_bytes as usize)) {
+            return Err(Error::invalid("block bytes out of bounds")
+                .with("bytes", options.block_bytes)
+                .with("limit", TARGET_BYTES_MAX));
+        }
+        let policy = Policy {
+            group_bytes: options.group_bytes,
+            fanout: self.params.fanout,
+            share_permille: options.space_amplification_percent.map(Policy::share_permille_of),
+            flush_all: options.space_is_short,
+        };
+        let context = Context {
+            store: self.store.clone(),
+            input,
+            options: options.clone(),
+            policy,
+            budget: self.params.budget.clone(),
+        };
+        Ok(TreeMerge::begin(context, *base.tree_root()))
+    }
+}
