@@ -26,7 +26,10 @@ pub struct Batch {
 
 impl Batch {
     pub(crate) fn new(database: u64) -> Self {
-        Batch { database, ..Batch::default() }
+        Batch {
+            database,
+            ..Batch::default()
+        }
     }
 
     /// Adds a put.
@@ -56,7 +59,8 @@ impl Batch {
 
     fn check(&self, keyspace: &Keyspace, key: &[u8], op: Op<'_>) -> Result<()> {
         if keyspace.owner.number != self.database {
-            return Err(Error::invalid("the keyspace belongs to another database").with("keyspace", keyspace.name()));
+            return Err(Error::invalid("the keyspace belongs to another database")
+                .with("keyspace", keyspace.name()));
         }
         check_sizes(key, op)
     }
@@ -106,7 +110,11 @@ impl Batch {
 /// The limits of keys and values.
 #[inline]
 pub(crate) fn check_sizes(key: &[u8], op: Op<'_>) -> Result<()> {
-    let value_bytes = if let Op::Put(value) = op { value.len() } else { 0 };
+    let value_bytes = if let Op::Put(value) = op {
+        value.len()
+    } else {
+        0
+    };
     if key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
         return Ok(());
     }
@@ -118,7 +126,13 @@ fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
     let (message, bytes, limit) = if key_bytes > KEY_BYTES_MAX {
         ("the key is longer than the limit", key_bytes, KEY_BYTES_MAX)
     } else {
-        ("the value is longer than the limit", value_bytes, VALUE_BYTES_MAX)
+        (
+            "the value is longer than the limit",
+            value_bytes,
+            VALUE_BYTES_MAX,
+        )
     };
-    Error::new(ErrorKind::TooLarge, message).with("bytes", bytes).with("limit", limit)
+    Error::new(ErrorKind::TooLarge, message)
+        .with("bytes", bytes)
+        .with("limit", limit)
 }

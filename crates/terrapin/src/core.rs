@@ -134,7 +134,9 @@ impl Core {
     /// The log, or [`ErrorKind::ReadOnly`].
     #[inline]
     pub fn log(&self) -> Result<&Log> {
-        self.log.as_ref().ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
+        self.log
+            .as_ref()
+            .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
     }
 
     /// A state and a bound such that the state's windows and versions hold every published record below the bound: the
@@ -148,7 +150,8 @@ impl Core {
             let state = self.state.load();
             let before = self.visible();
             fence(Ordering::Acquire);
-            let unchanged = epoch % 2 == 0 && self.state_epoch.load(Ordering::Relaxed) == epoch;
+            let unchanged =
+                epoch.is_multiple_of(2) && self.state_epoch.load(Ordering::Relaxed) == epoch;
             if unchanged && before >= state.floor {
                 return Ok(Observed { state, before });
             }
@@ -186,11 +189,19 @@ impl Core {
             let mut keyspaces = current.keyspaces.clone();
             for (keyspace, window) in chosen {
                 let mut next = (*keyspace).clone();
-                next.sealed = Some(SealedWindow { records: next.active, cut: lsn });
+                next.sealed = Some(SealedWindow {
+                    records: next.active,
+                    cut: lsn,
+                });
                 next.active = WriteWindow::new(lsn, window);
                 keyspaces.insert(Arc::new(next));
             }
-            let next = State { generation: current.generation, pin: current.pin.clone(), floor: current.floor, keyspaces };
+            let next = State {
+                generation: current.generation,
+                pin: current.pin.clone(),
+                floor: current.floor,
+                keyspaces,
+            };
             Some(self.replace_state(next))
         };
         let (last, lsn, publish_to) = match (install.replay, &self.log) {
@@ -211,7 +222,11 @@ impl Core {
         if count > 0 {
             self.schedule.sealed(count);
         }
-        CutMade { state: self.state.load_full(), lsn, publish_to, count }
+        CutMade {
+            state: self.state.load_full(),
+            lsn,
+            publish_to,
+        }
     }
 }
 
@@ -223,6 +238,4 @@ pub(crate) struct CutMade {
     pub lsn: Lsn,
     /// Once this much of the log is visible, every record below the cut is in its window.
     pub publish_to: Lsn,
-    /// Windows sealed.
-    pub count: usize,
 }

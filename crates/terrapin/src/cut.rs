@@ -72,9 +72,16 @@ impl Core {
     /// Sets every keyspace's window limit anew from χ, the memory budget, and how many keyspaces write.
     pub fn rebalance(&self, install: &Install) {
         let state = self.state.load();
-        let writers = state.keyspaces.iter().filter(|k| k.sealed.is_some() || !k.active.window.is_empty()).count();
+        let writers = state
+            .keyspaces
+            .iter()
+            .filter(|k| k.sealed.is_some() || !k.active.window.is_empty())
+            .count();
         for keyspace in state.keyspaces.iter() {
-            let distance = keyspace.options.checkpoint_distance.unwrap_or(install.checkpoint_distance);
+            let distance = keyspace
+                .options
+                .checkpoint_distance
+                .unwrap_or(install.checkpoint_distance);
             let bytes = self.window_bytes(distance, writers);
             keyspace.shared.window_bytes.store(bytes, Ordering::Relaxed);
         }
@@ -88,7 +95,9 @@ impl Core {
         } else {
             match distance {
                 CheckpointDistance::Fixed(chi) => u64::from(chi),
-                CheckpointDistance::Auto => self.budget.limit() / AUTO_SHARE / writers.max(1) as u64 / unit,
+                CheckpointDistance::Auto => {
+                    self.budget.limit() / AUTO_SHARE / writers.max(1) as u64 / unit
+                }
             }
         };
         // Memory may have shrunk below what a fixed χ was allowed under.
@@ -106,15 +115,21 @@ impl Core {
         self.health.check_open()?;
         let memory_min = crate::options::MEMORY_BYTES_MIN.max(4 * self.settings.ring_bytes);
         if bytes < memory_min {
-            return Err(terrapin_base::Error::invalid("the memory budget is too small")
-                .with("memory", bytes)
-                .with("smallest", memory_min));
+            return Err(
+                terrapin_base::Error::invalid("the memory budget is too small")
+                    .with("memory", bytes)
+                    .with("smallest", memory_min),
+            );
         }
         {
             let install = self.install.lock();
-            self.settings.check_distance(install.checkpoint_distance, bytes)?;
+            self.settings
+                .check_distance(install.checkpoint_distance, bytes)?;
             for keyspace in self.state.load().keyspaces.iter() {
-                let distance = keyspace.options.checkpoint_distance.unwrap_or(install.checkpoint_distance);
+                let distance = keyspace
+                    .options
+                    .checkpoint_distance
+                    .unwrap_or(install.checkpoint_distance);
                 self.settings
                     .check_distance(distance, bytes)
                     .map_err(|e| e.with("keyspace", &keyspace.shared.name))?;
@@ -138,6 +153,11 @@ pub(crate) fn window_live_bytes(state: &State) -> u64 {
     state
         .keyspaces
         .iter()
-        .map(|k| k.active.window.live_bytes() + k.sealed.as_ref().map_or(0, |s| s.records.window.live_bytes()))
+        .map(|k| {
+            k.active.window.live_bytes()
+                + k.sealed
+                    .as_ref()
+                    .map_or(0, |s| s.records.window.live_bytes())
+        })
         .sum()
 }

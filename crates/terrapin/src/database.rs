@@ -2,8 +2,8 @@
 
 use std::borrow::Borrow;
 use std::path::Path;
-use std::sync::atomic::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_structure::StructureStats;
@@ -15,7 +15,6 @@ use crate::keyspace::Keyspace;
 use crate::metrics::{MemoryUse, Metrics};
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
 use crate::owner::Owner;
-use crate::schema::DEFAULT_KEYSPACE;
 use crate::state::{KeyspaceShared, WriteWindow};
 
 /// An open database. Cheap to clone, usable from any thread.
@@ -132,7 +131,10 @@ impl Database {
     }
 
     fn handle(&self, shared: Arc<KeyspaceShared>) -> Keyspace {
-        Keyspace { owner: self.owner.clone(), shared }
+        Keyspace {
+            owner: self.owner.clone(),
+            shared,
+        }
     }
 
     /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8.
@@ -144,7 +146,10 @@ impl Database {
             if self.core().log.is_none() {
                 return Err(no_such_keyspace(name));
             }
-            match self.core().create_keyspace(name, KeyspaceOptions::default()) {
+            match self
+                .core()
+                .create_keyspace(name, KeyspaceOptions::default())
+            {
                 // Somebody else made it in between.
                 Err(error) if error.kind() == ErrorKind::AlreadyExists => {}
                 created => return created.map(|shared| self.handle(shared)),
@@ -199,7 +204,10 @@ impl Database {
     /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less.
     #[must_use]
     pub fn batch_bytes_max(&self) -> u64 {
-        self.core().log.as_ref().map_or(0, |log| log.record_bytes_max())
+        self.core()
+            .log
+            .as_ref()
+            .map_or(0, |log| log.record_bytes_max())
     }
 
     /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors as for [`Keyspace::put`].
@@ -270,7 +278,10 @@ impl Database {
         let mut keyspaces = Vec::new();
         for keyspace in observed.state.keyspaces.iter() {
             let tree = keyspace.version.stats()?;
-            let windows = windows(&keyspace.active, keyspace.sealed.as_ref().map(|s| &s.records));
+            let windows = windows(
+                &keyspace.active,
+                keyspace.sealed.as_ref().map(|s| &s.records),
+            );
             keyspaces.push(KeyspaceStat {
                 name: keyspace.shared.name.to_string(),
                 id: keyspace.id,
@@ -304,7 +315,9 @@ impl Database {
 
 impl std::fmt::Debug for Database {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Database").field("path", &self.path()).finish_non_exhaustive()
+        f.debug_struct("Database")
+            .field("path", &self.path())
+            .finish_non_exhaustive()
     }
 }
 
@@ -327,7 +340,9 @@ impl Core {
             let releases = self.schedule.releases();
             {
                 let mut install = self.install.lock();
-                self.cut(&mut install, |k| k.active.start < through && k.active.unlogged.load(Ordering::Acquire));
+                self.cut(&mut install, |k| {
+                    k.active.start < through && k.active.unlogged.load(Ordering::Acquire)
+                });
             }
             let waits = self.state.load().keyspaces.iter().any(|k| {
                 windows(&k.active, k.sealed.as_ref().map(|s| &s.records))
@@ -337,9 +352,10 @@ impl Core {
                 return Ok(());
             }
             let schedule = self.schedule.clone();
-            self.env.wait(&Condition::new(self.schedule.progress(), move || {
-                schedule.releases() != releases || schedule.failures() != failures
-            }))?;
+            self.env
+                .wait(&Condition::new(self.schedule.progress(), move || {
+                    schedule.releases() != releases || schedule.failures() != failures
+                }))?;
             self.health.check_open()?;
             if self.schedule.failures() != failures
                 && let Some(error) = self.schedule.last_error()
@@ -353,26 +369,38 @@ impl Core {
 fn metrics(core: &Core) -> Metrics {
     let counters = &core.counters;
     let store = core.store.metrics();
-    let log = core.log.as_ref().map(|log| log.metrics()).unwrap_or_default();
+    let log = core
+        .log
+        .as_ref()
+        .map(|log| log.metrics())
+        .unwrap_or_default();
     let state = core.state.load();
     let user_bytes_written = counters.user_bytes_written.get();
     let written = store.written.total() + log.drained_bytes;
     let live_bytes = core.store.live_bytes();
     let unbounded = (std::ops::Bound::Unbounded, std::ops::Bound::Unbounded);
-    let tree_bytes: u64 =
-        state.keyspaces.iter().filter_map(|k| k.version.estimate(unbounded).ok()).map(|e| e.bytes).sum();
+    let tree_bytes: u64 = state
+        .keyspaces
+        .iter()
+        .filter_map(|k| k.version.estimate(unbounded).ok())
+        .map(|e| e.bytes)
+        .sum();
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let debt = state.keyspaces.iter().filter_map(|k| {
         let sealed = k.sealed.as_ref()?.records.window.live_bytes();
         let done = k.shared.merge_done.load(Ordering::Relaxed);
         let total = k.shared.merge_total.load(Ordering::Relaxed).max(1);
-        Some((u128::from(sealed) * u128::from(total.saturating_sub(done)) / u128::from(total)) as u64)
+        Some(
+            (u128::from(sealed) * u128::from(total.saturating_sub(done)) / u128::from(total))
+                as u64,
+        )
     });
     Metrics {
         puts: counters.puts.get(),
         gets: counters.gets.get(),
         deletes: counters.deletes.get(),
         scans: counters.scans.get(),
+        scanned_records: counters.scanned_records.get(),
         batches: counters.batches.get(),
         user_bytes_written,
         cache_hits: store.hits,

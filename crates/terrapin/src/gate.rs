@@ -30,7 +30,11 @@ impl Gate {
     /// An open gate.
     pub fn new(disk: Arc<dyn Disk>) -> Arc<Self> {
         let description = disk.describe();
-        Arc::new(Gate { disk: RwLock::new(Some(disk)), files: Mutex::default(), description })
+        Arc::new(Gate {
+            disk: RwLock::new(Some(disk)),
+            files: Mutex::default(),
+            description,
+        })
     }
 
     /// Lets every file and the disk go, once the I/O under way is over. Idempotent.

@@ -20,7 +20,11 @@ impl Health {
     /// [`ErrorKind::Closed`] once the database is closed.
     #[inline]
     pub fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) { Err(closed()) } else { Ok(()) }
+        if self.closed.load(Ordering::Acquire) {
+            Err(closed())
+        } else {
+            Ok(())
+        }
     }
 
     /// Closes; whether it was open before.

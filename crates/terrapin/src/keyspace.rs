@@ -42,8 +42,18 @@ impl Keyspace {
     }
 
     /// Sets a key's value with a durability of its own. Errors as for [`Keyspace::put`].
-    pub fn put_with(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
-        self.core().write_one(&self.shared, key.as_ref(), Op::Put(value.as_ref()), durability)
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.core().write_one(
+            &self.shared,
+            key.as_ref(),
+            Op::Put(value.as_ref()),
+            durability,
+        )
     }
 
     /// Removes a key; no error if it is not there. Otherwise as [`Keyspace::put`].
@@ -53,7 +63,8 @@ impl Keyspace {
 
     /// Removes a key with a durability of its own. Errors as for [`Keyspace::put`].
     pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
-        self.core().write_one(&self.shared, key.as_ref(), Op::Delete, durability)
+        self.core()
+            .write_one(&self.shared, key.as_ref(), Op::Delete, durability)
     }
 
     /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the space comes back with the
@@ -71,13 +82,18 @@ impl Keyspace {
     /// Changes χ from now on, durably. Raising it is free; lowering it cuts the window at once. Errors: `OutOfMemory` naming the
     /// largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
     pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
-        let options = KeyspaceOptions { checkpoint_distance: Some(distance) };
+        let options = KeyspaceOptions {
+            checkpoint_distance: Some(distance),
+        };
         self.core().set_keyspace_options(&self.shared, options)
     }
 }
 
 impl std::fmt::Debug for Keyspace {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Keyspace").field("id", &self.id()).field("name", &self.name()).finish()
+        f.debug_struct("Keyspace")
+            .field("id", &self.id())
+            .field("name", &self.name())
+            .finish()
     }
 }

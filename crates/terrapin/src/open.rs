@@ -8,8 +8,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Purpose, Result};
-use terrapin_betree::BeTree;
+use terrapin_base::{
+    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Purpose, Result,
+};
+use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::Window;
 use terrapin_pages::{PageStore, PageUse, Presence, StoreOptions, Superblock};
@@ -44,7 +46,12 @@ pub(crate) fn open_on(options: &Options, env: Env, disk: Arc<dyn Disk>) -> Resul
     open(options, env, disk, None)
 }
 
-fn open(options: &Options, env: Env, disk: Arc<dyn Disk>, path: Option<PathBuf>) -> Result<Database> {
+fn open(
+    options: &Options,
+    env: Env,
+    disk: Arc<dyn Disk>,
+    path: Option<PathBuf>,
+) -> Result<Database> {
     let settings = options.settle()?;
     let gate = Gate::new(disk);
     let opened = open_gated(options, settings, env, &gate, path);
@@ -65,7 +72,8 @@ fn open_gated(
     let budget = Budget::new(settings.memory);
     let present = PageStore::presence(&disk)? == Presence::Present;
     if !present && !options.creates() {
-        return Err(Error::new(ErrorKind::NotFound, "there is no database").with("directory", disk.describe()));
+        return Err(Error::new(ErrorKind::NotFound, "there is no database")
+            .with("directory", disk.describe()));
     }
     let mut files = if present {
         Files::open(&disk, &settings, &budget)?
@@ -74,14 +82,20 @@ fn open_gated(
     };
     if present && files.superblock.incarnation == Incarnation(0) {
         if !options.creates() {
-            return Err(Error::new(ErrorKind::NotFound, "there is no database: its creation was interrupted")
-                .with("directory", disk.describe()));
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                "there is no database: its creation was interrupted",
+            )
+            .with("directory", disk.describe()));
         }
         files.create_log(&env, &disk, &settings)?;
     } else if present && options.refuses_existing() {
-        return Err(Error::new(ErrorKind::AlreadyExists, "there is a database already").with("directory", disk.describe()));
+        return Err(
+            Error::new(ErrorKind::AlreadyExists, "there is a database already")
+                .with("directory", disk.describe()),
+        );
     }
-    let base = Base::load(&files)?;
+    let base = Base::load(&files, &budget, settings.fanout)?;
     let (log, replay) = match files.log.take() {
         Some(log) => (Some(log), None),
         None => {
@@ -112,7 +126,10 @@ struct Files {
 }
 
 fn store_options(settings: &Settings, budget: &Arc<Budget>) -> StoreOptions {
-    StoreOptions { budget: budget.clone(), reserve_bytes: settings.reserve_bytes }
+    StoreOptions {
+        budget: budget.clone(),
+        reserve_bytes: settings.reserve_bytes,
+    }
 }
 
 pub(crate) fn log_options(settings: &Settings, database_id: u64) -> LogOptions {
@@ -126,22 +143,40 @@ pub(crate) fn log_options(settings: &Settings, database_id: u64) -> LogOptions {
 
 impl Files {
     fn open(disk: &Arc<dyn Disk>, settings: &Settings, budget: &Arc<Budget>) -> Result<Files> {
-        let (store, superblock) = PageStore::open(disk, store_options(settings, budget), settings.read_only)?;
-        Ok(Files { store, superblock, log: None })
+        let (store, superblock) =
+            PageStore::open(disk, store_options(settings, budget), settings.read_only)?;
+        Ok(Files {
+            store,
+            superblock,
+            log: None,
+        })
     }
 
-    fn create(env: &Env, disk: &Arc<dyn Disk>, settings: &Settings, budget: &Arc<Budget>) -> Result<Files> {
+    fn create(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        settings: &Settings,
+        budget: &Arc<Budget>,
+    ) -> Result<Files> {
         let database_id = env.random() | 1;
         let store = PageStore::create(disk, store_options(settings, budget), database_id)?;
         let superblock = store.superblock();
-        let mut files = Files { store, superblock, log: None };
+        let mut files = Files {
+            store,
+            superblock,
+            log: None,
+        };
         files.create_log(env, disk, settings)?;
         Ok(files)
     }
 
     /// The second half of a creation: the log, then superblocks that say that it is there.
     fn create_log(&mut self, env: &Env, disk: &Arc<dyn Disk>, settings: &Settings) -> Result<()> {
-        let log = Log::create(env, disk, log_options(settings, self.superblock.database_id))?;
+        let log = Log::create(
+            env,
+            disk,
+            log_options(settings, self.superblock.database_id),
+        )?;
         let mut superblock = self.superblock;
         superblock.incarnation = log.incarnation();
         superblock.generation = Generation(superblock.generation.0 + 1);
@@ -164,11 +199,20 @@ pub(crate) struct Base {
 
 impl Base {
     /// Reads the catalog and opens every root.
-    pub fn read(store: &Arc<PageStore>, superblock: &Superblock) -> Result<Base> {
-        let structure: Arc<dyn Structure> = BeTree::new(store.clone(), terrapin_betree::Params::default());
+    pub fn read(
+        store: &Arc<PageStore>,
+        superblock: &Superblock,
+        budget: &Arc<Budget>,
+        fanout: Option<usize>,
+    ) -> Result<Base> {
+        let mut params = BeTreeParams::new(budget.clone());
+        params.fanout = fanout.unwrap_or(params.fanout);
+        let structure: Arc<dyn Structure> = BeTree::new(store.clone(), params);
         let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
         for keyspace in &stored {
-            let version = structure.open(&keyspace.root).map_err(|e| e.with("keyspace", &keyspace.name))?;
+            let version = structure
+                .open(&keyspace.root)
+                .map_err(|e| e.with("keyspace", &keyspace.name))?;
             catalog.adopt(keyspace, version);
         }
         if superblock.catalog.is_none() {
@@ -180,17 +224,23 @@ impl Base {
                 root: Vec::new(),
             });
         }
-        Ok(Base { catalog, stored, structure })
+        Ok(Base {
+            catalog,
+            stored,
+            structure,
+        })
     }
 
-    fn load(files: &Files) -> Result<Base> {
-        let base = Self::read(&files.store, &files.superblock)?;
+    fn load(files: &Files, budget: &Arc<Budget>, fanout: Option<usize>) -> Result<Base> {
+        let base = Self::read(&files.store, &files.superblock, budget, fanout)?;
         let mut pages: Vec<PageUse> = Vec::new();
         base.catalog.all_pages(&mut |page| {
             pages.push(page);
             Ok(())
         })?;
-        files.store.rebuild(&mut pages.into_iter().map(Ok), files.superblock.generation)?;
+        files
+            .store
+            .rebuild(&mut pages.into_iter().map(Ok), files.superblock.generation)?;
         Ok(base)
     }
 }
@@ -207,7 +257,9 @@ fn start(
     log: Option<Log>,
     replay: Option<Replay>,
 ) -> Result<Database> {
-    let Files { store, superblock, .. } = files;
+    let Files {
+        store, superblock, ..
+    } = files;
     if let Some(log) = &log {
         store.begin_life(log.incarnation());
         budget.take(Purpose::Log, log.memory_bytes());
@@ -240,22 +292,37 @@ fn start(
         checkpoint_distance: settings.checkpoint_distance,
     };
     let pin = Some(store.pin(superblock.generation));
-    let state = State { generation: superblock.generation, pin, floor: Lsn(0), keyspaces };
+    let state = State {
+        generation: superblock.generation,
+        pin,
+        floor: Lsn(0),
+        keyspaces,
+    };
     let disk: Arc<dyn Disk> = gate.clone();
     let threads = settings.background_threads;
-    let core = Core::new(env.clone(), settings, budget, disk, store, base.structure.clone(), log.clone(), state, install);
+    let core = Core::new(
+        env.clone(),
+        settings,
+        budget,
+        disk,
+        store,
+        base.structure.clone(),
+        log.clone(),
+        state,
+        install,
+    );
     core.rebalance(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());
     let owner = Owner::new(core.clone(), gate.clone(), path, default_keyspace);
     let schema_from = base.catalog.applied;
     if let Some(log) = &log {
         owner.run(log.drain_job())?;
-        owner.run(Coordinator::new(&core, superblock, base.catalog))?;
+        owner.run(Coordinator::job(&core, superblock, base.catalog))?;
         for _ in 1..threads {
-            owner.run(Worker::new(&core))?;
+            owner.run(Worker::job(&core))?;
         }
-        owner.run(Reclaim::new(&core))?;
-        owner.run(Watch::new(&core))?;
+        owner.run(Reclaim::job(&core))?;
+        owner.run(Watch::job(&core))?;
         owner.run(Box::new(FoldJob::new(core.clone())))?;
     }
     if let Some(replay) = replay {

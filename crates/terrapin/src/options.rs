@@ -70,6 +70,7 @@ pub struct Options {
     log_segment_bytes: Option<u64>,
     log_bytes_max: Option<u64>,
     ring_bytes: Option<u64>,
+    fanout: Option<usize>,
 }
 
 impl Default for Options {
@@ -91,6 +92,7 @@ impl Default for Options {
             log_segment_bytes: None,
             log_bytes_max: None,
             ring_bytes: None,
+            fanout: None,
         }
     }
 }
@@ -216,6 +218,14 @@ impl Options {
         self
     }
 
+    /// ρ: most children of a tree's node, 4 to 1024. For tests, which want high trees of few records; it hardly matters otherwise.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn fanout(mut self, children: usize) -> Self {
+        self.fanout = Some(children);
+        self
+    }
+
     /// Opens the database in a directory. Errors: [`ErrorKind::InvalidArgument`] for options that make no sense,
     /// [`ErrorKind::Locked`] when it is open elsewhere, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
     /// [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`] with file and place, or what the system said.
@@ -240,30 +250,79 @@ impl Options {
     pub(crate) fn settle(&self) -> Result<Settings> {
         let memory = self.memory;
         let pow2 = |bytes: u64| 1u64 << (63 - bytes.max(1).leading_zeros());
-        let ring_bytes = self.ring_bytes.unwrap_or_else(|| pow2(memory / 16).clamp(2 << 20, 16 << 20));
-        check(ring_bytes.is_power_of_two() && ring_bytes >= 64 << 10, "the ring's size must be a power of two from 64 KiB", ring_bytes)?;
+        let ring_bytes = self
+            .ring_bytes
+            .unwrap_or_else(|| pow2(memory / 16).clamp(2 << 20, 16 << 20));
+        check(
+            ring_bytes.is_power_of_two() && ring_bytes >= 64 << 10,
+            "the ring's size must be a power of two from 64 KiB",
+            ring_bytes,
+        )?;
         let memory_min = MEMORY_BYTES_MIN.max(4 * ring_bytes);
         if memory < memory_min {
-            return Err(Error::invalid("the memory budget is too small").with("memory", memory).with("smallest", memory_min));
+            return Err(Error::invalid("the memory budget is too small")
+                .with("memory", memory)
+                .with("smallest", memory_min));
         }
-        let group_bytes = self.group_bytes.unwrap_or_else(|| pow2(memory / 128).clamp(256 << 10, 4 << 20));
-        check((1 << 10..=64 << 20).contains(&group_bytes), "a page group takes 1 KiB to 64 MiB", group_bytes)?;
-        check((512..=32 << 10).contains(&self.block_bytes), "a block takes 512 to 32768 bytes", u64::from(self.block_bytes))?;
-        let segment_bytes = self.log_segment_bytes.unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));
-        check((16 << 10..=4 << 30).contains(&segment_bytes), "a log file takes 16 KiB to 4 GiB", segment_bytes)?;
-        let log_bytes_max = self.log_bytes_max.unwrap_or_else(|| memory.max(8 * segment_bytes));
-        check(log_bytes_max >= 2 * segment_bytes, "the log's limit must hold two log files", log_bytes_max)?;
+        let group_bytes = self
+            .group_bytes
+            .unwrap_or_else(|| pow2(memory / 128).clamp(256 << 10, 4 << 20));
+        check(
+            (1 << 10..=64 << 20).contains(&group_bytes),
+            "a page group takes 1 KiB to 64 MiB",
+            group_bytes,
+        )?;
+        check(
+            (512..=32 << 10).contains(&self.block_bytes),
+            "a block takes 512 to 32768 bytes",
+            u64::from(self.block_bytes),
+        )?;
+        let segment_bytes = self
+            .log_segment_bytes
+            .unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));
+        check(
+            (16 << 10..=4 << 30).contains(&segment_bytes),
+            "a log file takes 16 KiB to 4 GiB",
+            segment_bytes,
+        )?;
+        let log_bytes_max = self
+            .log_bytes_max
+            .unwrap_or_else(|| memory.max(8 * segment_bytes));
+        check(
+            log_bytes_max >= 2 * segment_bytes,
+            "the log's limit must hold two log files",
+            log_bytes_max,
+        )?;
         let space_amplification_percent = match self.space_amplification {
             None => None,
-            Some(factor) if (1.1..=100.0).contains(&factor) => Some((factor * 100.0).round() as u32),
-            Some(factor) => return Err(Error::invalid("space amplification goes from 1.1 to 100").with("factor", factor)),
+            Some(factor) if (1.1..=100.0).contains(&factor) => {
+                Some((factor * 100.0).round() as u32)
+            }
+            Some(factor) => {
+                return Err(Error::invalid("space amplification goes from 1.1 to 100")
+                    .with("factor", factor));
+            }
         };
-        let threads = self.background_threads.unwrap_or_else(|| {
-            std::thread::available_parallelism().map_or(2, |n| n.get().min(4))
-        });
-        check((1..=256).contains(&threads), "background threads go from 1 to 256", threads as u64)?;
-        let nanoseconds = |d: Duration| u64::try_from(d.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
+        let threads = self
+            .background_threads
+            .unwrap_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get().min(4)));
+        check(
+            (1..=256).contains(&threads),
+            "background threads go from 1 to 256",
+            threads as u64,
+        )?;
+        let nanoseconds = |d: Duration| {
+            u64::try_from(d.as_nanos())
+                .unwrap_or(u64::MAX / 4)
+                .min(u64::MAX / 4)
+        };
+        check(
+            self.fanout.is_none_or(|n| (4..=1024).contains(&n)),
+            "a node has 4 to 1024 children",
+            self.fanout.unwrap_or(0) as u64,
+        )?;
         let settings = Settings {
+            fanout: self.fanout,
             read_only: self.read_only,
             durability: self.durability,
             checkpoint_distance: self.checkpoint_distance,
@@ -289,7 +348,11 @@ impl Options {
 }
 
 fn check(holds: bool, message: &'static str, got: u64) -> Result<()> {
-    if holds { Ok(()) } else { Err(Error::invalid(message).with("got", got)) }
+    if holds {
+        Ok(())
+    } else {
+        Err(Error::invalid(message).with("got", got))
+    }
 }
 
 /// [`Options`] with every default filled in.
@@ -297,6 +360,8 @@ fn check(holds: bool, message: &'static str, got: u64) -> Result<()> {
 pub(crate) struct Settings {
     pub read_only: bool,
     pub durability: Durability,
+    /// ρ, if it is not the structure's own choice.
+    pub fanout: Option<usize>,
     /// χ of keyspaces without one of their own, as the database was opened.
     pub checkpoint_distance: CheckpointDistance,
     /// How merges write, L among it.
@@ -325,15 +390,18 @@ impl Settings {
         let largest = self.distance_max(memory).max(1);
         match distance {
             CheckpointDistance::Auto => Ok(()),
-            CheckpointDistance::Fixed(0) => Err(Error::invalid("the checkpoint distance is at least 1")),
-            CheckpointDistance::Fixed(chi) if u64::from(chi) <= largest => Ok(()),
-            CheckpointDistance::Fixed(chi) => {
-                Err(Error::new(ErrorKind::OutOfMemory, "the memory budget cannot hold a window of that checkpoint distance")
-                    .with("checkpoint distance", chi)
-                    .with("largest possible", largest)
-                    .with("memory", memory)
-                    .with("batch unit bytes", self.merge.group_bytes))
+            CheckpointDistance::Fixed(0) => {
+                Err(Error::invalid("the checkpoint distance is at least 1"))
             }
+            CheckpointDistance::Fixed(chi) if u64::from(chi) <= largest => Ok(()),
+            CheckpointDistance::Fixed(chi) => Err(Error::new(
+                ErrorKind::OutOfMemory,
+                "the memory budget cannot hold a window of that checkpoint distance",
+            )
+            .with("checkpoint distance", chi)
+            .with("largest possible", largest)
+            .with("memory", memory)
+            .with("batch unit bytes", self.merge.group_bytes)),
         }
     }
 }

@@ -37,7 +37,14 @@ impl Owner {
     ) -> Arc<Self> {
         static OPENED: AtomicU64 = AtomicU64::new(1);
         let number = OPENED.fetch_add(1, Ordering::Relaxed);
-        Arc::new(Owner { core, number, default_keyspace, path, gate, jobs: Mutex::default() })
+        Arc::new(Owner {
+            core,
+            number,
+            default_keyspace,
+            path,
+            gate,
+            jobs: Mutex::default(),
+        })
     }
 
     /// Starts a job, to be joined at the end.
@@ -69,7 +76,12 @@ impl Owner {
             let _install = self.core.install.lock();
             let generation = self.core.state.load().generation;
             let floor = self.core.state.load().floor;
-            let last = self.core.replace_state(State { generation, pin: None, floor, keyspaces: Keyspaces::default() });
+            let last = self.core.replace_state(State {
+                generation,
+                pin: None,
+                floor,
+                keyspaces: Keyspaces::default(),
+            });
             drop(last);
         }
         self.gate.shut();

@@ -29,8 +29,11 @@ impl Core {
         self.health.check_open()?;
         let free_running = {
             let state = self.state.load();
-            let Some(keyspace) = state.keyspaces.get(shared.id) else { return Err(dropped().with("keyspace", &shared.name)) };
-            keyspace.sealed.is_none() && self.budget.used(Purpose::Window) <= self.window_memory_max()
+            let Some(keyspace) = state.keyspaces.get(shared.id) else {
+                return Err(dropped().with("keyspace", &shared.name));
+            };
+            keyspace.sealed.is_none()
+                && self.budget.used(Purpose::Window) <= self.window_memory_max()
         };
         if free_running && !self.schedule.space_is_short() {
             return Ok(());
@@ -46,7 +49,10 @@ impl Core {
             self.health.check_open()?;
             if self.schedule.space_is_short() && !frees {
                 return Err(self.schedule.last_error().unwrap_or_else(|| {
-                    Error::new(ErrorKind::NoSpace, "the disk is full; deletes are still accepted")
+                    Error::new(
+                        ErrorKind::NoSpace,
+                        "the disk is full; deletes are still accepted",
+                    )
                 }));
             }
             // Read before the state: a merge that ends in between is then seen by the wait's condition.
@@ -83,21 +89,30 @@ impl Core {
                 Hold::UntilRelease => since.saturating_add(self.settings.stall_limit_ns),
             };
             let schedule = self.schedule.clone();
-            let released = Condition::new(self.schedule.progress(), move || schedule.releases() != releases);
+            let released = Condition::new(self.schedule.progress(), move || {
+                schedule.releases() != releases
+            });
             let outcome = self.env.wait(&released.until(wait))?;
             let now = now.max(self.env.now_ns());
-            if outcome == Wait::TimedOut && now.saturating_sub(since) >= self.settings.stall_limit_ns {
+            if outcome == Wait::TimedOut
+                && now.saturating_sub(since) >= self.settings.stall_limit_ns
+            {
                 self.counters.stalls.add(1);
-                let error = Error::new(ErrorKind::Stalled, "the write was not done: merging does not keep up")
-                    .with("keyspace", &shared.name)
-                    .with("waited milliseconds", (now - since) / 1_000_000);
+                let error = Error::new(
+                    ErrorKind::Stalled,
+                    "the write was not done: merging does not keep up",
+                )
+                .with("keyspace", &shared.name)
+                .with("waited milliseconds", (now - since) / 1_000_000);
                 return Err(match self.health.background_error() {
                     Some(cause) => error.with("last background error", cause),
                     None => error,
                 });
             }
         }
-        self.counters.stall_ns.add(self.env.now_ns().saturating_sub(since));
+        self.counters
+            .stall_ns
+            .add(self.env.now_ns().saturating_sub(since));
         Ok(())
     }
 
@@ -111,17 +126,27 @@ impl Core {
         if pieces == 0 {
             return Hold::No;
         }
-        let left = shared.merge_total.load(Ordering::Relaxed).saturating_sub(shared.merge_done.load(Ordering::Relaxed));
-        let merge_ns = u128::from(left) * u128::from(shared.merge_ns_per_kib.load(Ordering::Relaxed)) / 1024;
+        let left = shared
+            .merge_total
+            .load(Ordering::Relaxed)
+            .saturating_sub(shared.merge_done.load(Ordering::Relaxed));
+        let merge_ns =
+            u128::from(left) * u128::from(shared.merge_ns_per_kib.load(Ordering::Relaxed)) / 1024;
         let room = u128::from(limit.saturating_sub(keyspace.active_bytes()).max(piece));
         let cost = u128::from(pieces * piece) * merge_ns / room;
         let cost = u64::try_from(cost).unwrap_or(u64::MAX).min(WAIT_NS_MAX);
         let now = self.env.now_ns();
         let clock = shared
             .paced_until_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |clock| Some(clock.clamp(now, now + WAIT_NS_MAX) + cost))
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |clock| {
+                Some(clock.clamp(now, now + WAIT_NS_MAX) + cost)
+            })
             .map_or(now, |clock| clock.clamp(now, now + WAIT_NS_MAX) + cost);
-        if clock > now + WAIT_NS_MIN { Hold::Until(clock.min(now + WAIT_NS_MAX)) } else { Hold::No }
+        if clock > now + WAIT_NS_MIN {
+            Hold::Until(clock.min(now + WAIT_NS_MAX))
+        } else {
+            Hold::No
+        }
     }
 }
 

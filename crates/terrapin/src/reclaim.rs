@@ -17,7 +17,7 @@ pub(crate) struct Reclaim {
 
 impl Reclaim {
     /// For a core.
-    pub fn new(core: &Arc<Core>) -> Box<dyn Job> {
+    pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Reclaim { core: core.clone() })
     }
 }
@@ -39,13 +39,16 @@ impl Job for Reclaim {
             Err(error) => {
                 core.health.report(&error);
                 let schedule = core.schedule.clone();
-                let stopped = Condition::new(core.store.reclaim_signal(), move || schedule.is_stopping());
+                let stopped =
+                    Condition::new(core.store.reclaim_signal(), move || schedule.is_stopping());
                 return Step::Pending(stopped.until(core.env.now_ns() + REST_NS));
             }
         }
         let core = core.clone();
         let signal = core.store.reclaim_signal().clone();
-        Step::Pending(Condition::new(&signal, move || core.schedule.is_stopping() || core.store.reclaim_needed()))
+        Step::Pending(Condition::new(&signal, move || {
+            core.schedule.is_stopping() || core.store.reclaim_needed()
+        }))
     }
 }
 
@@ -56,7 +59,7 @@ pub(crate) struct Watch {
 
 impl Watch {
     /// For a core.
-    pub fn new(core: &Arc<Core>) -> Box<dyn Job> {
+    pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Watch { core: core.clone() })
     }
 
@@ -79,7 +82,9 @@ impl Job for Watch {
             self.core.schedule.failed(&error);
             return Step::Done;
         }
-        let Some(log) = &self.core.log else { return Step::Done };
+        let Some(log) = &self.core.log else {
+            return Step::Done;
+        };
         let core = self.core.clone();
         Step::Pending(Condition::new(log.failure_signal(), move || {
             core.schedule.is_stopping() || Self::failure(&core).is_some()

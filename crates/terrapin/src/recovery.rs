@@ -25,9 +25,12 @@ pub(crate) fn check_fits(found: &Recovery, budget: &Budget) -> Result<()> {
 }
 
 fn does_not_fit(needed: u64, budget: &Budget) -> Error {
-    Error::new(ErrorKind::OutOfMemory, "the log does not fit into the memory budget, and a read-only open cannot checkpoint it")
-        .with("memory", budget.limit())
-        .with("memory needed, about", needed / 9 * 10 + (1 << 20))
+    Error::new(
+        ErrorKind::OutOfMemory,
+        "the log does not fit into the memory budget, and a read-only open cannot checkpoint it",
+    )
+    .with("memory", budget.limit())
+    .with("memory needed, about", needed / 9 * 10 + (1 << 20))
 }
 
 /// Replays everything, then lets the database serve.
@@ -36,10 +39,15 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
         make_room(core)?;
         let full = {
             let mut install = core.install.lock();
-            apply(core, &mut install, &record, schema_from).map_err(|e| e.with("record at LSN", record.lsn))?;
+            apply(core, &mut install, &record, schema_from)
+                .map_err(|e| e.with("record at LSN", record.lsn))?;
             install.replay = Some(record.end);
             core.counters.replayed_records.add(1);
-            core.state.load().keyspaces.iter().any(|k| k.sealed.is_none() && k.is_full())
+            core.state
+                .load()
+                .keyspaces
+                .iter()
+                .any(|k| k.sealed.is_none() && k.is_full())
         };
         core.env.breathe();
         if core.log.is_none() {
@@ -67,7 +75,12 @@ fn make_room(core: &Core) -> Result<()> {
     loop {
         let releases = core.schedule.releases();
         let short = core.budget.used(Purpose::Window) > core.window_memory_high();
-        let waits = core.state.load().keyspaces.iter().any(|k| k.sealed.is_some() && k.is_full());
+        let waits = core
+            .state
+            .load()
+            .keyspaces
+            .iter()
+            .any(|k| k.sealed.is_some() && k.is_full());
         if !waits && !short {
             return Ok(());
         }
@@ -79,9 +92,10 @@ fn make_room(core: &Core) -> Result<()> {
         }
         let failures = core.schedule.failures();
         let schedule = core.schedule.clone();
-        core.env.wait(&Condition::new(core.schedule.progress(), move || {
-            schedule.releases() != releases || schedule.failures() != failures
-        }))?;
+        core.env
+            .wait(&Condition::new(core.schedule.progress(), move || {
+                schedule.releases() != releases || schedule.failures() != failures
+            }))?;
         if core.schedule.failures() != failures
             && let Some(error) = core.schedule.last_error()
         {
@@ -99,8 +113,10 @@ fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: L
         for operation in operations {
             let operation = operation?;
             if operation.keyspace.0 >= install.next_id {
-                return Err(Error::corrupt("a record names a keyspace that was never created")
-                    .with("keyspace number", operation.keyspace));
+                return Err(
+                    Error::corrupt("a record names a keyspace that was never created")
+                        .with("keyspace number", operation.keyspace),
+                );
             }
             // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
             enter(&state, &operation, record.lsn, Durability::Process);
@@ -114,7 +130,8 @@ fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: L
     match change {
         Schema::Create { id, name, options } => {
             if id.0 > install.next_id {
-                return Err(Error::corrupt("keyspace numbers are missing from the log").with("keyspace number", id));
+                return Err(Error::corrupt("keyspace numbers are missing from the log")
+                    .with("keyspace number", id));
             }
             // A checkpoint's catalog may know it already; or it was dropped since, which the log will say.
             if id.0 == install.next_id {

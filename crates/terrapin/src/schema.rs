@@ -3,7 +3,6 @@
 //! catalog may already show what a record above its LSN says.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_memtable::Window;
@@ -36,22 +35,41 @@ impl Core {
 
     fn named(&self, install: &Install, name: &str) -> Option<Arc<KeyspaceShared>> {
         let id = *install.names.get(name)?;
-        self.state.load().keyspaces.get(id).map(|k| k.shared.clone())
+        self.state
+            .load()
+            .keyspaces
+            .get(id)
+            .map(|k| k.shared.clone())
     }
 
     /// Creates a keyspace; `AlreadyExists` if there is one of that name.
-    pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Arc<KeyspaceShared>> {
+    pub fn create_keyspace(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Arc<KeyspaceShared>> {
         check_name(name)?;
         self.check_options(&options)?;
         self.change(|log, install| {
             if install.names.contains_key(name) {
-                return Err(Error::new(ErrorKind::AlreadyExists, "the keyspace is there already").with("keyspace", name));
+                return Err(
+                    Error::new(ErrorKind::AlreadyExists, "the keyspace is there already")
+                        .with("keyspace", name),
+                );
             }
             if install.next_id == u32::MAX {
-                return Err(Error::new(ErrorKind::TooLarge, "the numbers of keyspaces are used up"));
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    "the numbers of keyspaces are used up",
+                ));
             }
             let id = KeyspaceId(install.next_id);
-            let (kind, payload) = Schema::Create { id, name: name.into(), options }.encode();
+            let (kind, payload) = Schema::Create {
+                id,
+                name: name.into(),
+                options,
+            }
+            .encode();
             let appended = match log.try_append(kind, &[&payload])? {
                 Append::Done(appended) => appended,
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
@@ -64,9 +82,11 @@ impl Core {
     /// Drops a keyspace.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         if name == DEFAULT_KEYSPACE {
-            return Err(Error::invalid("the default keyspace cannot be dropped; clear it instead"));
+            return Err(Error::invalid(
+                "the default keyspace cannot be dropped; clear it instead",
+            ));
         }
-        let shared = self.change(|log, install| {
+        self.change(|log, install| {
             let shared = self.named(install, name).ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
             })?;
@@ -78,7 +98,6 @@ impl Core {
             self.apply_drop(install, shared.id, appended.lsn);
             Ok(Attempt::Done(appended, shared))
         })?;
-        shared.dropped.store(true, Ordering::Release);
         self.ask_for_space();
         Ok(())
     }
@@ -86,7 +105,7 @@ impl Core {
     /// Removes all records of a keyspace. The append and the emptied window are one step under the log's append lock, so
     /// that every write below the clear's LSN goes to the old window, and every later one to the new.
     pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
-        self.change(|log, install| {
+        self.change(|log, _install| {
             let state = self.state.load_full();
             if state.keyspaces.get(shared.id).is_none() {
                 return Err(dropped().with("keyspace", &shared.name));
@@ -111,7 +130,11 @@ impl Core {
     }
 
     /// Changes a keyspace's options.
-    pub fn set_keyspace_options(&self, shared: &Arc<KeyspaceShared>, options: KeyspaceOptions) -> Result<()> {
+    pub fn set_keyspace_options(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        options: KeyspaceOptions,
+    ) -> Result<()> {
         self.check_options(&options)?;
         self.change(|log, install| {
             if self.state.load().keyspaces.get(shared.id).is_none() {
@@ -164,7 +187,10 @@ impl Core {
             drop(install);
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
-                return Err(Error::new(ErrorKind::Stalled, "the log's disk does not keep up"));
+                return Err(Error::new(
+                    ErrorKind::Stalled,
+                    "the log's disk does not keep up",
+                ));
             }
         }
     }
@@ -190,7 +216,9 @@ impl Core {
         if let Some(keyspace) = current.keyspaces.get(id) {
             return keyspace.shared.clone();
         }
-        let distance = options.checkpoint_distance.unwrap_or(install.checkpoint_distance);
+        let distance = options
+            .checkpoint_distance
+            .unwrap_or(install.checkpoint_distance);
         let shared = KeyspaceShared::new(id, name, self.window_bytes(distance, 1));
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {
@@ -214,8 +242,9 @@ impl Core {
     /// Takes a keyspace out of the state, if it is there.
     pub fn apply_drop(&self, install: &mut Install, id: KeyspaceId, lsn: Lsn) {
         let current = self.state.load_full();
-        let Some(keyspace) = current.keyspaces.get(id) else { return };
-        keyspace.shared.dropped.store(true, Ordering::Release);
+        let Some(keyspace) = current.keyspaces.get(id) else {
+            return;
+        };
         install.names.remove(&keyspace.shared.name);
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.remove(id);
@@ -237,7 +266,13 @@ impl Core {
         }
     }
 
-    fn install_cleared(&self, current: &State, id: KeyspaceId, lsn: Lsn, window: Window) -> Option<Arc<State>> {
+    fn install_cleared(
+        &self,
+        current: &State,
+        id: KeyspaceId,
+        lsn: Lsn,
+        window: Window,
+    ) -> Option<Arc<State>> {
         let mut next = (**current.keyspaces.get(id)?).clone();
         next.active = WriteWindow::new(lsn, window);
         next.sealed = None;
@@ -263,7 +298,9 @@ impl Core {
     /// Sets options, if the keyspace is there.
     pub fn apply_options(&self, install: &mut Install, id: KeyspaceId, options: KeyspaceOptions) {
         let current = self.state.load_full();
-        let Some(keyspace) = current.keyspaces.get(id) else { return };
+        let Some(keyspace) = current.keyspaces.get(id) else {
+            return;
+        };
         let mut next = (**keyspace).clone();
         next.options = options;
         let mut keyspaces = current.keyspaces.clone();
@@ -280,11 +317,20 @@ impl Core {
     /// χ of every keyspace that has none of its own, and of those that have: the database's dial.
     pub fn set_distance_of_all(&self, distance: CheckpointDistance) -> Result<()> {
         self.health.check_open()?;
-        self.settings.check_distance(distance, self.budget.limit())?;
-        let all: Vec<_> = self.state.load().keyspaces.iter().map(|k| k.shared.clone()).collect();
+        self.settings
+            .check_distance(distance, self.budget.limit())?;
+        let all: Vec<_> = self
+            .state
+            .load()
+            .keyspaces
+            .iter()
+            .map(|k| k.shared.clone())
+            .collect();
         self.install.lock().checkpoint_distance = distance;
         for shared in all {
-            let options = KeyspaceOptions { checkpoint_distance: Some(distance) };
+            let options = KeyspaceOptions {
+                checkpoint_distance: Some(distance),
+            };
             match self.set_keyspace_options(&shared, options) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 outcome => outcome?,

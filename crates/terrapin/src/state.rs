@@ -7,7 +7,7 @@
 //! `version` holds some of its records already, which the window says again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 use terrapin_base::{Generation, KeyspaceId, Lsn};
 use terrapin_memtable::Window;
@@ -58,7 +58,10 @@ impl Keyspaces {
         };
         match &chunk.keyspaces[..] {
             [only] => (only.id == id).then_some(only),
-            keyspaces => keyspaces.binary_search_by_key(&id, |k| k.id).ok().map(|i| &keyspaces[i]),
+            keyspaces => keyspaces
+                .binary_search_by_key(&id, |k| k.id)
+                .ok()
+                .map(|i| &keyspaces[i]),
         }
     }
 
@@ -72,11 +75,6 @@ impl Keyspaces {
         &self.chunks
     }
 
-    /// How many there are.
-    pub fn len(&self) -> usize {
-        self.chunks.iter().map(|c| c.keyspaces.len()).sum()
-    }
-
     /// Adds a keyspace or replaces the one of the same id.
     pub fn insert(&mut self, keyspace: Arc<KeyspaceState>) {
         let number = keyspace.id.0 / CHUNK_KEYSPACES as u32;
@@ -88,7 +86,13 @@ impl Keyspaces {
                     Err(at) => chunk.keyspaces.insert(at, keyspace),
                 }
             }
-            Err(place) => self.chunks.insert(place, Arc::new(Chunk { number, keyspaces: vec![keyspace] })),
+            Err(place) => self.chunks.insert(
+                place,
+                Arc::new(Chunk {
+                    number,
+                    keyspaces: vec![keyspace],
+                }),
+            ),
         }
     }
 
@@ -137,7 +141,12 @@ pub(crate) struct WriteWindow {
 impl WriteWindow {
     /// An empty window.
     pub fn new(start: Lsn, window: Window) -> Arc<Self> {
-        Arc::new(WriteWindow { start, window: Arc::new(window), unlogged: AtomicBool::new(false), publish_to: AtomicU64::new(u64::MAX) })
+        Arc::new(WriteWindow {
+            start,
+            window: Arc::new(window),
+            unlogged: AtomicBool::new(false),
+            publish_to: AtomicU64::new(u64::MAX),
+        })
     }
 }
 
@@ -158,7 +167,10 @@ impl KeyspaceState {
         if lsn >= self.active.start {
             return Some(&self.active);
         }
-        self.sealed.as_ref().map(|s| &s.records).filter(|w| lsn >= w.start)
+        self.sealed
+            .as_ref()
+            .map(|s| &s.records)
+            .filter(|w| lsn >= w.start)
     }
 }
 
@@ -180,8 +192,6 @@ pub(crate) struct KeyspaceShared {
     pub unpaced_bytes: AtomicU64,
     /// Writers' virtual clock; see `pressure`.
     pub paced_until_ns: AtomicU64,
-    /// The keyspace was dropped; handles say so.
-    pub dropped: AtomicBool,
 }
 
 impl KeyspaceShared {
@@ -196,12 +206,6 @@ impl KeyspaceShared {
             merge_ns_per_kib: AtomicU64::new(0),
             unpaced_bytes: AtomicU64::new(0),
             paced_until_ns: AtomicU64::new(0),
-            dropped: AtomicBool::new(false),
         })
-    }
-
-    /// Whether it was dropped.
-    pub fn is_dropped(&self) -> bool {
-        self.dropped.load(Ordering::Acquire)
     }
 }

@@ -27,7 +27,10 @@ pub struct VerifyOptions {
 
 impl Default for VerifyOptions {
     fn default() -> Self {
-        VerifyOptions { memory: 64 << 20, findings_max: 1000 }
+        VerifyOptions {
+            memory: 64 << 20,
+            findings_max: 1000,
+        }
     }
 }
 
@@ -73,7 +76,10 @@ pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyR
 pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     let budget = Budget::new(options.memory);
-    let store_options = StoreOptions { budget, reserve_bytes: 0 };
+    let store_options = StoreOptions {
+        budget: budget.clone(),
+        reserve_bytes: 0,
+    };
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
         Err(error) => {
@@ -81,7 +87,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             return Ok(report);
         }
     };
-    let base = match Base::read(&store, &superblock) {
+    let base = match Base::read(&store, &superblock, &budget, None) {
         Ok(base) => base,
         Err(error) => {
             report.damage("catalog", error)?;
@@ -91,13 +97,18 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     let mut pages: Vec<PageUse> = base.catalog.pages().collect();
     for stored in &base.stored {
         report.keyspaces += 1;
-        let Some(entry) = base.catalog.get(stored.id) else { continue };
+        let Some(entry) = base.catalog.get(stored.id) else {
+            continue;
+        };
         let place = || format!("keyspace {:?}", stored.name);
         let mut findings = Vec::new();
         let room = options.findings_max.saturating_sub(report.findings.len());
         let outcome = entry.version.verify(&mut |finding| {
             if findings.len() < room {
-                findings.push(Finding { place: format!("{}: {}", place(), finding.place), message: finding.message });
+                findings.push(Finding {
+                    place: format!("{}: {}", place(), finding.place),
+                    message: finding.message,
+                });
             }
         });
         report.findings.append(&mut findings);
@@ -132,10 +143,20 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     Ok(report)
 }
 
-fn verify_log(env: Env, disk: &Arc<dyn Disk>, base: &Base, database_id: u64, report: &mut VerifyReport) -> Result<()> {
+fn verify_log(
+    env: Env,
+    disk: &Arc<dyn Disk>,
+    base: &Base,
+    database_id: u64,
+    report: &mut VerifyReport,
+) -> Result<()> {
     let settings = Options::new().settle()?;
-    let scanned =
-        Recovery::scan(&env, disk, log_options(&settings, database_id), base.catalog.durable_through());
+    let scanned = Recovery::scan(
+        &env,
+        disk,
+        log_options(&settings, database_id),
+        base.catalog.durable_through(),
+    );
     let mut replay = match scanned {
         Ok(recovery) => recovery.read_only(),
         Err(error) => return report.damage("log", error),
@@ -146,7 +167,7 @@ fn verify_log(env: Env, disk: &Arc<dyn Disk>, base: &Base, database_id: u64, rep
             Ok(Some(record)) => {
                 report.log_records += 1;
                 let checked = match Operations::decode(record.kind, record.payload) {
-                    Some(operations) => operations.map(|o| o.map(drop)).collect(),
+                    Some(mut operations) => operations.try_for_each(|o| o.map(drop)),
                     None if record.kind == UNLOGGED => Ok(()),
                     None => Schema::decode(record.kind, record.payload).map(drop),
                 };
@@ -164,7 +185,10 @@ impl VerifyReport {
     fn damage(&mut self, place: &str, error: Error) -> Result<()> {
         match error.kind() {
             ErrorKind::Corrupt | ErrorKind::Io => {
-                self.findings.push(Finding { place: place.into(), message: error.to_string() });
+                self.findings.push(Finding {
+                    place: place.into(),
+                    message: error.to_string(),
+                });
                 Ok(())
             }
             _ => Err(error),

@@ -34,12 +34,25 @@ impl Core {
         self.admit(shared, bytes as u64, matches!(op, Op::Delete))?;
         let appended = match (durability, op) {
             (Durability::None, _) => self.append(log, UNLOGGED, &[])?,
-            (_, Op::Put(_)) => self.append(log, PUT, &[Head::put(shared.id, key.len()).bytes(), key, value])?,
+            (_, Op::Put(_)) => self.append(
+                log,
+                PUT,
+                &[Head::put(shared.id, key.len()).bytes(), key, value],
+            )?,
             (_, Op::Delete) => self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key])?,
         };
         let full = {
             let state = self.state.load();
-            enter(&state, &Operation { keyspace: shared.id, key, op }, appended.lsn, durability);
+            enter(
+                &state,
+                &Operation {
+                    keyspace: shared.id,
+                    key,
+                    op,
+                },
+                appended.lsn,
+                durability,
+            );
             log.publish(&appended);
             wants_cut(&state, shared.id)
         };
@@ -62,7 +75,9 @@ impl Core {
             return Ok(());
         }
         if durability == Durability::None && batch.only_keyspace().is_none() {
-            return Err(Error::invalid("a batch without durability touches one keyspace"));
+            return Err(Error::invalid(
+                "a batch without durability touches one keyspace",
+            ));
         }
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
@@ -76,7 +91,11 @@ impl Core {
             let state = self.state.load();
             let mut last = None;
             // The batch made these bytes itself, of checked operations: nothing in them fails to decode.
-            for operation in Operations::decode(BATCH, payload).into_iter().flatten().flatten() {
+            for operation in Operations::decode(BATCH, payload)
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
                 enter(&state, &operation, appended.lsn, durability);
                 match operation.op {
                     Op::Put(_) => puts += 1,
@@ -104,7 +123,12 @@ impl Core {
     fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<()> {
         let (mut last, mut bytes, mut frees) = (None, 0, true);
         let admit = |id: KeyspaceId, bytes: u64, frees: bool| {
-            let shared = self.state.load().keyspaces.get(id).map(|k| k.shared.clone());
+            let shared = self
+                .state
+                .load()
+                .keyspaces
+                .get(id)
+                .map(|k| k.shared.clone());
             match shared {
                 Some(shared) => self.admit(&shared, bytes, frees),
                 None => Err(dropped().with("keyspace number", id)),
@@ -114,7 +138,11 @@ impl Core {
             let frees = Operations::decode(BATCH, payload)
                 .into_iter()
                 .flatten()
-                .take(if self.schedule.space_is_short() { usize::MAX } else { 0 })
+                .take(if self.schedule.space_is_short() {
+                    usize::MAX
+                } else {
+                    0
+                })
                 .all(|o| o.is_ok_and(|o| matches!(o.op, Op::Delete)));
             return admit(id, payload.len() as u64, frees);
         }
@@ -140,14 +168,26 @@ impl Core {
     }
 
     #[cold]
-    fn append_when(&self, log: &Log, kind: u8, payload: &[&[u8]], mut condition: Condition) -> Result<Appended> {
+    fn append_when(
+        &self,
+        log: &Log,
+        kind: u8,
+        payload: &[&[u8]],
+        mut condition: Condition,
+    ) -> Result<Appended> {
         let since = self.env.now_ns();
         let deadline = since.saturating_add(self.settings.stall_limit_ns);
         loop {
-            if self.env.wait(&condition.until(deadline))? == Wait::TimedOut && self.env.now_ns() >= deadline {
+            if self.env.wait(&condition.until(deadline))? == Wait::TimedOut
+                && self.env.now_ns() >= deadline
+            {
                 self.counters.stalls.add(1);
-                return Err(Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
-                    .with("waited milliseconds", (self.env.now_ns() - since) / 1_000_000));
+                return Err(
+                    Error::new(ErrorKind::Stalled, "the log's disk does not keep up").with(
+                        "waited milliseconds",
+                        (self.env.now_ns() - since) / 1_000_000,
+                    ),
+                );
             }
             self.health.check_open()?;
             match log.try_append(kind, payload)? {
@@ -161,14 +201,27 @@ impl Core {
     }
 
     /// Everything that may wait again: the write is published.
-    fn after_write(&self, log: &Log, appended: &Appended, full: bool, durability: Durability) -> Result<()> {
+    fn after_write(
+        &self,
+        log: &Log,
+        appended: &Appended,
+        full: bool,
+        durability: Durability,
+    ) -> Result<()> {
         if full {
             self.cut_full();
         }
-        if self.budget.used(Purpose::Window) > self.window_memory_high() && self.schedule.sealed_count() == 0 {
+        if self.budget.used(Purpose::Window) > self.window_memory_high()
+            && self.schedule.sealed_count() == 0
+        {
             self.cut_largest();
         }
-        if appended.end.0.saturating_sub(self.schedule.durable_through().0) > self.settings.log_bytes_max {
+        if appended
+            .end
+            .0
+            .saturating_sub(self.schedule.durable_through().0)
+            > self.settings.log_bytes_max
+        {
             self.schedule.shorten_log();
         }
         if self.schedule.space_is_short() {
@@ -179,7 +232,9 @@ impl Core {
             let start = self.env.now_ns();
             log.sync(appended.end)?;
             self.counters.syncs.add(1);
-            self.counters.sync_latency.record(self.env.now_ns().saturating_sub(start));
+            self.counters
+                .sync_latency
+                .record(self.env.now_ns().saturating_sub(start));
         }
         Ok(())
     }
@@ -188,7 +243,10 @@ impl Core {
 /// Puts an operation into the window that owns its LSN. A keyspace dropped or cleared meanwhile takes nothing.
 #[inline]
 pub(crate) fn enter(state: &State, operation: &Operation<'_>, lsn: Lsn, durability: Durability) {
-    let window = state.keyspaces.get(operation.keyspace).and_then(|k| k.window_of(lsn));
+    let window = state
+        .keyspaces
+        .get(operation.keyspace)
+        .and_then(|k| k.window_of(lsn));
     let Some(window) = window else { return };
     if durability == Durability::None && !window.unlogged.load(Ordering::Relaxed) {
         window.unlogged.store(true, Ordering::Release);
@@ -198,7 +256,10 @@ pub(crate) fn enter(state: &State, operation: &Operation<'_>, lsn: Lsn, durabili
 
 #[inline]
 fn wants_cut(state: &State, id: KeyspaceId) -> bool {
-    state.keyspaces.get(id).is_some_and(|k| k.sealed.is_none() && k.is_full())
+    state
+        .keyspaces
+        .get(id)
+        .is_some_and(|k| k.sealed.is_none() && k.is_full())
 }
 
 #[cold]

@@ -51,7 +51,8 @@ impl RootPage {
         let count = reader.varint()?;
         let mut leaves: Vec<(u32, PageRef)> = Vec::new();
         for _ in 0..count {
-            let number = u32::try_from(reader.varint()?).map_err(|_| reader.corrupt("leaf number too large"))?;
+            let number = u32::try_from(reader.varint()?)
+                .map_err(|_| reader.corrupt("leaf number too large"))?;
             if leaves.last().is_some_and(|(last, _)| *last >= number) {
                 return Err(reader.corrupt("leaves out of order"));
             }
@@ -60,7 +61,11 @@ impl RootPage {
         if reader.remaining() > 0 {
             return Err(reader.corrupt("bytes behind the last leaf"));
         }
-        Ok(RootPage { applied, next_id, leaves })
+        Ok(RootPage {
+            applied,
+            next_id,
+            leaves,
+        })
     }
 }
 
@@ -113,10 +118,17 @@ pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
         }
         let options = read_options(&mut reader)?;
         let applied = reader.varint()?.checked_sub(1).map(Lsn);
-        let name = std::str::from_utf8(reader.prefixed()?).map_err(|_| reader.corrupt("keyspace name is not UTF-8"))?;
+        let name = std::str::from_utf8(reader.prefixed()?)
+            .map_err(|_| reader.corrupt("keyspace name is not UTF-8"))?;
         check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
         let root = reader.prefixed()?.to_vec();
-        keyspaces.push(Stored { id, name: name.into(), options, applied, root });
+        keyspaces.push(Stored {
+            id,
+            name: name.into(),
+            options,
+            applied,
+            root,
+        });
     }
     if reader.remaining() > 0 {
         return Err(reader.corrupt("bytes behind the last keyspace"));
@@ -135,7 +147,9 @@ mod tests {
         Stored {
             id: KeyspaceId(id),
             name: format!("name {id}").into(),
-            options: KeyspaceOptions { checkpoint_distance: Some(CheckpointDistance::Fixed(id + 1)) },
+            options: KeyspaceOptions {
+                checkpoint_distance: Some(CheckpointDistance::Fixed(id + 1)),
+            },
             applied: id.is_multiple_of(2).then_some(Lsn(u64::from(id) << 20)),
             root: vec![7; id as usize % 50],
         }
@@ -149,12 +163,23 @@ mod tests {
         assert!(decode_leaf(2, &bytes).is_err());
         assert!((0..bytes.len()).all(|n| decode_leaf(1, &bytes[..n]).is_err()));
         assert!(decode_leaf(1, &encode_leaf(&[stored(65), stored(64)])).is_err());
-        let page = PageRef { id: PageId(9), offset: 8192, bytes: 512 };
-        let root = RootPage { applied: Lsn(77), next_id: 128, leaves: vec![(0, page), (1, page)] };
+        let page = PageRef {
+            id: PageId(9),
+            offset: 8192,
+            bytes: 512,
+        };
+        let root = RootPage {
+            applied: Lsn(77),
+            next_id: 128,
+            leaves: vec![(0, page), (1, page)],
+        };
         let bytes = root.encode();
         assert_eq!(RootPage::decode(&bytes).unwrap(), root);
         assert!((0..bytes.len()).all(|n| RootPage::decode(&bytes[..n]).is_err()));
-        let backwards = RootPage { leaves: vec![(1, page), (1, page)], ..root };
+        let backwards = RootPage {
+            leaves: vec![(1, page), (1, page)],
+            ..root
+        };
         assert!(RootPage::decode(&backwards.encode()).is_err());
     }
 
@@ -163,11 +188,16 @@ mod tests {
         let keyspace = Stored {
             id: KeyspaceId(1),
             name: "kv".into(),
-            options: KeyspaceOptions { checkpoint_distance: Some(CheckpointDistance::Fixed(16)) },
+            options: KeyspaceOptions {
+                checkpoint_distance: Some(CheckpointDistance::Fixed(16)),
+            },
             applied: Some(Lsn(4096)),
             root: vec![0xaa, 0xbb],
         };
         // one keyspace | number 1, structure 0, χ 16 + 1, LSN 4096 + 1 | "kv" | root
-        assert_eq!(encode_leaf(&[keyspace]), [1, 1, 0, 17, 0x81, 0x20, 2, b'k', b'v', 2, 0xaa, 0xbb]);
+        assert_eq!(
+            encode_leaf(&[keyspace]),
+            [1, 1, 0, 17, 0x81, 0x20, 2, b'k', b'v', 2, 0xaa, 0xbb]
+        );
     }
 }

@@ -53,6 +53,20 @@ pub(crate) struct Outcome {
     pub quiet: bool,
 }
 
+/// What the next catalog is to say.
+pub(crate) struct Following<'a> {
+    /// The database as of the cut.
+    pub frozen: &'a State,
+    /// The next keyspace's number as of the cut.
+    pub next_id: u32,
+    /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied.
+    pub cut: Lsn,
+    /// What the checkpoint made of each keyspace of `frozen`.
+    pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
+    /// Which space its pages may take.
+    pub class: SpaceClass,
+}
+
 impl Catalog {
     /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not opened yet: see [`Catalog::adopt`].
     pub fn read(store: &PageStore, root: Option<PageRef>) -> Result<(Catalog, Vec<Stored>)> {
@@ -103,18 +117,10 @@ impl Catalog {
         self.keyspaces.values().try_for_each(|k| k.version.pages(&mut *visit))
     }
 
-    /// Writes the catalog that follows this one: of the keyspaces in `frozen`, with what the checkpoint at `cut` made of each. What it
-    /// writes and lets go is added to `changes`, trees that were dropped or cleared among it.
-    pub fn follow(
-        &self,
-        store: &PageStore,
-        frozen: &State,
-        next_id: u32,
-        cut: Lsn,
-        outcome: &dyn Fn(KeyspaceId) -> Result<Outcome>,
-        class: SpaceClass,
-        changes: &mut Changes,
-    ) -> Result<Catalog> {
+    /// Writes the catalog that follows this one. What it writes and lets go is added to `changes`, trees that were dropped or
+    /// cleared among it.
+    pub fn follow(&self, store: &PageStore, following: &Following<'_>, changes: &mut Changes) -> Result<Catalog> {
+        let &Following { frozen, next_id, cut, outcome, class } = following;
         let mut next = Catalog { applied: cut, next_id, ..Catalog::default() };
         let mut kept = std::collections::BTreeSet::new();
         for chunk in frozen.keyspaces.chunks() {

@@ -45,12 +45,19 @@ pub(crate) enum Progress {
 impl Commit {
     /// Of a superblock that leads to the new catalog.
     pub fn new(superblock: Superblock, cut: Lsn) -> Self {
-        Commit { superblock, cut, next: Stage::SyncPages }
+        Commit {
+            superblock,
+            cut,
+            next: Stage::SyncPages,
+        }
     }
 
     /// Whether the first slot may have been written: then the pages must not be given back.
     pub fn may_be_durable(&self) -> bool {
-        !matches!(self.next, Stage::SyncPages | Stage::AskForLog | Stage::SyncLog | Stage::WriteFirstSlot)
+        !matches!(
+            self.next,
+            Stage::SyncPages | Stage::AskForLog | Stage::SyncLog | Stage::WriteFirstSlot
+        )
     }
 
     /// Does the next step of D2.
@@ -70,14 +77,21 @@ impl Commit {
                     return Err(error);
                 }
                 if log.synced() < self.cut {
-                    let ended = || Error::new(ErrorKind::Closed, "the log ended before a checkpoint could be committed");
+                    let ended = || {
+                        Error::new(
+                            ErrorKind::Closed,
+                            "the log ended before a checkpoint could be committed",
+                        )
+                    };
                     return Err(log.shortage().unwrap_or_else(ended));
                 }
                 Stage::WriteFirstSlot
             }
             Stage::WriteFirstSlot => {
                 self.next = Stage::SyncFirstSlot;
-                core.store.write_superblock(0, &self.superblock).map_err(|e| poison(core, e))?;
+                core.store
+                    .write_superblock(0, &self.superblock)
+                    .map_err(|e| poison(core, e))?;
                 Stage::SyncFirstSlot
             }
             Stage::SyncFirstSlot => {
@@ -85,7 +99,9 @@ impl Commit {
                 Stage::WriteSecondSlot
             }
             Stage::WriteSecondSlot => {
-                core.store.write_superblock(1, &self.superblock).map_err(|e| poison(core, e))?;
+                core.store
+                    .write_superblock(1, &self.superblock)
+                    .map_err(|e| poison(core, e))?;
                 Stage::SyncSecondSlot
             }
             Stage::SyncSecondSlot => {

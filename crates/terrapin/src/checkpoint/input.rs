@@ -61,14 +61,19 @@ impl Preparation {
     /// Walks on; the input, once everything was walked over.
     pub fn step(&mut self) -> Option<Arc<WindowInput>> {
         for _ in 0..STEP_RECORDS {
-            let Some(key) = self.cursor.key() else { return Some(self.finish()) };
+            let Some(key) = self.cursor.key() else {
+                return Some(self.finish());
+            };
             let total = &mut self.input.total;
             if total.records > 0 && self.slice_bytes_max.is_some_and(|max| total.bytes >= max) {
                 self.input.slice.hi = Some(key.into());
                 return Some(self.finish());
             }
             if total.bytes >= self.next_mark_bytes {
-                self.input.marks.push(Mark { key: key.into(), before: *total });
+                self.input.marks.push(Mark {
+                    key: key.into(),
+                    before: *total,
+                });
                 self.next_mark_bytes = total.bytes + self.spacing_bytes;
             }
             total.records += 1;
@@ -92,16 +97,24 @@ impl WindowInput {
         cursor.seek_first();
         let spacing_bytes = (window.live_bytes() / MARKS).clamp(128, 64 << 10);
         let input = WindowInput::over(window, after, before);
-        Preparation { cursor, spacing_bytes, next_mark_bytes: spacing_bytes, input, slice_bytes_max: None }
+        Preparation {
+            cursor,
+            spacing_bytes,
+            next_mark_bytes: spacing_bytes,
+            input,
+            slice_bytes_max: None,
+        }
     }
 
     fn over(window: Arc<Window>, after: Lsn, before: Lsn) -> Self {
-        WindowInput { window, after, before, slice: KeySlice::default(), marks: Vec::new(), total: Estimate::default() }
-    }
-
-    /// What it holds in all.
-    pub fn total(&self) -> Estimate {
-        self.total
+        WindowInput {
+            window,
+            after,
+            before,
+            slice: KeySlice::default(),
+            marks: Vec::new(),
+            total: Estimate::default(),
+        }
     }
 
     /// Where it ends; none when it goes to the window's last key.
@@ -112,10 +125,15 @@ impl WindowInput {
     /// What lies before a key: half way between the marks around it.
     fn before(&self, key: &[u8]) -> Estimate {
         let place = self.marks.partition_point(|m| *m.key < *key);
-        let low = place.checked_sub(1).map_or(Estimate::default(), |i| self.marks[i].before);
+        let low = place
+            .checked_sub(1)
+            .map_or(Estimate::default(), |i| self.marks[i].before);
         let high = self.marks.get(place).map_or(self.total, |m| m.before);
         let middle = |a: u64, b: u64| a + (b - a) / 2;
-        Estimate { records: middle(low.records, high.records), bytes: middle(low.bytes, high.bytes) }
+        Estimate {
+            records: middle(low.records, high.records),
+            bytes: middle(low.bytes, high.bytes),
+        }
     }
 }
 
@@ -131,7 +149,11 @@ impl MergeInput for WindowInput {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let mut cursor = WindowCursor { cursor, hi: hi.map(Into::into), inside: false };
+        let mut cursor = WindowCursor {
+            cursor,
+            hi: hi.map(Into::into),
+            inside: false,
+        };
         cursor.look();
         Box::new(cursor)
     }
@@ -212,14 +234,29 @@ mod tests {
     fn a_sketch_estimates_within_a_mark_and_the_cursor_keeps_its_bounds() {
         let window = window();
         let mut preparation = WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000));
-        let input = std::iter::from_fn(|| Some(preparation.step())).flatten().next().unwrap();
-        assert_eq!(input.total(), Estimate { records: 10_000, bytes: 1_000_000 });
-        assert_eq!(input.estimate(None, None), input.total());
+        let input = std::iter::from_fn(|| Some(preparation.step()))
+            .flatten()
+            .next()
+            .unwrap();
+        assert_eq!(
+            input.total,
+            Estimate {
+                records: 10_000,
+                bytes: 1_000_000
+            }
+        );
+        assert_eq!(input.estimate(None, None), input.total);
         for (lo, hi) in [(0u64, 10_000u64), (1234, 4321), (9000, 9100), (5000, 5000)] {
             let (low, high) = (lo.to_be_bytes(), hi.to_be_bytes());
             let estimate = input.estimate(Some(&low), Some(&high));
-            assert!(estimate.bytes.abs_diff((hi - lo) * 100) <= 1000, "{lo}..{hi}: {estimate:?}");
-            assert_eq!(all(&input, Some(&low), Some(&high)), (lo..hi).collect::<Vec<_>>());
+            assert!(
+                estimate.bytes.abs_diff((hi - lo) * 100) <= 1000,
+                "{lo}..{hi}: {estimate:?}"
+            );
+            assert_eq!(
+                all(&input, Some(&low), Some(&high)),
+                (lo..hi).collect::<Vec<_>>()
+            );
         }
         assert_eq!(input.estimate(Some(b"\xff"), None).records, 0);
     }
@@ -231,7 +268,10 @@ mod tests {
         loop {
             let mut preparation =
                 WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000)).slice(lo.clone(), 70_050);
-            let input = std::iter::from_fn(|| Some(preparation.step())).flatten().next().unwrap();
+            let input = std::iter::from_fn(|| Some(preparation.step()))
+                .flatten()
+                .next()
+                .unwrap();
             keys.extend(all(&input, None, None));
             slices += 1;
             match input.slice_end() {

@@ -21,7 +21,7 @@ use terrapin_structure::{MergeOptions, Version};
 use super::commit::{Commit, Progress};
 use super::input::{Preparation, WindowInput};
 use super::merges::RunningMerge;
-use crate::catalog::{Catalog, Outcome};
+use crate::catalog::{Catalog, Following, Outcome};
 use crate::core::Core;
 use crate::state::{KeyspaceState, SealedWindow, State};
 
@@ -45,16 +45,16 @@ pub(crate) struct Coordinator {
 
 enum Phase {
     Idle,
-    Settle(Round),
-    Prepare(Round, Preparation),
-    Merge(Round, Arc<RunningMerge>),
-    Catalog(Round),
+    Settle(Box<Round>),
+    Prepare(Box<Round>, Box<Preparation>),
+    Merge(Box<Round>, Arc<RunningMerge>),
+    Catalog(Box<Round>),
     Commit(Box<Committing>),
     Rest { until_ns: u64, asked: Lsn },
 }
 
 struct Committing {
-    round: Round,
+    round: Box<Round>,
     next: Catalog,
     superblock: Superblock,
     commit: Commit,
@@ -84,13 +84,17 @@ struct Part {
 
 impl Round {
     fn class(&self) -> SpaceClass {
-        if self.short { SpaceClass::Reserve } else { SpaceClass::Normal }
+        if self.short {
+            SpaceClass::Reserve
+        } else {
+            SpaceClass::Normal
+        }
     }
 }
 
 impl Coordinator {
     /// For a core that was opened with that superblock and catalog.
-    pub fn new(core: &Arc<Core>, superblock: Superblock, catalog: Catalog) -> Box<dyn Job> {
+    pub fn job(core: &Arc<Core>, superblock: Superblock, catalog: Catalog) -> Box<dyn Job> {
         Box::new(Coordinator {
             core: core.clone(),
             catalog,
@@ -107,12 +111,18 @@ impl Coordinator {
         schedule.sealed_count() > 0
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
-            || (schedule.space_is_short() && core.state.load().keyspaces.iter().any(|k| !k.active.window.is_empty()))
+            || (schedule.space_is_short()
+                && core
+                    .state
+                    .load()
+                    .keyspaces
+                    .iter()
+                    .any(|k| !k.active.window.is_empty()))
     }
 
     fn idle(&mut self) -> Step {
         if Self::has_work(&self.core) {
-            self.phase = Phase::Settle(self.freeze());
+            self.phase = Phase::Settle(Box::new(self.freeze()));
             return Step::Again;
         }
         let core = self.core.clone();
@@ -142,7 +152,8 @@ impl Coordinator {
         let applied = |id| self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
         let cut = core.cut(&mut install, |keyspace| {
             let window = &keyspace.active;
-            let reaches = window.start < asked || (long && applied(keyspace.id).max(window.start) <= middle);
+            let reaches =
+                window.start < asked || (long && applied(keyspace.id).max(window.start) <= middle);
             (reaches || short) && !window.window.is_empty()
         });
         core.rebalance(&install);
@@ -156,7 +167,12 @@ impl Coordinator {
             .iter()
             .filter_map(|keyspace| {
                 let sealed = keyspace.sealed.clone()?;
-                Some(Part { keyspace: keyspace.clone(), sealed, merged: None, rest_from: None })
+                Some(Part {
+                    keyspace: keyspace.clone(),
+                    sealed,
+                    merged: None,
+                    rest_from: None,
+                })
             })
             .collect();
         if short {
@@ -177,18 +193,21 @@ impl Coordinator {
     }
 
     /// Waits until every record below the cut is in its window.
-    fn settle(&mut self, round: Round) -> Result<Step> {
+    fn settle(&mut self, round: Box<Round>) -> Result<Step> {
         if self.core.visible() >= round.publish_to {
             return self.next_part(round);
         }
         let log = self.core.log()?;
-        let cut = terrapin_wal::Cut { lsn: round.cut, publish_to: round.publish_to };
+        let cut = terrapin_wal::Cut {
+            lsn: round.cut,
+            publish_to: round.publish_to,
+        };
         let condition = log.cut_condition(&cut);
         self.phase = Phase::Settle(round);
         Ok(Step::Pending(condition))
     }
 
-    fn next_part(&mut self, mut round: Round) -> Result<Step> {
+    fn next_part(&mut self, mut round: Box<Round>) -> Result<Step> {
         while let Some(part) = round.parts.get_mut(round.at) {
             let window = &part.sealed.records;
             if window.window.is_empty() {
@@ -196,21 +215,29 @@ impl Coordinator {
                 round.at += 1;
                 continue;
             }
-            let from = self.slices.iter().find(|(id, cut, _)| *id == part.keyspace.id && *cut == part.sealed.cut);
+            let from = self
+                .slices
+                .iter()
+                .find(|(id, cut, _)| *id == part.keyspace.id && *cut == part.sealed.cut);
             let slice = round.short.then_some(self.slice_bytes);
             let from = from.map(|(_, _, key)| key.clone());
-            let mut preparation = WindowInput::prepare(window.window.clone(), window.start, part.sealed.cut);
+            let mut preparation =
+                WindowInput::prepare(window.window.clone(), window.start, part.sealed.cut);
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
-            self.phase = Phase::Prepare(round, preparation);
+            self.phase = Phase::Prepare(round, Box::new(preparation));
             return Ok(Step::Again);
         }
         self.phase = Phase::Catalog(round);
         Ok(Step::Again)
     }
 
-    fn prepare(&mut self, mut round: Round, mut preparation: Preparation) -> Result<Step> {
+    fn prepare(
+        &mut self,
+        mut round: Box<Round>,
+        mut preparation: Box<Preparation>,
+    ) -> Result<Step> {
         let Some(input) = preparation.step() else {
             self.phase = Phase::Prepare(round, preparation);
             return Ok(Step::Again);
@@ -219,11 +246,17 @@ impl Coordinator {
         let at = round.at;
         let part = &mut round.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
-        let options = MergeOptions { space_is_short: round.short, ..core.settings.merge.clone() };
-        let begun = core.structure.begin_merge(&part.keyspace.version, input, &options);
+        let options = MergeOptions {
+            space_is_short: round.short,
+            ..core.settings.merge.clone()
+        };
+        let begun = core
+            .structure
+            .begin_merge(&part.keyspace.version, input, &options);
         match begun {
             Ok(merge) => {
-                let running = RunningMerge::new(merge, part.keyspace.shared.clone(), core.env.now_ns());
+                let running =
+                    RunningMerge::new(merge, part.keyspace.shared.clone(), core.env.now_ns());
                 core.schedule.offer(Some(running.clone()));
                 self.phase = Phase::Merge(round, running);
                 Ok(Step::Again)
@@ -235,7 +268,7 @@ impl Coordinator {
         }
     }
 
-    fn merge(&mut self, mut round: Round, running: Arc<RunningMerge>) -> Result<Step> {
+    fn merge(&mut self, mut round: Box<Round>, running: Arc<RunningMerge>) -> Result<Step> {
         let core = self.core.clone();
         if !running.is_over() {
             let step = running.step(&core);
@@ -274,18 +307,17 @@ impl Coordinator {
         }
     }
 
-    fn catalog(&mut self, mut round: Round) -> Result<Step> {
+    fn catalog(&mut self, mut round: Box<Round>) -> Result<Step> {
         let core = self.core.clone();
         let mut changes = std::mem::take(&mut round.changes);
-        let followed = self.catalog.follow(
-            &core.store,
-            &round.frozen,
-            round.next_id,
-            round.cut,
-            &|id| self.outcome(&round, id),
-            round.class(),
-            &mut changes,
-        );
+        let following = Following {
+            frozen: &round.frozen,
+            next_id: round.next_id,
+            cut: round.cut,
+            outcome: &|id| self.outcome(&round, id),
+            class: round.class(),
+        };
+        let followed = self.catalog.follow(&core.store, &following, &mut changes);
         let next = match followed {
             Ok(next) => next,
             Err(error) => {
@@ -299,7 +331,12 @@ impl Coordinator {
         superblock.catalog = next.root;
         superblock.incarnation = core.log()?.incarnation();
         let commit = Commit::new(superblock, round.cut);
-        self.phase = Phase::Commit(Box::new(Committing { round, next, superblock, commit }));
+        self.phase = Phase::Commit(Box::new(Committing {
+            round,
+            next,
+            superblock,
+            commit,
+        }));
         Ok(Step::Again)
     }
 
@@ -307,12 +344,19 @@ impl Coordinator {
     fn outcome(&self, round: &Round, id: KeyspaceId) -> Result<Outcome> {
         let before = self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
         if let Some(part) = round.parts.iter().find(|p| p.keyspace.id == id) {
-            let version = part.merged.clone().ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))?;
+            let version = part
+                .merged
+                .clone()
+                .ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))?;
             let applied = match part.rest_from {
                 Some(_) => before.max(part.sealed.records.start),
                 None => part.sealed.cut,
             };
-            return Ok(Outcome { version, applied, quiet: false });
+            return Ok(Outcome {
+                version,
+                applied,
+                quiet: false,
+            });
         }
         let keyspace = round
             .frozen
@@ -321,10 +365,22 @@ impl Coordinator {
             .ok_or_else(|| Error::internal("a keyspace vanished from a frozen state"))?;
         let version = keyspace.version.clone();
         Ok(match &keyspace.sealed {
-            Some(sealed) => Outcome { version, applied: before.max(sealed.records.start), quiet: false },
+            Some(sealed) => Outcome {
+                version,
+                applied: before.max(sealed.records.start),
+                quiet: false,
+            },
             // Read after everything below the cut was in its window (D3).
-            None if keyspace.active.window.is_empty() => Outcome { version, applied: round.cut, quiet: true },
-            None => Outcome { version, applied: before.max(keyspace.active.start), quiet: false },
+            None if keyspace.active.window.is_empty() => Outcome {
+                version,
+                applied: round.cut,
+                quiet: true,
+            },
+            None => Outcome {
+                version,
+                applied: before.max(keyspace.active.start),
+                quiet: false,
+            },
         })
     }
 
@@ -346,7 +402,8 @@ impl Coordinator {
             }
             Err(error) => {
                 if !committing.commit.may_be_durable() {
-                    core.store.abandon(std::mem::take(&mut committing.round.changes));
+                    core.store
+                        .abandon(std::mem::take(&mut committing.round.changes));
                 }
                 Err(error)
             }
@@ -356,19 +413,30 @@ impl Coordinator {
     /// Both slots hold the new generation: shows it, and lets go of what it replaces.
     fn install(&mut self, committing: Committing) {
         let core = self.core.clone();
-        let Committing { round, next, superblock, .. } = committing;
+        let Committing {
+            round,
+            next,
+            superblock,
+            ..
+        } = committing;
         let mut unsealed = 0;
         let last = {
             let install = core.install.lock();
             let current = core.state.load_full();
             let mut keyspaces = current.keyspaces.clone();
             for part in &round.parts {
-                let Some(keyspace) = keyspaces.get(part.keyspace.id) else { continue };
+                let Some(keyspace) = keyspaces.get(part.keyspace.id) else {
+                    continue;
+                };
                 // Neither holds when the keyspace was cleared meanwhile.
                 let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
-                let same_window =
-                    keyspace.sealed.as_ref().is_some_and(|s| Arc::ptr_eq(&s.records, &part.sealed.records));
-                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else { continue };
+                let same_window = keyspace
+                    .sealed
+                    .as_ref()
+                    .is_some_and(|s| Arc::ptr_eq(&s.records, &part.sealed.records));
+                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else {
+                    continue;
+                };
                 let mut changed = (**keyspace).clone();
                 changed.version = merged.clone();
                 if part.rest_from.is_none() {
@@ -379,7 +447,12 @@ impl Coordinator {
             }
             let generation = superblock.generation;
             let pin = Some(core.store.pin(generation));
-            let last = core.replace_state(State { generation, pin, floor: current.floor, keyspaces });
+            let last = core.replace_state(State {
+                generation,
+                pin,
+                floor: current.floor,
+                keyspaces,
+            });
             core.schedule.unsealed(unsealed);
             core.rebalance(&install);
             last
@@ -402,9 +475,6 @@ impl Coordinator {
         if core.schedule.space_is_short() {
             self.see_whether_space_is_back();
         }
-        if unsealed > 0 {
-            core.views.windows_retired();
-        }
         core.schedule.committed(durable_through);
         // Writers that wait with a full window: it can be sealed now.
         core.cut_full();
@@ -413,7 +483,10 @@ impl Coordinator {
     /// The disk counts as full until there is room for the reserve and some merging again.
     fn see_whether_space_is_back(&self) {
         let core = &self.core;
-        let room = core.store.free_bytes().saturating_add(core.disk.free_bytes().unwrap_or(0));
+        let room = core
+            .store
+            .free_bytes()
+            .saturating_add(core.disk.free_bytes().unwrap_or(0));
         if room >= core.settings.reserve_bytes + 4 * core.settings.merge.group_bytes {
             core.schedule.set_space_is_short(false);
             core.rebalance(&core.install.lock());
@@ -430,7 +503,8 @@ impl Coordinator {
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
             if let Some(from) = &part.rest_from {
-                self.slices.push((part.keyspace.id, part.sealed.cut, from.clone()));
+                self.slices
+                    .push((part.keyspace.id, part.sealed.cut, from.clone()));
                 self.slice_bytes = (self.slice_bytes * 2).min(self.core.settings.merge.group_bytes);
             }
         }
@@ -463,7 +537,10 @@ impl Coordinator {
         core.schedule.failed(&error);
         let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
         self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
-        self.phase = Phase::Rest { until_ns, asked: core.schedule.asked_through() };
+        self.phase = Phase::Rest {
+            until_ns,
+            asked: core.schedule.asked_through(),
+        };
         Step::Again
     }
 
@@ -473,7 +550,9 @@ impl Coordinator {
             // Poisoned: nothing durable is written any more.
             let schedule = core.schedule.clone();
             self.phase = Phase::Rest { until_ns, asked };
-            return Step::Pending(Condition::new(core.schedule.work(), move || schedule.is_stopping()));
+            return Step::Pending(Condition::new(core.schedule.work(), move || {
+                schedule.is_stopping()
+            }));
         }
         if core.env.now_ns() >= until_ns || core.schedule.asked_through() > asked {
             self.phase = Phase::Idle;

@@ -66,10 +66,16 @@ impl RunningMerge {
     pub fn step(&self, core: &Core) -> Step {
         self.workers.fetch_add(1, Ordering::SeqCst);
         // Counted in before it is tested: whoever ends the merge tests in the other order.
-        let outcome = if self.is_over() { Ok(MergeStep::Done) } else { self.step_guarded() };
+        let outcome = if self.is_over() {
+            Ok(MergeStep::Done)
+        } else {
+            self.step_guarded()
+        };
         let step = match outcome {
             Ok(MergeStep::Again) => Step::Again,
-            Ok(MergeStep::Pending(condition)) => Step::Pending(condition.until(core.env.now_ns() + REST_NS)),
+            Ok(MergeStep::Pending(condition)) => {
+                Step::Pending(condition.until(core.env.now_ns() + REST_NS))
+            }
             Ok(MergeStep::Done) => {
                 self.done.store(true, Ordering::SeqCst);
                 Step::Done
@@ -97,12 +103,18 @@ impl RunningMerge {
     fn show_progress(&self, now_ns: u64) {
         let (done, total) = self.merge.progress();
         self.keyspace.merge_total.store(total, Ordering::Relaxed);
-        self.keyspace.merge_done.store(done.min(total), Ordering::Relaxed);
+        self.keyspace
+            .merge_done
+            .store(done.min(total), Ordering::Relaxed);
         // A pace is measured once a thirty-second part is done; before that the last merge's counts.
         if done > total / 32 && self.last_progress.fetch_max(done, Ordering::Relaxed) < done {
             let took = u128::from(now_ns.saturating_sub(self.started_ns));
-            let per_kib = u64::try_from(took * 1024 / u128::from(done)).unwrap_or(u64::MAX).max(1);
-            self.keyspace.merge_ns_per_kib.store(per_kib, Ordering::Relaxed);
+            let per_kib = u64::try_from(took * 1024 / u128::from(done))
+                .unwrap_or(u64::MAX)
+                .max(1);
+            self.keyspace
+                .merge_ns_per_kib
+                .store(per_kib, Ordering::Relaxed);
         }
     }
 }
@@ -121,7 +133,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// A worker for a core.
-    pub fn new(core: &Arc<Core>) -> Box<dyn Job> {
+    pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Worker { core: core.clone() })
     }
 }

@@ -53,6 +53,7 @@ pub(crate) struct Counters {
     pub gets: Counter,
     pub deletes: Counter,
     pub scans: Counter,
+    pub scanned_records: Counter,
     pub batches: Counter,
     pub user_bytes_written: Counter,
     pub syncs: Counter,
@@ -166,6 +167,8 @@ pub struct Metrics {
     pub deletes: u64,
     /// Ranges opened.
     pub scans: u64,
+    /// Records that ranges fetched.
+    pub scanned_records: u64,
     /// Batches written.
     pub batches: u64,
     /// Key and value bytes of puts and deletes.

@@ -49,7 +49,10 @@ pub(crate) struct Head {
 impl Head {
     /// For a put of a key of that length.
     pub fn put(keyspace: KeyspaceId, key_bytes: usize) -> Self {
-        let mut head = Head { bytes: [0; 8], count: 0 };
+        let mut head = Head {
+            bytes: [0; 8],
+            count: 0,
+        };
         head.varint(u64::from(keyspace.0));
         head.varint(key_bytes as u64);
         head
@@ -57,7 +60,10 @@ impl Head {
 
     /// For a delete.
     pub fn delete(keyspace: KeyspaceId) -> Self {
-        let mut head = Head { bytes: [0; 8], count: 0 };
+        let mut head = Head {
+            bytes: [0; 8],
+            count: 0,
+        };
         head.varint(u64::from(keyspace.0));
         head
     }
@@ -112,7 +118,11 @@ impl<'a> Operations<'a> {
     /// Of a payload. None when records of that kind hold no operations.
     pub fn decode(kind: u8, payload: &'a [u8]) -> Option<Self> {
         let reader = Reader::new("operation record", payload);
-        matches!(kind, PUT | DELETE | BATCH).then_some(Operations { kind, reader, done: false })
+        matches!(kind, PUT | DELETE | BATCH).then_some(Operations {
+            kind,
+            reader,
+            done: false,
+        })
     }
 
     fn one(&mut self) -> Result<Operation<'a>> {
@@ -124,18 +134,31 @@ impl<'a> Operations<'a> {
             }
             kind => (reader.varint()?, kind == PUT),
         };
-        let keyspace = u32::try_from(keyspace).map_err(|_| reader.corrupt("keyspace number too large"))?;
-        let key = if self.kind == DELETE { reader.bytes(reader.remaining())? } else { reader.prefixed()? };
+        let keyspace =
+            u32::try_from(keyspace).map_err(|_| reader.corrupt("keyspace number too large"))?;
+        let key = if self.kind == DELETE {
+            reader.bytes(reader.remaining())?
+        } else {
+            reader.prefixed()?
+        };
         let op = match (is_put, self.kind) {
             (false, _) => Op::Delete,
             (true, BATCH) => Op::Put(reader.prefixed()?),
             (true, _) => Op::Put(reader.bytes(reader.remaining())?),
         };
-        let value_bytes = if let Op::Put(value) = op { value.len() } else { 0 };
+        let value_bytes = if let Op::Put(value) = op {
+            value.len()
+        } else {
+            0
+        };
         if key.len() > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
             return Err(reader.corrupt("key or value longer than any that is written"));
         }
-        Ok(Operation { keyspace: KeyspaceId(keyspace), key, op })
+        Ok(Operation {
+            keyspace: KeyspaceId(keyspace),
+            key,
+            op,
+        })
     }
 }
 
@@ -193,19 +216,26 @@ pub(crate) fn read_options(reader: &mut Reader<'_>) -> Result<KeyspaceOptions> {
             u32::try_from(n - 1).map_err(|_| reader.corrupt("checkpoint distance too large"))?,
         )),
     };
-    Ok(KeyspaceOptions { checkpoint_distance })
+    Ok(KeyspaceOptions {
+        checkpoint_distance,
+    })
 }
 
 /// Reads a keyspace's number.
 pub(crate) fn read_id(reader: &mut Reader<'_>) -> Result<KeyspaceId> {
-    Ok(KeyspaceId(u32::try_from(reader.varint()?).map_err(|_| reader.corrupt("keyspace number too large"))?))
+    Ok(KeyspaceId(u32::try_from(reader.varint()?).map_err(
+        |_| reader.corrupt("keyspace number too large"),
+    )?))
 }
 
 /// Whether a name can be a keyspace's.
 pub(crate) fn check_name(name: &str) -> Result<()> {
-    if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX || name.chars().any(char::is_control) {
-        return Err(Error::invalid("a keyspace's name has 1 to 255 bytes and no control characters")
-            .with("bytes", name.len()));
+    if name.is_empty() || name.len() > KEYSPACE_NAME_BYTES_MAX || name.chars().any(char::is_control)
+    {
+        return Err(Error::invalid(
+            "a keyspace's name has 1 to 255 bytes and no control characters",
+        )
+        .with("bytes", name.len()));
     }
     Ok(())
 }
@@ -255,7 +285,11 @@ impl Schema {
                 let name = std::str::from_utf8(reader.bytes(reader.remaining())?)
                     .map_err(|_| reader.corrupt("keyspace name is not UTF-8"))?;
                 check_name(name).map_err(|_| reader.corrupt("impossible keyspace name"))?;
-                Schema::Create { id, name: name.into(), options }
+                Schema::Create {
+                    id,
+                    name: name.into(),
+                    options,
+                }
             }
             DROP => Schema::Drop(id),
             CLEAR => Schema::Clear(id),
@@ -283,20 +317,37 @@ mod tests {
         put_operation(&mut batch, id, &key, Op::Put(b"value"));
         put_operation(&mut batch, KeyspaceId(0), b"", Op::Delete);
         for (kind, payload, count) in [(PUT, &single, 1), (BATCH, &batch, 2)] {
-            let all: Vec<_> = Operations::decode(kind, payload).unwrap().map(|o| o.unwrap()).collect();
+            let all: Vec<_> = Operations::decode(kind, payload)
+                .unwrap()
+                .map(|o| o.unwrap())
+                .collect();
             assert_eq!(all.len(), count);
             assert_eq!((all[0].keyspace, all[0].key), (id, &key[..]));
             assert!(matches!(all[0].op, Op::Put(b"value")));
         }
-        let delete: Vec<_> = Operations::decode(DELETE, Head::delete(KeyspaceId(7)).bytes()).unwrap().collect();
-        assert!(matches!(delete[0].as_ref().unwrap(), Operation { keyspace: KeyspaceId(7), key: b"", op: Op::Delete }));
+        let head = Head::delete(KeyspaceId(7));
+        let delete: Vec<_> = Operations::decode(DELETE, head.bytes()).unwrap().collect();
+        assert!(matches!(
+            delete[0].as_ref().unwrap(),
+            Operation {
+                keyspace: KeyspaceId(7),
+                key: b"",
+                op: Op::Delete
+            }
+        ));
     }
 
     #[test]
     fn keyspace_records_round_trip_and_hostile_bytes_are_refused() {
-        let options = KeyspaceOptions { checkpoint_distance: Some(CheckpointDistance::Fixed(7)) };
+        let options = KeyspaceOptions {
+            checkpoint_distance: Some(CheckpointDistance::Fixed(7)),
+        };
         for change in [
-            Schema::Create { id: KeyspaceId(3), name: "größe".into(), options },
+            Schema::Create {
+                id: KeyspaceId(3),
+                name: "größe".into(),
+                options,
+            },
             Schema::Drop(KeyspaceId(1)),
             Schema::Clear(KeyspaceId(70_000)),
             Schema::SetOptions(KeyspaceId(2), KeyspaceOptions::default()),
@@ -305,7 +356,10 @@ mod tests {
             assert_eq!(Schema::decode(kind, &payload).unwrap(), change);
             for cut in 0..payload.len() {
                 if let Ok(other) = Schema::decode(kind, &payload[..cut]) {
-                    assert!(matches!(other, Schema::Create { .. }), "only a name can be cut short: {other:?}");
+                    assert!(
+                        matches!(other, Schema::Create { .. }),
+                        "only a name can be cut short: {other:?}"
+                    );
                 }
             }
         }
@@ -313,7 +367,9 @@ mod tests {
         for length in 0..200usize {
             let bytes: Vec<u8> = (0..length)
                 .map(|_| {
-                    state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                    state = state
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(1);
                     (state >> 56) as u8
                 })
                 .collect();
