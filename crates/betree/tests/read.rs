@@ -1,0 +1,330 @@
+//! Reading trees that merges made, against a map: lookups, scans both ways, estimates, figures and `verify` after every
+//! merge. Leaves, blocks and fan-out are tiny, so that a few thousand keys make a tree of several levels.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
+use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_disk::SimDisk;
+use terrapin_pages::block::Compression;
+use terrapin_pages::{PageStore, StoreOptions};
+use terrapin_structure::{
+    Direction, Estimate, MergeInput, MergeOptions, MergeStep, Message, MessageCursor, Structure,
+    Version,
+};
+
+struct Window(Vec<(Vec<u8>, Option<Vec<u8>>)>);
+
+struct WindowCursor {
+    window: Arc<Window>,
+    at: usize,
+    end: usize,
+}
+
+impl Window {
+    fn range(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> std::ops::Range<usize> {
+        let at = |key: &[u8]| self.0.partition_point(|(k, _)| k[..] < *key);
+        let from = lo.map_or(0, at);
+        from..hi.map_or(self.0.len(), at).max(from)
+    }
+}
+
+impl MergeInput for Window {
+    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+        let range = self.range(lo, hi);
+        Box::new(WindowCursor {
+            window: self,
+            at: range.start,
+            end: range.end,
+        })
+    }
+
+    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
+        let inside = &self.0[self.range(lo, hi)];
+        let bytes = inside
+            .iter()
+            .map(|(k, v)| k.len() + v.as_ref().map_or(0, Vec::len))
+            .sum::<usize>();
+        Estimate {
+            records: inside.len() as u64,
+            bytes: bytes as u64,
+        }
+    }
+}
+
+impl MessageCursor for WindowCursor {
+    fn key(&self) -> Option<&[u8]> {
+        (self.at < self.end).then(|| &self.window.0[self.at].0[..])
+    }
+
+    fn message(&self) -> Message<'_> {
+        self.window.0[self.at]
+            .1
+            .as_deref()
+            .map_or(Message::Delete, Message::Put)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        self.at += 1;
+        Ok(())
+    }
+}
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % below
+    }
+}
+
+/// A tree, the store that it lies in, and what it should hold.
+struct Bed {
+    store: Arc<PageStore>,
+    budget: Arc<Budget>,
+    tree: Arc<BeTree>,
+    version: Arc<dyn Version>,
+    generation: Generation,
+    model: BTreeMap<Vec<u8>, Vec<u8>>,
+    options: MergeOptions,
+}
+
+impl Bed {
+    fn new(group_bytes: u64, fanout: usize) -> Self {
+        let budget = Budget::new(64 << 20);
+        let options = StoreOptions {
+            budget: budget.clone(),
+            reserve_bytes: 0,
+        };
+        let store = PageStore::create(&SimDisk::new(3).handle(), options, 1).unwrap();
+        store.begin_life(Incarnation(1));
+        let params = BeTreeParams {
+            fanout,
+            ..BeTreeParams::new(budget.clone())
+        };
+        let tree = BeTree::new(store.clone(), params);
+        let options = MergeOptions {
+            group_bytes,
+            block_bytes: 512,
+            compression: Compression::None,
+            space_amplification_percent: Some(130),
+            space_is_short: false,
+        };
+        let (version, generation) = (tree.empty(), store.superblock().generation);
+        Bed {
+            store,
+            budget,
+            tree,
+            version,
+            generation,
+            model: BTreeMap::new(),
+            options,
+        }
+    }
+
+    fn merge(&mut self, window: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+        for (key, message) in &window {
+            match message {
+                Some(value) => self.model.insert(key.clone(), value.clone()),
+                None => self.model.remove(key),
+            };
+        }
+        let window = Arc::new(Window(window.into_iter().collect()));
+        let merge = self
+            .tree
+            .begin_merge(&self.version, window, &self.options)
+            .unwrap();
+        loop {
+            match merge.step().unwrap() {
+                MergeStep::Done => break,
+                MergeStep::Again => {}
+                MergeStep::Pending(_) => panic!("one worker never waits"),
+            }
+        }
+        let merged = merge.finish().unwrap();
+        self.generation = Generation(self.generation.0 + 1);
+        self.store.commit(self.generation, merged.changes);
+        self.version = merged.version;
+    }
+
+    /// Empties the cache, so that reads go to the pages.
+    fn forget_cache(&self) {
+        let limit = self.budget.limit();
+        self.budget.set_limit(0);
+        while self.store.shrink() {}
+        self.budget.set_limit(limit);
+    }
+
+    /// Compares everything that can be read with the model.
+    fn check(&self, random: &mut Random) {
+        let mut findings = Vec::new();
+        self.version
+            .verify(&mut |finding| findings.push(finding))
+            .unwrap();
+        assert!(findings.is_empty(), "{findings:?}");
+
+        self.forget_cache();
+        let version = self.tree.open(&self.version.root()).unwrap();
+        let all = self.scan(
+            &*version,
+            (Bound::Unbounded, Bound::Unbounded),
+            Direction::Forward,
+        );
+        assert!(
+            all.iter().map(|(k, v)| (k, v)).eq(self.model.iter()),
+            "{} of {}",
+            all.len(),
+            self.model.len()
+        );
+        for _ in 0..20 {
+            let (a, b) = (key(random, KEYS), key(random, KEYS));
+            let (lo, hi) = if a <= b { (a, b) } else { (b, a) };
+            let bounds = match random.below(3) {
+                0 => (Bound::Included(lo), Bound::Excluded(hi)),
+                1 if lo != hi => (Bound::Excluded(lo), Bound::Excluded(hi)),
+                _ => (Bound::Excluded(lo), Bound::Unbounded),
+            };
+            let mut wanted: Vec<_> = self
+                .model
+                .range(bounds.clone())
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
+            let bounds = (
+                bounds.0.as_ref().map(|k| &k[..]),
+                bounds.1.as_ref().map(|k| &k[..]),
+            );
+            assert_eq!(self.scan(&*version, bounds, Direction::Forward), wanted);
+            wanted.reverse();
+            assert_eq!(self.scan(&*version, bounds, Direction::Backward), wanted);
+        }
+
+        let keys: Vec<Vec<u8>> = (0..200).map(|_| key(random, KEYS)).collect();
+        let asked: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
+        let mut out = vec![None; asked.len()];
+        version.multi_get(&asked, &mut out).unwrap();
+        for ((key, hash), together) in asked.iter().zip(&out) {
+            let wanted = self.model.get(*key).map(|v| &v[..]);
+            assert_eq!(together.as_deref(), wanted);
+            assert_eq!(version.get(key, *hash).unwrap().as_deref(), wanted);
+            assert_eq!(version.contains(key, *hash).unwrap(), wanted.is_some());
+        }
+        self.check_figures(&*version);
+    }
+
+    fn check_figures(&self, version: &dyn Version) {
+        let stats = version.stats().unwrap();
+        let all = version
+            .estimate((Bound::Unbounded, Bound::Unbounded))
+            .unwrap();
+        let held = stats.leaf_records + stats.buffered_records;
+        assert!(held >= self.model.len() as u64);
+        assert!(
+            all.records.abs_diff(held) <= held / 10,
+            "{} of {held}",
+            all.records
+        );
+        let (mut pages, mut bytes) = (std::collections::HashSet::new(), 0);
+        version
+            .pages(&mut |page| {
+                if pages.insert(page.id) {
+                    bytes += page
+                        .extent()
+                        .ok_or_else(|| Error::internal("page without place"))?
+                        .bytes;
+                }
+                Ok(())
+            })
+            .unwrap();
+        assert_eq!(pages.len() as u64, stats.nodes + stats.groups);
+        assert_eq!(
+            bytes,
+            self.store.live_bytes(),
+            "the walk finds what the store counts as live"
+        );
+    }
+
+    fn scan(
+        &self,
+        version: &dyn Version,
+        bounds: terrapin_structure::KeyBounds<'_>,
+        direction: Direction,
+    ) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut scan = version.scan(bounds, direction).unwrap();
+        let mut out = Vec::new();
+        while let Some((key, value)) = scan.next().unwrap() {
+            out.push((key.to_vec(), value.to_vec()));
+        }
+        out
+    }
+}
+
+const KEYS: u64 = 6000;
+
+fn key(random: &mut Random, below: u64) -> Vec<u8> {
+    format!("key/{:06}", random.below(below)).into_bytes()
+}
+
+#[test]
+fn trees_that_grow_and_shrink_read_as_the_model() {
+    for (seed, fanout, group_bytes) in [(1, 4, 2048), (2, 8, 4096), (3, 5, 8192)] {
+        let mut random = Random(seed);
+        let mut bed = Bed::new(group_bytes, fanout);
+        let mut height = 0;
+        for round in 0..30 {
+            // Grow, overwrite, then shrink.
+            let deletes_percent = if round < 22 { 10 } else { 80 };
+            let mut window = BTreeMap::new();
+            for _ in 0..100 + random.below(500) {
+                let value = (random.below(100) >= deletes_percent)
+                    .then(|| vec![round as u8; random.below(120) as usize]);
+                window.insert(key(&mut random, KEYS), value);
+            }
+            bed.merge(window);
+            height = height.max(bed.version.stats().unwrap().height);
+            if round % 3 == 2 {
+                bed.check(&mut random);
+            }
+        }
+        let everything = bed.model.keys().map(|k| (k.clone(), None)).collect();
+        bed.merge(everything);
+        bed.check(&mut random);
+        assert!(bed.model.is_empty());
+        assert!(height >= 2, "height {height}");
+    }
+}
+
+#[test]
+fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
+    let mut random = Random(11);
+    let mut bed = Bed::new(64 << 10, 16);
+    for round in 0..20u8 {
+        let window = (0..2000)
+            .map(|_| (key(&mut random, 40_000), Some(vec![round; 100])))
+            .collect();
+        bed.merge(window);
+    }
+    let stats = bed.version.stats().unwrap();
+    assert!(
+        stats.buffered_records > 1000 && stats.level_bytes.iter().filter(|&&b| b > 0).count() >= 2,
+        "{stats:?}"
+    );
+    let (mut reads, mut lookups) = (0, 0);
+    for key in bed.model.keys().step_by(7) {
+        bed.forget_cache();
+        let before = bed.store.metrics().read.get_reads;
+        assert!(bed.version.get(key, hash64(key)).unwrap().is_some());
+        reads += bed.store.metrics().read.get_reads - before;
+        lookups += 1;
+    }
+    assert!(lookups > 2000);
+    assert!(
+        reads * 100 <= lookups * 105,
+        "{reads} block reads for {lookups} lookups"
+    );
+}
