@@ -1,0 +1,106 @@
+//! Helpers of the page store's tests: stores on a simulated disk, groups of made-up records.
+#![allow(dead_code)] // each test file uses a part
+
+use std::sync::Arc;
+
+use terrapin_base::{Budget, Generation, Incarnation, PageId};
+use terrapin_disk::{Disk, SimDisk};
+use terrapin_pages::block::Compression;
+use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef, PendingGroup};
+use terrapin_pages::message::Message;
+use terrapin_pages::{Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass, StoreOptions, Superblock};
+
+pub const DATABASE: u64 = 77;
+
+pub fn options(memory_bytes: u64, reserve_bytes: u64) -> StoreOptions {
+    StoreOptions { budget: Budget::new(memory_bytes), reserve_bytes }
+}
+
+/// A new store that may be written.
+pub fn create(medium: &SimDisk, options: StoreOptions) -> Arc<PageStore> {
+    let disk: Arc<dyn Disk> = medium.handle();
+    let store = PageStore::create(&disk, options, DATABASE).unwrap();
+    store.begin_life(Incarnation(1));
+    store
+}
+
+/// Opens, learns what `uses` says, and begins a life.
+pub fn open(medium: &SimDisk, options: StoreOptions, uses: &[PageUse], life: u32) -> (Arc<PageStore>, Superblock) {
+    let disk: Arc<dyn Disk> = medium.handle();
+    let (store, superblock) = PageStore::open(&disk, options, false).unwrap();
+    store.rebuild(&mut uses.iter().copied().map(Ok), superblock.generation).unwrap();
+    store.begin_life(Incarnation(life));
+    (store, superblock)
+}
+
+pub fn key(i: usize) -> Vec<u8> {
+    format!("key{i:08}").into_bytes()
+}
+
+pub fn value(i: usize, bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|at| (i * 31 + at * 7) as u8).collect()
+}
+
+/// One group of the records `from..to`.
+pub fn pending(from: usize, to: usize, value_bytes: usize, filter: bool) -> PendingGroup {
+    let mut builder = GroupBuilder::new(GroupOptions {
+        target_bytes: 16 << 20,
+        block_bytes: 4096,
+        unit: 512,
+        compression: Compression::None,
+        filter,
+    });
+    for i in from..to {
+        assert!(builder.add(&key(i), Message::Put(&value(i, value_bytes))).is_none());
+    }
+    let mut groups = builder.finish();
+    assert_eq!(groups.len(), 1);
+    groups.remove(0)
+}
+
+pub fn write_group(store: &PageStore, records: usize) -> GroupRef {
+    store.write_group(pending(0, records, 100, true), SpaceClass::Normal).unwrap()
+}
+
+pub fn write_node(store: &PageStore, bytes: usize) -> PageRef {
+    store.write_page(PageKind::Node, &vec![7; bytes], SpaceClass::Normal).unwrap()
+}
+
+pub fn added<'a, T: 'a>(pages: impl IntoIterator<Item = &'a T>) -> Changes
+where
+    PageUse: From<&'a T>,
+{
+    Changes { added: pages.into_iter().map(PageUse::from).collect(), ..Changes::default() }
+}
+
+pub fn released(ids: impl IntoIterator<Item = PageId>) -> Changes {
+    Changes { released: ids.into_iter().collect(), ..Changes::default() }
+}
+
+/// The durable part of a checkpoint (D2), without a log.
+pub fn make_durable(store: &PageStore, catalog: Option<PageRef>) -> Generation {
+    let before = store.superblock();
+    let superblock = Superblock { generation: Generation(before.generation.0 + 1), catalog, ..before };
+    store.sync().unwrap();
+    for slot in 0..2 {
+        store.write_superblock(slot, &superblock).unwrap();
+        store.sync().unwrap();
+    }
+    superblock.generation
+}
+
+/// A whole checkpoint.
+pub fn checkpoint(store: &PageStore, changes: Changes) -> Generation {
+    let generation = make_durable(store, None);
+    store.commit(generation, changes);
+    generation
+}
+
+/// Steps until there is nothing more to reclaim.
+pub fn reclaim_all(store: &PageStore) {
+    let mut steps = 0;
+    while store.reclaim_step().unwrap() {
+        steps += 1;
+        assert!(steps < 100_000, "reclaiming never ends");
+    }
+}

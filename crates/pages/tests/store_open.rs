@@ -1,0 +1,258 @@
+//! How a data file comes to be, is opened, and is refused.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{DATABASE, checkpoint, create, make_durable, open, options, write_node};
+use terrapin_base::{ErrorKind, Generation, Incarnation};
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
+use terrapin_disk::{Disk, SimDisk};
+use terrapin_pages::{
+    DATA_FILE, PAGES_START, PageKind, PageStore, PageUse, Presence, SpaceClass, Superblock,
+};
+
+fn try_open(medium: &SimDisk, read_only: bool) -> terrapin_base::Result<Superblock> {
+    let disk: Arc<dyn Disk> = medium.handle();
+    PageStore::open(&disk, options(1 << 20, 0), read_only).map(|(_, superblock)| superblock)
+}
+
+fn kind(medium: &SimDisk) -> ErrorKind {
+    try_open(medium, false).unwrap_err().kind()
+}
+
+#[test]
+fn a_created_store_opens_and_remembers_its_catalog() {
+    let medium = SimDisk::new(1);
+    assert_eq!(PageStore::presence(&medium.handle()).unwrap(), Presence::Absent);
+    assert_eq!(kind(&medium), ErrorKind::NotFound);
+    let store = create(&medium, options(1 << 20, 0));
+    assert_eq!(store.superblock().generation, Generation(1));
+    let catalog = store.write_page(PageKind::CatalogRoot, b"catalog", SpaceClass::Normal).unwrap();
+    let generation = make_durable(&store, Some(catalog));
+    drop(store);
+    medium.crash_power(CrashMode::LoseUnsynced);
+    assert_eq!(PageStore::presence(&medium.handle()).unwrap(), Presence::Present);
+    let (store, superblock) = open(&medium, options(1 << 20, 0), &[PageUse::from(&catalog)], 2);
+    assert_eq!((superblock.generation, superblock.catalog), (generation, Some(catalog)));
+    assert_eq!((superblock.database_id, superblock.unit), (DATABASE, 512));
+    assert_eq!(store.read_page(&catalog, PageKind::CatalogRoot).unwrap(), b"catalog");
+    assert_eq!(store.read_page(&catalog, PageKind::Node).unwrap_err().kind(), ErrorKind::Corrupt);
+    let disk: Arc<dyn Disk> = medium.handle();
+    let again = PageStore::create(&disk, options(1 << 20, 0), 5).unwrap_err();
+    assert!(matches!(again.kind(), ErrorKind::AlreadyExists | ErrorKind::Locked), "{again}");
+}
+
+#[test]
+fn a_creation_killed_at_any_call_is_absent_unfinished_or_whole() {
+    for seed in 0..4 {
+        for call in 1.. {
+            let medium = SimDisk::new(seed);
+            let disk: Arc<dyn Disk> = medium.handle();
+            medium.die_at_call(call);
+            let done = PageStore::create(&disk, options(1 << 20, 8192), DATABASE);
+            let alive = medium.is_alive();
+            drop((done, disk));
+            let medium = medium.fork(); // without the death that did not come
+            medium.crash_power(if call % 2 == 0 { CrashMode::RandomSubset } else { CrashMode::LoseUnsynced });
+            let presence = PageStore::presence(&medium.handle()).unwrap();
+            if presence == Presence::Present {
+                assert_eq!(try_open(&medium, false).unwrap().database_id, DATABASE);
+            } else {
+                assert!(!alive, "a created store is gone");
+                create(&medium, options(1 << 20, 0));
+            }
+            if alive {
+                break;
+            }
+        }
+    }
+}
+
+#[test]
+fn one_damaged_slot_is_fine_and_two_are_corrupt() {
+    for slot in 0..2u64 {
+        let medium = SimDisk::new(slot);
+        let store = create(&medium, options(1 << 20, 0));
+        let page = write_node(&store, 100);
+        checkpoint(&store, common::added([&page]));
+        drop(store);
+        medium.crash_process();
+        assert!(medium.corrupt(DATA_FILE, slot * 4096 + 30, 0x10));
+        assert_eq!(try_open(&medium, true).unwrap().generation, Generation(2));
+        // The first page written brings the damaged slot up to date again.
+        let (store, _) = open(&medium, options(1 << 20, 0), &[PageUse::from(&page)], 2);
+        write_node(&store, 10);
+        drop(store);
+        medium.crash_power(CrashMode::LoseUnsynced);
+        assert!(medium.corrupt(DATA_FILE, (1 - slot) * 4096 + 30, 0x10));
+        assert_eq!(try_open(&medium, true).unwrap().generation, Generation(2));
+        assert!(medium.corrupt(DATA_FILE, slot * 4096 + 100, 0x80));
+        let error = try_open(&medium, false).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains(DATA_FILE), "{error}");
+    }
+}
+
+#[test]
+fn an_unreadable_slot_is_as_a_damaged_one() {
+    let medium = SimDisk::new(3);
+    drop(create(&medium, options(1 << 20, 0)));
+    medium.crash_process();
+    medium.inject(Fault::nth(1, FaultError::Io).on(Op::Read).of(DATA_FILE));
+    assert_eq!(try_open(&medium, true).unwrap().generation, Generation(1));
+    medium.inject(Fault::nth(1, FaultError::Io).on(Op::Read).of(DATA_FILE).lasting());
+    assert_eq!(try_open(&medium, true).unwrap_err().kind(), ErrorKind::Io);
+}
+
+#[test]
+fn other_files_and_newer_formats_are_refused() {
+    for foreign in [&b"hello"[..], &[0xab; 20_000], &[]] {
+        let medium = SimDisk::new(4);
+        medium.plant(DATA_FILE, foreign);
+        assert_eq!(kind(&medium), ErrorKind::NotADatabase);
+        if foreign.len() as u64 > PAGES_START {
+            let disk: Arc<dyn Disk> = medium.handle();
+            assert_eq!(
+                PageStore::create(&disk, options(1 << 20, 0), 1).unwrap_err().kind(),
+                ErrorKind::AlreadyExists
+            );
+        }
+    }
+    let medium = SimDisk::new(5);
+    drop(create(&medium, options(1 << 20, 0)));
+    medium.crash_process();
+    let mut bytes = medium.content(DATA_FILE).unwrap();
+    bytes[8] = 9;
+    let crc = terrapin_base::checksum::crc32c(&bytes[..508]);
+    bytes[508..512].copy_from_slice(&crc.to_le_bytes());
+    medium.plant(DATA_FILE, &bytes);
+    let error = try_open(&medium, false).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NewerFormat);
+    assert!(error.to_string().contains("format 9") && error.to_string().contains("here 1"), "{error}");
+}
+
+#[test]
+fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() {
+    // Slot 0 holds generation 2, slot 1 still generation 1 with a page that 2 released. After the reopen that page's space is free:
+    // before it is used, slot 1 must hold 2 durably, or a torn write of slot 0 would fall back to a root with overwritten pages.
+    let medium = SimDisk::new(6);
+    let store = create(&medium, options(1 << 20, 0));
+    let old = store.write_page(PageKind::CatalogRoot, b"old", SpaceClass::Normal).unwrap();
+    make_durable(&store, Some(old));
+    store.commit(Generation(2), common::added([&old]));
+    let new = store.write_page(PageKind::CatalogRoot, b"new", SpaceClass::Normal).unwrap();
+    store.sync().unwrap();
+    let superblock = Superblock { generation: Generation(3), catalog: Some(new), ..store.superblock() };
+    store.write_superblock(0, &superblock).unwrap();
+    store.sync().unwrap();
+    drop(store);
+    medium.crash_power(CrashMode::LoseUnsynced);
+
+    let (store, found) = open(&medium, options(1 << 20, 0), &[PageUse::from(&new)], 2);
+    assert_eq!(found, superblock);
+    for _ in 0..8 {
+        store.write_page(PageKind::Node, &[1; 4000], SpaceClass::Normal).unwrap();
+    }
+    drop(store);
+    medium.crash_power(CrashMode::KeepAll);
+    assert!(medium.corrupt(DATA_FILE, 40, 0xff)); // slot 0 tears
+    let disk: Arc<dyn Disk> = medium.handle();
+    let (store, found) = PageStore::open(&disk, options(1 << 20, 0), true).unwrap();
+    assert_eq!(found, superblock);
+    assert_eq!(store.read_page(&found.catalog.unwrap(), PageKind::CatalogRoot).unwrap(), b"new");
+}
+
+#[test]
+fn a_read_only_store_writes_nothing() {
+    let medium = SimDisk::new(7);
+    let store = create(&medium, options(1 << 20, 0));
+    let page = write_node(&store, 100);
+    checkpoint(&store, common::added([&page]));
+    drop(store);
+    medium.crash_process();
+    let before = medium.stats(DATA_FILE);
+    let disk: Arc<dyn Disk> = medium.handle();
+    let (store, superblock) = PageStore::open(&disk, options(1 << 20, 1 << 20), true).unwrap();
+    store.rebuild(&mut [Ok(PageUse::from(&page))].into_iter(), superblock.generation).unwrap();
+    store.begin_life(Incarnation(2));
+    assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), [7; 100]);
+    let refused = |error: terrapin_base::Error| assert_eq!(error.kind(), ErrorKind::ReadOnly);
+    refused(store.write_page(PageKind::Node, b"x", SpaceClass::Normal).unwrap_err());
+    refused(store.sync().unwrap_err());
+    refused(store.write_superblock(0, &superblock).unwrap_err());
+    store.begin_reclaim();
+    assert!(!store.reclaim_step().unwrap());
+    let after = medium.stats(DATA_FILE);
+    assert_eq!((before.writes, before.syncs), (after.writes, after.syncs));
+    assert_eq!(medium.content(DATA_FILE).map(|c| c.len() as u64), Some(store.file_bytes()));
+}
+
+#[test]
+fn writing_before_the_life_begins_or_in_a_used_one_is_a_reported_bug() {
+    let medium = SimDisk::new(8);
+    let disk: Arc<dyn Disk> = medium.handle();
+    let store = PageStore::create(&disk, options(1 << 20, 0), DATABASE).unwrap();
+    let write = |store: &PageStore| store.write_page(PageKind::Node, b"x", SpaceClass::Normal);
+    assert_eq!(write(&store).unwrap_err().kind(), ErrorKind::Internal);
+    store.begin_life(Incarnation(4));
+    let page = write(&store).unwrap();
+    checkpoint(&store, common::added([&page]));
+    drop((store, disk));
+    medium.crash_process();
+    let (store, _) = open(&medium, options(1 << 20, 0), &[PageUse::from(&page)], 4);
+    assert_eq!(write(&store).unwrap_err().kind(), ErrorKind::Internal);
+    store.begin_life(Incarnation(5));
+    assert_ne!(write(&store).unwrap().id, page.id);
+}
+
+#[test]
+fn a_failed_sync_or_superblock_write_poisons_and_reads_go_on() {
+    for op in [Op::Sync, Op::Write] {
+        let medium = SimDisk::new(9);
+        let store = create(&medium, options(1 << 20, 0));
+        let page = write_node(&store, 100);
+        medium.inject(Fault::nth(1, FaultError::Io).on(op).of(DATA_FILE));
+        let next = Superblock { generation: Generation(2), ..store.superblock() };
+        let first = store.sync().and_then(|()| store.write_superblock(0, &next)).unwrap_err();
+        assert_eq!(first.kind(), ErrorKind::Io);
+        assert_eq!(store.sync().unwrap_err().kind(), ErrorKind::Poisoned);
+        assert_eq!(store.write_superblock(1, &next).unwrap_err().kind(), ErrorKind::Poisoned);
+        let refused = store.write_page(PageKind::Node, b"x", SpaceClass::Normal).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Poisoned);
+        assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), [7; 100]);
+    }
+}
+
+#[test]
+fn superblocks_that_cannot_follow_are_refused() {
+    let medium = SimDisk::new(10);
+    let store = create(&medium, options(1 << 20, 0));
+    let good = store.superblock();
+    for (slot, bad) in [
+        (2, good),
+        (0, Superblock { database_id: 1, ..good }),
+        (0, Superblock { unit: 4096, ..good }),
+        (0, Superblock { generation: Generation(0), ..good }),
+    ] {
+        assert_eq!(store.write_superblock(slot, &bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    store.sync().unwrap();
+}
+
+#[test]
+fn a_device_with_larger_blocks_than_the_store_s_unit_is_written_in_its_blocks() {
+    let medium = SimDisk::new(11);
+    let store = create(&medium, options(1 << 20, 0));
+    let page = write_node(&store, 100);
+    assert_eq!(page.bytes, 512);
+    checkpoint(&store, common::added([&page]));
+    drop(store);
+    medium.crash_process();
+    medium.set_alignment(4096);
+    let (store, superblock) = open(&medium, options(1 << 20, 0), &[PageUse::from(&page)], 2);
+    assert_eq!(superblock.unit, 512);
+    let group = common::write_group(&store, 50);
+    assert_eq!(store.read_whole_group(&group).unwrap().len() as u64, group.bytes);
+    assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), [7; 100]);
+}
