@@ -1,0 +1,213 @@
+//! How segments join into lives: by their headers alone, newest first.
+//!
+//! Within a life each segment continues where the one before is full. A life's first segment says where the life before was found to
+//! end; a later segment of that earlier life that starts there or behind holds nothing that counts (its records were the torn tail) and is only waiting to
+//! be trimmed. A life's first segment always counts, though its life be empty: it says where the one before ended.
+
+use std::collections::VecDeque;
+
+use terrapin_base::{Error, Result};
+
+use crate::format::{SegmentHeader, segment_name};
+use crate::segments::Kept;
+use crate::stream::{Life, Piece};
+
+/// A place in the log: an LSN in one of its lives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    pub(crate) life: usize,
+    pub(crate) position: u64,
+}
+
+/// The segments in order.
+#[derive(Debug)]
+pub(crate) struct Chain {
+    /// Oldest first, never empty.
+    pub(crate) lives: Vec<Life>,
+    /// LSN of the oldest record.
+    pub(crate) first: u64,
+    /// Records below were synced, by what the newest segment's header says.
+    pub(crate) whole_below: u64,
+    kept: VecDeque<Kept>,
+}
+
+impl Chain {
+    /// The latest place at or before `lsn` at which a record is known to start.
+    pub(crate) fn start_for(&self, lsn: u64) -> Option<Place> {
+        let lives = self.lives.iter().enumerate().rev();
+        let mut places = lives.flat_map(|(life, l)| {
+            l.pieces.iter().rev().map(move |p| Place {
+                life,
+                position: p.first,
+            })
+        });
+        places.find(|place| place.position <= lsn)
+    }
+
+    /// Every segment, those included that hold nothing that counts.
+    pub(crate) fn kept(&self) -> VecDeque<Kept> {
+        self.kept.clone()
+    }
+}
+
+fn broken(header: &SegmentHeader, message: &'static str) -> Error {
+    Error::corrupt(message)
+        .with("file", segment_name(header.number))
+        .with("offset", 0)
+}
+
+/// Joins segments whose numbers follow each other, oldest first.
+pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
+    let Some(newest) = headers.last().cloned() else {
+        return Err(Error::internal("a log without segments"));
+    };
+    let mut lives: VecDeque<Life> = VecDeque::new();
+    let mut kept = VecDeque::new();
+    // The segment that follows, among those that count.
+    let mut next: Option<SegmentHeader> = None;
+    for (index, header) in headers.iter().enumerate().rev() {
+        let begins_life = index == 0 || headers[index - 1].incarnation != header.incarnation;
+        let piece = Piece {
+            number: header.number,
+            start: header.start,
+            capacity: header.capacity,
+            first: header.first,
+        };
+        let mut end = piece.end();
+        let mut counts = true;
+        match &next {
+            None => lives.push_front(Life {
+                incarnation: header.incarnation,
+                end: None,
+                pieces: vec![piece],
+            }),
+            Some(next) if next.incarnation == header.incarnation => {
+                if next.start != end || next.previous_end != next.start || next.first < header.first
+                {
+                    return Err(broken(
+                        next,
+                        "a log segment does not continue the one before",
+                    ));
+                }
+                if let Some(life) = lives.front_mut() {
+                    life.pieces.insert(0, piece);
+                }
+            }
+            Some(next) => {
+                if next.incarnation < header.incarnation || next.previous_end > end {
+                    return Err(broken(
+                        next,
+                        "a life of the log does not follow the one before",
+                    ));
+                }
+                if begins_life && header.start > next.previous_end {
+                    return Err(broken(next, "a life of the log ends before it began"));
+                }
+                end = next.previous_end;
+                counts = begins_life || header.start < end;
+                if counts {
+                    lives.push_front(Life {
+                        incarnation: header.incarnation,
+                        end: Some(end),
+                        pieces: vec![piece],
+                    });
+                }
+            }
+        }
+        let first = if counts { header.first } else { end };
+        kept.push_front(Kept {
+            number: header.number,
+            end,
+            first,
+            capacity: header.capacity,
+        });
+        if counts {
+            next = Some(header.clone());
+        }
+    }
+    let first = next.map_or(newest.first, |oldest| oldest.first);
+    Ok(Chain {
+        lives: lives.into(),
+        first,
+        whole_below: newest.whole_below,
+        kept,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn header(number: u64, incarnation: u32, start: u64, previous_end: u64) -> SegmentHeader {
+        SegmentHeader {
+            database_id: 1,
+            number,
+            incarnation,
+            start,
+            previous_end,
+            whole_below: previous_end,
+            first: start,
+            capacity: 16384,
+        }
+    }
+
+    #[test]
+    fn lives_join_where_their_headers_say() {
+        let chain = find_chain(vec![
+            header(3, 1, 4096, 4096),
+            header(4, 1, 20480, 20480),
+            header(5, 2, 24576, 24000),
+            header(6, 2, 40960, 40960),
+        ])
+        .unwrap();
+        assert_eq!(chain.lives.len(), 2);
+        assert_eq!(
+            (chain.lives[0].end, chain.lives[0].pieces.len()),
+            (Some(24000), 2)
+        );
+        assert_eq!((chain.lives[1].end, chain.lives[1].pieces.len()), (None, 2));
+        assert_eq!(chain.start_for(4095), None);
+        assert_eq!(
+            chain.start_for(24100),
+            Some(Place {
+                life: 0,
+                position: 20480
+            })
+        );
+        assert_eq!(
+            chain.start_for(u64::MAX),
+            Some(Place {
+                life: 1,
+                position: 40960
+            })
+        );
+        assert_eq!(chain.kept()[1].end, 24000);
+    }
+
+    #[test]
+    fn what_starts_behind_a_life_s_end_does_not_count() {
+        let chain = find_chain(vec![
+            header(1, 1, 4096, 4096),
+            header(2, 1, 20480, 20480), // its records were all torn
+            header(3, 2, 20480, 20000),
+            header(4, 3, 20480, 20480), // the second life was empty
+        ])
+        .unwrap();
+        let lives: Vec<u32> = chain.lives.iter().map(|l| l.incarnation).collect();
+        assert_eq!(lives, [1, 2, 3]);
+        assert_eq!(chain.lives[0].end, Some(20000));
+        assert_eq!(chain.lives[1].end, Some(20480));
+        assert_eq!(chain.kept().len(), 4);
+    }
+
+    #[test]
+    fn segments_that_do_not_join_are_refused() {
+        for headers in [
+            vec![header(1, 1, 4096, 4096), header(2, 1, 24576, 24576)],
+            vec![header(1, 2, 4096, 4096), header(2, 1, 8192, 8192)],
+            vec![header(1, 1, 4096, 4096), header(2, 2, 40960, 40960)],
+        ] {
+            assert!(find_chain(headers).is_err());
+        }
+    }
+}

@@ -1,0 +1,333 @@
+//! The drain: the one job that moves the ring's bytes into segments and makes them durable.
+//!
+//! It writes whole blocks only, each once: a sync first fills the stream up to a block's start, so a synced block is never
+//! written again. What a sync has to reach is fixed when it begins, or a busy writer would starve it. Ring space is
+//! given back when the write has returned, but only by whole records: what a record's first half is in a segment, its ring copy is still
+//! whole, and recovery reads each record from one place.
+//!
+//! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it. What fails
+//! here poisons the log, except the search for space: that is a shortage, which ends by itself when space is found.
+
+use std::ops::ControlFlow;
+
+use terrapin_base::sync::{Arc, Ordering};
+use terrapin_base::{Condition, Error, Job, Result, Step};
+use terrapin_disk::{AlignedBuf, File, RingReader};
+
+use crate::format::{BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down};
+use crate::log::Shared;
+
+/// Largest write.
+const CHUNK_BYTES: u64 = 1 << 20;
+/// Shortest time between two searches for space that nobody asked for.
+const SHORTAGE_RETRY_NS: u64 = 10_000_000;
+
+/// Bytes of the drain's buffer for a ring of that size.
+pub(crate) fn chunk_bytes(ring_bytes: u64) -> u64 {
+    CHUNK_BYTES.min(ring_bytes / 4)
+}
+
+/// The segment that is being written.
+pub(crate) struct Current {
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) file: Arc<dyn File>,
+}
+
+/// The bound of whole records at or below `Drain::drained`.
+#[derive(Clone, Copy)]
+struct Bound {
+    /// Every record below lies wholly below `drained`.
+    whole_below: u64,
+    /// Where the record that reaches across `drained` ends; `drained` if there is none.
+    next: u64,
+}
+
+/// The drain job.
+pub(crate) struct Drain {
+    log: Arc<Shared>,
+    reader: RingReader,
+    current: Current,
+    buffer: AlignedBuf,
+    /// Everything below is in segments: a block's start.
+    drained: u64,
+    bound: Bound,
+    /// Everything below is to be drained: a block's start.
+    target: u64,
+    /// A sync is under way and will have reached this; it began at that time.
+    sync: Option<(u64, u64)>,
+    /// When the next sync begins without being asked for.
+    deadline_ns: Option<u64>,
+    /// A segment was taken into use and no spare was prepared yet.
+    lacks_spare: bool,
+}
+
+/// What the second caller of `drain_job` gets.
+pub(crate) struct Over;
+
+impl Job for Over {
+    fn name(&self) -> &'static str {
+        "log-drain"
+    }
+
+    fn step(&mut self) -> Step {
+        Step::Done
+    }
+}
+
+impl Job for Drain {
+    fn name(&self) -> &'static str {
+        "log-drain"
+    }
+
+    fn step(&mut self) -> Step {
+        self.log.woken.store(false, Ordering::SeqCst);
+        if self.log.stopped.load(Ordering::Acquire) || self.log.has_failed() {
+            return Step::Done;
+        }
+        match self.advance() {
+            Ok(step) => step,
+            Err(error) => {
+                self.log.poison(error);
+                Step::Done
+            }
+        }
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.log.poison(error);
+    }
+}
+
+impl Drain {
+    pub(crate) fn new(log: Arc<Shared>, reader: RingReader, current: Current) -> Self {
+        let start = current.start;
+        let buffer = AlignedBuf::zeroed(chunk_bytes(log.space.bytes()) as usize);
+        Drain {
+            log,
+            reader,
+            current,
+            buffer,
+            drained: start,
+            bound: Bound {
+                whole_below: start,
+                next: start,
+            },
+            target: start,
+            sync: None,
+            deadline_ns: None,
+            lacks_spare: true,
+        }
+    }
+
+    /// One write, one sync, or one change of segments; otherwise what to wait for.
+    fn advance(&mut self) -> Result<Step> {
+        if self.sync.is_none() && self.sync_is_due() {
+            self.begin_sync();
+        }
+        if self.drained < self.target {
+            if self.drained == self.current_end() {
+                return self.change_segment();
+            }
+            self.write_chunk()?;
+            return Ok(Step::Again);
+        }
+        if let Some((reached, begun_ns)) = self.sync {
+            self.end_sync(reached, begun_ns)?;
+            return Ok(Step::Again);
+        }
+        if self.lacks_spare {
+            self.lacks_spare = false;
+            if let Err(error) = self.log.segments.prepare() {
+                tracing::debug!(%error, "no spare for the log yet");
+            }
+            return Ok(Step::Again);
+        }
+        Ok(match self.choose_target() {
+            ControlFlow::Continue(()) => Step::Again,
+            ControlFlow::Break(condition) => Step::Pending(condition),
+        })
+    }
+
+    fn current_end(&self) -> u64 {
+        self.current.start + self.log.segments.capacity()
+    }
+
+    fn sync_is_due(&self) -> bool {
+        let log = &self.log;
+        log.sync_wanted.load(Ordering::Acquire) > log.synced()
+            || self
+                .deadline_ns
+                .is_some_and(|deadline| log.env.now_ns() >= deadline)
+    }
+
+    fn begin_sync(&mut self) {
+        self.deadline_ns = None;
+        let begun_ns = self.log.env.now_ns();
+        let synced = self.log.synced();
+        let reach = {
+            let mut tail = self.log.lock();
+            let asked = self.log.sync_wanted.load(Ordering::Acquire) > synced;
+            if !asked && tail.real_end <= synced {
+                return; // a change of segments has synced it meanwhile
+            }
+            self.log.pad(&mut tail)
+        };
+        self.target = reach;
+        self.sync = Some((reach, begun_ns));
+    }
+
+    fn write_chunk(&mut self) -> Result<()> {
+        let count = (self.target - self.drained)
+            .min(self.current_end() - self.drained)
+            .min(self.buffer.len() as u64);
+        let chunk = &mut self.buffer[..count as usize];
+        self.reader.read(self.drained, chunk);
+        self.current
+            .file
+            .write_at(chunk, BLOCK_BYTES + (self.drained - self.current.start))?;
+        self.drained += count;
+        self.bound = self.find_bound();
+        self.reader.free(self.bound.whole_below);
+        let counters = &self.log.counters;
+        counters.drained_bytes.fetch_add(count, Ordering::Relaxed);
+        counters.drain_writes.fetch_add(1, Ordering::Relaxed);
+        self.log.progress.notify();
+        Ok(())
+    }
+
+    /// The last record that starts below `drained` tells the bound. It is whole in the ring, since nothing of it was freed.
+    fn find_bound(&mut self) -> Bound {
+        let floor = self.bound.whole_below;
+        let mut block = self.drained;
+        while block > block_down(floor) {
+            block -= BLOCK_BYTES;
+            if let Some(start) = self.log.last_start(block, floor) {
+                let mut header = [0; RECORD_HEADER_BYTES as usize];
+                self.reader.read(start, &mut header);
+                let Some(header) = RecordHeader::decode(&header) else {
+                    break;
+                };
+                let end = start + header.record_bytes();
+                return match end <= self.drained {
+                    true => Bound {
+                        whole_below: self.drained,
+                        next: self.drained,
+                    },
+                    false => Bound {
+                        whole_below: start,
+                        next: end,
+                    },
+                };
+            }
+        }
+        // The record that starts at `floor` is found at the latest; were it not, nothing would be freed and nothing lost.
+        debug_assert!(false, "no record starts in what was drained");
+        self.bound
+    }
+
+    fn end_sync(&mut self, reached: u64, begun_ns: u64) -> Result<()> {
+        if self.log.synced() < reached {
+            self.sync_current()?;
+        }
+        let real_is_left = {
+            let mut tail = self.log.lock();
+            // Before anyone learns of the sync, so that a lone writer's next record follows the mark in the same block.
+            self.log.mark(&mut tail, reached);
+            tail.real_end > reached
+        };
+        self.sync = None;
+        if real_is_left {
+            self.deadline_ns = Some(begun_ns.saturating_add(self.log.options.sync_interval_ns));
+        }
+        self.log.synced.store(reached, Ordering::Release);
+        self.log.progress.notify();
+        Ok(())
+    }
+
+    fn sync_current(&mut self) -> Result<()> {
+        let began = self.log.env.now_ns();
+        self.current.file.sync()?;
+        let took = self.log.env.now_ns().saturating_sub(began);
+        let counters = &self.log.counters;
+        counters.syncs.fetch_add(1, Ordering::Relaxed);
+        counters.sync_ns.fetch_add(took, Ordering::Relaxed);
+        counters.sync_ns_max.fetch_max(took, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The segment is full: syncs it to its end first, then takes the next into use.
+    fn change_segment(&mut self) -> Result<Step> {
+        if self.log.synced() < self.drained {
+            self.sync_current()?;
+            self.log.synced.store(self.drained, Ordering::Release);
+            self.log.progress.notify();
+            return Ok(Step::Again);
+        }
+        let spare = match self.log.segments.obtain() {
+            Ok(spare) => spare,
+            Err(error) => {
+                self.log.set_shortage(Some(error));
+                self.log.lock().wake_at = u64::MAX;
+                let pause_ns = self.log.options.sync_interval_ns.max(SHORTAGE_RETRY_NS);
+                let retry_ns = self.log.env.now_ns().saturating_add(pause_ns);
+                return Ok(Step::Pending(self.woken().until(retry_ns)));
+            }
+        };
+        let header = SegmentHeader {
+            database_id: self.log.seal.database_id,
+            number: self.current.number + 1,
+            incarnation: self.log.seal.incarnation,
+            start: self.drained,
+            previous_end: self.drained,
+            whole_below: self.bound.whole_below,
+            first: self.bound.next,
+            capacity: self.log.segments.capacity(),
+        };
+        let file = self.log.segments.install(spare, &header)?;
+        self.current = Current {
+            number: header.number,
+            start: header.start,
+            file,
+        };
+        self.lacks_spare = true;
+        self.log.set_shortage(None);
+        self.log.counters.segments.fetch_add(1, Ordering::Relaxed);
+        Ok(Step::Again)
+    }
+
+    /// Nothing is under way: a target, or what to wait for.
+    fn choose_target(&mut self) -> ControlFlow<Condition> {
+        let quarter = self.log.space.bytes() / 4;
+        let room_wanted = self.log.room_wanted.swap(false, Ordering::AcqRel);
+        let mut tail = self.log.lock();
+        let whole = block_down(tail.lsn);
+        if whole >= self.drained + quarter || (room_wanted && whole > self.drained) {
+            self.target = whole;
+            return ControlFlow::Continue(());
+        }
+        // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync for ever.
+        if tail.real_end > self.log.synced() {
+            tail.wake_at = self.drained + quarter + BLOCK_BYTES;
+            drop(tail);
+            let interval_ns = self.log.options.sync_interval_ns;
+            let log = &self.log;
+            let deadline = *self
+                .deadline_ns
+                .get_or_insert_with(|| log.env.now_ns().saturating_add(interval_ns));
+            ControlFlow::Break(self.woken().until(deadline))
+        } else {
+            tail.wake_at = 0;
+            drop(tail);
+            self.deadline_ns = None;
+            ControlFlow::Break(self.woken())
+        }
+    }
+
+    fn woken(&self) -> Condition {
+        let log = self.log.clone();
+        Condition::new(&self.log.drain_wanted, move || {
+            log.woken.load(Ordering::SeqCst)
+        })
+    }
+}

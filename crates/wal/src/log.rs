@@ -1,0 +1,755 @@
+//! The log while it lives: appending, publishing, cutting, asking for syncs.
+//!
+//! An append sums its payload first, then takes the append lock, which is held for the copy into the ring and nothing else: no call of
+//! the system, no allocation and nothing that can fail lies between the reservation of an LSN and the record's being
+//! complete. What is in the ring survives the process. A record is *appended* when it is in the ring, *published* when its writer
+//! says that whatever it stands for can be seen, *synced* when it is on stable storage; each is a prefix of the one before, but
+//! publishing and syncing do not wait for each other.
+//!
+//! The append lock is a mutex that is only ever tried: who fails spins, then yields, and never sleeps in the kernel, since the lock is held
+//! for tens of nanoseconds.
+
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use terrapin_base::{Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal};
+use terrapin_disk::{Disk, File, LogRing, RingReader, RingSpace, RingWriter};
+
+use crate::drain::{self, Current, Drain};
+use crate::format::{
+    BLOCK_BYTES, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
+    RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, RING_BYTES_LIMIT, RecordHeader, Seal, encode_mark,
+    filler_bytes,
+};
+use crate::metrics::{Counters, LogMetrics};
+use crate::segments::{Segments, TrimError};
+
+/// Bytes of the ring that a sync's filler may take.
+const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
+/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the mark behind it.
+const APPEND_RESERVE_BYTES: u64 = 2 * SYNC_RESERVE_BYTES;
+const _: () = assert!(FILLER_BYTES_MAX <= SYNC_RESERVE_BYTES);
+const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
+
+/// Smallest ring: a quarter for one record, and what fillers and a record that is half drained may hold, must leave room for another.
+const RING_BYTES_MIN: u64 = 64 << 10;
+const _: () = assert!(RING_BYTES_MIN / 2 + APPEND_RESERVE_BYTES + BLOCK_BYTES <= RING_BYTES_MIN);
+
+const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
+
+/// How a log is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogOptions {
+    /// Bytes of the ring in shared memory: a power of two from 64 KiB to 1 GiB. A record is at most a quarter of it.
+    pub ring_bytes: u64,
+    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB.
+    pub segment_bytes: u64,
+    /// What a power cut may cost at most, in nanoseconds: how long a record waits for a sync that nobody asks for.
+    pub sync_interval_ns: u64,
+    /// The database that the log belongs to; bytes of another's log never count.
+    pub database_id: u64,
+}
+
+impl LogOptions {
+    /// Rings of 16 MiB, segments of 64 MiB, a sync every 100 ms.
+    #[must_use]
+    pub fn new(database_id: u64) -> Self {
+        LogOptions {
+            ring_bytes: 16 << 20,
+            segment_bytes: 64 << 20,
+            sync_interval_ns: 100_000_000,
+            database_id,
+        }
+    }
+
+    pub(crate) fn check(mut self) -> Result<Self> {
+        if !self.ring_bytes.is_power_of_two()
+            || !(RING_BYTES_MIN..=RING_BYTES_LIMIT).contains(&self.ring_bytes)
+        {
+            return Err(Error::invalid(
+                "the log's ring must be a power of two from 64 KiB to 1 GiB",
+            )
+            .with("ring_bytes", self.ring_bytes));
+        }
+        if !(4 * BLOCK_BYTES..=1 << 40).contains(&self.segment_bytes) {
+            return Err(Error::invalid("a log segment must be from 16 KiB to 1 TiB")
+                .with("segment_bytes", self.segment_bytes));
+        }
+        self.segment_bytes = self.segment_bytes.next_multiple_of(BLOCK_BYTES);
+        Ok(self)
+    }
+}
+
+/// A record in the log, which is to be published.
+#[derive(Debug)]
+#[must_use = "a record that is never published stops every later one"]
+pub struct Appended {
+    /// Where it starts: its version number.
+    pub lsn: Lsn,
+    /// Where it ends: what a sync must reach.
+    pub end: Lsn,
+    /// End of the record before it, up to which all must be published first.
+    previous: u64,
+}
+
+/// What an append came to.
+pub enum Append {
+    /// The record survives the process's death from now on; publish it.
+    Done(Appended),
+    /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try again.
+    Full(Condition),
+}
+
+/// A bound between windows: see [`Log::cut`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cut {
+    /// Every record below was appended before the cut, every later one starts here or above.
+    pub lsn: Lsn,
+    /// All records below the cut are published once [`Log::visible`] reaches this.
+    pub publish_to: Lsn,
+}
+
+/// What the append lock protects.
+pub(crate) struct Tail {
+    writer: RingWriter,
+    /// LSN of the next record.
+    pub(crate) lsn: u64,
+    /// End of the last record that is not a filler or mark.
+    pub(crate) real_end: u64,
+    /// End of the last record that is to be published.
+    publish_end: u64,
+    /// What the drain had freed when last looked at.
+    freed_seen: u64,
+    /// The drain wants to be woken by the append that reaches this.
+    pub(crate) wake_at: u64,
+    /// End of the closing record, after which nothing is appended.
+    pub(crate) close_end: Option<u64>,
+    records: u64,
+    appended_bytes: u64,
+    overhead_bytes: u64,
+}
+
+pub(crate) struct Shared {
+    pub(crate) env: Env,
+    pub(crate) options: LogOptions,
+    pub(crate) seal: Seal,
+    simulated: bool,
+    ring_bytes: u64,
+
+    /// The append lock. Nothing else is locked while it is held.
+    append: Mutex<Tail>,
+    /// `Tail::lsn`, for who does not need the lock.
+    tail: AtomicU64,
+    /// For each block of the ring, the LSN of the last record that starts in it: the drain frees whole records by it.
+    starts: Box<[AtomicU64]>,
+
+    visible: AtomicU64,
+    visible_changed: Arc<Signal>,
+
+    pub(crate) space: RingSpace,
+    pub(crate) synced: AtomicU64,
+    pub(crate) sync_wanted: AtomicU64,
+    pub(crate) room_wanted: AtomicBool,
+    pub(crate) woken: AtomicBool,
+    pub(crate) drain_wanted: Arc<Signal>,
+    /// Ring space, syncs, shortages, failure and end.
+    pub(crate) progress: Arc<Signal>,
+
+    /// Why there is no segment to write to, while there is none.
+    shortage: Mutex<Option<Error>>,
+    shortages: AtomicU64,
+    failed: AtomicBool,
+    failure: Mutex<Option<Error>>,
+    failure_changed: Arc<Signal>,
+    pub(crate) stopped: AtomicBool,
+    closed: AtomicBool,
+
+    pub(crate) segments: Segments,
+    pub(crate) counters: Counters,
+    /// What the drain job starts with, until it does.
+    drain: Mutex<Option<(RingReader, Current)>>,
+}
+
+/// The log: a handle that clones share. Ends with [`Log::close`] or [`Log::stop`], not with its last clone.
+#[derive(Clone)]
+pub struct Log(pub(crate) Arc<Shared>);
+
+/// What a new life of the log begins with.
+pub(crate) struct Beginning {
+    pub(crate) options: LogOptions,
+    pub(crate) incarnation: u32,
+    pub(crate) ring: LogRing,
+    pub(crate) segments: Segments,
+    /// Number, start and file of the segment to write to.
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) file: Arc<dyn File>,
+}
+
+impl Log {
+    /// Makes a log in an empty directory: incarnation 1, the first LSN is one block (4096). Durable on return, its names included. What an earlier call
+    /// left half-made is replaced; a log that holds records is [`ErrorKind::AlreadyExists`].
+    pub fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
+        crate::recovery::create(env, disk, options.check()?)
+    }
+
+    pub(crate) fn start(env: &Env, beginning: Beginning) -> Log {
+        let Beginning {
+            options,
+            incarnation,
+            ring,
+            segments,
+            number,
+            start,
+            file,
+        } = beginning;
+        let ring_bytes = ring.bytes();
+        let (writer, reader, space): (RingWriter, RingReader, RingSpace) = ring.split(start);
+        let tail = Tail {
+            writer,
+            lsn: start,
+            real_end: start,
+            publish_end: start,
+            freed_seen: start,
+            wake_at: 0,
+            close_end: None,
+            records: 0,
+            appended_bytes: 0,
+            overhead_bytes: 0,
+        };
+        let blocks = ring_bytes / BLOCK_BYTES;
+        let shared = Arc::new(Shared {
+            env: env.clone(),
+            options,
+            seal: Seal {
+                database_id: options.database_id,
+                incarnation,
+            },
+            simulated: env.is_simulated(),
+            ring_bytes,
+            append: Mutex::new(tail),
+            tail: AtomicU64::new(start),
+            starts: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
+            visible: AtomicU64::new(start),
+            visible_changed: Signal::new(),
+            space,
+            synced: AtomicU64::new(start),
+            sync_wanted: AtomicU64::new(0),
+            room_wanted: AtomicBool::new(false),
+            woken: AtomicBool::new(false),
+            drain_wanted: Signal::new(),
+            progress: Signal::new(),
+            shortage: Mutex::new(None),
+            shortages: AtomicU64::new(0),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            failure_changed: Signal::new(),
+            stopped: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            segments,
+            counters: Counters::default(),
+            drain: Mutex::new(Some((
+                reader,
+                Current {
+                    number,
+                    start,
+                    file,
+                },
+            ))),
+        });
+        Log(shared)
+    }
+
+    /// Appends a record whose payload is the pieces joined. It survives the process's death once this returned, and others see
+    /// it once it is published; the caller must publish it soon and must not wait for anything before.
+    ///
+    /// Errors, each with nothing appended: [`ErrorKind::TooLarge`] beyond [`Log::record_bytes_max`], [`ErrorKind::InvalidArgument`] for the log's own
+    /// kinds, [`ErrorKind::Poisoned`] after a failure, [`ErrorKind::Closed`] after the end, [`ErrorKind::NoSpace`] (or what the system said) when the ring is full
+    /// and no segment can be had; the next append tries that again.
+    pub fn try_append(&self, kind: u8, payload: &[&[u8]]) -> Result<Append> {
+        if kind < RECORD_KIND_USER_MIN {
+            return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
+        }
+        self.0.append(kind, payload)
+    }
+
+    /// Longest payload in bytes.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> u64 {
+        self.0.ring_bytes / 4 - RECORD_HEADER_BYTES
+    }
+
+    /// Makes an appended record visible, after every earlier one: spins, then yields, until those are published.
+    pub fn publish(&self, appended: &Appended) {
+        let shared = &*self.0;
+        let mut spins = 0u32;
+        while shared.visible.load(Ordering::Acquire) != appended.previous {
+            // One thread does everything in a simulation, so nobody could publish the earlier record any more.
+            assert!(
+                !shared.simulated,
+                "an earlier record was appended and not published"
+            );
+            pause(&mut spins);
+        }
+        shared.visible.store(appended.end.0, Ordering::Release);
+        shared.visible_changed.notify();
+    }
+
+    /// Every record that starts below is published.
+    #[must_use]
+    pub fn visible(&self) -> Lsn {
+        Lsn(self.0.visible.load(Ordering::Acquire))
+    }
+
+    /// Runs `install` under the append lock with the tail as the cut: every record that was appended before starts below it, every later one there or
+    /// above. `install` is short (it installs a window) and must not call the log.
+    pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
+        let tail = self.0.lock();
+        let lsn = Lsn(tail.lsn);
+        let result = install(lsn);
+        (
+            result,
+            Cut {
+                lsn,
+                publish_to: Lsn(tail.publish_end),
+            },
+        )
+    }
+
+    /// Whether every record below the cut is published.
+    #[must_use]
+    pub fn cut_published(&self, cut: &Cut) -> bool {
+        self.visible() >= cut.publish_to
+    }
+
+    /// Holds when every record below the cut is published.
+    #[must_use]
+    pub fn cut_condition(&self, cut: &Cut) -> Condition {
+        let (log, cut) = (self.clone(), *cut);
+        Condition::new(&self.0.visible_changed, move || log.cut_published(&cut))
+    }
+
+    /// LSN that the next record will have at least.
+    #[must_use]
+    pub fn tail(&self) -> Lsn {
+        Lsn(self.0.tail.load(Ordering::Acquire))
+    }
+
+    /// Every byte of the log below is on stable storage.
+    #[must_use]
+    pub fn synced(&self) -> Lsn {
+        Lsn(self.0.synced())
+    }
+
+    /// Asks for a sync up to there (the tail at most). The condition holds when [`Log::synced`] has reached it, and also when that failed
+    /// ([`Log::failed`]), when a new segment was needed and could not be had ([`Log::shortage`]), or when the log has ended. For jobs, which never wait.
+    pub fn request_sync(&self, upto: Lsn) -> Condition {
+        let upto = upto.0.min(self.0.tail.load(Ordering::Acquire));
+        let shortages = self.0.shortages.load(Ordering::Acquire);
+        if upto > self.0.synced() {
+            self.0.sync_wanted.fetch_max(upto, Ordering::AcqRel);
+            self.0.wake_drain();
+        }
+        let shared = self.0.clone();
+        Condition::new(&self.0.progress, move || {
+            shared.synced() >= upto
+                || shared.is_over()
+                || shared.shortages.load(Ordering::Acquire) != shortages
+        })
+    }
+
+    /// Waits until everything below `upto` (the tail at most) is on stable storage. An error means that the outcome is unknown;
+    /// after [`ErrorKind::NoSpace`] it is tried again when space is found.
+    pub fn sync(&self, upto: Lsn) -> Result<()> {
+        let upto = upto.min(self.tail());
+        loop {
+            let condition = self.request_sync(upto);
+            if self.synced() >= upto {
+                return Ok(());
+            }
+            self.0.env.wait(&condition)?;
+            if self.synced() >= upto {
+                return Ok(());
+            }
+            self.0.check_alive()?;
+            if let Some(error) = self.shortage() {
+                return Err(error);
+            }
+        }
+    }
+
+    /// The job that drains the ring to the segments and syncs them; the log needs it to run from the first append on. There is one:
+    /// a second call returns a job that is over at once.
+    #[must_use]
+    pub fn drain_job(&self) -> Box<dyn Job> {
+        match self.0.drain.lock().take() {
+            Some((reader, current)) => Box::new(Drain::new(self.0.clone(), reader, current)),
+            None => Box::new(drain::Over),
+        }
+    }
+
+    /// Gives up whole segments that hold nothing at or above `below` (D3 says how far the caller may go). Blocks on the disk.
+    pub fn trim(&self, below: Lsn) -> Result<()> {
+        self.0.check_alive()?;
+        let outcome = match self.0.segments.trim(below) {
+            Ok(()) => Ok(()),
+            Err(TrimError::Undone(error)) => Err(error),
+            // Which names are durable is unknown now, and a file may only be written again without its old one (D3).
+            Err(TrimError::Unknown(error)) => {
+                self.poison(error.clone());
+                Err(error)
+            }
+        };
+        if self.shortage().is_some() {
+            self.0.wake_drain();
+        }
+        outcome
+    }
+
+    /// Bytes from the oldest record that is kept to the tail: what a recovery might have to read.
+    #[must_use]
+    pub fn kept_bytes(&self) -> u64 {
+        self.tail().0.saturating_sub(self.0.segments.oldest())
+    }
+
+    /// LSN of the oldest record that is kept.
+    #[must_use]
+    pub fn oldest(&self) -> Lsn {
+        Lsn(self.0.segments.oldest())
+    }
+
+    /// This life of the log.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.0.seal.incarnation)
+    }
+
+    /// Why nothing durable is written any more, if that is so: [`ErrorKind::Poisoned`].
+    #[must_use]
+    pub fn failed(&self) -> Option<Error> {
+        if self.0.failed.load(Ordering::Acquire) {
+            self.0.failure.lock().clone()
+        } else {
+            None
+        }
+    }
+
+    /// Why no segment can be had at the moment; appends go on until the ring is full.
+    #[must_use]
+    pub fn shortage(&self) -> Option<Error> {
+        self.0.shortage.lock().clone()
+    }
+
+    /// Ends all writing for good because something that must be durable is not known to be. The first reason stays.
+    pub fn poison(&self, error: Error) {
+        self.0.poison(error);
+    }
+
+    /// Notified when the log is poisoned.
+    #[must_use]
+    pub fn failure_signal(&self) -> &Arc<Signal> {
+        &self.0.failure_changed
+    }
+
+    /// Ends the log in order: a closing record, everything drained and synced, the drain job over. The next open needs no ring. Once it has
+    /// succeeded, again is nothing. After [`ErrorKind::NoSpace`] it may be tried again; records are refused from the first call on.
+    pub fn close(&self) -> Result<()> {
+        if self.0.closed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let end = loop {
+            match self.0.append(KIND_CLOSE, &[])? {
+                Append::Done(close) => break close.end,
+                Append::Full(condition) => drop(self.0.env.wait(&condition)?),
+            }
+        };
+        self.sync(end)?;
+        self.0.closed.store(true, Ordering::Release);
+        self.stop();
+        Ok(())
+    }
+
+    /// Ends the drain job without syncing. Nothing that was appended is lost to a later open by that: it is in the segments and in the ring.
+    pub fn stop(&self) {
+        self.0.stopped.store(true, Ordering::Release);
+        self.0.wake_drain();
+        self.0.progress.notify();
+    }
+
+    /// Bytes of memory that the log holds: ring and drain buffer.
+    #[must_use]
+    pub fn memory_bytes(&self) -> u64 {
+        self.0.ring_bytes + drain::chunk_bytes(self.0.ring_bytes) + self.0.starts.len() as u64 * 8
+    }
+
+    /// What the log has done in this life, and how large it is.
+    #[must_use]
+    pub fn metrics(&self) -> LogMetrics {
+        let (records, appended_bytes, overhead_bytes, lsn) = {
+            let tail = self.0.lock();
+            (
+                tail.records,
+                tail.appended_bytes,
+                tail.overhead_bytes,
+                tail.lsn,
+            )
+        };
+        let counters = &self.0.counters;
+        let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        LogMetrics {
+            records,
+            appended_bytes,
+            overhead_bytes,
+            full: get(&counters.full),
+            drained_bytes: get(&counters.drained_bytes),
+            drain_writes: get(&counters.drain_writes),
+            syncs: get(&counters.syncs),
+            sync_ns: get(&counters.sync_ns),
+            sync_ns_max: get(&counters.sync_ns_max),
+            segments: get(&counters.segments),
+            shortages: get(&self.0.shortages),
+            ring_used_bytes: lsn - self.0.space.freed().min(lsn),
+            kept_bytes: self.kept_bytes(),
+            kept_segments: self.0.segments.count(),
+            disk_bytes: self.0.segments.disk_bytes(),
+        }
+    }
+}
+
+/// Spins for about a microsecond, then lets others run.
+#[inline]
+fn pause(spins: &mut u32) {
+    if *spins < 64 {
+        *spins += 1;
+        std::hint::spin_loop();
+    } else {
+        std::thread::yield_now();
+    }
+}
+
+impl Shared {
+    /// The append lock.
+    #[inline]
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Tail> {
+        let mut spins = 0;
+        loop {
+            if let Some(guard) = self.append.try_lock() {
+                return guard;
+            }
+            pause(&mut spins);
+        }
+    }
+
+    fn append(self: &Arc<Self>, kind: u8, payload: &[&[u8]]) -> Result<Append> {
+        let bytes = payload
+            .iter()
+            .fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
+        let total = bytes.saturating_add(RECORD_HEADER_BYTES);
+        if total > self.ring_bytes / 4 {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                "a log record is larger than a quarter of the log's ring",
+            )
+            .with("bytes", bytes)
+            .with("limit", self.ring_bytes / 4 - RECORD_HEADER_BYTES));
+        }
+        self.check_alive()?;
+        let length = total as u32 - RECORD_HEADER_BYTES as u32; // `total` is at most 2^28
+        let begun = self.seal.begin(kind, length, payload);
+
+        let mut tail = self.lock();
+        if let Some(end) = tail.close_end {
+            if kind != KIND_CLOSE {
+                return Err(closed());
+            }
+            let end = Lsn(end);
+            return Ok(Append::Done(Appended {
+                lsn: end,
+                end,
+                previous: end.0,
+            }));
+        }
+        let end = tail.lsn + total;
+        if end + APPEND_RESERVE_BYTES > tail.freed_seen + self.ring_bytes {
+            tail.freed_seen = self.space.freed();
+            if end + APPEND_RESERVE_BYTES > tail.freed_seen + self.ring_bytes {
+                drop(tail);
+                return self.full(total);
+            }
+        }
+        let lsn = self.place(&mut tail, kind, length, begun, payload);
+        let previous = tail.publish_end;
+        tail.real_end = end;
+        if kind == KIND_CLOSE {
+            tail.close_end = Some(end);
+        } else {
+            tail.publish_end = end;
+            tail.records += 1;
+            tail.appended_bytes += total;
+        }
+        let wakes = end >= tail.wake_at;
+        if wakes {
+            tail.wake_at = u64::MAX;
+        }
+        drop(tail);
+        if wakes {
+            self.wake_drain();
+        }
+        Ok(Append::Done(Appended {
+            lsn: Lsn(lsn),
+            end: Lsn(end),
+            previous,
+        }))
+    }
+
+    /// Puts a record at the tail, for which there is room.
+    #[inline]
+    fn place(&self, tail: &mut Tail, kind: u8, length: u32, begun: u32, payload: &[&[u8]]) -> u64 {
+        let lsn = tail.lsn;
+        let header = RecordHeader {
+            crc: Seal::finish(begun, lsn),
+            length,
+            kind,
+        };
+        tail.writer.write(lsn, &header.encode());
+        let mut at = lsn + RECORD_HEADER_BYTES;
+        for piece in payload {
+            tail.writer.write(at, piece);
+            at += piece.len() as u64;
+        }
+        // Before the publication, so that who sees the bytes sees this too.
+        self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
+        tail.writer.publish(at);
+        tail.lsn = at;
+        self.tail.store(at, Ordering::Release);
+        lsn
+    }
+
+    fn start_of_block(&self, lsn: u64) -> &AtomicU64 {
+        // The ring's size is a power of two.
+        &self.starts[((lsn & (self.ring_bytes - 1)) / BLOCK_BYTES) as usize]
+    }
+
+    /// The last record that starts in the block at `block` and not below `floor`.
+    pub(crate) fn last_start(&self, block: u64, floor: u64) -> Option<u64> {
+        let start = self.start_of_block(block).load(Ordering::Relaxed);
+        (start >= block.max(floor) && start < block + BLOCK_BYTES).then_some(start)
+    }
+
+    /// No room for `total` bytes: nothing was taken.
+    fn full(self: &Arc<Self>, total: u64) -> Result<Append> {
+        self.counters.full.fetch_add(1, Ordering::Relaxed);
+        let shortages = self.shortages.load(Ordering::Acquire);
+        let shortage = self.shortage.lock().clone();
+        self.room_wanted.store(true, Ordering::Release);
+        self.wake_drain();
+        if let Some(error) = shortage {
+            return Err(error);
+        }
+        let shared = self.clone();
+        Ok(Append::Full(Condition::new(&self.progress, move || {
+            let needed = shared.tail.load(Ordering::Acquire) + total + APPEND_RESERVE_BYTES;
+            needed <= shared.space.freed() + shared.ring_bytes
+                || shared.is_over()
+                || shared.shortages.load(Ordering::Acquire) != shortages
+        })))
+    }
+
+    /// Fills the stream up to a block's start; returns the tail. Appends have left room for it.
+    pub(crate) fn pad(&self, tail: &mut Tail) -> u64 {
+        let bytes = filler_bytes(tail.lsn);
+        if bytes > 0 {
+            let length = (bytes - RECORD_HEADER_BYTES) as u32;
+            let payload = &ZEROS[..length as usize];
+            let begun = self.seal.begin(KIND_FILLER, length, &[payload]);
+            self.place(tail, KIND_FILLER, length, begun, &[payload]);
+            tail.overhead_bytes += bytes;
+        }
+        tail.lsn
+    }
+
+    /// Puts a mark at the next block's start, if that leaves room for the next sync's filler; the one after it tries again.
+    pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
+        let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
+        if tail.close_end.is_some()
+            || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes
+        {
+            return;
+        }
+        self.pad(tail);
+        let payload = encode_mark(synced);
+        let begun = self
+            .seal
+            .begin(KIND_MARK, payload.len() as u32, &[&payload]);
+        self.place(tail, KIND_MARK, payload.len() as u32, begun, &[&payload]);
+        tail.overhead_bytes += MARK_BYTES;
+    }
+
+    pub(crate) fn synced(&self) -> u64 {
+        self.synced.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn wake_drain(&self) {
+        self.woken.store(true, Ordering::Release);
+        self.drain_wanted.notify();
+    }
+
+    fn is_over(&self) -> bool {
+        self.failed.load(Ordering::Acquire) || self.stopped.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        if self.failed.load(Ordering::Acquire)
+            && let Some(error) = self.failure.lock().clone()
+        {
+            return Err(error);
+        }
+        if self.stopped.load(Ordering::Acquire) {
+            Err(closed())
+        } else {
+            Ok(())
+        }
+    }
+
+    pub(crate) fn poison(&self, cause: Error) {
+        {
+            let mut failure = self.failure.lock();
+            if failure.is_some() {
+                return;
+            }
+            tracing::error!(%cause, "the log failed; nothing durable is written any more");
+            let error = match cause.kind() {
+                ErrorKind::Poisoned => cause,
+                _ => Error::new(
+                    ErrorKind::Poisoned,
+                    "an earlier sync failed; nothing is written any more",
+                )
+                .with("cause", cause),
+            };
+            *failure = Some(error);
+            self.failed.store(true, Ordering::Release);
+        }
+        self.failure_changed.notify();
+        self.progress.notify();
+        self.wake_drain();
+    }
+
+    /// No segment can be had; `None` when one was.
+    pub(crate) fn set_shortage(&self, error: Option<Error>) {
+        let short = error.is_some();
+        if let Some(error) = &error {
+            tracing::warn!(%error, "no space for the log's next segment");
+        }
+        *self.shortage.lock() = error;
+        if short {
+            self.shortages.fetch_add(1, Ordering::AcqRel);
+            self.progress.notify();
+        }
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Closed, "the log was closed")
+}

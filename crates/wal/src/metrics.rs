@@ -1,0 +1,51 @@
+//! What the log tells about itself.
+
+use terrapin_base::sync::AtomicU64;
+
+/// Counters of one life of the log, since it was created or recovered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogMetrics {
+    /// Records that users appended.
+    pub records: u64,
+    /// Bytes of those records, headers included.
+    pub appended_bytes: u64,
+    /// Bytes of fillers and marks.
+    pub overhead_bytes: u64,
+    /// Appends that found the ring full.
+    pub full: u64,
+    /// Bytes written to segments.
+    pub drained_bytes: u64,
+    /// Writes to segments.
+    pub drain_writes: u64,
+    /// Syncs of segments that made records durable.
+    pub syncs: u64,
+    /// Nanoseconds spent in them.
+    pub sync_ns: u64,
+    /// The longest of them.
+    pub sync_ns_max: u64,
+    /// Segments taken into use.
+    pub segments: u64,
+    /// Times that no space was found for a segment.
+    pub shortages: u64,
+    /// Bytes in the ring that are not yet on the disk.
+    pub ring_used_bytes: u64,
+    /// Bytes from the oldest kept record to the tail.
+    pub kept_bytes: u64,
+    /// Segments kept, the one being written included.
+    pub kept_segments: u64,
+    /// Bytes that segments and spares occupy; the ring's come on top.
+    pub disk_bytes: u64,
+}
+
+/// Counters that the drain keeps.
+#[derive(Default)]
+pub(crate) struct Counters {
+    pub(crate) drained_bytes: AtomicU64,
+    pub(crate) drain_writes: AtomicU64,
+    pub(crate) syncs: AtomicU64,
+    pub(crate) sync_ns: AtomicU64,
+    pub(crate) sync_ns_max: AtomicU64,
+    pub(crate) segments: AtomicU64,
+    pub(crate) full: AtomicU64,
+}

@@ -1,0 +1,467 @@
+//! Recovery: what of the log counts, and the beginning of its next life.
+//!
+//! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring under the old incarnation, ending at E, and judge what
+//! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
+//!
+//! 1. what was taken from the ring goes into the old life's segments as it is, which are synced, oldest first;
+//! 2. a ring that is missing or has another size is replaced (everything is in segments now);
+//! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
+//!    directory is synced. Only from here on is anything different for the next recovery.
+//!
+//! Killed before 3, recovery finds the same E again: from the same ring, or from the segments that 1 has synced. Killed after it,
+//! the new life is empty, and E stands in its header.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use terrapin_base::sync::Arc;
+use terrapin_base::{Env, Error, ErrorKind, Incarnation, Lsn, Result};
+use terrapin_disk::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
+
+use crate::chain::{Chain, Place, find_chain};
+use crate::copy::Copier;
+use crate::format::{
+    BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, RECORD_KIND_USER_MIN, RING_NAME, RING_NEW_NAME,
+    SegmentHeader, block_up, segment_name, segment_number, spare_name, spare_number,
+};
+use crate::log::{Beginning, Log, LogOptions};
+use crate::replay::Replay;
+use crate::segments::Segments;
+use crate::stream::{RingFile, Stream};
+
+/// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by [`Recovery::begin`] or
+/// [`Recovery::read_only`].
+pub struct Recovery {
+    env: Env,
+    disk: Arc<dyn Disk>,
+    options: LogOptions,
+    needed_from: u64,
+    chain: Chain,
+    spares: Vec<u64>,
+    ring: Option<RingFile>,
+    end: u64,
+    clean: bool,
+    /// The first record that is only in the ring.
+    ring_from: Option<u64>,
+    /// Where replay begins.
+    replay_from: Place,
+    replay_bytes: u64,
+    replay_records: u64,
+}
+
+impl Recovery {
+    /// Reads segment headers, then every record from the segment on that `needed_from` lies in, and decides where the log ends. Writes nothing.
+    ///
+    /// Errors: [`ErrorKind::Corrupt`] for damage below what was synced (naming file and offset), for a log of another database, for one that begins
+    /// after `needed_from` or ends before it (D3), and for a ring that is missing though the log does not end in a clean close;
+    /// [`ErrorKind::NotFound`] when there is no segment at all; [`ErrorKind::NewerFormat`].
+    pub fn scan(
+        env: &Env,
+        disk: &Arc<dyn Disk>,
+        options: LogOptions,
+        needed_from: Lsn,
+    ) -> Result<Recovery> {
+        let options = options.check()?;
+        let names = disk.list()?;
+        let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+        let headers = read_headers(disk, &numbers, options.database_id)?;
+        let chain = find_chain(headers)?;
+        let Some(start) = chain.start_for(needed_from.0) else {
+            return Err(
+                Error::corrupt("the log begins after what the database needs of it")
+                    .with("first", chain.first)
+                    .with("needed", needed_from),
+            );
+        };
+        let ring = if names.iter().any(|n| n == RING_NAME) {
+            Some(open_ring_file(disk)?)
+        } else {
+            None
+        };
+        let mut recovery = Recovery {
+            env: env.clone(),
+            disk: disk.clone(),
+            options,
+            needed_from: needed_from.0,
+            spares: names.iter().filter_map(|n| spare_number(n)).collect(),
+            ring,
+            end: start.position,
+            clean: false,
+            ring_from: None,
+            replay_from: start,
+            replay_bytes: 0,
+            replay_records: 0,
+            chain,
+        };
+        recovery.accept(start)?;
+        Ok(recovery)
+    }
+
+    /// Accepts the prefix, then judges what stands behind it.
+    fn accept(&mut self, start: Place) -> Result<()> {
+        let mut stream = self.stream(start);
+        let mut replay_from = None;
+        loop {
+            let place = Place {
+                life: stream.life(),
+                position: stream.position(),
+            };
+            let Some(found) = stream.step()? else { break };
+            // A life that follows begins anew: an earlier one's clean close says nothing about it.
+            if stream.life() != place.life {
+                self.clean = false;
+            }
+            match found.kind {
+                KIND_CLOSE => self.clean = true,
+                KIND_FILLER => {}
+                _ => self.clean = false,
+            }
+            if found.from_ring {
+                self.ring_from.get_or_insert(found.lsn);
+            }
+            if found.lsn >= self.needed_from {
+                replay_from.get_or_insert(Place {
+                    life: stream.life(),
+                    position: found.lsn,
+                });
+                if found.kind >= RECORD_KIND_USER_MIN {
+                    self.replay_bytes += found.bytes;
+                    self.replay_records += 1;
+                }
+            }
+        }
+        self.end = stream.position();
+        self.replay_from = replay_from.unwrap_or(Place {
+            life: stream.life(),
+            position: self.end,
+        });
+        // An empty last life is not clean: its ring may have held records.
+        self.clean &= self
+            .chain
+            .lives
+            .last()
+            .is_some_and(|life| life.start() < self.end);
+        if !self.clean {
+            if self.ring.is_none() {
+                return Err(Error::corrupt(
+                    "the log's ring is missing, and the log does not end in a clean close",
+                )
+                .with("file", RING_NAME)
+                .with("directory", self.disk.describe()));
+            }
+            let synced = stream.highest_mark()?.max(self.chain.whole_below);
+            if self.end < synced {
+                return Err(stream
+                    .corrupt("a log record that was synced is damaged")
+                    .with("synced below", synced));
+            }
+        }
+        if self.end < self.needed_from {
+            return Err(
+                Error::corrupt("the log ends before what the database needs of it")
+                    .with("end", self.end)
+                    .with("needed", self.needed_from),
+            );
+        }
+        Ok(())
+    }
+
+    fn stream(&self, place: Place) -> Stream {
+        let lives = self.chain.lives.clone();
+        Stream::new(
+            &self.disk,
+            self.options.database_id,
+            lives,
+            self.ring.clone(),
+            place.life,
+            place.position,
+        )
+    }
+
+    /// Where the accepted log ends.
+    #[must_use]
+    pub fn end(&self) -> Lsn {
+        Lsn(self.end)
+    }
+
+    /// LSN of the oldest record that is there.
+    #[must_use]
+    pub fn first(&self) -> Lsn {
+        Lsn(self.chain.first)
+    }
+
+    /// Whether the log ends in a clean close.
+    #[must_use]
+    pub fn clean(&self) -> bool {
+        self.clean
+    }
+
+    /// Bytes of users' records from the needed LSN on, headers included.
+    #[must_use]
+    pub fn bytes_to_replay(&self) -> u64 {
+        self.replay_bytes
+    }
+
+    /// Users' records from the needed LSN on.
+    #[must_use]
+    pub fn records_to_replay(&self) -> u64 {
+        self.replay_records
+    }
+
+    /// The life that ends here; [`Recovery::begin`] starts the next one.
+    #[must_use]
+    pub fn incarnation(&self) -> Incarnation {
+        Incarnation(self.chain.lives.last().map_or(0, |life| life.incarnation))
+    }
+
+    /// Begins the log's next life (this file's head tells the steps) and replays the last one. May be killed at any step, again and again
+    /// (D6). Errors leave everything for another try; [`ErrorKind::NoSpace`] when there is no room for a segment.
+    pub fn begin(mut self) -> Result<(Log, Replay)> {
+        let Some(last) = self.chain.lives.last() else {
+            return Err(Error::internal("a log without a life"));
+        };
+        let Some(incarnation) = last.incarnation.checked_add(1) else {
+            return Err(Error::new(
+                ErrorKind::Unsupported,
+                "the log has begun too many lives",
+            ));
+        };
+        let segments = Segments::new(
+            self.disk.clone(),
+            self.options.segment_bytes,
+            self.chain.kept(),
+            &self.spares,
+        );
+
+        // 1. Even where nothing came from the ring, what was drained may not have been synced.
+        let mut copier = Copier::open(&segments, self.options.database_id, last, self.ring_from)?;
+        if let Some(from) = self.ring_from {
+            let life = self.chain.lives.len() - 1;
+            let mut stream = self.stream(Place {
+                life,
+                position: from,
+            });
+            copier.copy(&mut stream, self.end)?;
+        }
+        let (number, copied) = copier.finish()?;
+        if let Some(last) = self.chain.lives.last_mut() {
+            last.pieces.extend(copied);
+            last.end = Some(self.end);
+        }
+
+        // 2. Before the new life, which is not clean: were it to begin without a ring, it would be refused.
+        let ring = self.make_ring()?;
+
+        // 3.
+        let start = block_up(self.end);
+        let header = SegmentHeader {
+            database_id: self.options.database_id,
+            number: number + 1,
+            incarnation,
+            start,
+            previous_end: self.end,
+            whole_below: self.end,
+            first: start,
+            capacity: segments.capacity(),
+        };
+        let spare = segments.obtain()?;
+        let file = segments.install(spare, &header)?;
+        segments.drop_excess_spares()?;
+
+        self.ring = None;
+        let replay = Replay {
+            stream: self.stream(self.replay_from),
+            needed_from: self.needed_from,
+        };
+        let beginning = Beginning {
+            options: self.options,
+            incarnation,
+            ring,
+            segments,
+            number: header.number,
+            start,
+            file,
+        };
+        Ok((Log::start(&self.env, beginning), replay))
+    }
+
+    /// Replays without writing anything (D11). The ring's part is read from the ring.
+    #[must_use]
+    pub fn read_only(mut self) -> Replay {
+        if let Some(last) = self.chain.lives.last_mut() {
+            last.end = Some(self.end);
+        }
+        Replay {
+            stream: self.stream(self.replay_from),
+            needed_from: self.needed_from,
+        }
+    }
+
+    /// Opens the ring; replaces it when it is missing or of another size. The new one takes the name at one stroke.
+    fn make_ring(&mut self) -> Result<LogRing> {
+        let bytes = self.options.ring_bytes;
+        if self.ring.take().is_some_and(|ring| ring.bytes == bytes) {
+            return self.disk.open_ring(
+                RING_NAME,
+                RingOptions {
+                    bytes,
+                    create: false,
+                },
+            );
+        }
+        make_ring(&self.disk, bytes)
+    }
+}
+
+/// A new ring, durably under its name.
+fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
+    match disk.remove(RING_NEW_NAME) {
+        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let ring = disk.open_ring(
+        RING_NEW_NAME,
+        RingOptions {
+            bytes,
+            create: true,
+        },
+    )?;
+    disk.rename(RING_NEW_NAME, RING_NAME)?;
+    disk.sync_directory()?;
+    Ok(ring)
+}
+
+fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
+    let file = disk.open(RING_NAME, OpenOptions::default())?;
+    let bytes = file.bytes()?;
+    if !RingOptions::is_valid_size(bytes) {
+        return Err(Error::corrupt("the log's ring has an impossible size")
+            .with("file", RING_NAME)
+            .with("bytes", bytes));
+    }
+    Ok(RingFile { file, bytes })
+}
+
+/// The headers of the segments that follow each other without a gap up to the highest number, oldest first.
+fn read_headers(
+    disk: &Arc<dyn Disk>,
+    numbers: &[u64],
+    database_id: u64,
+) -> Result<Vec<SegmentHeader>> {
+    let numbers: BTreeSet<u64> = numbers.iter().copied().collect();
+    let Some(&highest) = numbers.last() else {
+        return Err(
+            Error::new(ErrorKind::NotFound, "there is no log").with("directory", disk.describe())
+        );
+    };
+    let mut headers = VecDeque::new();
+    for (&number, expected) in numbers.iter().rev().zip((0..=highest).rev()) {
+        // What lies below a gap was given up: names go away oldest first, and what is needed of the log is checked against its first LSN.
+        if number != expected {
+            break;
+        }
+        headers.push_front(read_header(disk, number, database_id)?);
+    }
+    Ok(headers.into())
+}
+
+fn read_header(disk: &Arc<dyn Disk>, number: u64, database_id: u64) -> Result<SegmentHeader> {
+    let name = segment_name(number);
+    let file = disk.open(
+        &name,
+        OpenOptions {
+            direct: true,
+            ..OpenOptions::default()
+        },
+    )?;
+    let bytes = file.bytes()?;
+    let in_file = |error: Error| error.with("file", &name).with("offset", 0);
+    if bytes < BLOCK_BYTES {
+        return Err(in_file(
+            Error::corrupt("a log segment is too short for its header").with("bytes", bytes),
+        ));
+    }
+    let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
+    file.read_at(&mut block, 0)?;
+    let header = SegmentHeader::decode(&block).map_err(in_file)?;
+    if header.database_id != database_id {
+        return Err(in_file(Error::corrupt(
+            "a log segment belongs to another database",
+        )));
+    }
+    if header.number != number {
+        return Err(in_file(
+            Error::corrupt("a log segment has another's name").with("number", header.number),
+        ));
+    }
+    if bytes - BLOCK_BYTES < header.capacity {
+        return Err(in_file(
+            Error::corrupt("a log segment is shorter than its header says").with("bytes", bytes),
+        ));
+    }
+    Ok(header)
+}
+
+/// See [`Log::create`].
+pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
+    remove_half_made(env, disk, options)?;
+    // The ring first: a segment without a ring is damage, a ring without a segment a creation that was killed.
+    let ring = make_ring(disk, options.ring_bytes)?;
+    let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new(), &[]);
+    let header = SegmentHeader {
+        database_id: options.database_id,
+        number: 1,
+        incarnation: 1,
+        start: BLOCK_BYTES,
+        previous_end: BLOCK_BYTES,
+        whole_below: BLOCK_BYTES,
+        first: BLOCK_BYTES,
+        capacity: segments.capacity(),
+    };
+    let spare = segments.obtain()?;
+    let file: Arc<dyn File> = segments.install(spare, &header)?;
+    let beginning = Beginning {
+        options,
+        incarnation: 1,
+        ring,
+        segments,
+        number: 1,
+        start: BLOCK_BYTES,
+        file,
+    };
+    Ok(Log::start(env, beginning))
+}
+
+/// Removes what a killed creation left: a first segment without any record, a ring, spares.
+fn remove_half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
+    let names = disk.list()?;
+    let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+    if !numbers.is_empty() {
+        let there = || {
+            Error::new(ErrorKind::AlreadyExists, "there is a log already")
+                .with("directory", disk.describe())
+        };
+        if numbers != [1] {
+            return Err(there());
+        }
+        let header_of = |number| -> Result<SegmentHeader> {
+            let file = disk.open(&segment_name(number), OpenOptions::default())?;
+            let mut block = vec![0; BLOCK_BYTES as usize];
+            file.read_at(&mut block, 0)?;
+            SegmentHeader::decode(&block)
+        };
+        let database_id = header_of(1).map_err(|_| there())?.database_id;
+        let options = LogOptions {
+            database_id,
+            ..options
+        };
+        match Recovery::scan(env, disk, options, Lsn(BLOCK_BYTES)) {
+            Ok(found) if found.end == BLOCK_BYTES => disk.remove(&segment_name(1))?,
+            _ => return Err(there()),
+        }
+        disk.sync_directory()?;
+    }
+    for number in names.iter().filter_map(|n| spare_number(n)) {
+        disk.remove(&spare_name(number))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,430 @@
+//! The log as one stream, put together again from segments and ring: for recovery and replay.
+//!
+//! A record is taken from the segments when it is whole there, otherwise from the ring when it is whole there: the drain frees
+//! ring space by whole records only, so no record has to be glued together from both. Nothing that is read here is believed before
+//! its checksum, and nothing is allocated for a length that the files could not hold (D8).
+
+use terrapin_base::sync::Arc;
+use terrapin_base::{Error, Result};
+use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
+
+use crate::format::{
+    BLOCK_BYTES, KIND_CLOSE, MARK_BYTES, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, RING_NAME,
+    RecordHeader, Seal, block_down, block_up, decode_mark, segment_name,
+};
+
+/// What is read ahead at a time.
+const WINDOW_BYTES: u64 = 1 << 20;
+
+/// A segment's part of the stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) capacity: u64,
+    /// A record starts here.
+    pub(crate) first: u64,
+}
+
+impl Piece {
+    pub(crate) fn end(&self) -> u64 {
+        self.start + self.capacity
+    }
+}
+
+/// The segments that one life of the log wrote and that count.
+#[derive(Clone, Debug)]
+pub(crate) struct Life {
+    pub(crate) incarnation: u32,
+    /// Where a recovery found that this life ended; unknown for the last one until it is scanned.
+    pub(crate) end: Option<u64>,
+    /// Joined without gaps, oldest first, never empty.
+    pub(crate) pieces: Vec<Piece>,
+}
+
+impl Life {
+    pub(crate) fn start(&self) -> u64 {
+        self.pieces.first().map_or(0, |p| p.start)
+    }
+
+    /// Where its segments end.
+    fn limit(&self) -> u64 {
+        self.pieces.last().map_or(0, Piece::end)
+    }
+}
+
+/// The ring as an earlier process left it.
+#[derive(Clone)]
+pub(crate) struct RingFile {
+    pub(crate) file: Arc<dyn File>,
+    pub(crate) bytes: u64,
+}
+
+impl RingFile {
+    /// Copies out what lies where `lsn` would: at most the ring's size.
+    fn read(&self, lsn: u64, out: &mut [u8]) -> Result<()> {
+        let offset = lsn & (self.bytes - 1);
+        let (head, tail) = out.split_at_mut(out.len().min((self.bytes - offset) as usize));
+        self.file.read_at(head, offset)?;
+        if tail.is_empty() {
+            Ok(())
+        } else {
+            self.file.read_at(tail, 0)
+        }
+    }
+}
+
+/// Bytes read ahead: `[low, low + buffer)`.
+#[derive(Default)]
+struct Window {
+    buffer: AlignedBuf,
+    low: u64,
+}
+
+impl Window {
+    fn holds(&self, lsn: u64, count: u64) -> bool {
+        lsn >= self.low && lsn + count <= self.low + self.buffer.len() as u64
+    }
+
+    /// Sees to it that `[lsn, lsn + count)` is there, which lies below `limit`, a block's start.
+    fn load(
+        &mut self,
+        lsn: u64,
+        count: u64,
+        limit: u64,
+        mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        if self.holds(lsn, count) {
+            return Ok(());
+        }
+        let low = block_down(lsn);
+        let high = block_up(lsn + count).max(low + WINDOW_BYTES).min(limit);
+        // Should the read fail, nothing stale may seem to be there.
+        self.buffer.clear();
+        self.low = low;
+        let mut buffer = std::mem::take(&mut self.buffer);
+        buffer.resize((high - low) as usize, 0);
+        read(low, &mut buffer)?;
+        self.buffer = buffer;
+        Ok(())
+    }
+
+    fn get(&self, lsn: u64, count: u64) -> &[u8] {
+        let from = (lsn - self.low) as usize;
+        &self.buffer[from..from + count as usize]
+    }
+}
+
+/// Reads segments by LSN; keeps one file open.
+struct SegmentFiles {
+    disk: Arc<dyn Disk>,
+    open: Option<(u64, Arc<dyn File>)>,
+}
+
+impl SegmentFiles {
+    fn file(&mut self, number: u64) -> Result<Arc<dyn File>> {
+        if let Some((open, file)) = &self.open
+            && *open == number
+        {
+            return Ok(file.clone());
+        }
+        let options = OpenOptions {
+            create_new: false,
+            write: false,
+            direct: true,
+        };
+        let file = self.disk.open(&segment_name(number), options)?;
+        self.open = Some((number, file.clone()));
+        Ok(file)
+    }
+
+    /// Fills `out` from a life's segments.
+    fn read(&mut self, life: &Life, mut lsn: u64, mut out: &mut [u8]) -> Result<()> {
+        while !out.is_empty() {
+            let Some(piece) = life
+                .pieces
+                .iter()
+                .rev()
+                .find(|p| p.start <= lsn && lsn < p.end())
+            else {
+                return Err(Error::internal("read outside of the log's segments").with("lsn", lsn));
+            };
+            let count = (out.len() as u64).min(piece.end() - lsn);
+            let (head, tail) = out.split_at_mut(count as usize);
+            self.file(piece.number)?
+                .read_at(head, BLOCK_BYTES + (lsn - piece.start))?;
+            lsn += count;
+            out = tail;
+        }
+        Ok(())
+    }
+}
+
+/// A valid record: what it is and where [`Stream::bytes`] finds it until the next step.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    pub(crate) lsn: u64,
+    pub(crate) kind: u8,
+    /// Bytes of the record, its header included.
+    pub(crate) bytes: u64,
+    pub(crate) from_ring: bool,
+}
+
+impl Found {
+    pub(crate) fn end(&self) -> u64 {
+        self.lsn + self.bytes
+    }
+}
+
+/// Reads one record after the other.
+pub(crate) struct Stream {
+    database_id: u64,
+    lives: Vec<Life>,
+    life: usize,
+    position: u64,
+    ring: Option<RingFile>,
+    files: SegmentFiles,
+    segment_window: Window,
+    ring_window: Window,
+}
+
+impl Stream {
+    /// A stream that begins with the record at `position` in that life. The ring belongs to the last life.
+    pub(crate) fn new(
+        disk: &Arc<dyn Disk>,
+        database_id: u64,
+        lives: Vec<Life>,
+        ring: Option<RingFile>,
+        life: usize,
+        position: u64,
+    ) -> Self {
+        Stream {
+            database_id,
+            lives,
+            life,
+            position,
+            ring,
+            files: SegmentFiles {
+                disk: disk.clone(),
+                open: None,
+            },
+            segment_window: Window::default(),
+            ring_window: Window::default(),
+        }
+    }
+
+    /// LSN of the next record, or the end.
+    pub(crate) fn position(&self) -> u64 {
+        self.position
+    }
+
+    /// Number of the life in which the position lies.
+    pub(crate) fn life(&self) -> usize {
+        self.life
+    }
+
+    /// Steps over the next record. `None` at the end of the last life where that is known; where it is not, at the first place where no valid
+    /// record stands. A bad record before a known end is corruption.
+    pub(crate) fn step(&mut self) -> Result<Option<Found>> {
+        loop {
+            let Some(life) = self.lives.get(self.life) else {
+                return Ok(None);
+            };
+            if life.end != Some(self.position) {
+                break;
+            }
+            let Some(next) = self.lives.get(self.life + 1) else {
+                return Ok(None);
+            };
+            self.position = next.start();
+            self.life += 1;
+            // Lives may overlap in LSN where one was cut: what was read ahead of the old one is not the new one's.
+            self.segment_window = Window::default();
+        }
+        let Some(found) = self.find()? else {
+            return match self.lives[self.life].end {
+                Some(_) => Err(self.corrupt("a log record does not match its checksum")),
+                None => Ok(None),
+            };
+        };
+        if self.lives[self.life]
+            .end
+            .is_some_and(|known| found.end() > known)
+        {
+            return Err(self.corrupt("a log record reaches beyond the log's end"));
+        }
+        if found.kind > KIND_CLOSE && found.kind < RECORD_KIND_USER_MIN {
+            return Err(self
+                .corrupt("a log record of an unknown kind")
+                .with("kind", found.kind));
+        }
+        self.position = found.end();
+        Ok(Some(found))
+    }
+
+    /// The whole record that the last step found.
+    pub(crate) fn bytes(&self, found: &Found) -> &[u8] {
+        let window = if found.from_ring {
+            &self.ring_window
+        } else {
+            &self.segment_window
+        };
+        window.get(found.lsn, found.bytes)
+    }
+
+    /// The record at the position: from the segments, else from the ring.
+    fn find(&mut self) -> Result<Option<Found>> {
+        let lsn = self.position;
+        let life = &self.lives[self.life];
+        let seal = Seal {
+            database_id: self.database_id,
+            incarnation: life.incarnation,
+        };
+        let files = &mut self.files;
+        let found = find_in(
+            &mut self.segment_window,
+            seal,
+            lsn,
+            life.limit(),
+            life.limit(),
+            |at, out| files.read(life, at, out),
+        )?;
+        if found.is_some() || self.life + 1 < self.lives.len() {
+            return Ok(found);
+        }
+        let Some(ring) = &self.ring else {
+            return Ok(None);
+        };
+        let limit = block_down(lsn) + ring.bytes;
+        let longest = lsn + ring.bytes / 4;
+        let found = find_in(
+            &mut self.ring_window,
+            seal,
+            lsn,
+            limit,
+            longest.min(limit),
+            |at, out| ring.read(at, out),
+        )?;
+        Ok(found.map(|found| Found {
+            from_ring: true,
+            ..found
+        }))
+    }
+
+    /// The bytes before the position in its block, as the segments hold them.
+    pub(crate) fn block_before(&mut self) -> Result<Vec<u8>> {
+        let low = block_down(self.position);
+        let mut out = vec![0; (self.position - low) as usize];
+        self.files.read(&self.lives[self.life], low, &mut out)?;
+        Ok(out)
+    }
+
+    /// The highest LSN that any later block's start says was synced: in the last life's segments behind the position, and in the ring.
+    pub(crate) fn highest_mark(&mut self) -> Result<u64> {
+        let Some(life) = self.lives.last() else {
+            return Ok(0);
+        };
+        let seal = Seal {
+            database_id: self.database_id,
+            incarnation: life.incarnation,
+        };
+        let from = block_up(self.position);
+        let mut buffer = AlignedBuf::new();
+        let mut highest = 0;
+        let files = &mut self.files;
+        look_for_marks(
+            seal,
+            from,
+            life.limit(),
+            &mut buffer,
+            &mut highest,
+            |at, out| files.read(life, at, out),
+        )?;
+        if let Some(ring) = &self.ring {
+            let limit = block_down(self.position) + ring.bytes;
+            look_for_marks(seal, from, limit, &mut buffer, &mut highest, |at, out| {
+                ring.read(at, out)
+            })?;
+        }
+        Ok(highest)
+    }
+
+    /// Corruption at the position, by file and offset.
+    pub(crate) fn corrupt(&self, message: &'static str) -> Error {
+        let lsn = self.position;
+        let error = Error::corrupt(message);
+        let piece = self.lives.get(self.life).and_then(|life| {
+            life.pieces
+                .iter()
+                .rev()
+                .find(|p| p.start <= lsn && lsn < p.end())
+        });
+        let error = match (piece, &self.ring) {
+            (Some(piece), _) => error
+                .with("file", segment_name(piece.number))
+                .with("offset", BLOCK_BYTES + (lsn - piece.start)),
+            (None, Some(ring)) => error
+                .with("file", RING_NAME)
+                .with("offset", lsn & (ring.bytes - 1)),
+            (None, None) => error,
+        };
+        error.with("lsn", lsn)
+    }
+}
+
+/// The record at `lsn`, if a whole and valid one stands there: bytes exist below `limit` (a block's start), the record must end by `end_max`.
+fn find_in(
+    window: &mut Window,
+    seal: Seal,
+    lsn: u64,
+    limit: u64,
+    end_max: u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<Option<Found>> {
+    if lsn + RECORD_HEADER_BYTES > end_max {
+        return Ok(None);
+    }
+    window.load(lsn, RECORD_HEADER_BYTES, limit, &mut read)?;
+    let Some(header) = RecordHeader::decode(window.get(lsn, RECORD_HEADER_BYTES)) else {
+        return Ok(None);
+    };
+    let bytes = header.record_bytes();
+    if lsn + bytes > end_max {
+        return Ok(None);
+    }
+    window.load(lsn, bytes, limit, &mut read)?;
+    let payload = &window.get(lsn, bytes)[RECORD_HEADER_BYTES as usize..];
+    let valid = seal.holds(&header, payload, lsn);
+    Ok(valid.then_some(Found {
+        lsn,
+        kind: header.kind,
+        bytes,
+        from_ring: false,
+    }))
+}
+
+/// Raises `highest` to what the marks at block starts in `[from, limit)` say.
+fn look_for_marks(
+    seal: Seal,
+    from: u64,
+    limit: u64,
+    buffer: &mut AlignedBuf,
+    highest: &mut u64,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+) -> Result<()> {
+    let mut at = from;
+    while at < limit {
+        let count = WINDOW_BYTES.min(limit - at);
+        buffer.resize(count as usize, 0);
+        read(at, buffer)?;
+        for (index, block) in buffer.chunks(BLOCK_BYTES as usize).enumerate() {
+            let lsn = at + index as u64 * BLOCK_BYTES;
+            let head = &block[..block.len().min(MARK_BYTES as usize)];
+            if let Some(synced) = decode_mark(&seal, lsn, head) {
+                *highest = synced.max(*highest);
+            }
+        }
+        at += count;
+    }
+    Ok(())
+}
