@@ -24,23 +24,46 @@ fn kind(medium: &SimDisk) -> ErrorKind {
 #[test]
 fn a_created_store_opens_and_remembers_its_catalog() {
     let medium = SimDisk::new(1);
-    assert_eq!(PageStore::presence(&medium.handle()).unwrap(), Presence::Absent);
+    assert_eq!(
+        PageStore::presence(&medium.handle()).unwrap(),
+        Presence::Absent
+    );
     assert_eq!(kind(&medium), ErrorKind::NotFound);
     let store = create(&medium, options(1 << 20, 0));
     assert_eq!(store.superblock().generation, Generation(1));
-    let catalog = store.write_page(PageKind::CatalogRoot, b"catalog", SpaceClass::Normal).unwrap();
+    let catalog = store
+        .write_page(PageKind::CatalogRoot, b"catalog", SpaceClass::Normal)
+        .unwrap();
     let generation = make_durable(&store, Some(catalog));
     drop(store);
     medium.crash_power(CrashMode::LoseUnsynced);
-    assert_eq!(PageStore::presence(&medium.handle()).unwrap(), Presence::Present);
+    assert_eq!(
+        PageStore::presence(&medium.handle()).unwrap(),
+        Presence::Present
+    );
     let (store, superblock) = open(&medium, options(1 << 20, 0), &[PageUse::from(&catalog)], 2);
-    assert_eq!((superblock.generation, superblock.catalog), (generation, Some(catalog)));
+    assert_eq!(
+        (superblock.generation, superblock.catalog),
+        (generation, Some(catalog))
+    );
     assert_eq!((superblock.database_id, superblock.unit), (DATABASE, 512));
-    assert_eq!(store.read_page(&catalog, PageKind::CatalogRoot).unwrap(), b"catalog");
-    assert_eq!(store.read_page(&catalog, PageKind::Node).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert_eq!(
+        store.read_page(&catalog, PageKind::CatalogRoot).unwrap(),
+        b"catalog"
+    );
+    assert_eq!(
+        store
+            .read_page(&catalog, PageKind::Node)
+            .unwrap_err()
+            .kind(),
+        ErrorKind::Corrupt
+    );
     let disk: Arc<dyn Disk> = medium.handle();
     let again = PageStore::create(&disk, options(1 << 20, 0), 5).unwrap_err();
-    assert!(matches!(again.kind(), ErrorKind::AlreadyExists | ErrorKind::Locked), "{again}");
+    assert!(
+        matches!(again.kind(), ErrorKind::AlreadyExists | ErrorKind::Locked),
+        "{again}"
+    );
 }
 
 #[test]
@@ -54,7 +77,11 @@ fn a_creation_killed_at_any_call_is_absent_unfinished_or_whole() {
             let alive = medium.is_alive();
             drop((done, disk));
             let medium = medium.fork(); // without the death that did not come
-            medium.crash_power(if call % 2 == 0 { CrashMode::RandomSubset } else { CrashMode::LoseUnsynced });
+            medium.crash_power(if call % 2 == 0 {
+                CrashMode::RandomSubset
+            } else {
+                CrashMode::LoseUnsynced
+            });
             let presence = PageStore::presence(&medium.handle()).unwrap();
             if presence == Presence::Present {
                 assert_eq!(try_open(&medium, false).unwrap().database_id, DATABASE);
@@ -101,7 +128,12 @@ fn an_unreadable_slot_is_as_a_damaged_one() {
     medium.crash_process();
     medium.inject(Fault::nth(1, FaultError::Io).on(Op::Read).of(DATA_FILE));
     assert_eq!(try_open(&medium, true).unwrap().generation, Generation(1));
-    medium.inject(Fault::nth(1, FaultError::Io).on(Op::Read).of(DATA_FILE).lasting());
+    medium.inject(
+        Fault::nth(1, FaultError::Io)
+            .on(Op::Read)
+            .of(DATA_FILE)
+            .lasting(),
+    );
     assert_eq!(try_open(&medium, true).unwrap_err().kind(), ErrorKind::Io);
 }
 
@@ -114,7 +146,9 @@ fn other_files_and_newer_formats_are_refused() {
         if foreign.len() as u64 > PAGES_START {
             let disk: Arc<dyn Disk> = medium.handle();
             assert_eq!(
-                PageStore::create(&disk, options(1 << 20, 0), 1).unwrap_err().kind(),
+                PageStore::create(&disk, options(1 << 20, 0), 1)
+                    .unwrap_err()
+                    .kind(),
                 ErrorKind::AlreadyExists
             );
         }
@@ -129,7 +163,10 @@ fn other_files_and_newer_formats_are_refused() {
     medium.plant(DATA_FILE, &bytes);
     let error = try_open(&medium, false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat);
-    assert!(error.to_string().contains("format 9") && error.to_string().contains("here 1"), "{error}");
+    assert!(
+        error.to_string().contains("format 9") && error.to_string().contains("here 1"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -138,12 +175,20 @@ fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() 
     // before it is used, slot 1 must hold 2 durably, or a torn write of slot 0 would fall back to a root with overwritten pages.
     let medium = SimDisk::new(6);
     let store = create(&medium, options(1 << 20, 0));
-    let old = store.write_page(PageKind::CatalogRoot, b"old", SpaceClass::Normal).unwrap();
+    let old = store
+        .write_page(PageKind::CatalogRoot, b"old", SpaceClass::Normal)
+        .unwrap();
     make_durable(&store, Some(old));
     store.commit(Generation(2), common::added([&old]));
-    let new = store.write_page(PageKind::CatalogRoot, b"new", SpaceClass::Normal).unwrap();
+    let new = store
+        .write_page(PageKind::CatalogRoot, b"new", SpaceClass::Normal)
+        .unwrap();
     store.sync().unwrap();
-    let superblock = Superblock { generation: Generation(3), catalog: Some(new), ..store.superblock() };
+    let superblock = Superblock {
+        generation: Generation(3),
+        catalog: Some(new),
+        ..store.superblock()
+    };
     store.write_superblock(0, &superblock).unwrap();
     store.sync().unwrap();
     drop(store);
@@ -152,7 +197,9 @@ fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() 
     let (store, found) = open(&medium, options(1 << 20, 0), &[PageUse::from(&new)], 2);
     assert_eq!(found, superblock);
     for _ in 0..8 {
-        store.write_page(PageKind::Node, &[1; 4000], SpaceClass::Normal).unwrap();
+        store
+            .write_page(PageKind::Node, &[1; 4000], SpaceClass::Normal)
+            .unwrap();
     }
     drop(store);
     medium.crash_power(CrashMode::KeepAll);
@@ -160,7 +207,12 @@ fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() 
     let disk: Arc<dyn Disk> = medium.handle();
     let (store, found) = PageStore::open(&disk, options(1 << 20, 0), true).unwrap();
     assert_eq!(found, superblock);
-    assert_eq!(store.read_page(&found.catalog.unwrap(), PageKind::CatalogRoot).unwrap(), b"new");
+    assert_eq!(
+        store
+            .read_page(&found.catalog.unwrap(), PageKind::CatalogRoot)
+            .unwrap(),
+        b"new"
+    );
 }
 
 #[test]
@@ -174,18 +226,30 @@ fn a_read_only_store_writes_nothing() {
     let before = medium.stats(DATA_FILE);
     let disk: Arc<dyn Disk> = medium.handle();
     let (store, superblock) = PageStore::open(&disk, options(1 << 20, 1 << 20), true).unwrap();
-    store.rebuild(&mut [Ok(PageUse::from(&page))].into_iter(), superblock.generation).unwrap();
+    store
+        .rebuild(
+            &mut [Ok(PageUse::from(&page))].into_iter(),
+            superblock.generation,
+        )
+        .unwrap();
     store.begin_life(Incarnation(2));
     assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), [7; 100]);
     let refused = |error: terrapin_base::Error| assert_eq!(error.kind(), ErrorKind::ReadOnly);
-    refused(store.write_page(PageKind::Node, b"x", SpaceClass::Normal).unwrap_err());
+    refused(
+        store
+            .write_page(PageKind::Node, b"x", SpaceClass::Normal)
+            .unwrap_err(),
+    );
     refused(store.sync().unwrap_err());
     refused(store.write_superblock(0, &superblock).unwrap_err());
     store.begin_reclaim();
     assert!(!store.reclaim_step().unwrap());
     let after = medium.stats(DATA_FILE);
     assert_eq!((before.writes, before.syncs), (after.writes, after.syncs));
-    assert_eq!(medium.content(DATA_FILE).map(|c| c.len() as u64), Some(store.file_bytes()));
+    assert_eq!(
+        medium.content(DATA_FILE).map(|c| c.len() as u64),
+        Some(store.file_bytes())
+    );
 }
 
 #[test]
@@ -213,12 +277,23 @@ fn a_failed_sync_or_superblock_write_poisons_and_reads_go_on() {
         let store = create(&medium, options(1 << 20, 0));
         let page = write_node(&store, 100);
         medium.inject(Fault::nth(1, FaultError::Io).on(op).of(DATA_FILE));
-        let next = Superblock { generation: Generation(2), ..store.superblock() };
-        let first = store.sync().and_then(|()| store.write_superblock(0, &next)).unwrap_err();
+        let next = Superblock {
+            generation: Generation(2),
+            ..store.superblock()
+        };
+        let first = store
+            .sync()
+            .and_then(|()| store.write_superblock(0, &next))
+            .unwrap_err();
         assert_eq!(first.kind(), ErrorKind::Io);
         assert_eq!(store.sync().unwrap_err().kind(), ErrorKind::Poisoned);
-        assert_eq!(store.write_superblock(1, &next).unwrap_err().kind(), ErrorKind::Poisoned);
-        let refused = store.write_page(PageKind::Node, b"x", SpaceClass::Normal).unwrap_err();
+        assert_eq!(
+            store.write_superblock(1, &next).unwrap_err().kind(),
+            ErrorKind::Poisoned
+        );
+        let refused = store
+            .write_page(PageKind::Node, b"x", SpaceClass::Normal)
+            .unwrap_err();
         assert_eq!(refused.kind(), ErrorKind::Poisoned);
         assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), [7; 100]);
     }
@@ -231,11 +306,26 @@ fn superblocks_that_cannot_follow_are_refused() {
     let good = store.superblock();
     for (slot, bad) in [
         (2, good),
-        (0, Superblock { database_id: 1, ..good }),
+        (
+            0,
+            Superblock {
+                database_id: 1,
+                ..good
+            },
+        ),
         (0, Superblock { unit: 4096, ..good }),
-        (0, Superblock { generation: Generation(0), ..good }),
+        (
+            0,
+            Superblock {
+                generation: Generation(0),
+                ..good
+            },
+        ),
     ] {
-        assert_eq!(store.write_superblock(slot, &bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            store.write_superblock(slot, &bad).unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
     }
     store.sync().unwrap();
 }
@@ -253,6 +343,9 @@ fn a_device_with_larger_blocks_than_the_store_s_unit_is_written_in_its_blocks() 
     let (store, superblock) = open(&medium, options(1 << 20, 0), &[PageUse::from(&page)], 2);
     assert_eq!(superblock.unit, 512);
     let group = common::write_group(&store, 50);
-    assert_eq!(store.read_whole_group(&group).unwrap().len() as u64, group.bytes);
+    assert_eq!(
+        store.read_whole_group(&group).unwrap().len() as u64,
+        group.bytes
+    );
     assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), [7; 100]);
 }

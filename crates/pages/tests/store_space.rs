@@ -4,12 +4,17 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use common::{added, checkpoint, create, open, options, pending, reclaim_all, released, write_group, write_node};
+use common::{
+    added, checkpoint, create, open, options, pending, reclaim_all, released, write_group,
+    write_node,
+};
 use proptest::prelude::*;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Generation, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
-use terrapin_pages::{Changes, DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, SpaceClass};
+use terrapin_pages::{
+    Changes, DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, SpaceClass,
+};
 
 const MIB: u64 = 1 << 20;
 
@@ -28,7 +33,10 @@ fn released_space_is_used_again_only_after_the_commit_and_the_last_pin() {
     let live = store.live_bytes();
     let died = checkpoint(&store, released([page.id]));
     let newer = store.pin(died); // keeps nothing of what died with it
-    assert_eq!((store.live_bytes(), store.retired_bytes()), (live - 4096, 4096));
+    assert_eq!(
+        (store.live_bytes(), store.retired_bytes()),
+        (live - 4096, 4096)
+    );
     let other = write_node(&store, 4000);
     assert_ne!(other.offset, page.offset);
     drop(pin);
@@ -62,7 +70,11 @@ fn references_are_counted_over_several_merges() {
     let (page, brief) = (write_node(&store, 100), write_node(&store, 100));
     let mut changes = added([&page, &brief]);
     // A later merge of the same checkpoint shares one page and drops the other again.
-    changes.merge(Changes { retained: vec![page.id], released: vec![brief.id], ..Changes::default() });
+    changes.merge(Changes {
+        retained: vec![page.id],
+        released: vec![brief.id],
+        ..Changes::default()
+    });
     checkpoint(&store, changes);
     assert_eq!((store.live_bytes(), store.retired_bytes()), (4096, 0));
     checkpoint(&store, released([page.id]));
@@ -103,17 +115,25 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
     };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     let text = error.to_string();
-    assert!(text.contains(DATA_FILE) && text.contains("bytes wanted 61440"), "{text}");
+    assert!(
+        text.contains(DATA_FILE) && text.contains("bytes wanted 61440"),
+        "{text}"
+    );
     assert_eq!(store.reserve_held_bytes(), 2 * MIB);
     assert!(pages.len() as u64 * 61_440 > MIB, "{} pages", pages.len());
     checkpoint(&store, added(&pages));
 
     // Deletes get through: a new, smaller tree is written from the reserve, the old pages go, normal writes resume.
-    let large = store.write_group(pending(0, 8000, 100, true), SpaceClass::Reserve).unwrap();
+    let large = store
+        .write_group(pending(0, 8000, 100, true), SpaceClass::Reserve)
+        .unwrap();
     assert!(large.bytes > MIB / 2);
     assert!(store.space_is_short());
     assert_eq!(
-        store.write_page(PageKind::Node, b"x", SpaceClass::Normal).unwrap_err().kind(),
+        store
+            .write_page(PageKind::Node, b"x", SpaceClass::Normal)
+            .unwrap_err()
+            .kind(),
         ErrorKind::NoSpace
     );
     let mut changes = added([&large]);
@@ -121,7 +141,9 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
     checkpoint(&store, changes);
     assert!(!store.space_is_short());
     assert_eq!(store.reserve_held_bytes(), 2 * MIB);
-    store.write_page(PageKind::Node, b"x", SpaceClass::Normal).unwrap();
+    store
+        .write_page(PageKind::Node, b"x", SpaceClass::Normal)
+        .unwrap();
 }
 
 #[test]
@@ -135,14 +157,27 @@ fn the_reserve_survives_a_reopen_on_a_full_disk() {
     medium.set_capacity(medium.used_bytes());
     let (store, _) = open(&medium, options(4 * MIB, MIB), &[PageUse::from(&page)], 2);
     assert_eq!(store.reserve_held_bytes(), MIB);
-    store.write_group(pending(0, 1000, 100, true), SpaceClass::Reserve).unwrap();
+    store
+        .write_group(pending(0, 1000, 100, true), SpaceClass::Reserve)
+        .unwrap();
     drop(store);
     medium.crash_process();
     // A disk too full for the reserve opens all the same.
-    let (store, _) = open(&medium, options(4 * MIB, 64 * MIB), &[PageUse::from(&page)], 3);
+    let (store, _) = open(
+        &medium,
+        options(4 * MIB, 64 * MIB),
+        &[PageUse::from(&page)],
+        3,
+    );
     assert!(store.space_is_short());
-    assert!(store.write_page(PageKind::Node, b"x", SpaceClass::Normal).is_err());
-    store.write_page(PageKind::Node, b"x", SpaceClass::Reserve).unwrap();
+    assert!(
+        store
+            .write_page(PageKind::Node, b"x", SpaceClass::Normal)
+            .is_err()
+    );
+    store
+        .write_page(PageKind::Node, b"x", SpaceClass::Reserve)
+        .unwrap();
 }
 
 #[test]
@@ -152,15 +187,21 @@ fn a_failed_write_or_allocation_gives_its_space_back() {
     write_node(&store, 100);
     let (free, live) = (store.free_bytes(), store.live_bytes());
     medium.inject(Fault::nth(1, FaultError::Io).on(Op::Write).of(DATA_FILE));
-    let error = store.write_group(pending(0, 500, 100, true), SpaceClass::Normal).unwrap_err();
+    let error = store
+        .write_group(pending(0, 500, 100, true), SpaceClass::Normal)
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert_eq!((store.free_bytes(), store.live_bytes()), (free, live));
     medium.set_capacity(medium.used_bytes());
-    let error = store.write_group(pending(0, 20_000, 100, true), SpaceClass::Normal).unwrap_err();
+    let error = store
+        .write_group(pending(0, 20_000, 100, true), SpaceClass::Normal)
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     assert_eq!((store.free_bytes(), store.live_bytes()), (free, live));
     medium.set_capacity(64 * MIB);
-    store.write_group(pending(0, 20_000, 100, true), SpaceClass::Normal).unwrap();
+    store
+        .write_group(pending(0, 20_000, 100, true), SpaceClass::Normal)
+        .unwrap();
 }
 
 #[test]
@@ -172,16 +213,25 @@ fn space_comes_back_to_the_file_system() {
     let full = store.allocated_bytes().unwrap();
     assert!(full > 16 * MIB);
     // Every other group goes: holes in the middle, and a slack of a sixteenth stays.
-    checkpoint(&store, released(groups.iter().step_by(2).map(|group| group.id)));
+    checkpoint(
+        &store,
+        released(groups.iter().step_by(2).map(|group| group.id)),
+    );
     assert!(store.reclaim_needed());
     reclaim_all(&store);
     let (live, allocated) = (store.live_bytes(), store.allocated_bytes().unwrap());
-    assert!(allocated <= live + live / 16 + PAGES_START + EXTENT_ALIGNMENT, "{allocated} of {live} live");
+    assert!(
+        allocated <= live + live / 16 + PAGES_START + EXTENT_ALIGNMENT,
+        "{allocated} of {live} live"
+    );
     assert!(allocated >= live);
     // Holes are allocated before they are used again: no write can run out of space.
     medium.set_capacity(medium.used_bytes());
     assert_eq!(
-        store.write_group(pending(0, 10_000, 100, true), SpaceClass::Normal).unwrap_err().kind(),
+        store
+            .write_group(pending(0, 10_000, 100, true), SpaceClass::Normal)
+            .unwrap_err()
+            .kind(),
         ErrorKind::NoSpace
     );
     medium.set_capacity(1 << 40);
@@ -190,7 +240,10 @@ fn space_comes_back_to_the_file_system() {
     assert_eq!(store.file_bytes(), before, "a hole was there for it");
     store.abandon(added([&again]));
     // All goes: the file shrinks to nothing but the superblocks.
-    checkpoint(&store, released(groups.iter().skip(1).step_by(2).map(|group| group.id)));
+    checkpoint(
+        &store,
+        released(groups.iter().skip(1).step_by(2).map(|group| group.id)),
+    );
     store.begin_reclaim();
     reclaim_all(&store);
     assert_eq!((store.file_bytes(), store.live_bytes()), (PAGES_START, 0));
@@ -211,7 +264,10 @@ fn free_space_left_by_a_crash_is_found_and_given_back() {
     assert!(store.reclaim_needed());
     reclaim_all(&store);
     let allocated = store.allocated_bytes().unwrap();
-    assert!(allocated <= store.live_bytes() * 17 / 16 + PAGES_START + EXTENT_ALIGNMENT, "{allocated}");
+    assert!(
+        allocated <= store.live_bytes() * 17 / 16 + PAGES_START + EXTENT_ALIGNMENT,
+        "{allocated}"
+    );
     assert!(store.read_whole_group(&groups[7]).is_ok());
 }
 
@@ -222,7 +278,10 @@ fn a_failed_punch_or_cut_loses_no_space() {
         let store = create(&medium, options(32 * MIB, 0));
         let groups: Vec<_> = (0..8).map(|_| write_group(&store, 10_000)).collect();
         checkpoint(&store, added(&groups));
-        checkpoint(&store, released(groups.iter().skip(1).step_by(2).map(|group| group.id)));
+        checkpoint(
+            &store,
+            released(groups.iter().skip(1).step_by(2).map(|group| group.id)),
+        );
         let (free, file_bytes) = (store.free_bytes(), store.file_bytes());
         medium.inject(Fault::nth(1, FaultError::Io).on(op).of(DATA_FILE));
         let failed = (0..100).any(|_| store.reclaim_step().is_err());
@@ -230,7 +289,9 @@ fn a_failed_punch_or_cut_loses_no_space() {
         assert!(store.free_bytes() + (file_bytes - store.file_bytes()) == free);
         reclaim_all(&store);
         let live = store.live_bytes();
-        assert!(store.allocated_bytes().unwrap() <= live + live / 16 + PAGES_START + EXTENT_ALIGNMENT);
+        assert!(
+            store.allocated_bytes().unwrap() <= live + live / 16 + PAGES_START + EXTENT_ALIGNMENT
+        );
     }
 }
 
@@ -238,16 +299,40 @@ fn a_failed_punch_or_cut_loses_no_space() {
 fn hostile_trees_are_refused_at_rebuild() {
     let medium = SimDisk::new(11);
     let store = create(&medium, options(MIB, 0));
-    let page = PageUse { id: PageId(1), offset: 8192, bytes: 5000 };
-    let attempt = |uses: &[PageUse]| store.rebuild(&mut uses.iter().copied().map(Ok), Generation(1)).map(|()| 0);
+    let page = PageUse {
+        id: PageId(1),
+        offset: 8192,
+        bytes: 5000,
+    };
+    let attempt = |uses: &[PageUse]| {
+        store
+            .rebuild(&mut uses.iter().copied().map(Ok), Generation(1))
+            .map(|()| 0)
+    };
     write_node(&store, 50_000); // the file has some length
     attempt(&[page, page]).unwrap();
-    let other = |offset, bytes| PageUse { id: PageId(2), offset, bytes };
+    let other = |offset, bytes| PageUse {
+        id: PageId(2),
+        offset,
+        bytes,
+    };
     for bad in [
         &[page, other(12_288, 100)][..],
         &[page, other(8192, 1)],
-        &[page, PageUse { bytes: 9000, ..page }],
-        &[page, PageUse { offset: 16_384, ..page }],
+        &[
+            page,
+            PageUse {
+                bytes: 9000,
+                ..page
+            },
+        ],
+        &[
+            page,
+            PageUse {
+                offset: 16_384,
+                ..page
+            },
+        ],
         &[other(0, 4096)],
         &[other(8193, 100)],
         &[other(8192, 0)],
@@ -259,8 +344,13 @@ fn hostile_trees_are_refused_at_rebuild() {
         assert_eq!(error.kind(), ErrorKind::Corrupt, "{bad:?}");
         assert!(error.to_string().contains("page"), "{error}");
     }
-    let overlap = attempt(&[page, other(12_288, 100)]).unwrap_err().to_string();
-    assert!(overlap.contains("page 1") && overlap.contains("other page 2"), "{overlap}");
+    let overlap = attempt(&[page, other(12_288, 100)])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        overlap.contains("page 1") && overlap.contains("other page 2"),
+        "{overlap}"
+    );
 }
 
 /// What a random run does.
@@ -291,33 +381,48 @@ fn act() -> impl Strategy<Value = Act> {
     ]
 }
 
+/// A page, its content's length, and the byte that fills it.
+type Content = (PageRef, usize, u8);
+
 /// The store against a model that knows which content each page must have: no page that anything reaches ever changes, no
 /// two overlap, and every byte of the file is live, retired or free.
 #[derive(Default)]
 struct Model {
     /// Page, fill byte, references.
     live: BTreeMap<PageId, (PageRef, usize, u8, u32)>,
-    fresh: Vec<(PageRef, usize, u8)>,
+    fresh: Vec<Content>,
     changes: Changes,
     /// Pins with the pages that were live when they were taken.
-    pins: Vec<(terrapin_pages::Pin, Vec<(PageRef, usize, u8)>)>,
+    pins: Vec<(terrapin_pages::Pin, Vec<Content>)>,
 }
 
 impl Model {
-    fn reachable(&self) -> Vec<(PageRef, usize, u8)> {
-        let live = self.live.values().map(|&(page, length, fill, _)| (page, length, fill));
-        live.chain(self.fresh.iter().copied()).chain(self.pins.iter().flat_map(|(_, pages)| pages.clone())).collect()
+    fn reachable(&self) -> Vec<Content> {
+        let live = self
+            .live
+            .values()
+            .map(|&(page, length, fill, _)| (page, length, fill));
+        live.chain(self.fresh.iter().copied())
+            .chain(self.pins.iter().flat_map(|(_, pages)| pages.clone()))
+            .collect()
     }
 
     fn uses(&self) -> Vec<PageUse> {
-        self.live.values().flat_map(|(page, _, _, n)| vec![PageUse::from(page); *n as usize]).collect()
+        self.live
+            .values()
+            .flat_map(|(page, _, _, n)| vec![PageUse::from(page); *n as usize])
+            .collect()
     }
 
     fn check(&self, store: &PageStore) {
         let mut places = BTreeMap::new();
         for (page, length, fill) in self.reachable() {
             let content = store.read_page(&page, PageKind::Node).unwrap();
-            assert!(content.len() == length && content.iter().all(|&b| b == fill), "page {} changed", page.id);
+            assert!(
+                content.len() == length && content.iter().all(|&b| b == fill),
+                "page {} changed",
+                page.id
+            );
             places.insert(page.offset, (page.id, extent_bytes(page.bytes.into())));
         }
         let list: Vec<_> = places.into_iter().collect();
@@ -339,7 +444,11 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
     for (step, act) in acts.into_iter().enumerate() {
         match act {
             Act::Write { kib, class } => {
-                let class = if class { SpaceClass::Normal } else { SpaceClass::Reserve };
+                let class = if class {
+                    SpaceClass::Normal
+                } else {
+                    SpaceClass::Reserve
+                };
                 let (length, fill) = (usize::from(kib) * 1000, step as u8);
                 match store.write_page(PageKind::Node, &vec![fill; length], class) {
                     Ok(page) => {
@@ -371,12 +480,19 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
             }
             Act::Abandon => {
                 let added = std::mem::take(&mut model.changes.added);
-                store.abandon(Changes { added, ..Changes::default() });
+                store.abandon(Changes {
+                    added,
+                    ..Changes::default()
+                });
                 model.fresh.clear();
             }
             Act::Pin => {
                 let pin = store.pin(store.superblock().generation);
-                let pages = model.live.values().map(|&(page, length, fill, _)| (page, length, fill)).collect();
+                let pages = model
+                    .live
+                    .values()
+                    .map(|&(page, length, fill, _)| (page, length, fill))
+                    .collect();
                 model.pins.push((pin, pages));
             }
             Act::Unpin(which) if !model.pins.is_empty() => {
@@ -410,8 +526,16 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
         model.check(&store);
     }
     // Everything goes, and everything is free.
-    model.changes.released.extend(model.live.values().flat_map(|(page, _, _, n)| vec![page.id; *n as usize]));
-    model.changes.released.extend(model.fresh.iter().map(|(page, _, _)| page.id));
+    model.changes.released.extend(
+        model
+            .live
+            .values()
+            .flat_map(|(page, _, _, n)| vec![page.id; *n as usize]),
+    );
+    model
+        .changes
+        .released
+        .extend(model.fresh.iter().map(|(page, _, _)| page.id));
     model.pins.clear();
     checkpoint(&store, model.changes);
     store.reclaim_step().unwrap();

@@ -1,10 +1,11 @@
 //! The page cache: decoded blocks, indexes, filter partitions and nodes, as much as the memory budget leaves room for.
 //!
 //! Replacement is CLOCK with priorities (TurtleKV §4.1: metadata is worth more than data, and a hand that passes takes a
-//! priority level rather than one bit): an entry has *lives*; an index, filter or node comes with many, a block with one and
-//! gets more when it is used again, a scan's block with none. Beyond the paper: 64 shards, a budget in bytes that other
-//! users of memory shrink at run time, and pages that a checkpoint freed are purged instead of ageing out, since a dead index
-//! would live long.
+//! priority level rather than one bit): an entry has *lives*; an index, filter or node comes with many, a block with one
+//! and gets more when it is used again, a scan's block with none. Beyond the paper: a long scan would pass the hands over
+//! everything again and again and wash out what gets use, so seven of eight times the hand that makes room for a scanned
+//! block takes no lives; 64 shards; a budget in bytes that other users of memory shrink at run time; and pages that a
+//! checkpoint freed are purged instead of ageing out, since a dead index would live long.
 //!
 //! The hands take turns: whoever must make room visits shard after shard, a few slots each, so that a shard that happens
 //! to hold only metadata does not lose it while others hold scanned blocks. No lock is held across I/O, decoding or
@@ -29,6 +30,8 @@ pub(crate) type Held = Arc<dyn Any + Send + Sync>;
 const SHARDS: usize = 64;
 /// Slots that the hand passes in one visit of a shard.
 const VISIT_SLOTS: usize = 32;
+/// One of so many inserts for scans takes lives from what its hand passes; the others replace what no one used.
+const SCAN_AGEING: u64 = 8;
 /// Slots that one step of a purge looks at.
 const PURGE_SLOTS: usize = 4096;
 /// Memory of an entry besides its value: slot, map entry, `Arc`.
@@ -62,7 +65,7 @@ pub(crate) enum Worth {
     High,
     /// Blocks of gets.
     Normal,
-    /// Blocks of scans: the first to go, and a scan's use adds nothing.
+    /// Blocks of scans: the first to go, unless they are used again.
     Low,
 }
 
@@ -79,7 +82,7 @@ impl Worth {
         match self {
             Worth::High => 8,
             Worth::Normal => 3,
-            Worth::Low => 0,
+            Worth::Low => 1,
         }
     }
 }
@@ -100,6 +103,7 @@ pub(crate) struct Cache {
     shards: Vec<Mutex<Shard>>,
     budget: Arc<Budget>,
     next_victim: AtomicUsize,
+    low_inserts: AtomicU64,
     evictions: AtomicU64,
     purge: Mutex<Purge>,
     purging: AtomicBool,
@@ -111,6 +115,7 @@ impl Cache {
             shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
             budget,
             next_victim: AtomicUsize::new(0),
+            low_inserts: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             purge: Mutex::default(),
             purging: AtomicBool::new(false),
@@ -135,7 +140,11 @@ impl Cache {
     }
 
     /// As [`Cache::get_as`], but a lookup in vain does not count.
-    pub(crate) fn get_if_there<T: Any + Send + Sync>(&self, key: Key, worth: Worth) -> Option<Arc<T>> {
+    pub(crate) fn get_if_there<T: Any + Send + Sync>(
+        &self,
+        key: Key,
+        worth: Worth,
+    ) -> Option<Arc<T>> {
         let held = self.shard(key).lock().get_if_there(key, worth.used_lives());
         held.and_then(|held| held.downcast().ok())
     }
@@ -172,20 +181,30 @@ impl Cache {
         memory_bytes: usize,
         worth: Worth,
     ) -> Arc<T> {
-        let Ok(bytes) = u32::try_from(memory_bytes.saturating_add(ENTRY_BYTES)) else { return value };
+        let Ok(bytes) = u32::try_from(memory_bytes.saturating_add(ENTRY_BYTES)) else {
+            return value;
+        };
         if u64::from(bytes) > self.budget.room_for_caches() {
             return value;
         }
         let purpose = key.kind.purpose();
         self.budget.take(purpose, u64::from(bytes));
+        let gentle = worth == Worth::Low
+            && !self
+                .low_inserts
+                .fetch_add(1, Ordering::Relaxed)
+                .is_multiple_of(SCAN_AGEING);
         while self.over_budget() {
-            if !self.evict_one() {
+            if !self.evict_one(gentle) {
                 self.budget.give(purpose, u64::from(bytes));
                 return value;
             }
         }
         let held: Held = value.clone();
-        let before = self.shard(key).lock().insert(key, &held, bytes, worth.first_lives());
+        let before = self
+            .shard(key)
+            .lock()
+            .insert(key, &held, bytes, worth.first_lives());
         match before {
             None => value,
             Some(before) => {
@@ -195,18 +214,26 @@ impl Cache {
         }
     }
 
-    /// Evicts the entry that the hands reach first; `false` when the cache is empty.
-    fn evict_one(&self) -> bool {
+    /// Evicts the entry that the hands reach first; `false` when the cache is empty. A `gentle` hand goes round once taking
+    /// only entries without lives, and no lives.
+    fn evict_one(&self, gentle: bool) -> bool {
         let (mut empty, mut visits) = (0, 0);
+        let mut gentle_visits = if gentle { SHARDS } else { 0 };
         while empty < SHARDS {
             let at = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // The longer it takes, the more lives the hand takes, so that one insert never walks a large cache often.
-            let lives = 1 << (visits / (2 * SHARDS)).min(3);
-            visits += 1;
+            let lives = if gentle_visits > 0 {
+                gentle_visits -= 1;
+                0
+            } else {
+                // The longer it takes, the more lives the hand takes, so that one insert never walks a large cache often.
+                visits += 1;
+                1 << (visits / (2 * SHARDS)).min(3)
+            };
             let turn = self.shards[at].lock().turn(VISIT_SLOTS, lives);
             match turn {
                 Turn::Evicted(entry) => {
-                    self.budget.give(entry.kind.purpose(), u64::from(entry.bytes));
+                    self.budget
+                        .give(entry.kind.purpose(), u64::from(entry.bytes));
                     self.evictions.fetch_add(1, Ordering::Relaxed);
                     return true;
                 }
@@ -223,7 +250,7 @@ impl Cache {
             if !self.over_budget() {
                 return false;
             }
-            if !self.evict_one() {
+            if !self.evict_one(false) {
                 for shard in &self.shards {
                     shard.lock().compact();
                 }
@@ -256,17 +283,32 @@ impl Cache {
             if shared.busy {
                 return;
             }
-            std::mem::replace(&mut *shared, Purge { busy: true, ..Purge::default() })
+            std::mem::replace(
+                &mut *shared,
+                Purge {
+                    busy: true,
+                    ..Purge::default()
+                },
+            )
         };
         if purge.dead.is_empty() {
             purge.dead.extend(purge.waiting.drain(..));
             (purge.shard, purge.slot) = (0, 0);
         }
         let mut gone = Vec::new();
-        if let Some(shard) = self.shards.get(purge.shard).filter(|_| !purge.dead.is_empty()) {
+        if let Some(shard) = self
+            .shards
+            .get(purge.shard)
+            .filter(|_| !purge.dead.is_empty())
+        {
             let dead = &purge.dead;
             let mut shard = shard.lock();
-            match shard.purge(purge.slot, PURGE_SLOTS, &|page| dead.contains(&page), &mut gone) {
+            match shard.purge(
+                purge.slot,
+                PURGE_SLOTS,
+                &|page| dead.contains(&page),
+                &mut gone,
+            ) {
                 Some(slot) => purge.slot = slot,
                 None => {
                     shard.compact();
@@ -275,14 +317,18 @@ impl Cache {
             }
         }
         for entry in gone {
-            self.budget.give(entry.kind.purpose(), u64::from(entry.bytes));
+            self.budget
+                .give(entry.kind.purpose(), u64::from(entry.bytes));
         }
         if purge.shard >= SHARDS {
             purge.dead.clear();
         }
         let mut now = self.purge.lock();
         purge.waiting.append(&mut now.waiting);
-        self.purging.store(!purge.dead.is_empty() || !purge.waiting.is_empty(), Ordering::Relaxed);
+        self.purging.store(
+            !purge.dead.is_empty() || !purge.waiting.is_empty(),
+            Ordering::Relaxed,
+        );
         *now = purge;
     }
 
@@ -311,7 +357,8 @@ impl Drop for Cache {
             let mut gone = Vec::new();
             shard.lock().purge(0, usize::MAX, &|_| true, &mut gone);
             for entry in gone {
-                self.budget.give(entry.kind.purpose(), u64::from(entry.bytes));
+                self.budget
+                    .give(entry.kind.purpose(), u64::from(entry.bytes));
             }
         }
     }

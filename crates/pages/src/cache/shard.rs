@@ -22,7 +22,8 @@ impl Key {
     #[inline]
     pub(crate) fn hash(&self) -> u64 {
         let place = u64::from(self.number) << 2 | self.kind as u64;
-        let mixed = (self.page.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15)).wrapping_mul(0xff51_afd7_ed55_8ccd);
+        let mixed = (self.page.0 ^ place.wrapping_mul(0x9e37_79b9_7f4a_7c15))
+            .wrapping_mul(0xff51_afd7_ed55_8ccd);
         mixed ^ (mixed >> 32)
     }
 }
@@ -121,7 +122,10 @@ impl Shard {
     /// As [`Shard::get`], without counting what is not there.
     #[inline]
     pub(crate) fn get_if_there(&mut self, key: Key, lives: u8) -> Option<Held> {
-        let slot = self.map.get(&key).and_then(|&at| self.slots[at as usize].as_mut())?;
+        let slot = self
+            .map
+            .get(&key)
+            .and_then(|&at| self.slots[at as usize].as_mut())?;
         slot.lives = slot.lives.max(lives);
         self.hits[key.kind as usize] += 1;
         Some(slot.value.clone())
@@ -129,13 +133,20 @@ impl Shard {
 
     /// Finds an entry, and nothing else.
     pub(crate) fn peek(&self, key: Key) -> Option<Held> {
-        let slot = self.map.get(&key).and_then(|&at| self.slots[at as usize].as_ref())?;
+        let slot = self
+            .map
+            .get(&key)
+            .and_then(|&at| self.slots[at as usize].as_ref())?;
         Some(slot.value.clone())
     }
 
     /// Adds an entry; returns the value that was there before instead, if one was.
     pub(crate) fn insert(&mut self, key: Key, value: &Held, bytes: u32, lives: u8) -> Option<Held> {
-        if let Some(slot) = self.map.get(&key).and_then(|&at| self.slots[at as usize].as_ref()) {
+        if let Some(slot) = self
+            .map
+            .get(&key)
+            .and_then(|&at| self.slots[at as usize].as_ref())
+        {
             return Some(slot.value.clone());
         }
         let at = match self.vacant.pop() {
@@ -147,7 +158,12 @@ impl Shard {
                 at
             }
         };
-        self.slots[at as usize] = Some(Slot { key, value: Arc::clone(value), bytes, lives });
+        self.slots[at as usize] = Some(Slot {
+            key,
+            value: Arc::clone(value),
+            bytes,
+            lives,
+        });
         self.map.insert(key, at);
         self.bytes += u64::from(bytes);
         None
@@ -158,7 +174,11 @@ impl Shard {
         self.map.remove(&slot.key);
         self.vacant.push(at as u32);
         self.bytes -= u64::from(slot.bytes);
-        Some(Entry { kind: slot.key.kind, bytes: slot.bytes, _value: slot.value })
+        Some(Entry {
+            kind: slot.key.kind,
+            bytes: slot.bytes,
+            _value: slot.value,
+        })
     }
 
     /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each entry that it passes; the
@@ -169,8 +189,14 @@ impl Shard {
         }
         for _ in 0..steps.min(self.slots.len()) {
             let at = self.hand;
-            self.hand = if at + 1 >= self.slots.len() { 0 } else { at + 1 };
-            let Some(slot) = &mut self.slots[at] else { continue };
+            self.hand = if at + 1 >= self.slots.len() {
+                0
+            } else {
+                at + 1
+            };
+            let Some(slot) = &mut self.slots[at] else {
+                continue;
+            };
             if slot.lives > 0 {
                 slot.lives = slot.lives.saturating_sub(lives);
             } else if let Some(entry) = self.take(at) {
@@ -191,7 +217,10 @@ impl Shard {
     ) -> Option<usize> {
         let end = self.slots.len().min(from.saturating_add(steps));
         for at in from..end {
-            if self.slots[at].as_ref().is_some_and(|slot| dead(slot.key.page)) {
+            if self.slots[at]
+                .as_ref()
+                .is_some_and(|slot| dead(slot.key.page))
+            {
                 out.extend(self.take(at));
             }
         }

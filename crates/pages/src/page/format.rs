@@ -45,7 +45,9 @@ pub(crate) fn content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<&[u8]>
     let content = usize::try_from(length)
         .ok()
         .and_then(|length| bytes.get(HEADER_BYTES..)?.get(..length))
-        .ok_or_else(|| Error::corrupt("page longer than its reference says").with("content bytes", length))?;
+        .ok_or_else(|| {
+            Error::corrupt("page longer than its reference says").with("content bytes", length)
+        })?;
     if crc32c_append(crc32c(&bytes[..CRC_AT]), content) != crc {
         return Err(Error::corrupt("page checksum"));
     }
@@ -71,7 +73,11 @@ impl PageRef {
 
     /// Reads a reference. Whether it points anywhere sensible shows when it is followed.
     pub fn decode(reader: &mut Reader<'_>) -> Result<Self> {
-        Ok(PageRef { id: PageId(reader.u64()?), offset: reader.u64()?, bytes: reader.u32()? })
+        Ok(PageRef {
+            id: PageId(reader.u64()?),
+            offset: reader.u64()?,
+            bytes: reader.u32()?,
+        })
     }
 }
 const _: () = assert!(PageRef::BYTES == 2 * size_of::<u64>() + size_of::<u32>());
@@ -108,7 +114,11 @@ mod tests {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[i] ^= 1 << bit;
-                assert_eq!(content(&bad, PageKind::Node, id).unwrap_err().kind(), ErrorKind::Corrupt, "byte {i}");
+                assert_eq!(
+                    content(&bad, PageKind::Node, id).unwrap_err().kind(),
+                    ErrorKind::Corrupt,
+                    "byte {i}"
+                );
             }
         }
         assert!(content(&good, PageKind::CatalogLeaf, id).is_err());
@@ -120,11 +130,18 @@ mod tests {
 
     #[test]
     fn references_round_trip() {
-        let page = PageRef { id: PageId(7), offset: 1 << 40, bytes: 4096 };
+        let page = PageRef {
+            id: PageId(7),
+            offset: 1 << 40,
+            bytes: 4096,
+        };
         let mut out = Vec::new();
         page.encode(&mut out);
         assert_eq!(out.len(), PageRef::BYTES);
-        assert_eq!(PageRef::decode(&mut Reader::new("test", &out)).unwrap(), page);
+        assert_eq!(
+            PageRef::decode(&mut Reader::new("test", &out)).unwrap(),
+            page
+        );
         assert!(PageRef::decode(&mut Reader::new("test", &out[..19])).is_err());
     }
 }

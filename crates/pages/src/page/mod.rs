@@ -77,19 +77,30 @@ impl PageUse {
     pub fn extent(&self) -> Option<Extent> {
         let bytes = self.bytes.checked_next_multiple_of(EXTENT_ALIGNMENT)?;
         self.offset.checked_add(bytes)?;
-        (bytes > 0 && self.offset.is_multiple_of(EXTENT_ALIGNMENT)).then_some(Extent { offset: self.offset, bytes })
+        (bytes > 0 && self.offset.is_multiple_of(EXTENT_ALIGNMENT)).then_some(Extent {
+            offset: self.offset,
+            bytes,
+        })
     }
 }
 
 impl From<&PageRef> for PageUse {
     fn from(page: &PageRef) -> Self {
-        PageUse { id: page.id, offset: page.offset, bytes: u64::from(page.bytes) }
+        PageUse {
+            id: page.id,
+            offset: page.offset,
+            bytes: u64::from(page.bytes),
+        }
     }
 }
 
 impl From<&GroupRef> for PageUse {
     fn from(group: &GroupRef) -> Self {
-        PageUse { id: group.id, offset: group.offset, bytes: group.bytes }
+        PageUse {
+            id: group.id,
+            offset: group.offset,
+            bytes: group.bytes,
+        }
     }
 }
 

@@ -81,7 +81,11 @@ impl Pages {
     /// Applies a checkpoint's changes. A change that names a page that is not there is a bug; it is reported and nothing
     /// is freed for it, since a leak heals at the next open and a page freed too early does not.
     pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) {
-        debug_assert!(generation > self.committed, "generation {generation} after {}", self.committed);
+        debug_assert!(
+            generation > self.committed,
+            "generation {generation} after {}",
+            self.committed
+        );
         for page in &changes.added {
             let Some(extent) = self.fresh.remove(&page.id) else {
                 missing("added", page.id);
@@ -89,10 +93,21 @@ impl Pages {
             };
             self.fresh_bytes -= extent.bytes;
             self.live_bytes += extent.bytes;
-            self.live.insert(page.id, Page { extent, references: 1, born: generation });
+            self.live.insert(
+                page.id,
+                Page {
+                    extent,
+                    references: 1,
+                    born: generation,
+                },
+            );
         }
         for &id in &changes.retained {
-            match self.live.get_mut(&id).and_then(|page| Some((page.references.checked_add(1)?, page))) {
+            match self
+                .live
+                .get_mut(&id)
+                .and_then(|page| Some((page.references.checked_add(1)?, page)))
+            {
                 Some((references, page)) => page.references = references,
                 None => missing("retained", id),
             }
@@ -108,7 +123,12 @@ impl Pages {
                 self.live.remove(id);
                 self.live_bytes -= extent.bytes;
                 self.retired_bytes += extent.bytes;
-                self.retired.push(Retired { id: *id, extent, born, died: generation });
+                self.retired.push(Retired {
+                    id: *id,
+                    extent,
+                    born,
+                    died: generation,
+                });
                 self.loosened = true;
             }
         }
@@ -142,7 +162,9 @@ impl Pages {
 
     /// Drops one pin; whether it was the generation's last.
     pub(crate) fn unpin(&mut self, generation: Generation) -> bool {
-        let Some(count) = self.pins.get_mut(&generation) else { return false };
+        let Some(count) = self.pins.get_mut(&generation) else {
+            return false;
+        };
         *count -= 1;
         let last = *count == 0;
         if last {
@@ -158,7 +180,8 @@ impl Pages {
         if std::mem::take(&mut self.loosened) {
             let (pins, bytes) = (&self.pins, &mut self.retired_bytes);
             self.retired.retain(|page| {
-                let kept = page.born < page.died && pins.range(page.born..page.died).next().is_some();
+                let kept =
+                    page.born < page.died && pins.range(page.born..page.died).next().is_some();
                 if !kept {
                     *bytes -= page.extent.bytes;
                     freed.push((page.id, page.extent));
@@ -182,16 +205,28 @@ impl Pages {
         let mut newest_incarnation = None;
         for page in uses {
             let page = page?;
-            let extent = page.extent().filter(|e| e.offset >= PAGES_START && e.offset + page.bytes <= file_bytes);
+            let extent = page
+                .extent()
+                .filter(|e| e.offset >= PAGES_START && e.offset + page.bytes <= file_bytes);
             let extent = extent.ok_or_else(|| {
-                place(Error::corrupt("a tree refers to a page outside of the file"), page).with("file bytes", file_bytes)
+                place(
+                    Error::corrupt("a tree refers to a page outside of the file"),
+                    page,
+                )
+                .with("file bytes", file_bytes)
             })?;
             newest_incarnation = newest_incarnation.max(Some(page.id.incarnation()));
-            let known = live.entry(page.id).or_insert(Page { extent, references: 0, born: generation });
+            let known = live.entry(page.id).or_insert(Page {
+                extent,
+                references: 0,
+                born: generation,
+            });
             if known.extent != extent {
-                return Err(place(Error::corrupt("two references to a page differ"), page)
-                    .with("other offset", known.extent.offset)
-                    .with("other extent's bytes", known.extent.bytes));
+                return Err(
+                    place(Error::corrupt("two references to a page differ"), page)
+                        .with("other offset", known.extent.offset)
+                        .with("other extent's bytes", known.extent.bytes),
+                );
             }
             known.references = known
                 .references
@@ -201,7 +236,8 @@ impl Pages {
                 live_bytes += extent.bytes;
             }
         }
-        let mut places: Vec<(Extent, PageId)> = live.iter().map(|(&id, page)| (page.extent, id)).collect();
+        let mut places: Vec<(Extent, PageId)> =
+            live.iter().map(|(&id, page)| (page.extent, id)).collect();
         places.sort_unstable();
         for pair in places.windows(2) {
             let [(a, a_id), (b, b_id)] = [pair[0], pair[1]];
@@ -215,7 +251,11 @@ impl Pages {
                     .with("other bytes", b.bytes));
             }
         }
-        debug_assert!(places.iter().all(|(e, _)| e.offset.is_multiple_of(EXTENT_ALIGNMENT)));
+        debug_assert!(
+            places
+                .iter()
+                .all(|(e, _)| e.offset.is_multiple_of(EXTENT_ALIGNMENT))
+        );
         *self = Pages {
             live,
             live_bytes,
@@ -236,21 +276,24 @@ impl Pages {
     pub(crate) fn occupied(&self) -> impl Iterator<Item = (PageId, Extent)> + '_ {
         let fresh = self.fresh.iter().map(|(&id, &extent)| (id, extent));
         let live = self.live.iter().map(|(&id, page)| (id, page.extent));
-        fresh.chain(live).chain(self.retired.iter().map(|page| (page.id, page.extent)))
-    }
-
-    /// References to a live page.
-    #[cfg(test)]
-    pub(crate) fn references(&self, id: PageId) -> u32 {
-        self.live.get(&id).map_or(0, |page| page.references)
+        fresh
+            .chain(live)
+            .chain(self.retired.iter().map(|page| (page.id, page.extent)))
     }
 }
 
 fn place(error: Error, page: PageUse) -> Error {
-    error.with("page", page.id).with("offset", page.offset).with("bytes", page.bytes)
+    error
+        .with("page", page.id)
+        .with("offset", page.offset)
+        .with("bytes", page.bytes)
 }
 
 fn missing(change: &'static str, id: PageId) {
     debug_assert!(false, "{change} page {id} is not there");
-    tracing::error!(page = id.0, change, "a merge reported a page that is not there; its space is kept until reopen");
+    tracing::error!(
+        page = id.0,
+        change,
+        "a merge reported a page that is not there; its space is kept until reopen"
+    );
 }

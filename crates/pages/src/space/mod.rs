@@ -30,7 +30,9 @@ const SLACK_SHARE: u64 = 16;
 
 /// How much a file of that length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
-    (file_bytes / GROWTH_SHARE).clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX).next_multiple_of(EXTENT_ALIGNMENT)
+    (file_bytes / GROWTH_SHARE)
+        .clamp(GROWTH_BYTES_MIN, GROWTH_BYTES_MAX)
+        .next_multiple_of(EXTENT_ALIGNMENT)
 }
 
 /// Which space an allocation may use.
@@ -59,7 +61,10 @@ struct Free {
 
 impl Free {
     fn add(&mut self, extent: Extent, ready: bool, occupying: bool) {
-        debug_assert!(!self.all.overlaps(extent) && !self.reserve.overlaps(extent), "{extent:?} is free already");
+        debug_assert!(
+            !self.all.overlaps(extent) && !self.reserve.overlaps(extent),
+            "{extent:?} is free already"
+        );
         debug_assert!(extent.offset >= PAGES_START && extent.end() <= self.end);
         self.all.insert(extent);
         if ready {
@@ -81,7 +86,13 @@ impl Free {
     fn refill_reserve(&mut self, target: u64) {
         while self.reserve.total() < target {
             let missing = (target - self.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
-            let Some(extent) = self.ready.fit(missing, None).or_else(|| self.ready.largest()) else { return };
+            let Some(extent) = self
+                .ready
+                .fit(missing, None)
+                .or_else(|| self.ready.largest())
+            else {
+                return;
+            };
             self.take(extent);
             self.reserve.insert(extent);
         }
@@ -120,12 +131,14 @@ impl State {
 
     /// Free space that is kept.
     fn slack(&self) -> u64 {
-        self.reserve_target.max(self.pages.live_bytes() / SLACK_SHARE)
+        self.reserve_target
+            .max(self.pages.live_bytes() / SLACK_SHARE)
     }
 
     /// Free space that may occupy the disk beyond the slack.
     fn excess(&self) -> u64 {
-        let excess = (self.free.occupying.total() + self.free.reserve.total()).saturating_sub(self.slack());
+        let excess =
+            (self.free.occupying.total() + self.free.reserve.total()).saturating_sub(self.slack());
         excess - excess % EXTENT_ALIGNMENT
     }
 }
@@ -146,8 +159,17 @@ impl Space {
     /// Space of a file of which nothing is free yet: [`Space::rebuild`] finds out.
     pub(crate) fn new(file: Arc<dyn File>, file_bytes: u64, reserve_bytes: u64) -> Arc<Self> {
         let file_bytes = file_bytes.next_multiple_of(EXTENT_ALIGNMENT);
-        let reserve_target = reserve_bytes.checked_next_multiple_of(EXTENT_ALIGNMENT).unwrap_or(reserve_bytes);
-        let state = State { reserve_target, free: Free { end: file_bytes, ..Free::default() }, ..State::default() };
+        let reserve_target = reserve_bytes
+            .checked_next_multiple_of(EXTENT_ALIGNMENT)
+            .unwrap_or(reserve_bytes);
+        let state = State {
+            reserve_target,
+            free: Free {
+                end: file_bytes,
+                ..Free::default()
+            },
+            ..State::default()
+        };
         Arc::new(Space {
             file,
             state: Mutex::new(state),
@@ -196,8 +218,11 @@ impl Space {
 
     /// Hands out space that is allocated in the file system. On failure everything is as before.
     pub(crate) fn allocate(&self, bytes: u64, class: SpaceClass) -> Result<Extent> {
-        let wanted = bytes.checked_next_multiple_of(EXTENT_ALIGNMENT).filter(|&w| w > 0);
-        let wanted = wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
+        let wanted = bytes
+            .checked_next_multiple_of(EXTENT_ALIGNMENT)
+            .filter(|&w| w > 0);
+        let wanted =
+            wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
         let mut holes = true;
         loop {
             if let Some((extent, gaps)) = self.take(wanted, class, holes) {
@@ -210,7 +235,9 @@ impl Space {
             }
             match self.grow(wanted, class) {
                 Ok(()) => {}
-                Err(error) if error.kind() == ErrorKind::NoSpace => return self.last_resort(wanted, class),
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    return self.last_resort(wanted, class);
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -228,8 +255,20 @@ impl Space {
             return None; // `grow` brings the reserve up first
         }
         let tail = Some(free.end);
-        let hole = || if holes { free.all.fit(wanted, tail) } else { None };
-        let tail_hole = || if holes { free.all.fit(wanted, None) } else { None };
+        let hole = || {
+            if holes {
+                free.all.fit(wanted, tail)
+            } else {
+                None
+            }
+        };
+        let tail_hole = || {
+            if holes {
+                free.all.fit(wanted, None)
+            } else {
+                None
+            }
+        };
         let found = free
             .ready
             .fit(wanted, tail)
@@ -267,7 +306,9 @@ impl Space {
                 SpaceClass::Normal => state.reserve_target.saturating_sub(free.reserve.total()),
                 SpaceClass::Reserve => 0,
             };
-            let missing = missing.saturating_sub(free.ready.total().min(missing)).next_multiple_of(EXTENT_ALIGNMENT);
+            let missing = missing
+                .saturating_sub(free.ready.total().min(missing))
+                .next_multiple_of(EXTENT_ALIGNMENT);
             if missing == 0 && free.ready.fit(wanted, None).is_some() {
                 return Ok(()); // somebody else grew it meanwhile
             }
@@ -287,7 +328,14 @@ impl Space {
         let mut state = self.state.lock();
         state.free.end = end + grown;
         self.file_bytes.store(end + grown, Ordering::Release);
-        state.free.add(Extent { offset: end, bytes: grown }, true, true);
+        state.free.add(
+            Extent {
+                offset: end,
+                bytes: grown,
+            },
+            true,
+            true,
+        );
         let target = state.reserve_target;
         state.free.refill_reserve(target);
         Ok(())
@@ -348,7 +396,10 @@ impl Space {
     /// Keeps the pages of a generation.
     pub(crate) fn pin(self: &Arc<Self>, generation: Generation) -> Pin {
         self.state.lock().pages.pin(generation);
-        Pin(Arc::new(PinInner { space: self.clone(), generation }))
+        Pin(Arc::new(PinInner {
+            space: self.clone(),
+            generation,
+        }))
     }
 
     /// Derives all free space from a walk over the trees (D4). What the walk does not name is free; whether the file
@@ -369,16 +420,33 @@ impl Space {
         // Holes may be there that nothing of ours knows: worth punching only if the file occupies more than it should.
         let expected = PAGES_START + state.pages.live_bytes() + state.slack();
         let occupying = allocated > expected;
-        state.free = Free { end, ..Free::default() };
+        state.free = Free {
+            end,
+            ..Free::default()
+        };
         let mut start = PAGES_START;
-        for extent in occupied.into_iter().chain([Extent { offset: end, bytes: 0 }]) {
+        for extent in occupied.into_iter().chain([Extent {
+            offset: end,
+            bytes: 0,
+        }]) {
             if extent.offset > start {
-                state.free.add(Extent { offset: start, bytes: extent.offset - start }, false, occupying);
+                state.free.add(
+                    Extent {
+                        offset: start,
+                        bytes: extent.offset - start,
+                    },
+                    false,
+                    occupying,
+                );
             }
             start = extent.end();
         }
         drop(state);
-        if writable { self.find_reserve() } else { Ok(()) }
+        if writable {
+            self.find_reserve()
+        } else {
+            Ok(())
+        }
     }
 
     /// Fills the reserve after an open: from free space of the file as far as it can be allocated, else by growing. A full disk
@@ -411,7 +479,10 @@ impl Space {
         }
         match self.grow(0, SpaceClass::Normal) {
             Err(error) if error.kind() == ErrorKind::NoSpace => {
-                tracing::warn!(file = self.file.describe(), "the disk is full: no reserve for deletes");
+                tracing::warn!(
+                    file = self.file.describe(),
+                    "the disk is full: no reserve for deletes"
+                );
                 Ok(())
             }
             done => done,
@@ -422,9 +493,15 @@ impl Space {
     #[cfg(any(test, debug_assertions))]
     pub(crate) fn assert_unused(&self, extent: Extent) {
         let state = self.state.lock();
-        assert!(!state.free.all.overlaps(extent) && !state.free.reserve.overlaps(extent), "{extent:?} is free");
+        assert!(
+            !state.free.all.overlaps(extent) && !state.free.reserve.overlaps(extent),
+            "{extent:?} is free"
+        );
         for (id, other) in state.pages.occupied() {
-            assert!(extent.end() <= other.offset || other.end() <= extent.offset, "{extent:?} is page {id}'s: {other:?}");
+            assert!(
+                extent.end() <= other.offset || other.end() <= extent.offset,
+                "{extent:?} is page {id}'s: {other:?}"
+            );
         }
     }
 }

@@ -57,7 +57,10 @@ impl State {
                 None => tail.bytes,
             };
             if cut > 0 {
-                let piece = Extent { offset: tail.end() - cut, bytes: cut };
+                let piece = Extent {
+                    offset: tail.end() - cut,
+                    bytes: cut,
+                };
                 self.free.take(piece);
                 self.free.end = piece.offset;
                 debug_assert!(self.free.end >= PAGES_START);
@@ -70,15 +73,25 @@ impl State {
             self.reclaiming = false; // the excess is all in the reserve
             return None;
         }
-        let piece = Extent { offset: run.end() - bytes, bytes };
+        let piece = Extent {
+            offset: run.end() - bytes,
+            bytes,
+        };
         self.free.take(piece);
         Some(Piece::Punch(piece))
     }
 
     /// Moves the reserve's highest run down, if ready space below can take its place, so that it does not keep the file long.
     fn lower_reserve(&mut self) {
-        let Some(high) = self.free.reserve.last() else { return };
-        if let Some(low) = self.free.ready.fit(high.bytes, None).filter(|low| low.end() <= high.offset) {
+        let Some(high) = self.free.reserve.last() else {
+            return;
+        };
+        if let Some(low) = self
+            .free
+            .ready
+            .fit(high.bytes, None)
+            .filter(|low| low.end() <= high.offset)
+        {
             self.free.take(low);
             self.free.reserve.remove(high);
             self.free.reserve.insert(low);
@@ -121,7 +134,10 @@ impl Space {
             Some(Piece::Punch(extent)) => (extent.bytes, self.punch(extent)),
         };
         done?;
-        Ok(Reclaimed { bytes, more: self.reclaim_needed() })
+        Ok(Reclaimed {
+            bytes,
+            more: self.reclaim_needed(),
+        })
     }
 
     fn cut(&self, extent: Extent) -> Result<()> {

@@ -77,13 +77,19 @@ impl Runs {
     /// The parts of a range that are there, from high to low offsets.
     pub(crate) fn within(&self, extent: Extent) -> impl Iterator<Item = Extent> + '_ {
         let (start, end) = (extent.offset, extent.end());
-        self.by_offset.range(..end).rev().map_while(move |(&offset, &bytes)| {
-            let run_end = offset + bytes;
-            (run_end > start).then(|| {
-                let from = offset.max(start);
-                Extent { offset: from, bytes: run_end.min(end) - from }
+        self.by_offset
+            .range(..end)
+            .rev()
+            .map_while(move |(&offset, &bytes)| {
+                let run_end = offset + bytes;
+                (run_end > start).then(|| {
+                    let from = offset.max(start);
+                    Extent {
+                        offset: from,
+                        bytes: run_end.min(end) - from,
+                    }
+                })
             })
-        })
     }
 
     /// The parts of a range that are *not* there, ascending.
@@ -92,12 +98,18 @@ impl Runs {
         let mut end = extent.end();
         for part in self.within(extent) {
             if part.end() < end {
-                gaps.push(Extent { offset: part.end(), bytes: end - part.end() });
+                gaps.push(Extent {
+                    offset: part.end(),
+                    bytes: end - part.end(),
+                });
             }
             end = part.offset;
         }
         if extent.offset < end {
-            gaps.push(Extent { offset: extent.offset, bytes: end - extent.offset });
+            gaps.push(Extent {
+                offset: extent.offset,
+                bytes: end - extent.offset,
+            });
         }
         gaps.reverse();
         gaps
@@ -116,12 +128,16 @@ impl Runs {
 
     /// The run with the highest offset.
     pub(crate) fn last(&self) -> Option<Extent> {
-        self.by_offset.last_key_value().map(|(&offset, &bytes)| Extent { offset, bytes })
+        self.by_offset
+            .last_key_value()
+            .map(|(&offset, &bytes)| Extent { offset, bytes })
     }
 
     /// The largest run.
     pub(crate) fn largest(&self) -> Option<Extent> {
-        self.by_size.last().map(|&(bytes, offset)| Extent { offset, bytes })
+        self.by_size
+            .last()
+            .map(|&(bytes, offset)| Extent { offset, bytes })
     }
 
     /// The start of the best fitting run, `wanted` bytes long: of the runs little larger than `wanted` the lowest.
@@ -134,15 +150,22 @@ impl Runs {
             .take(NEAR_FIT_PROBES);
         let &(best_bytes, best_offset) = candidates.next()?;
         let near = best_bytes.saturating_add(wanted / NEAR_FIT_SHARE);
-        let offset =
-            candidates.take_while(|&&(bytes, _)| bytes <= near).map(|&(_, o)| o).fold(best_offset, u64::min);
-        Some(Extent { offset, bytes: wanted })
+        let offset = candidates
+            .take_while(|&&(bytes, _)| bytes <= near)
+            .map(|&(_, o)| o)
+            .fold(best_offset, u64::min);
+        Some(Extent {
+            offset,
+            bytes: wanted,
+        })
     }
 
     /// Every run, ascending.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
-        self.by_offset.iter().map(|(&offset, &bytes)| Extent { offset, bytes })
+        self.by_offset
+            .iter()
+            .map(|(&offset, &bytes)| Extent { offset, bytes })
     }
 }
 

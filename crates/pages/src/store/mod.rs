@@ -80,7 +80,10 @@ impl PageStore {
 
     /// Names pages of this life; call before the first write, with an incarnation that no page in the file has.
     pub fn begin_life(&self, incarnation: Incarnation) {
-        self.life.store(incarnation.0.saturating_add(1), std::sync::atomic::Ordering::Release);
+        self.life.store(
+            incarnation.0.saturating_add(1),
+            std::sync::atomic::Ordering::Release,
+        );
     }
 
     /// Applies a checkpoint's changes once both superblock slots hold `generation`: added pages become live, released ones
@@ -111,7 +114,10 @@ impl PageStore {
     /// root shares with its base is kept by the base's pin; `retained` and `released` mean nothing here.
     #[must_use]
     pub fn private(self: &Arc<Self>, changes: Changes) -> PrivatePages {
-        PrivatePages { store: self.clone(), added: changes.added }
+        PrivatePages {
+            store: self.clone(),
+            added: changes.added,
+        }
     }
 
     /// Learns which space is free from a walk over the trees of `generation` (D4): `uses` names every page, once per reference,
@@ -126,8 +132,11 @@ impl PageStore {
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
         generation: Generation,
     ) -> Result<()> {
-        self.space.rebuild(uses, generation, !self.read_only).map_err(|e| self.place(e))?;
-        self.rebuilt.store(true, std::sync::atomic::Ordering::Release);
+        self.space
+            .rebuild(uses, generation, !self.read_only)
+            .map_err(|e| self.place(e))?;
+        self.rebuilt
+            .store(true, std::sync::atomic::Ordering::Release);
         Ok(())
     }
 
@@ -138,7 +147,10 @@ impl PageStore {
         if self.cache.purge_needed() {
             self.cache.purge_step();
         }
-        if self.read_only || !self.rebuilt.load(std::sync::atomic::Ordering::Acquire) || self.poison.get().is_some() {
+        if self.read_only
+            || !self.rebuilt.load(std::sync::atomic::Ordering::Acquire)
+            || self.poison.get().is_some()
+        {
             return Ok(self.cache.purge_needed());
         }
         if self.space.reclaim_needed() {
@@ -248,20 +260,27 @@ impl PageStore {
     /// An error unless durable things may be written.
     fn check_writable(&self) -> Result<()> {
         if self.read_only {
-            return Err(Error::new(ErrorKind::ReadOnly, "the database is open for reading only"));
+            return Err(Error::new(
+                ErrorKind::ReadOnly,
+                "the database is open for reading only",
+            ));
         }
         match self.poison.get() {
             None => Ok(()),
-            Some(cause) => {
-                Err(Error::new(ErrorKind::Poisoned, "an earlier sync of the data file failed").with("cause", cause))
-            }
+            Some(cause) => Err(Error::new(
+                ErrorKind::Poisoned,
+                "an earlier sync of the data file failed",
+            )
+            .with("cause", cause)),
         }
     }
 }
 
 impl std::fmt::Debug for PageStore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("PageStore").field("file", &self.file.describe()).finish_non_exhaustive()
+        f.debug_struct("PageStore")
+            .field("file", &self.file.describe())
+            .finish_non_exhaustive()
     }
 }
 

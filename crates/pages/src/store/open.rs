@@ -31,8 +31,18 @@ impl PageStore {
         if !disk.list()?.iter().any(|name| name == DATA_FILE) {
             return Ok(Presence::Absent);
         }
-        let file = disk.open(DATA_FILE, OpenOptions { direct: true, ..OpenOptions::default() })?;
-        Ok(if is_unfinished(&*file)? { Presence::Unfinished } else { Presence::Present })
+        let file = disk.open(
+            DATA_FILE,
+            OpenOptions {
+                direct: true,
+                ..OpenOptions::default()
+            },
+        )?;
+        Ok(if is_unfinished(&*file)? {
+            Presence::Unfinished
+        } else {
+            Presence::Present
+        })
     }
 
     /// Creates the data file: both superblock slots (generations 0 and 1, no catalog) written and synced, then the directory. The store that it
@@ -41,12 +51,26 @@ impl PageStore {
     /// # Errors
     ///
     /// [`ErrorKind::AlreadyExists`] when there is a data file that is not [`Presence::Unfinished`].
-    pub fn create(disk: &Arc<dyn Disk>, options: StoreOptions, database_id: u64) -> Result<Arc<Self>> {
-        let mode = OpenOptions { create_new: true, write: true, direct: true };
+    pub fn create(
+        disk: &Arc<dyn Disk>,
+        options: StoreOptions,
+        database_id: u64,
+    ) -> Result<Arc<Self>> {
+        let mode = OpenOptions {
+            create_new: true,
+            write: true,
+            direct: true,
+        };
         let file = match disk.open(DATA_FILE, mode) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                let file = disk.open(DATA_FILE, OpenOptions { create_new: false, ..mode })?;
+                let file = disk.open(
+                    DATA_FILE,
+                    OpenOptions {
+                        create_new: false,
+                        ..mode
+                    },
+                )?;
                 if !is_unfinished(&*file)? {
                     return Err(error);
                 }
@@ -68,7 +92,13 @@ impl PageStore {
             store.file.allocate(0, PAGES_START)?;
             for slot in 0..SLOTS {
                 let generation = Generation(slot as u64);
-                store.write_slot(slot, &Superblock { generation, ..superblock })?;
+                store.write_slot(
+                    slot,
+                    &Superblock {
+                        generation,
+                        ..superblock
+                    },
+                )?;
             }
             store.file.sync()?;
             disk.sync_directory()
@@ -85,8 +115,19 @@ impl PageStore {
     ///
     /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`] (naming both versions) or
     /// [`ErrorKind::Corrupt`] (both slots damaged) as the file is; [`ErrorKind::Locked`] when somebody else writes it.
-    pub fn open(disk: &Arc<dyn Disk>, options: StoreOptions, read_only: bool) -> Result<(Arc<Self>, Superblock)> {
-        let file = disk.open(DATA_FILE, OpenOptions { create_new: false, write: !read_only, direct: true })?;
+    pub fn open(
+        disk: &Arc<dyn Disk>,
+        options: StoreOptions,
+        read_only: bool,
+    ) -> Result<(Arc<Self>, Superblock)> {
+        let file = disk.open(
+            DATA_FILE,
+            OpenOptions {
+                create_new: false,
+                write: !read_only,
+                direct: true,
+            },
+        )?;
         let name = file.describe();
         let file_bytes = file.bytes()?;
         let mut slots = [Slot::Damaged; SLOTS];
@@ -109,11 +150,17 @@ impl PageStore {
         };
         let other = (number + 1) % SLOTS;
         if slots[other] == Slot::Damaged {
-            tracing::warn!(file = name, slot = other, "a superblock slot is damaged; the other is used");
+            tracing::warn!(
+                file = name,
+                slot = other,
+                "a superblock slot is damaged; the other is used"
+            );
         }
         let stale = (slots[other] != Slot::Valid(superblock)).then_some(other);
         let store = Self::with_file(file, file_bytes, options, superblock, stale, read_only)?;
-        store.counters.read(ReadFor::Meta, SLOTS as u64, SLOTS as u64 * SLOT_BYTES);
+        store
+            .counters
+            .read(ReadFor::Meta, SLOTS as u64, SLOTS as u64 * SLOT_BYTES);
         Ok((store, superblock))
     }
 
@@ -127,10 +174,12 @@ impl PageStore {
     ) -> Result<Arc<Self>> {
         let write_alignment = file.alignment().max(newest.unit);
         if u64::from(write_alignment) > EXTENT_ALIGNMENT {
-            return Err(Error::new(ErrorKind::Unsupported, "the device's blocks are too large")
-                .with("bytes", write_alignment)
-                .with("largest", EXTENT_ALIGNMENT)
-                .with("file", file.describe()));
+            return Err(
+                Error::new(ErrorKind::Unsupported, "the device's blocks are too large")
+                    .with("bytes", write_alignment)
+                    .with("largest", EXTENT_ALIGNMENT)
+                    .with("file", file.describe()),
+            );
         }
         Ok(Arc::new(PageStore {
             space: Space::new(file.clone(), file_bytes, options.reserve_bytes),
@@ -176,7 +225,10 @@ fn is_unfinished(file: &dyn File) -> Result<bool> {
         return Ok(false);
     }
     for slot in 0..SLOTS {
-        if matches!(read_slot(file, slot, file_bytes)?, Slot::Valid(_) | Slot::Newer(_)) {
+        if matches!(
+            read_slot(file, slot, file_bytes)?,
+            Slot::Valid(_) | Slot::Newer(_)
+        ) {
             return Ok(false);
         }
     }

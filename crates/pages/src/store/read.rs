@@ -71,7 +71,11 @@ impl FilterPage {
 
 #[inline]
 fn block_key(group: &GroupRef, number: usize) -> Key {
-    Key { page: group.id, kind: Kind::Block, number: number as u32 }
+    Key {
+        page: group.id,
+        kind: Kind::Block,
+        number: number as u32,
+    }
 }
 
 impl PageStore {
@@ -80,7 +84,12 @@ impl PageStore {
         self.with_page(page, kind, |content| Ok(content.to_vec()))
     }
 
-    fn with_page<T>(&self, page: &PageRef, kind: PageKind, use_content: impl FnOnce(&[u8]) -> Result<T>) -> Result<T> {
+    fn with_page<T>(
+        &self,
+        page: &PageRef,
+        kind: PageKind,
+        use_content: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
         self.with_bytes(ReadFor::Meta, page.offset, page.bytes as usize, |bytes| {
             use_content(format::content(bytes, kind, page.id)?)
         })
@@ -95,32 +104,55 @@ impl PageStore {
         kind: PageKind,
         decode: DecodePage<'_, T>,
     ) -> Result<Arc<T>> {
-        let key = Key { page: page.id, kind: Kind::Object, number: 0 };
+        let key = Key {
+            page: page.id,
+            kind: Kind::Object,
+            number: 0,
+        };
         if let Some(object) = self.cache.get_as::<T>(key, Worth::High) {
             return Ok(object);
         }
         let (object, memory_bytes) = self.with_page(page, kind, decode)?;
-        Ok(self.cache.insert(key, Arc::new(object), memory_bytes, Worth::High))
+        Ok(self
+            .cache
+            .insert(key, Arc::new(object), memory_bytes, Worth::High))
     }
 
     /// Puts the object of a page that was just written into the cache, as [`PageStore::object`] would.
-    pub fn cache_object<T: Any + Send + Sync>(&self, page: &PageRef, object: Arc<T>, memory_bytes: usize) {
-        let key = Key { page: page.id, kind: Kind::Object, number: 0 };
+    pub fn cache_object<T: Any + Send + Sync>(
+        &self,
+        page: &PageRef,
+        object: Arc<T>,
+        memory_bytes: usize,
+    ) {
+        let key = Key {
+            page: page.id,
+            kind: Kind::Object,
+            number: 0,
+        };
         self.cache.insert(key, object, memory_bytes, Worth::High);
     }
 
     /// A group's index, through the cache.
     pub fn index(&self, group: &GroupRef) -> Result<Arc<GroupIndex>> {
-        let key = Key { page: group.id, kind: Kind::Index, number: 0 };
+        let key = Key {
+            page: group.id,
+            kind: Kind::Index,
+            number: 0,
+        };
         if let Some(index) = self.cache.get_as::<GroupIndex>(key, Worth::High) {
             return Ok(index);
         }
         let offset = self.place_in_group(group, group.index_offset, group.index_bytes)?;
         let index = self
-            .with_bytes(ReadFor::Meta, offset, group.index_bytes as usize, |bytes| GroupIndex::decode(bytes, group.id))
+            .with_bytes(ReadFor::Meta, offset, group.index_bytes as usize, |bytes| {
+                GroupIndex::decode(bytes, group.id)
+            })
             .map_err(|e| self.place(e))?;
         let memory_bytes = index.memory_bytes();
-        Ok(self.cache.insert(key, Arc::new(index), memory_bytes, Worth::High))
+        Ok(self
+            .cache
+            .insert(key, Arc::new(index), memory_bytes, Worth::High))
     }
 
     /// Whether a group may hold a key of that hash; asks one partition of its filter, through the cache. Without a filter
@@ -131,7 +163,11 @@ impl PageStore {
             return Ok(true);
         }
         let number = terrapin_filter::partition_of(hash, partitions);
-        let key = Key { page: group.id, kind: Kind::Filter, number };
+        let key = Key {
+            page: group.id,
+            kind: Kind::Filter,
+            number,
+        };
         let page = match self.cache.get_as::<FilterPage>(key, Worth::High) {
             Some(page) => page,
             None => {
@@ -143,7 +179,8 @@ impl PageStore {
                         Ok(FilterPage::copy(bytes))
                     })
                     .map_err(|e| self.place(e))?;
-                self.cache.insert(key, Arc::new(page), FilterPage::MEMORY_BYTES, Worth::High)
+                self.cache
+                    .insert(key, Arc::new(page), FilterPage::MEMORY_BYTES, Worth::High)
             }
         };
         terrapin_filter::may_contain(&page.0, hash)
@@ -153,11 +190,18 @@ impl PageStore {
     /// A block, if it is cached. Counts as a hit, or not at all.
     #[must_use]
     pub fn cached_block(&self, group: &GroupRef, number: usize) -> Option<Arc<Block>> {
-        self.cache.get_if_there(block_key(group, number), Worth::Normal)
+        self.cache
+            .get_if_there(block_key(group, number), Worth::Normal)
     }
 
     /// A block, through the cache: at most one device read. Panics when `number` is not below [`GroupIndex::blocks`].
-    pub fn block(&self, group: &GroupRef, index: &GroupIndex, number: usize, fill: Fill) -> Result<Arc<Block>> {
+    pub fn block(
+        &self,
+        group: &GroupRef,
+        index: &GroupIndex,
+        number: usize,
+        fill: Fill,
+    ) -> Result<Arc<Block>> {
         if let Some(block) = self.look_up(group, number, fill) {
             return Ok(block);
         }
@@ -166,7 +210,11 @@ impl PageStore {
 
     /// Many blocks of any groups; those that are not cached are read in one batch, in parallel where the system can. The
     /// result has the order of `wants`.
-    pub fn blocks(&self, wants: &[(GroupRef, Arc<GroupIndex>, usize)], fill: Fill) -> Result<Vec<Arc<Block>>> {
+    pub fn blocks(
+        &self,
+        wants: &[(GroupRef, Arc<GroupIndex>, usize)],
+        fill: Fill,
+    ) -> Result<Vec<Arc<Block>>> {
         let mut found: Vec<Option<Arc<Block>>> = Vec::with_capacity(wants.len());
         let mut missing = Vec::new();
         let mut buffer_bytes = 0;
@@ -188,11 +236,17 @@ impl PageStore {
                 let mut reads = Vec::with_capacity(missing.len());
                 let mut rest = buffer;
                 for &(_, offset, bytes) in &missing {
-                    let (piece, behind) = rest.split_at_mut(bytes.next_multiple_of(BATCH_ALIGNMENT));
-                    reads.push(Read { offset, buffer: &mut piece[..bytes] });
+                    let (piece, behind) =
+                        rest.split_at_mut(bytes.next_multiple_of(BATCH_ALIGNMENT));
+                    reads.push(Read {
+                        offset,
+                        buffer: &mut piece[..bytes],
+                    });
                     rest = behind;
                 }
-                self.file.read_batch(&mut reads).map_err(|e| self.place(e))?;
+                self.file
+                    .read_batch(&mut reads)
+                    .map_err(|e| self.place(e))?;
                 for (&(at, _, bytes), read) in missing.iter().zip(&reads) {
                     self.counters.read(fill.reader(), 1, bytes as u64);
                     let (group, _, number) = &wants[at];
@@ -215,7 +269,10 @@ impl PageStore {
         fill: Fill,
         out: &mut Vec<Arc<Block>>,
     ) -> Result<()> {
-        let mut cached: Vec<Option<Arc<Block>>> = range.clone().map(|n| self.look_up(group, n, fill)).collect();
+        let mut cached: Vec<Option<Arc<Block>>> = range
+            .clone()
+            .map(|n| self.look_up(group, n, fill))
+            .collect();
         let Some(first) = cached.iter().position(Option::is_none) else {
             out.extend(cached.into_iter().flatten());
             return Ok(());
@@ -223,15 +280,22 @@ impl PageStore {
         let last = cached.iter().rposition(Option::is_none).unwrap_or(first);
         let (start, _) = self.block_place(group, index, range.start + first)?;
         let (last_start, last_bytes) = self.block_place(group, index, range.start + last)?;
-        let run_bytes = last_start.checked_sub(start).map(|bytes| bytes as usize + last_bytes);
-        let run_bytes = run_bytes.ok_or_else(|| self.place_page(Error::corrupt("blocks out of order"), group.id))?;
+        let run_bytes = last_start
+            .checked_sub(start)
+            .map(|bytes| bytes as usize + last_bytes);
+        let run_bytes = run_bytes
+            .ok_or_else(|| self.place_page(Error::corrupt("blocks out of order"), group.id))?;
         self.with_bytes(fill.reader(), start, run_bytes, |bytes| {
             for (number, slot) in (range.start + first..).zip(&mut cached[first..=last]) {
                 if slot.is_none() {
                     let (offset, block_bytes) = self.block_place(group, index, number)?;
-                    let block = offset.checked_sub(start).and_then(|at| bytes.get(at as usize..)?.get(..block_bytes));
+                    let block = offset
+                        .checked_sub(start)
+                        .and_then(|at| bytes.get(at as usize..)?.get(..block_bytes));
                     let block = block.ok_or_else(|| {
-                        Error::corrupt("blocks out of order").with("page", group.id).with("block", number)
+                        Error::corrupt("blocks out of order")
+                            .with("page", group.id)
+                            .with("block", number)
                     })?;
                     let block = self.decode_block(block, group.id, number)?;
                     *slot = Some(self.keep(group, number, block, fill));
@@ -245,9 +309,13 @@ impl PageStore {
 
     /// A group's whole image, to verify it; not cached, one large read.
     pub fn read_whole_group(&self, group: &GroupRef) -> Result<AlignedBuf> {
-        let bytes = self.check_bounds(group.offset, group.bytes).map_err(|e| self.place_page(e, group.id))?;
+        let bytes = self
+            .check_bounds(group.offset, group.bytes)
+            .map_err(|e| self.place_page(e, group.id))?;
         let mut image = AlignedBuf::zeroed(bytes);
-        self.file.read_at(&mut image, group.offset).map_err(|e| self.place_page(e, group.id))?;
+        self.file
+            .read_at(&mut image, group.offset)
+            .map_err(|e| self.place_page(e, group.id))?;
         self.counters.read(ReadFor::Verify, 1, bytes as u64);
         Ok(image)
     }
@@ -267,14 +335,23 @@ impl PageStore {
             return block;
         }
         let memory_bytes = block.memory_bytes();
-        self.cache.insert(block_key(group, number), block, memory_bytes, fill.worth())
+        self.cache
+            .insert(block_key(group, number), block, memory_bytes, fill.worth())
     }
 
     /// Reads a block that was just looked up in vain.
-    fn read_one(&self, group: &GroupRef, index: &GroupIndex, number: usize, fill: Fill) -> Result<Arc<Block>> {
+    fn read_one(
+        &self,
+        group: &GroupRef,
+        index: &GroupIndex,
+        number: usize,
+        fill: Fill,
+    ) -> Result<Arc<Block>> {
         let (offset, bytes) = self.block_place(group, index, number)?;
         let block = self
-            .with_bytes(fill.reader(), offset, bytes, |bytes| Ok(self.decode_block(bytes, group.id, number)))
+            .with_bytes(fill.reader(), offset, bytes, |bytes| {
+                Ok(self.decode_block(bytes, group.id, number))
+            })
             .map_err(|e| self.place_block(e, group.id, number))??;
         Ok(self.keep(group, number, block, fill))
     }
@@ -288,30 +365,45 @@ impl PageStore {
     }
 
     /// Where a block lies in the file.
-    fn block_place(&self, group: &GroupRef, index: &GroupIndex, number: usize) -> Result<(u64, usize)> {
+    fn block_place(
+        &self,
+        group: &GroupRef,
+        index: &GroupIndex,
+        number: usize,
+    ) -> Result<(u64, usize)> {
         let (offset, bytes) = index.block_place(number);
-        self.place_in_group(group, offset, bytes).map(|offset| (offset, bytes as usize))
+        self.place_in_group(group, offset, bytes)
+            .map(|offset| (offset, bytes as usize))
     }
 
     /// Where a part of a group starts in the file, if the group contains it.
     fn place_in_group(&self, group: &GroupRef, offset: u32, bytes: u32) -> Result<u64> {
         let end = u64::from(offset) + u64::from(bytes);
         let start = group.offset.checked_add(u64::from(offset));
-        match start.filter(|start| end <= group.bytes && start.checked_add(u64::from(bytes)).is_some()) {
+        match start
+            .filter(|start| end <= group.bytes && start.checked_add(u64::from(bytes)).is_some())
+        {
             Some(start) => Ok(start),
-            None => Err(self.place_page(Error::corrupt("a part outside of its group"), group.id).with("offset", offset)),
+            None => Err(self
+                .place_page(Error::corrupt("a part outside of its group"), group.id)
+                .with("offset", offset)),
         }
     }
 
     /// The length as a size in memory, if those bytes lie in the file.
     fn check_bounds(&self, offset: u64, bytes: u64) -> Result<usize> {
-        let inside = offset.checked_add(bytes).is_some_and(|end| end <= self.space.file_bytes());
-        usize::try_from(bytes).ok().filter(|_| inside).ok_or_else(|| {
-            Error::corrupt("a reference beyond the end of the file")
-                .with("offset", offset)
-                .with("bytes", bytes)
-                .with("file bytes", self.space.file_bytes())
-        })
+        let inside = offset
+            .checked_add(bytes)
+            .is_some_and(|end| end <= self.space.file_bytes());
+        usize::try_from(bytes)
+            .ok()
+            .filter(|_| inside)
+            .ok_or_else(|| {
+                Error::corrupt("a reference beyond the end of the file")
+                    .with("offset", offset)
+                    .with("bytes", bytes)
+                    .with("file bytes", self.space.file_bytes())
+            })
     }
 
     /// Reads bytes of the file and hands them on: one device read.
@@ -331,7 +423,11 @@ impl PageStore {
     }
 
     /// An aligned buffer: the thread's own when it is small; else a new one, charged while it lives.
-    fn with_scratch<T>(&self, bytes: usize, use_buffer: impl FnOnce(&mut [u8]) -> Result<T>) -> Result<T> {
+    fn with_scratch<T>(
+        &self,
+        bytes: usize,
+        use_buffer: impl FnOnce(&mut [u8]) -> Result<T>,
+    ) -> Result<T> {
         if bytes > SCRATCH_BYTES_MAX {
             let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
             return use_buffer(&mut AlignedBuf::zeroed(bytes));

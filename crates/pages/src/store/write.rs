@@ -30,7 +30,12 @@ impl PageStore {
         self.write_group_as(WriteOf::Segment, pending, class)
     }
 
-    fn write_group_as(&self, what: WriteOf, pending: PendingGroup, class: SpaceClass) -> Result<GroupRef> {
+    fn write_group_as(
+        &self,
+        what: WriteOf,
+        pending: PendingGroup,
+        class: SpaceClass,
+    ) -> Result<GroupRef> {
         let id = self.begin_page()?;
         let extent = self.space.allocate(pending.bytes_needed, class)?;
         let (group, mut image) = pending.place(id, extent.offset);
@@ -48,23 +53,40 @@ impl PageStore {
         let id = self.begin_page()?;
         let header = format::header(kind, id, content)?;
         let bytes = (header.len() + content.len()).next_multiple_of(self.unit as usize);
-        let page_bytes =
-            u32::try_from(bytes).map_err(|_| Error::internal("page over 4 GiB").with("bytes", content.len()))?;
+        let page_bytes = u32::try_from(bytes)
+            .map_err(|_| Error::internal("page over 4 GiB").with("bytes", content.len()))?;
         let mut image = AlignedBuf::with_capacity(bytes);
         image.extend_from_slice(&header);
         image.extend_from_slice(content);
         image.resize(bytes, 0);
         let extent = self.space.allocate(bytes as u64, class)?;
-        let what = if kind == PageKind::Node { WriteOf::Node } else { WriteOf::Catalog };
+        let what = if kind == PageKind::Node {
+            WriteOf::Node
+        } else {
+            WriteOf::Catalog
+        };
         self.write_image(what, id, extent, &mut image)?;
-        Ok(PageRef { id, offset: extent.offset, bytes: page_bytes })
+        Ok(PageRef {
+            id,
+            offset: extent.offset,
+            bytes: page_bytes,
+        })
     }
 
-    fn write_image(&self, what: WriteOf, id: PageId, extent: Extent, image: &mut AlignedBuf) -> Result<()> {
+    fn write_image(
+        &self,
+        what: WriteOf,
+        id: PageId,
+        extent: Extent,
+        image: &mut AlignedBuf,
+    ) -> Result<()> {
         #[cfg(any(test, debug_assertions))]
         self.space.assert_unused(extent);
         // Extents are multiples of every alignment that is accepted, so the padding stays inside.
-        image.resize(image.len().next_multiple_of(self.write_alignment as usize), 0);
+        image.resize(
+            image.len().next_multiple_of(self.write_alignment as usize),
+            0,
+        );
         debug_assert!(image.len() as u64 <= extent.bytes);
         if let Err(error) = self.file.write_at(image, extent.offset) {
             self.space.give_back(extent);
@@ -78,20 +100,34 @@ impl PageStore {
     /// A new group's readers come soon: saves them the reads of its metadata.
     fn cache_new_group(&self, group: &GroupRef, image: &[u8]) {
         let part = |offset: u32, bytes: u32| image.get(offset as usize..)?.get(..bytes as usize);
-        if let Some(Ok(index)) =
-            part(group.index_offset, group.index_bytes).map(|bytes| GroupIndex::decode(bytes, group.id))
+        if let Some(Ok(index)) = part(group.index_offset, group.index_bytes)
+            .map(|bytes| GroupIndex::decode(bytes, group.id))
         {
-            let key = Key { page: group.id, kind: Kind::Index, number: 0 };
+            let key = Key {
+                page: group.id,
+                kind: Kind::Index,
+                number: 0,
+            };
             let memory_bytes = index.memory_bytes();
-            self.cache.insert(key, index.into(), memory_bytes, Worth::High);
+            self.cache
+                .insert(key, index.into(), memory_bytes, Worth::High);
         }
         let filter = part(group.filter_offset, group.filter_bytes).unwrap_or_default();
         for (number, partition) in (0..).zip(filter.chunks_exact(FilterPage::BYTES)) {
             if !self.cache.has_room(FilterPage::MEMORY_BYTES) {
                 break;
             }
-            let key = Key { page: group.id, kind: Kind::Filter, number };
-            self.cache.insert(key, FilterPage::copy(partition).into(), FilterPage::MEMORY_BYTES, Worth::High);
+            let key = Key {
+                page: group.id,
+                kind: Kind::Filter,
+                number,
+            };
+            self.cache.insert(
+                key,
+                FilterPage::copy(partition).into(),
+                FilterPage::MEMORY_BYTES,
+                Worth::High,
+            );
         }
     }
 
@@ -100,16 +136,26 @@ impl PageStore {
         self.check_writable()?;
         let life = self.life.load(Ordering::Acquire);
         if life == 0 || !self.rebuilt.load(Ordering::Acquire) {
-            return Err(Error::internal("a page is written before the store was rebuilt and its life began"));
+            return Err(Error::internal(
+                "a page is written before the store was rebuilt and its life began",
+            ));
         }
         let incarnation = Incarnation(life - 1);
-        if self.space.newest_incarnation().is_some_and(|newest| newest >= incarnation) {
-            return Err(Error::internal("an incarnation is used twice").with("incarnation", incarnation));
+        if self
+            .space
+            .newest_incarnation()
+            .is_some_and(|newest| newest >= incarnation)
+        {
+            return Err(
+                Error::internal("an incarnation is used twice").with("incarnation", incarnation)
+            );
         }
         self.refresh_stale_slot(None)?;
         let counter = self.next_page.fetch_add(1, Ordering::Relaxed);
         if counter >> 40 != 0 || incarnation.0 >> 24 != 0 {
-            return Err(Error::internal("page ids exhausted").with("incarnation", incarnation).with("counter", counter));
+            return Err(Error::internal("page ids exhausted")
+                .with("incarnation", incarnation)
+                .with("counter", counter));
         }
         Ok(PageId::new(incarnation, counter))
     }
@@ -140,7 +186,8 @@ impl PageStore {
                 .with("newest", newest.generation));
         }
         self.refresh_stale_slot(Some(slot))?;
-        self.write_slot(slot, superblock).map_err(|error| self.poisoned(error))?;
+        self.write_slot(slot, superblock)
+            .map_err(|error| self.poisoned(error))?;
         let mut roots = self.roots.lock();
         roots.newest = *superblock;
         if roots.stale == Some(slot) {
@@ -154,9 +201,15 @@ impl PageStore {
     pub(super) fn refresh_stale_slot(&self, about_to_be_written: Option<usize>) -> Result<()> {
         // Held over the I/O, once in a life: other writers must wait for it.
         let mut roots = self.roots.lock();
-        let Some(slot) = roots.stale.filter(|&slot| about_to_be_written != Some(slot)) else { return Ok(()) };
+        let Some(slot) = roots
+            .stale
+            .filter(|&slot| about_to_be_written != Some(slot))
+        else {
+            return Ok(());
+        };
         let newest = roots.newest;
-        self.write_slot(slot, &newest).map_err(|error| self.poisoned(error))?;
+        self.write_slot(slot, &newest)
+            .map_err(|error| self.poisoned(error))?;
         self.file.sync().map_err(|error| self.poisoned(error))?;
         roots.stale = None;
         Ok(())

@@ -71,7 +71,14 @@ fn parse(bytes: &[u8]) -> Result<Slot> {
     if format_version == 0 || !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
         return Ok(Slot::Damaged);
     }
-    Ok(Slot::Valid(Superblock { format_version, database_id, generation, incarnation, unit, catalog }))
+    Ok(Slot::Valid(Superblock {
+        format_version,
+        database_id,
+        generation,
+        incarnation,
+        unit,
+        catalog,
+    }))
 }
 
 #[cfg(test)]
@@ -87,7 +94,11 @@ mod tests {
             generation: Generation(0x0102),
             incarnation: Incarnation(3),
             unit: 512,
-            catalog: Some(PageRef { id: PageId(0x0300_0000_0007), offset: 0x2000, bytes: 0x200 }),
+            catalog: Some(PageRef {
+                id: PageId(0x0300_0000_0007),
+                offset: 0x2000,
+                bytes: 0x200,
+            }),
         }
     }
 
@@ -107,14 +118,21 @@ mod tests {
     #[test]
     fn slots_round_trip_and_every_flipped_bit_shows() {
         for catalog in [None, sample().catalog] {
-            let superblock = Superblock { catalog, ..sample() };
+            let superblock = Superblock {
+                catalog,
+                ..sample()
+            };
             let good = superblock.encode();
             assert_eq!(decode(&good), Slot::Valid(superblock));
             for i in 0..SECTOR_BYTES {
                 for bit in 0..8 {
                     let mut bad = good;
                     bad[i] ^= 1 << bit;
-                    let wanted = if i < MAGIC.len() { Slot::Foreign } else { Slot::Damaged };
+                    let wanted = if i < MAGIC.len() {
+                        Slot::Foreign
+                    } else {
+                        Slot::Damaged
+                    };
                     assert_eq!(decode(&bad), wanted, "byte {i} bit {bit}");
                 }
             }
@@ -126,12 +144,18 @@ mod tests {
 
     #[test]
     fn a_newer_version_counts_only_with_a_sound_checksum() {
-        let newer = Superblock { format_version: 2, ..sample() };
+        let newer = Superblock {
+            format_version: 2,
+            ..sample()
+        };
         assert_eq!(decode(&newer.encode()), Slot::Newer(2));
         let mut flipped = sample().encode();
         flipped[8] = 2;
         assert_eq!(decode(&flipped), Slot::Damaged);
-        let absurd = Superblock { unit: 700, ..sample() };
+        let absurd = Superblock {
+            unit: 700,
+            ..sample()
+        };
         assert_eq!(decode(&absurd.encode()), Slot::Damaged);
     }
 }

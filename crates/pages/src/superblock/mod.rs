@@ -50,25 +50,36 @@ pub(crate) enum Slot {
 pub(crate) fn choose(slots: [Slot; SLOTS]) -> Result<(usize, Superblock)> {
     for slot in slots {
         if let Slot::Newer(version) = slot {
-            return Err(Error::new(ErrorKind::NewerFormat, "a newer version of Terrapin wrote this database")
-                .with("its format", version)
-                .with("newest format read here", FORMAT_VERSION));
+            return Err(Error::new(
+                ErrorKind::NewerFormat,
+                "a newer version of Terrapin wrote this database",
+            )
+            .with("its format", version)
+            .with("newest format read here", FORMAT_VERSION));
         }
     }
     match slots {
         [Slot::Valid(a), Slot::Valid(b)] => {
-            if a.database_id != b.database_id || a.unit != b.unit || (a.generation == b.generation && a != b) {
+            if a.database_id != b.database_id
+                || a.unit != b.unit
+                || (a.generation == b.generation && a != b)
+            {
                 return Err(Error::corrupt("the superblock slots contradict each other")
                     .with("slot 0", format_args!("{a:?}"))
                     .with("slot 1", format_args!("{b:?}")));
             }
-            Ok(if b.generation > a.generation { (1, b) } else { (0, a) })
+            Ok(if b.generation > a.generation {
+                (1, b)
+            } else {
+                (0, a)
+            })
         }
         [Slot::Valid(a), _] => Ok((0, a)),
         [_, Slot::Valid(b)] => Ok((1, b)),
-        [Slot::Foreign, Slot::Foreign] => {
-            Err(Error::new(ErrorKind::NotADatabase, "the file holds no Terrapin database"))
-        }
+        [Slot::Foreign, Slot::Foreign] => Err(Error::new(
+            ErrorKind::NotADatabase,
+            "the file holds no Terrapin database",
+        )),
         _ => Err(Error::corrupt("both superblock slots are damaged")),
     }
 }
@@ -101,15 +112,26 @@ mod tests {
         assert_eq!(kind([Damaged, Foreign]), ErrorKind::Corrupt);
         assert_eq!(kind([Foreign, Foreign]), ErrorKind::NotADatabase);
         assert_eq!(kind([Valid(sb(4)), Newer(2)]), ErrorKind::NewerFormat);
-        let other = Superblock { database_id: 8, ..sb(5) };
+        let other = Superblock {
+            database_id: 8,
+            ..sb(5)
+        };
         assert_eq!(kind([Valid(sb(4)), Valid(other)]), ErrorKind::Corrupt);
-        let twin = Superblock { incarnation: Incarnation(2), ..sb(4) };
+        let twin = Superblock {
+            incarnation: Incarnation(2),
+            ..sb(4)
+        };
         assert_eq!(kind([Valid(sb(4)), Valid(twin)]), ErrorKind::Corrupt);
     }
 
     #[test]
     fn a_newer_format_is_refused_naming_both_versions() {
-        let text = choose([Slot::Newer(7), Slot::Damaged]).unwrap_err().to_string();
-        assert!(text.contains('7') && text.contains(&FORMAT_VERSION.to_string()), "{text}");
+        let text = choose([Slot::Newer(7), Slot::Damaged])
+            .unwrap_err()
+            .to_string();
+        assert!(
+            text.contains('7') && text.contains(&FORMAT_VERSION.to_string()),
+            "{text}"
+        );
     }
 }

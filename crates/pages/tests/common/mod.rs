@@ -8,12 +8,17 @@ use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef, PendingGroup};
 use terrapin_pages::message::Message;
-use terrapin_pages::{Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass, StoreOptions, Superblock};
+use terrapin_pages::{
+    Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass, StoreOptions, Superblock,
+};
 
 pub const DATABASE: u64 = 77;
 
 pub fn options(memory_bytes: u64, reserve_bytes: u64) -> StoreOptions {
-    StoreOptions { budget: Budget::new(memory_bytes), reserve_bytes }
+    StoreOptions {
+        budget: Budget::new(memory_bytes),
+        reserve_bytes,
+    }
 }
 
 /// A new store that may be written.
@@ -25,10 +30,17 @@ pub fn create(medium: &SimDisk, options: StoreOptions) -> Arc<PageStore> {
 }
 
 /// Opens, learns what `uses` says, and begins a life.
-pub fn open(medium: &SimDisk, options: StoreOptions, uses: &[PageUse], life: u32) -> (Arc<PageStore>, Superblock) {
+pub fn open(
+    medium: &SimDisk,
+    options: StoreOptions,
+    uses: &[PageUse],
+    life: u32,
+) -> (Arc<PageStore>, Superblock) {
     let disk: Arc<dyn Disk> = medium.handle();
     let (store, superblock) = PageStore::open(&disk, options, false).unwrap();
-    store.rebuild(&mut uses.iter().copied().map(Ok), superblock.generation).unwrap();
+    store
+        .rebuild(&mut uses.iter().copied().map(Ok), superblock.generation)
+        .unwrap();
     store.begin_life(Incarnation(life));
     (store, superblock)
 }
@@ -51,7 +63,11 @@ pub fn pending(from: usize, to: usize, value_bytes: usize, filter: bool) -> Pend
         filter,
     });
     for i in from..to {
-        assert!(builder.add(&key(i), Message::Put(&value(i, value_bytes))).is_none());
+        assert!(
+            builder
+                .add(&key(i), Message::Put(&value(i, value_bytes)))
+                .is_none()
+        );
     }
     let mut groups = builder.finish();
     assert_eq!(groups.len(), 1);
@@ -59,28 +75,42 @@ pub fn pending(from: usize, to: usize, value_bytes: usize, filter: bool) -> Pend
 }
 
 pub fn write_group(store: &PageStore, records: usize) -> GroupRef {
-    store.write_group(pending(0, records, 100, true), SpaceClass::Normal).unwrap()
+    store
+        .write_group(pending(0, records, 100, true), SpaceClass::Normal)
+        .unwrap()
 }
 
 pub fn write_node(store: &PageStore, bytes: usize) -> PageRef {
-    store.write_page(PageKind::Node, &vec![7; bytes], SpaceClass::Normal).unwrap()
+    store
+        .write_page(PageKind::Node, &vec![7; bytes], SpaceClass::Normal)
+        .unwrap()
 }
 
 pub fn added<'a, T: 'a>(pages: impl IntoIterator<Item = &'a T>) -> Changes
 where
     PageUse: From<&'a T>,
 {
-    Changes { added: pages.into_iter().map(PageUse::from).collect(), ..Changes::default() }
+    Changes {
+        added: pages.into_iter().map(PageUse::from).collect(),
+        ..Changes::default()
+    }
 }
 
 pub fn released(ids: impl IntoIterator<Item = PageId>) -> Changes {
-    Changes { released: ids.into_iter().collect(), ..Changes::default() }
+    Changes {
+        released: ids.into_iter().collect(),
+        ..Changes::default()
+    }
 }
 
 /// The durable part of a checkpoint (D2), without a log.
 pub fn make_durable(store: &PageStore, catalog: Option<PageRef>) -> Generation {
     let before = store.superblock();
-    let superblock = Superblock { generation: Generation(before.generation.0 + 1), catalog, ..before };
+    let superblock = Superblock {
+        generation: Generation(before.generation.0 + 1),
+        catalog,
+        ..before
+    };
     store.sync().unwrap();
     for slot in 0..2 {
         store.write_superblock(slot, &superblock).unwrap();
