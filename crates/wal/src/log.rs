@@ -268,7 +268,22 @@ impl Log {
         if kind < RECORD_KIND_USER_MIN {
             return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
         }
-        self.0.append(kind, payload)
+        self.0.append(kind, payload, |_| ())
+    }
+
+    /// As [`Log::try_append`], and [`Log::cut`] at the record itself: `install` runs with the record's LSN under the append lock, once
+    /// the record is sure to be in the log; every other record starts below that LSN and was appended before, or above it and later. `install` is not run when nothing is appended.
+    pub fn try_append_with(&self, kind: u8, payload: &[&[u8]], install: impl FnOnce(Lsn)) -> Result<Append> {
+        if kind < RECORD_KIND_USER_MIN {
+            return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
+        }
+        self.0.append(kind, payload, install)
+    }
+
+    /// Files that wait to become segments. With none of them and a full disk, the log ends with its current segment.
+    #[must_use]
+    pub fn spares(&self) -> usize {
+        self.0.segments.spare_count()
     }
 
     /// Longest payload in bytes.
@@ -456,7 +471,7 @@ impl Log {
             return Ok(());
         }
         let end = loop {
-            match self.0.append(KIND_CLOSE, &[])? {
+            match self.0.append(KIND_CLOSE, &[], |_| ())? {
                 Append::Done(close) => break close.end,
                 Append::Full(condition) => drop(self.0.env.wait(&condition)?),
             }
@@ -538,7 +553,8 @@ impl Shared {
         }
     }
 
-    fn append(self: &Arc<Self>, kind: u8, payload: &[&[u8]]) -> Result<Append> {
+    #[inline]
+    fn append(self: &Arc<Self>, kind: u8, payload: &[&[u8]], install: impl FnOnce(Lsn)) -> Result<Append> {
         let bytes = payload
             .iter()
             .fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
@@ -585,6 +601,7 @@ impl Shared {
             tail.records += 1;
             tail.appended_bytes += total;
         }
+        install(Lsn(lsn));
         let wakes = end >= tail.wake_at;
         if wakes {
             tail.wake_at = u64::MAX;

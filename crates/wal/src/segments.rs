@@ -237,6 +237,11 @@ impl Segments {
         kept + self.spares.lock().len() as u64 * self.file_bytes()
     }
 
+    /// Files that wait to become segments.
+    pub(crate) fn spare_count(&self) -> usize {
+        self.spares.lock().len()
+    }
+
     pub(crate) fn count(&self) -> u64 {
         self.kept.lock().len() as u64
     }
