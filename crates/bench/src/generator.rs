@@ -28,25 +28,28 @@ impl std::str::FromStr for Distribution {
 
 /// A small, fast generator of random bits (SplitMix64).
 #[derive(Clone)]
-pub(crate) struct Random(u64);
+pub struct Random(u64);
 
 impl Random {
+    /// The same seed gives the same bits.
+    #[must_use]
     pub fn new(seed: u64) -> Self {
         Random(mix(seed ^ 0x5eed_5eed_5eed_5eed))
     }
 
-    pub fn next(&mut self) -> u64 {
+    /// 64 bits.
+    pub fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// Uniform below `bound`, which is not 0.
     pub fn below(&mut self, bound: u64) -> u64 {
-        ((u128::from(self.next()) * u128::from(bound)) >> 64) as u64
+        ((u128::from(self.bits()) * u128::from(bound)) >> 64) as u64
     }
 
     fn unit(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+        (self.bits() >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -17,7 +17,7 @@ mod store;
 mod system;
 mod workload;
 
-pub use generator::{Distribution, Zipfian};
+pub use generator::{Distribution, Random, Zipfian};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};
 pub use run::{Config, Progress, run};

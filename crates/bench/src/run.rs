@@ -36,6 +36,21 @@ pub struct Config {
     pub seed: u64,
 }
 
+impl Config {
+    /// Whether it makes sense: `InvalidArgument` if not, before anything is done.
+    pub fn check(&self) -> Result<()> {
+        if self.threads == 0 || self.records == 0 {
+            return Err(Error::invalid(
+                "a benchmark has at least one thread and one record",
+            ));
+        }
+        if self.workloads.iter().skip(1).any(|&w| w == Workload::Load) {
+            return Err(Error::invalid("load comes first, and once"));
+        }
+        Ok(())
+    }
+}
+
 /// How far the running phase is; shared with whoever shows it.
 #[derive(Default)]
 pub struct Progress {
@@ -73,11 +88,7 @@ pub fn run(
     progress: &Progress,
     report: &mut dyn FnMut(&PhaseReport),
 ) -> Result<()> {
-    if config.threads == 0 || config.records == 0 {
-        return Err(Error::invalid(
-            "a benchmark has at least one thread and one record",
-        ));
-    }
+    config.check()?;
     let loads = config.workloads.contains(&Workload::Load);
     let next = AtomicU64::new(if loads { 0 } else { config.records });
     let zipfian = if config.workloads.iter().any(|&w| w != Workload::Load) {
@@ -85,10 +96,7 @@ pub fn run(
     } else {
         Zipfian::new(1)
     };
-    for (number, &workload) in config.workloads.iter().enumerate() {
-        if workload == Workload::Load && number > 0 {
-            return Err(Error::invalid("load comes first, and once"));
-        }
+    for &workload in &config.workloads {
         report(&phase(
             config, store, directory, progress, workload, &next, &zipfian,
         )?);
@@ -277,7 +285,7 @@ fn client(shared: &Shared<'_>, client: usize, operations: u64) -> Result<Outcome
             }
         }
         let action = workload.action(&mut random);
-        let tag = random.next();
+        let tag = random.bits();
         if action == Action::Insert {
             let number = claim(shared, client);
             shape.key(number, &mut key);

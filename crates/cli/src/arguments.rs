@@ -1,0 +1,115 @@
+//! Values of options that need more than clap's own parsers: sizes, χ, durability, distributions.
+
+use clap::ValueEnum;
+use terrapin::{CheckpointDistance, Durability};
+
+/// Bytes from `1000`, `64MiB`, `64M`, `64MB`, `1.5GiB`.
+pub fn size(text: &str) -> Result<u64, String> {
+    let digits = text
+        .find(|c: char| !c.is_ascii_digit() && c != '.')
+        .unwrap_or(text.len());
+    let (number, unit) = text.split_at(digits);
+    let factor: u64 =
+        match unit.trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1,
+            "k" | "kib" => 1 << 10,
+            "m" | "mib" => 1 << 20,
+            "g" | "gib" => 1 << 30,
+            "t" | "tib" => 1 << 40,
+            "kb" => 1_000,
+            "mb" => 1_000_000,
+            "gb" => 1_000_000_000,
+            "tb" => 1_000_000_000_000,
+            _ => return Err(
+                "a size is a number of bytes, or one with KiB, MiB, GiB, KB, MB or GB behind it"
+                    .into(),
+            ),
+        };
+    if let Ok(whole) = number.parse::<u64>() {
+        return whole
+            .checked_mul(factor)
+            .ok_or_else(|| "the size is too large".into());
+    }
+    let number: f64 = number
+        .parse()
+        .map_err(|_| String::from("a size begins with a number"))?;
+    let bytes = number * factor as f64;
+    if bytes < (1u64 << 53) as f64 {
+        Ok(bytes as u64)
+    } else {
+        Err("the size is too large".into())
+    }
+}
+
+/// χ from `auto` or a number from 1 on.
+pub fn distance(text: &str) -> Result<CheckpointDistance, String> {
+    if text.eq_ignore_ascii_case("auto") {
+        return Ok(CheckpointDistance::Auto);
+    }
+    match text.parse::<u32>() {
+        Ok(chi) if chi > 0 => Ok(CheckpointDistance::Fixed(chi)),
+        _ => Err("the checkpoint distance is a whole number from 1 on, or auto".into()),
+    }
+}
+
+/// What a write waits for.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum DurabilityName {
+    /// Survives the death of the process; a power cut costs at most a tenth of a second
+    Process,
+    /// On stable storage before the write returns
+    Sync,
+    /// Not logged: durable with the next checkpoint
+    None,
+}
+
+impl From<DurabilityName> for Durability {
+    fn from(name: DurabilityName) -> Self {
+        match name {
+            DurabilityName::Process => Durability::Process,
+            DurabilityName::Sync => Durability::Sync,
+            DurabilityName::None => Durability::None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_know_both_kinds_of_units() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("64MiB", 64 << 20),
+            ("64M", 64 << 20),
+            ("64mb", 64_000_000),
+            ("1.5GiB", 3 << 29),
+            ("2 KiB", 2048),
+        ] {
+            assert_eq!(size(text), Ok(bytes), "{text}");
+        }
+        for text in [
+            "",
+            "MiB",
+            "-1",
+            "1XB",
+            "1.2.3",
+            "99999999999GiB",
+            "1e999",
+            ".",
+        ] {
+            assert!(size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_checkpoint_distance_is_auto_or_a_positive_number() {
+        assert_eq!(distance("auto"), Ok(CheckpointDistance::Auto));
+        assert_eq!(distance("16"), Ok(CheckpointDistance::Fixed(16)));
+        for text in ["0", "-1", "1.5", "", "much"] {
+            assert!(distance(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! Bytes as people see them: hexadecimal, escaped for a message, counts with thousands apart.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+
+use terrapin_base::{Error, Result};
+
+/// Appends two lower-case digits a byte.
+pub fn encode_hex(bytes: &[u8], out: &mut Vec<u8>) {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    for byte in bytes {
+        out.push(DIGITS[usize::from(byte >> 4)]);
+        out.push(DIGITS[usize::from(byte & 15)]);
+    }
+}
+
+/// Appends the bytes that hexadecimal digits of either case stand for; false if they do not.
+#[must_use]
+pub fn decode_hex(text: &[u8], out: &mut Vec<u8>) -> bool {
+    let digit = |c: u8| char::from(c).to_digit(16);
+    let pairs = text.chunks_exact(2);
+    if !pairs.remainder().is_empty() {
+        return false;
+    }
+    for pair in pairs {
+        let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
+            return false;
+        };
+        out.push((high << 4 | low) as u8);
+    }
+    true
+}
+
+/// The bytes of an argument: as they are, or written as hexadecimal digits.
+pub fn argument(text: &OsStr, hex: bool) -> Result<Vec<u8>> {
+    if !hex {
+        return Ok(text.as_bytes().to_vec());
+    }
+    let mut out = Vec::new();
+    if !decode_hex(text.as_bytes(), &mut out) {
+        return Err(
+            Error::invalid("with --hex, keys and values are pairs of hexadecimal digits")
+                .with("given", show(text.as_bytes())),
+        );
+    }
+    Ok(out)
+}
+
+/// A key for a message: escaped, and not longer than a line bears.
+#[must_use]
+pub fn show(bytes: &[u8]) -> String {
+    const SHOWN_MAX: usize = 48;
+    let head = &bytes[..bytes.len().min(SHOWN_MAX)];
+    let more = if bytes.len() > SHOWN_MAX { "…" } else { "" };
+    format!("\"{}{more}\"", head.escape_ascii())
+}
+
+/// A whole number with thousands apart: `1,234,567`.
+#[must_use]
+pub fn thousands(number: u64) -> String {
+    let digits = number.to_string();
+    let mut out = String::with_capacity(digits.len() + digits.len() / 3);
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            out.push(',');
+        }
+        out.push(digit);
+    }
+    out
+}
+
+/// Bytes in the unit that suits them: `1.5 MiB`.
+#[must_use]
+pub fn human(bytes: u64) -> String {
+    let mut value = bytes as f64;
+    for unit in ["bytes", "KiB", "MiB", "GiB"] {
+        if value < 1024.0 {
+            return if unit == "bytes" {
+                format!("{bytes} bytes")
+            } else {
+                format!("{value:.1} {unit}")
+            };
+        }
+        value /= 1024.0;
+    }
+    format!("{value:.1} TiB")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hexadecimal_round_trips_and_refuses_what_it_is_not() {
+        let bytes: Vec<u8> = (0..=255).collect();
+        let (mut text, mut back) = (Vec::new(), Vec::new());
+        encode_hex(&bytes, &mut text);
+        assert!(decode_hex(&text, &mut back));
+        assert_eq!(back, bytes);
+        back.clear();
+        assert!(decode_hex(b"fF00", &mut back));
+        assert_eq!(back, [255, 0]);
+        for wrong in [&b"f"[..], b"fg", b"0x00", b" 0", b"\xff\xff"] {
+            assert!(!decode_hex(wrong, &mut Vec::new()), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_and_sizes_read_well() {
+        assert_eq!(thousands(0), "0");
+        assert_eq!(thousands(999), "999");
+        assert_eq!(thousands(1_000), "1,000");
+        assert_eq!(thousands(12_345_678), "12,345,678");
+        assert_eq!(human(1023), "1023 bytes");
+        assert_eq!(human(1536), "1.5 KiB");
+        assert_eq!(human(u64::MAX), "16777216.0 TiB");
+        assert_eq!(show(b"a\n\xff"), "\"a\\n\\xff\"");
+    }
+}

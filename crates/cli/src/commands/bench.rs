@@ -1,0 +1,174 @@
+//! `terrapin bench`: measures. `ycsb` runs the workloads of YCSB (Cooper et al., SoCC 2010); see the crate `terrapin-bench`.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use terrapin::{CheckpointDistance, Compression, Options};
+use terrapin_base::Result;
+use terrapin_bench::{
+    Config, Distribution, PhaseReport, Progress, Records, TerrapinStore, Workload,
+};
+
+use crate::arguments::{self, DurabilityName};
+use crate::{database, output, progress};
+
+/// How often the progress bar learns where the run is.
+const REDRAW: Duration = Duration::from_millis(250);
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// The workloads of YCSB: load, then a (half updates), b, c (reads), d (latest), e (scans), f (read-modify-write)
+    Ycsb(Ycsb),
+}
+
+/// Arguments of `bench ycsb`.
+#[derive(Args)]
+struct Ycsb {
+    /// Directory of the database [default: a temporary one, removed at the end]
+    #[arg(long, value_name = "DIR")]
+    db: Option<PathBuf>,
+    /// Phases in order; without load, the records must be in --db
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        default_value = "load,a,b,c,d,e,f"
+    )]
+    workloads: Vec<Workload>,
+    /// Records to load
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    records: u64,
+    /// Operations of each phase but load
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    operations: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    value_bytes: usize,
+    /// Bytes of a key, 8 or more
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    key_bytes: usize,
+    /// Client threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+    /// Memory budget
+    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = arguments::size)]
+    memory: u64,
+    /// Checkpoint distance: a number, or auto
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
+    chi: CheckpointDistance,
+    /// How requests spread over the records: zipfian (0.99, scrambled) or uniform; d always prefers the latest
+    #[arg(long, value_name = "NAME", default_value = "zipfian")]
+    distribution: Distribution,
+    /// What a write waits for
+    #[arg(long, value_enum, default_value = "process")]
+    durability: DurabilityName,
+    /// Compress blocks with LZ4
+    #[arg(long)]
+    lz4: bool,
+    /// Seed of all choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object a phase
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bench {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        match &self.suite {
+            Suite::Ycsb(ycsb) => ycsb.run(),
+        }
+    }
+}
+
+impl Ycsb {
+    fn run(&self) -> Result<()> {
+        let config = Config {
+            workloads: self.workloads.clone(),
+            records: self.records,
+            operations: self.operations,
+            shape: Records::new(self.key_bytes, self.value_bytes)?,
+            threads: self.threads,
+            distribution: self.distribution,
+            seed: self.seed,
+        };
+        config.check()?;
+        let loads = self.workloads.contains(&Workload::Load);
+        match &self.db {
+            Some(directory) => self.run_in(directory, &config, loads),
+            None => {
+                let temporary = database::Temporary::new("ycsb")?;
+                self.run_in(temporary.path(), &config, true)
+            }
+        }
+    }
+
+    fn run_in(&self, directory: &Path, config: &Config, create: bool) -> Result<()> {
+        let compression = if self.lz4 {
+            Compression::Lz4
+        } else {
+            Compression::None
+        };
+        let options = Options::new()
+            .create_if_missing(create)
+            .memory(self.memory)
+            .checkpoint_distance(self.chi)
+            .durability(self.durability.into())
+            .compression(compression);
+        let database = options.open(directory)?;
+        // A database that was there may have a χ of its own: what was asked for is what is measured.
+        database.set_checkpoint_distance(self.chi)?;
+        let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory);
+        if !self.json {
+            output::say(PhaseReport::table_head())?;
+        }
+        let mut failure = None;
+        let ran = with_bar(|seen| {
+            terrapin_bench::run(config, &store, directory, seen, &mut |report| {
+                let line = if self.json {
+                    report.json()
+                } else {
+                    report.table_line()
+                };
+                if let Err(error) = output::say(line) {
+                    failure.get_or_insert(error);
+                }
+            })
+        });
+        ran.and(failure.map_or(Ok(()), Err)).and(database.close())
+    }
+}
+
+/// Runs something that counts, with a bar that shows the count.
+fn with_bar<R>(run: impl FnOnce(&Progress) -> R) -> R {
+    let seen = Progress::default();
+    let bar = progress::of_records(Some(0), "ycsb");
+    let result = std::thread::scope(|scope| {
+        let (done, wait) = mpsc::channel::<()>();
+        let (seen, bar) = (&seen, &bar);
+        if !bar.is_hidden() {
+            scope.spawn(move || {
+                while wait.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_length(seen.total.load(Ordering::Relaxed));
+                    bar.set_position(seen.done.load(Ordering::Relaxed));
+                }
+            });
+        }
+        let result = run(seen);
+        drop(done);
+        result
+    });
+    bar.finish_and_clear();
+    result
+}

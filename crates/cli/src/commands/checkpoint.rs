@@ -1,0 +1,22 @@
+//! `terrapin checkpoint`: merges everything into the trees.
+
+use clap::Args;
+use terrapin_base::Result;
+
+use crate::database::DatabaseArgs;
+
+/// Arguments of `checkpoint`.
+#[derive(Args)]
+pub struct Checkpoint {
+    #[command(flatten)]
+    database: DatabaseArgs,
+}
+
+impl Checkpoint {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        let database = self.database.open()?;
+        database.checkpoint()?;
+        database.close()
+    }
+}

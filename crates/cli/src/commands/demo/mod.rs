@@ -1,0 +1,439 @@
+//! `terrapin demo`: the store at work, in four steps that print what happened: records go in, are queried, are overwritten at
+//! several checkpoint distances χ turned while it runs, and the database is closed, reopened and verified.
+
+#![allow(clippy::disallowed_methods)] // a demonstration tells of wall time and threads: they are its subject
+
+mod data;
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use terrapin::verify::{self, VerifyOptions};
+use terrapin::{CheckpointDistance, Database, Keyspace, Options};
+use terrapin_base::{Error, Result};
+use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
+
+use super::import::{check_sizes, format_of, open_input};
+use crate::bytes::{human, show, thousands};
+use crate::database::Temporary;
+use crate::formats::{self, Dialect, Format};
+use crate::table::Table;
+use crate::{arguments, output, progress};
+
+const KEYSPACE: &str = "packages";
+const BATCH_RECORDS: usize = 512;
+const BATCH_BYTES: usize = 128 << 10;
+/// Keys kept aside to read and overwrite: a fair sample of all.
+const SAMPLE_KEYS: u64 = 100_000;
+const POINT_READS: u64 = 100_000;
+/// The dial's positions, as far as the memory affords them.
+const DISTANCES: [u32; 3] = [1, 4, 16];
+
+/// Arguments of `demo`.
+#[derive(Args)]
+pub struct Demo {
+    /// Directory for the database, which is kept [default: a temporary one, removed at the end]
+    #[arg(value_name = "DIR")]
+    directory: Option<PathBuf>,
+    /// Import this file instead of generating records
+    #[arg(long, value_name = "FILE")]
+    file: Option<PathBuf>,
+    /// Format of --file [default: from its name]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    /// Records to generate
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
+    records: u64,
+    /// Overwrites for each position of the dial
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    updates: u64,
+    /// Memory budget, a fraction of the data
+    #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = arguments::size)]
+    memory: u64,
+}
+
+/// What the steps share.
+struct Stage<'a> {
+    directory: &'a Path,
+    database: Database,
+    keyspace: Keyspace,
+    keys: Vec<Box<[u8]>>,
+    random: Random,
+}
+
+/// What went in.
+#[derive(Default)]
+struct Totals {
+    records: u64,
+    bytes: u64,
+}
+
+impl Demo {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        match &self.directory {
+            Some(directory) => self.run_in(directory),
+            None => self.run_in(Temporary::new("demo")?.path()),
+        }
+    }
+
+    fn run_in(&self, directory: &Path) -> Result<()> {
+        // The input is looked at before anything is created.
+        let input = match &self.file {
+            Some(path) => Some((format_of(self.format, path)?, open_input(path)?)),
+            None => None,
+        };
+        let options = Options::new().memory(self.memory).error_if_exists(true);
+        let database = options.open(directory)?;
+        let keyspace = database.keyspace(KEYSPACE)?;
+        let mut stage = Stage {
+            directory,
+            database,
+            keyspace,
+            keys: Vec::new(),
+            random: Random::new(1),
+        };
+        reset_rss_peak();
+        output::say(format_args!(
+            "Terrapin in {}, {} of memory",
+            directory.display(),
+            human(self.memory)
+        ))?;
+
+        output::say("\n1. Records go in")?;
+        stage.fill(|put| match input {
+            None => generate(self.records, put),
+            Some((format, (mut input, bytes))) => {
+                let bar = progress::of_bytes(bytes);
+                let dialect = Dialect {
+                    format,
+                    hex: false,
+                    header: false,
+                };
+                let read = formats::read(
+                    dialect,
+                    &mut bar.wrap_read(&mut input),
+                    &mut |line, key, value| {
+                        check_sizes(line, key, value)?;
+                        put(key, value)
+                    },
+                );
+                bar.finish_and_clear();
+                read
+            }
+        })?;
+        output::say("\n2. They are queried")?;
+        stage.query()?;
+        output::say("\n3. The dial is turned while writers and readers run")?;
+        stage.turn(self.updates, self.memory)?;
+        output::say("\n4. Close, reopen, verify")?;
+        stage.reopen(self.memory)?;
+        output::say(format_args!(
+            "   peak memory of the whole process: {} (budget {}, the demo's own lists included)",
+            human(rss_peak_bytes()),
+            human(self.memory)
+        ))?;
+        if self.directory.is_some() {
+            output::say(format_args!(
+                "   the database stays in {}",
+                directory.display()
+            ))?;
+        }
+        Ok(())
+    }
+}
+
+/// Takes a record.
+type Put<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+
+fn generate(records: u64, put: Put<'_>) -> Result<()> {
+    let bar = progress::of_records(Some(records), "import");
+    for number in 0..records {
+        // An order that has nothing to do with that of the names, as in life.
+        let name = data::name(number);
+        put(name.as_bytes(), data::record(&name, 0).as_bytes())?;
+        if number % 1024 == 0 {
+            bar.set_position(number);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(())
+}
+
+fn rate(count: u64, time: Duration) -> String {
+    thousands((count as f64 / time.as_secs_f64().max(1e-9)) as u64)
+}
+
+fn ratio(a: u64, b: u64) -> f64 {
+    if b == 0 { 0.0 } else { a as f64 / b as f64 }
+}
+
+impl Stage<'_> {
+    /// Puts every record in batches, and keeps a sample of the keys.
+    fn fill(&mut self, source: impl FnOnce(Put<'_>) -> Result<()>) -> Result<()> {
+        let (before, start) = (Usage::now(), Instant::now());
+        let mut totals = Totals::default();
+        let mut batch = self.database.batch();
+        source(&mut |key, value| {
+            batch.put(&self.keyspace, key, value);
+            totals.records += 1;
+            totals.bytes += (key.len() + value.len()) as u64;
+            // Vitter's algorithm R: every key is as likely to be in the sample as any other.
+            if totals.records <= SAMPLE_KEYS {
+                self.keys.push(key.into());
+            } else if let Some(slot) = self
+                .keys
+                .get_mut(self.random.below(totals.records) as usize)
+            {
+                *slot = key.into();
+            }
+            if batch.len() >= BATCH_RECORDS || batch.bytes() >= BATCH_BYTES {
+                self.database.write(&batch)?;
+                batch.clear();
+            }
+            Ok(())
+        })?;
+        self.database.write(&batch)?;
+        let written = start.elapsed();
+        self.database.checkpoint()?;
+        let device = Usage::now().device_bytes_written - before.device_bytes_written;
+        output::say(format_args!(
+            "   {} records, {}, in {:.1} s: {} a second",
+            thousands(totals.records),
+            human(totals.bytes),
+            written.as_secs_f64(),
+            rate(totals.records, written)
+        ))?;
+        let space = allocated_bytes(self.directory)?;
+        output::say(format_args!(
+            "   written to the device for each byte of them: {:.2} (the log included); directory {}",
+            ratio(device, totals.bytes),
+            human(space)
+        ))?;
+        if self.keys.is_empty() {
+            return Err(Error::invalid("the input has no records"));
+        }
+        Ok(())
+    }
+
+    fn query(&mut self) -> Result<()> {
+        let mut latency = Vec::with_capacity(POINT_READS as usize);
+        let start = Instant::now();
+        for _ in 0..POINT_READS {
+            let key = &self.keys[self.random.below(self.keys.len() as u64) as usize];
+            let begun = Instant::now();
+            let found = self.keyspace.get(key)?;
+            latency.push(begun.elapsed());
+            if found.is_none() {
+                return Err(Error::corrupt("a record is missing").with("key", show(key)));
+            }
+        }
+        let (time, (p50, p99)) = (start.elapsed(), percentiles(&mut latency));
+        output::say(format_args!(
+            "   {} point reads at random: {} a second, median {p50:.0} µs, 99 % below {p99:.0} µs",
+            thousands(POINT_READS),
+            rate(POINT_READS, time)
+        ))?;
+        let snapshot = self.database.snapshot()?;
+        let key = &self.keys[0];
+        let prefix = &key[..key.len().min(6)];
+        let start = Instant::now();
+        let mut count = 0;
+        for record in snapshot.prefix(&self.keyspace, prefix) {
+            record?;
+            count += 1;
+        }
+        output::say(format_args!(
+            "   prefix {}: {} records in {:.1} ms",
+            show(prefix),
+            thousands(count),
+            start.elapsed().as_secs_f64() * 1e3
+        ))?;
+        for record in snapshot.prefix(&self.keyspace, prefix).rev().take(2) {
+            let (key, value) = record?;
+            output::say(format_args!("      {}  {}", show(&key), show(&value)))?;
+        }
+        let start = Instant::now();
+        let (mut records, mut bytes) = (0, 0);
+        for record in snapshot.iter(&self.keyspace) {
+            let (key, value) = record?;
+            records += 1;
+            bytes += (key.len() + value.len()) as u64;
+        }
+        let time = start.elapsed();
+        output::say(format_args!(
+            "   full scan: {} records, {}, {} records a second",
+            thousands(records),
+            human(bytes),
+            rate(records, time)
+        ))
+    }
+
+    fn turn(&mut self, updates: u64, memory: u64) -> Result<()> {
+        let mut table = Table::new(&[
+            "   χ",
+            "window",
+            "updates/s",
+            "device bytes a byte",
+            "reads/s meanwhile",
+            "read p50 µs",
+            "read p99 µs",
+        ]);
+        let group_bytes = self.database.stat()?.group_bytes;
+        for (revision, distance) in (1u64..).zip(DISTANCES) {
+            if let Err(error) = self
+                .keyspace
+                .set_checkpoint_distance(CheckpointDistance::Fixed(distance))
+            {
+                output::say(format_args!(
+                    "   χ = {distance} does not fit into {}: {error}",
+                    human(memory)
+                ))?;
+                continue;
+            }
+            self.database.checkpoint()?;
+            let (before, start) = (Usage::now(), Instant::now());
+            let (user_bytes, mut reads) = self.overwrite(updates, revision)?;
+            let time = start.elapsed();
+            // What is still in the window is written, too, before the figures are taken.
+            self.database.checkpoint()?;
+            self.database.flush()?;
+            let device = Usage::now().device_bytes_written - before.device_bytes_written;
+            let read_rate = rate(reads.len() as u64, time);
+            let (p50, p99) = percentiles(&mut reads);
+            table.row(vec![
+                format!("   {distance}"),
+                human(u64::from(distance) * group_bytes),
+                rate(updates, time),
+                format!("{:.2}", ratio(device, user_bytes)),
+                read_rate,
+                format!("{p50:.0}"),
+                format!("{p99:.0}"),
+            ]);
+        }
+        self.keyspace
+            .set_checkpoint_distance(CheckpointDistance::Auto)?;
+        output::say(table)?;
+        output::say(
+            "   A larger χ writes less to the device and keeps more of the memory for writing; a smaller one leaves it to reads.",
+        )
+    }
+
+    /// Overwrites keys of the sample at random while another thread reads. Returns user bytes, and how long each read took.
+    fn overwrite(&mut self, updates: u64, revision: u64) -> Result<(u64, Vec<Duration>)> {
+        let (stop, seed) = (AtomicBool::new(false), self.random.bits());
+        let (keyspace, keys, random) = (&self.keyspace, &self.keys, &mut self.random);
+        let mut last = None;
+        let (written, reads) = std::thread::scope(|scope| {
+            let reader = scope.spawn(|| read_until(&stop, keyspace, keys, seed));
+            let written = (|| {
+                let mut user_bytes = 0;
+                for _ in 0..updates {
+                    let key = &keys[random.below(keys.len() as u64) as usize];
+                    let value = data::record(&String::from_utf8_lossy(key), revision);
+                    keyspace.put(key, &value)?;
+                    user_bytes += (key.len() + value.len()) as u64;
+                    last = Some((key, value));
+                }
+                Ok(user_bytes)
+            })();
+            stop.store(true, Ordering::Relaxed);
+            let panicked = |_| Err(Error::internal("the reader panicked"));
+            (written, reader.join().unwrap_or_else(panicked))
+        });
+        let (written, reads) = (written?, reads?);
+        if let Some((key, value)) = last
+            && self.keyspace.get(key)?.as_deref() != Some(value.as_bytes())
+        {
+            return Err(
+                Error::corrupt("a record is not what was written last").with("key", show(key))
+            );
+        }
+        Ok((written, reads))
+    }
+
+    fn reopen(self, memory: u64) -> Result<()> {
+        let Stage {
+            directory,
+            database,
+            keyspace,
+            keys,
+            ..
+        } = self;
+        let start = Instant::now();
+        database.close()?;
+        let closed = start.elapsed();
+        drop((keyspace, database));
+        let start = Instant::now();
+        let database = Options::new()
+            .memory(memory)
+            .create_if_missing(false)
+            .open(directory)?;
+        let opened = start.elapsed();
+        let replayed = database.metrics().replayed_records;
+        let keyspace = database.open_keyspace(KEYSPACE)?;
+        for key in keys.iter().take(1000) {
+            if !keyspace.contains(key)? {
+                return Err(
+                    Error::corrupt("a record is missing after the database was reopened")
+                        .with("key", show(key)),
+                );
+            }
+        }
+        output::say(format_args!(
+            "   closed in {:.0} ms, reopened in {:.1} ms, {} log records replayed",
+            closed.as_secs_f64() * 1e3,
+            opened.as_secs_f64() * 1e3,
+            thousands(replayed)
+        ))?;
+        database.close()?;
+        let options = VerifyOptions {
+            memory,
+            ..VerifyOptions::default()
+        };
+        let start = Instant::now();
+        let report = verify::verify(directory, &options)?;
+        if let Some(finding) = report.findings.first() {
+            return Err(Error::corrupt(finding.message.clone()).with("place", &finding.place));
+        }
+        output::say(format_args!(
+            "   verified in {:.1} s: sound, {} page groups, {} records in leaves, {} in buffers",
+            start.elapsed().as_secs_f64(),
+            thousands(report.groups),
+            thousands(report.leaf_records),
+            thousands(report.buffered_records)
+        ))
+    }
+}
+
+fn read_until(
+    stop: &AtomicBool,
+    keyspace: &Keyspace,
+    keys: &[Box<[u8]>],
+    seed: u64,
+) -> Result<Vec<Duration>> {
+    let (mut random, mut latency) = (Random::new(seed), Vec::new());
+    while !stop.load(Ordering::Relaxed) {
+        let key = &keys[random.below(keys.len() as u64) as usize];
+        let begun = Instant::now();
+        let found = keyspace.get(key)?;
+        latency.push(begun.elapsed());
+        if found.is_none() {
+            return Err(Error::corrupt("a record is missing").with("key", show(key)));
+        }
+    }
+    Ok(latency)
+}
+
+/// Median and 99th percentile in microseconds.
+fn percentiles(latency: &mut [Duration]) -> (f64, f64) {
+    latency.sort_unstable();
+    let at = |share: usize| {
+        latency
+            .get(latency.len() * share / 100)
+            .map_or(0.0, |d| d.as_secs_f64() * 1e6)
+    };
+    (at(50), at(99))
+}

@@ -1,0 +1,257 @@
+//! `terrapin import`: records from a text file, in its order.
+//!
+//! Records are written in batches, whole or not at all, one after the other: what is in the database is always a prefix of the
+//! file, and at least what was acknowledged. Nothing is opened or created before the first records were read well.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use indicatif::ProgressBar;
+use terrapin::{Batch, Database, Durability, Keyspace};
+use terrapin_base::{Env, Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
+
+use crate::arguments::DurabilityName;
+use crate::database::{DatabaseArgs, KeyspaceArgs};
+use crate::formats::{self, Dialect, Format};
+use crate::{bytes, output, progress};
+
+/// A batch is written at so many records or bytes: beyond, its cost a record no longer falls.
+const BATCH_RECORDS_MAX: usize = 512;
+const BATCH_BYTES_MAX: usize = 128 << 10;
+
+/// Arguments of `import`.
+#[derive(Args)]
+pub struct Import {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// File to read; - is stdin
+    #[arg(value_name = "FILE")]
+    input: PathBuf,
+    /// Format [default: from the file's name]
+    #[arg(long, value_enum)]
+    format: Option<Format>,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
+    /// Keys and values are hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+    /// csv: the first line names the columns key and value
+    #[arg(long)]
+    header: bool,
+    /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives kill -9
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    ack_every: Option<u64>,
+    /// What a batch waits for
+    #[arg(long, value_enum, default_value = "process")]
+    durability: DurabilityName,
+}
+
+impl Import {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        let format = format_of(self.format, &self.input)?;
+        let (input, bytes_total) = open_input(&self.input)?;
+        let dialect = Dialect {
+            format,
+            hex: self.hex,
+            header: self.header,
+        };
+        let bar = progress::of_bytes(bytes_total);
+        let mut loader = Loader {
+            import: self,
+            target: None,
+            pending: Pending::default(),
+            records: 0,
+            acknowledged: None,
+            bar: bar.clone(),
+        };
+        let clock = Env::threads();
+        let start_ns = clock.now_ns();
+        let read = formats::read(
+            dialect,
+            &mut bar.wrap_read(input),
+            &mut |line, key, value| loader.take(line, key, value),
+        );
+        let ended = loader.end(read);
+        bar.finish_and_clear();
+        let records = ended?;
+        if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
+            let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
+            let rate = (records as f64 / seconds.max(1e-9)) as u64;
+            eprintln!(
+                "imported {} records in {seconds:.1} s, {} a second",
+                bytes::thousands(records),
+                bytes::thousands(rate)
+            );
+        }
+        Ok(())
+    }
+}
+
+/// The format that was named, or that the file's name tells.
+pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
+    named.or_else(|| Format::of_name(path)).ok_or_else(|| {
+        Error::invalid("the file's name does not tell the format: give --format")
+            .with("file", path.display())
+    })
+}
+
+/// A file, or stdin for `-`, and how large it is if it has a size.
+pub fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
+    if path.as_os_str() == "-" {
+        return Ok((Box::new(std::io::stdin().lock()), None));
+    }
+    let failed = |e| Error::io("cannot open the input", e).with("file", path.display());
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(Error::invalid("the input is a directory").with("file", path.display()));
+    }
+    Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
+}
+
+/// Refuses what is larger than the limits, by its line.
+pub fn check_sizes(line: u64, key: &[u8], value: &[u8]) -> Result<()> {
+    for (what, bytes, limit) in [
+        ("key", key.len(), KEY_BYTES_MAX),
+        ("value", value.len(), VALUE_BYTES_MAX),
+    ] {
+        if bytes > limit {
+            let message = format!("malformed line {line}: the {what} is longer than the limit");
+            return Err(Error::new(ErrorKind::TooLarge, message)
+                .with("bytes", bytes)
+                .with("limit", limit));
+        }
+    }
+    Ok(())
+}
+
+/// Records that wait for the database to be opened, back to back.
+#[derive(Default)]
+struct Pending {
+    bytes: Vec<u8>,
+    lengths: Vec<(usize, usize)>,
+}
+
+struct Target {
+    database: Database,
+    keyspace: Keyspace,
+    batch: Batch,
+    batch_bytes_max: usize,
+}
+
+struct Loader<'a> {
+    import: &'a Import,
+    target: Option<Target>,
+    /// What was read before there is a target.
+    pending: Pending,
+    records: u64,
+    acknowledged: Option<u64>,
+    bar: ProgressBar,
+}
+
+impl Loader<'_> {
+    fn take(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
+        check_sizes(line, key, value)?;
+        self.pending.bytes.extend_from_slice(key);
+        self.pending.bytes.extend_from_slice(value);
+        self.pending.lengths.push((key.len(), value.len()));
+        self.records += 1;
+        let due = self
+            .import
+            .ack_every
+            .is_some_and(|every| self.records.is_multiple_of(every));
+        if due
+            || self.pending.lengths.len() >= BATCH_RECORDS_MAX
+            || self.pending.bytes.len() >= BATCH_BYTES_MAX
+        {
+            self.write()?;
+        }
+        if due { self.acknowledge() } else { Ok(()) }
+    }
+
+    fn open(&mut self) -> Result<&mut Target> {
+        if self.target.is_none() {
+            let database = self.import.database.open_or_create()?;
+            let keyspace = self.import.keyspace.find_or_create(&database)?;
+            let batch_bytes_max = usize::try_from(database.batch_bytes_max()).unwrap_or(usize::MAX);
+            self.target = Some(Target {
+                batch: database.batch(),
+                database,
+                keyspace,
+                batch_bytes_max,
+            });
+        }
+        self.target
+            .as_mut()
+            .ok_or_else(|| Error::internal("an import without a database"))
+    }
+
+    /// Writes what waits, in order.
+    fn write(&mut self) -> Result<()> {
+        let pending = std::mem::take(&mut self.pending);
+        let durability: Durability = self.import.durability.into();
+        let target = self.open()?;
+        let mut rest = &pending.bytes[..];
+        for &(key_bytes, value_bytes) in &pending.lengths {
+            let (key, tail) = rest.split_at(key_bytes);
+            let (value, tail) = tail.split_at(value_bytes);
+            rest = tail;
+            // A record takes a little more in the log than its bytes.
+            if !target.batch.is_empty()
+                && target.batch.bytes() + key_bytes + value_bytes + 64 > target.batch_bytes_max
+            {
+                target.write_batch(durability)?;
+            }
+            target.batch.put(&target.keyspace, key, value);
+        }
+        target.write_batch(durability)?;
+        self.pending = pending;
+        self.pending.bytes.clear();
+        self.pending.lengths.clear();
+        self.bar
+            .set_message(format!("{} records", bytes::thousands(self.records)));
+        Ok(())
+    }
+
+    fn acknowledge(&mut self) -> Result<()> {
+        self.acknowledged = Some(self.records);
+        output::say(format_args!("acknowledged {}", self.records))
+    }
+
+    /// Writes what waits, even when reading failed: the database then holds what stands before the error.
+    fn end(&mut self, read: Result<()>) -> Result<u64> {
+        if let Err(error) = read {
+            let Some(target) = &self.target else {
+                return Err(error);
+            };
+            let database = target.database.clone();
+            // The first error is the one to tell, and a closed database loses nothing that was acknowledged.
+            if error.kind() == ErrorKind::InvalidArgument || error.kind() == ErrorKind::TooLarge {
+                self.write()?;
+            }
+            database.close()?;
+            return Err(error.with("records imported before it", self.records));
+        }
+        self.write()?;
+        if self.import.ack_every.is_some() && self.acknowledged != Some(self.records) {
+            self.acknowledge()?;
+        }
+        if let Some(target) = &self.target {
+            target.database.close()?;
+        }
+        Ok(self.records)
+    }
+}
+
+impl Target {
+    fn write_batch(&mut self, durability: Durability) -> Result<()> {
+        if !self.batch.is_empty() {
+            self.database.write_with(&self.batch, durability)?;
+            self.batch.clear();
+        }
+        Ok(())
+    }
+}

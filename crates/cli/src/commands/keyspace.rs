@@ -1,0 +1,88 @@
+//! `terrapin keyspace`: the named maps of a database.
+
+use clap::{Args, Subcommand};
+use terrapin::{CheckpointDistance, KeyspaceOptions};
+use terrapin_base::Result;
+
+use crate::arguments;
+use crate::database::DatabaseArgs;
+use crate::output;
+
+/// Arguments of `keyspace`.
+#[derive(Args)]
+pub struct Keyspace {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Print the names of all keyspaces, one a line
+    List {
+        #[command(flatten)]
+        database: DatabaseArgs,
+    },
+    /// Create a keyspace, and the database where it is missing
+    Create {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// Its name
+        name: String,
+        /// Its checkpoint distance [default: the database's]
+        #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
+        chi: Option<CheckpointDistance>,
+    },
+    /// Drop a keyspace and all its records
+    Drop {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// Its name
+        name: String,
+    },
+    /// Remove all records of a keyspace
+    Clear {
+        #[command(flatten)]
+        database: DatabaseArgs,
+        /// Its name
+        name: String,
+    },
+}
+
+impl Keyspace {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        match &self.action {
+            Action::List { database } => {
+                let database = database.open_to_read()?;
+                for keyspace in database.keyspaces()? {
+                    output::say(keyspace.name)?;
+                }
+                database.close()
+            }
+            Action::Create {
+                database,
+                name,
+                chi,
+            } => {
+                let database = database.open_or_create()?;
+                database.create_keyspace(
+                    name,
+                    KeyspaceOptions {
+                        checkpoint_distance: *chi,
+                    },
+                )?;
+                database.close()
+            }
+            Action::Drop { database, name } => {
+                let database = database.open()?;
+                database.drop_keyspace(name)?;
+                database.close()
+            }
+            Action::Clear { database, name } => {
+                let database = database.open()?;
+                database.open_keyspace(name)?.clear()?;
+                database.close()
+            }
+        }
+    }
+}

@@ -1,0 +1,73 @@
+//! The subcommands, one a file.
+
+mod bench;
+mod checkpoint;
+mod delete;
+mod demo;
+mod export;
+mod get;
+mod import;
+mod keyspace;
+mod put;
+mod scan;
+mod set;
+mod stat;
+mod verify;
+
+use std::process::ExitCode;
+
+use clap::Subcommand;
+use terrapin_base::Result;
+
+/// What to do.
+#[derive(Subcommand)]
+pub enum Command {
+    /// Store a value under a key; creates database and keyspace where they are missing
+    Put(put::Put),
+    /// Print the value of a key as it is
+    Get(get::Get),
+    /// Remove a key
+    Delete(delete::Delete),
+    /// Print records in key order, one a line: key, tab, value
+    Scan(scan::Scan),
+    /// Read records from a file or stdin into a keyspace, in order; of equal keys the last wins
+    Import(import::Import),
+    /// Write all records of a keyspace to a file or stdout, in key order
+    Export(export::Export),
+    /// Show what a database holds and takes
+    Stat(stat::Stat),
+    /// Check every byte of a database without writing: exit 0 sound, 1 damaged, 2 cannot open
+    Verify(verify::Verify),
+    /// Merge everything written so far into the trees, durably
+    Checkpoint(checkpoint::Checkpoint),
+    /// Change a setting, durably
+    Set(set::Set),
+    /// List, create, drop or clear keyspaces
+    Keyspace(keyspace::Keyspace),
+    /// Measure
+    Bench(bench::Bench),
+    /// Show the store at work: import or generate records, query them, turn the dial while it runs
+    Demo(demo::Demo),
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(&self) -> Result<ExitCode> {
+        match self {
+            Command::Put(command) => command.run(),
+            Command::Get(command) => command.run(),
+            Command::Delete(command) => command.run(),
+            Command::Scan(command) => command.run(),
+            Command::Import(command) => command.run(),
+            Command::Export(command) => command.run(),
+            Command::Stat(command) => command.run(),
+            Command::Verify(command) => return Ok(command.run()),
+            Command::Checkpoint(command) => command.run(),
+            Command::Set(command) => command.run(),
+            Command::Keyspace(command) => command.run(),
+            Command::Bench(command) => command.run(),
+            Command::Demo(command) => command.run(),
+        }
+        .map(|()| ExitCode::SUCCESS)
+    }
+}

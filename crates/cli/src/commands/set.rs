@@ -1,0 +1,48 @@
+//! `terrapin set`: settings that a database keeps.
+
+use clap::{Args, ValueEnum};
+use terrapin_base::{Error, Result};
+
+use crate::arguments;
+use crate::database::DatabaseArgs;
+
+/// Arguments of `set`.
+#[derive(Args)]
+pub struct Set {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// What to set
+    #[arg(value_enum)]
+    name: Setting,
+    /// Its value
+    value: String,
+    /// Keyspace to set it for [default: all, those that come included]
+    #[arg(long, short, value_name = "NAME")]
+    keyspace: Option<String>,
+}
+
+/// A setting.
+#[derive(Clone, Copy, ValueEnum)]
+enum Setting {
+    /// Checkpoint distance: a number from 1 on, or auto. More means less writing to the disk, and more memory for it
+    Chi,
+}
+
+impl Set {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        match self.name {
+            Setting::Chi => {
+                let distance = arguments::distance(&self.value).map_err(Error::invalid)?;
+                let database = self.database.open()?;
+                match &self.keyspace {
+                    Some(name) => database
+                        .open_keyspace(name)?
+                        .set_checkpoint_distance(distance)?,
+                    None => database.set_checkpoint_distance(distance)?,
+                }
+                database.close()
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! `terrapin stat`: what a database holds, how its trees stand, what space and memory it takes.
+
+use clap::Args;
+use serde_json::{Value, json};
+use terrapin::{CheckpointDistance, DatabaseStat, KeyspaceStat};
+use terrapin_base::Result;
+
+use crate::bytes::{human, thousands};
+use crate::database::DatabaseArgs;
+use crate::output;
+
+/// Arguments of `stat`.
+#[derive(Args)]
+pub struct Stat {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Stat {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        let database = self.database.open_to_read()?;
+        let stat = database.stat()?;
+        let space_bytes = terrapin_bench::allocated_bytes(&self.database.path)?;
+        if self.json {
+            output::say(as_json(&stat, space_bytes))?;
+        } else {
+            output::say(as_text(&stat, space_bytes).trim_end())?;
+        }
+        database.close()
+    }
+}
+
+fn distance(set: Option<CheckpointDistance>) -> Value {
+    match set {
+        None => Value::Null,
+        Some(CheckpointDistance::Auto) => "auto".into(),
+        Some(CheckpointDistance::Fixed(chi)) => chi.into(),
+    }
+}
+
+/// Key and value bytes of a keyspace, on disk and in its windows; what a later write supersedes counts until it is merged.
+fn data_bytes(keyspace: &KeyspaceStat) -> u64 {
+    keyspace.tree.leaf_bytes + keyspace.tree.buffered_bytes + keyspace.window_bytes
+}
+
+fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
+    let tree = &keyspace.tree;
+    json!({
+        "name": keyspace.name,
+        "id": keyspace.id.0,
+        "structure": keyspace.structure,
+        "records": keyspace.records,
+        "bytes": data_bytes(keyspace),
+        "height": tree.height,
+        "nodes": tree.nodes,
+        "groups": tree.groups,
+        "leaf_records": tree.leaf_records,
+        "leaf_bytes": tree.leaf_bytes,
+        "buffered_records": tree.buffered_records,
+        "buffered_bytes": tree.buffered_bytes,
+        "buffer_level_bytes": tree.level_bytes,
+        "page_bytes": tree.page_bytes,
+        "window_bytes": keyspace.window_bytes,
+        "window_bytes_max": keyspace.window_bytes_max,
+        "window_memory_bytes": keyspace.window_memory_bytes,
+        "chi": keyspace.checkpoint_distance,
+        "chi_set": distance(keyspace.checkpoint_distance_set),
+    })
+}
+
+fn as_json(stat: &DatabaseStat, space_bytes: u64) -> Value {
+    let memory = &stat.memory;
+    json!({
+        "keyspaces": stat.keyspaces.iter().map(keyspace_json).collect::<Vec<_>>(),
+        "records": stat.keyspaces.iter().map(|k| k.records).sum::<u64>(),
+        "bytes": stat.keyspaces.iter().map(data_bytes).sum::<u64>(),
+        "group_bytes": stat.group_bytes,
+        "space_bytes": space_bytes,
+        "space_amplification": stat.space_amplification,
+        "data_live_bytes": stat.data_live_bytes,
+        "data_retired_bytes": stat.data_retired_bytes,
+        "data_free_bytes": stat.data_free_bytes,
+        "data_allocated_bytes": stat.data_allocated_bytes,
+        "log_disk_bytes": stat.log_disk_bytes,
+        "log_kept_bytes": stat.log_kept_bytes,
+        "generation": stat.generation,
+        "views": stat.views,
+        "memory": {
+            "limit_bytes": memory.limit_bytes,
+            "used_bytes": memory.total_bytes(),
+            "window_bytes": memory.window_bytes,
+            "block_bytes": memory.block_bytes,
+            "metadata_bytes": memory.metadata_bytes,
+            "merge_bytes": memory.merge_bytes,
+            "log_bytes": memory.log_bytes,
+        },
+    })
+}
+
+fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
+    let mut text = String::new();
+    let mut line = |name: &str, value: String| {
+        text.push_str(&format!("{name:<22}{value}\n"));
+    };
+    for keyspace in &stat.keyspaces {
+        let tree = &keyspace.tree;
+        let set = match keyspace.checkpoint_distance_set {
+            None => "as the database".to_owned(),
+            Some(CheckpointDistance::Auto) => "auto".to_owned(),
+            Some(CheckpointDistance::Fixed(chi)) => format!("set to {chi}"),
+        };
+        line(
+            "keyspace",
+            format!(
+                "{} (number {}, {})",
+                keyspace.name, keyspace.id, keyspace.structure
+            ),
+        );
+        line(
+            "  records",
+            format!("about {}", thousands(keyspace.records)),
+        );
+        line("  bytes", human(data_bytes(keyspace)));
+        line(
+            "  tree",
+            format!(
+                "height {}, {} nodes, {} page groups",
+                tree.height,
+                thousands(tree.nodes),
+                thousands(tree.groups)
+            ),
+        );
+        line(
+            "  leaves",
+            format!(
+                "{} records, {}",
+                thousands(tree.leaf_records),
+                human(tree.leaf_bytes)
+            ),
+        );
+        line(
+            "  buffers",
+            format!(
+                "{} messages, {}",
+                thousands(tree.buffered_records),
+                human(tree.buffered_bytes)
+            ),
+        );
+        for (level, &bytes) in tree.level_bytes.iter().enumerate() {
+            line(&format!("    level {level}"), human(bytes));
+        }
+        line(
+            "  window",
+            format!(
+                "{} of {}",
+                human(keyspace.window_bytes),
+                human(keyspace.window_bytes_max)
+            ),
+        );
+        line("  χ", format!("{} ({set})", keyspace.checkpoint_distance));
+    }
+    line("batch unit (L)", human(stat.group_bytes));
+    line(
+        "space amplification",
+        format!("{:.2}", stat.space_amplification),
+    );
+    line("directory", human(space_bytes));
+    line(
+        "  pages",
+        format!(
+            "{} live, {} kept for views, {} free",
+            human(stat.data_live_bytes),
+            human(stat.data_retired_bytes),
+            human(stat.data_free_bytes)
+        ),
+    );
+    line(
+        "  log",
+        format!(
+            "{}, {} to replay",
+            human(stat.log_disk_bytes),
+            human(stat.log_kept_bytes)
+        ),
+    );
+    line("checkpoint", format!("number {}", stat.generation));
+    let memory = &stat.memory;
+    line(
+        "memory",
+        format!(
+            "{} of {}",
+            human(memory.total_bytes()),
+            human(memory.limit_bytes)
+        ),
+    );
+    line(
+        "  of it",
+        format!(
+            "windows {}, blocks {}, metadata {}, merges {}, log {}",
+            human(memory.window_bytes),
+            human(memory.block_bytes),
+            human(memory.metadata_bytes),
+            human(memory.merge_bytes),
+            human(memory.log_bytes)
+        ),
+    );
+    text
+}

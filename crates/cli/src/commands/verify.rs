@@ -1,0 +1,93 @@
+//! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged, each finding with its place; 2: it
+//! cannot be opened.
+
+use std::process::ExitCode;
+
+use clap::Args;
+use serde_json::json;
+use terrapin::verify::{self, VerifyOptions, VerifyReport};
+use terrapin_base::Result;
+
+use crate::bytes::{human, thousands};
+use crate::database::DatabaseArgs;
+use crate::output;
+
+const DAMAGED: u8 = 1;
+const CANNOT_OPEN: u8 = 2;
+
+/// Arguments of `verify`.
+#[derive(Args)]
+pub struct Verify {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+impl Verify {
+    /// See the head of this file.
+    pub fn run(&self) -> ExitCode {
+        let mut options = VerifyOptions::default();
+        if let Some(bytes) = self.database.memory {
+            options.memory = bytes;
+        }
+        let report = match verify::verify(&self.database.path, &options) {
+            Ok(report) => report,
+            Err(error) => {
+                output::complain(&error);
+                return ExitCode::from(CANNOT_OPEN);
+            }
+        };
+        match self.print(&report) {
+            Err(error) if !output::is_closed_pipe(&error) => {
+                output::complain(&error);
+                ExitCode::from(CANNOT_OPEN)
+            }
+            _ if report.is_sound() => ExitCode::SUCCESS,
+            _ => ExitCode::from(DAMAGED),
+        }
+    }
+
+    fn print(&self, report: &VerifyReport) -> Result<()> {
+        if self.json {
+            let findings: Vec<_> = report
+                .findings
+                .iter()
+                .map(|f| json!({ "place": f.place, "message": f.message }))
+                .collect();
+            return output::say(json!({
+                "sound": report.is_sound(),
+                "findings": findings,
+                "keyspaces": report.keyspaces,
+                "groups": report.groups,
+                "nodes": report.nodes,
+                "page_bytes": report.page_bytes,
+                "leaf_records": report.leaf_records,
+                "buffered_records": report.buffered_records,
+                "log_records": report.log_records,
+            }));
+        }
+        for finding in &report.findings {
+            output::say(format_args!("{}: {}", finding.place, finding.message))?;
+        }
+        let checked = format!(
+            "{} keyspaces, {} page groups and {} nodes in {}, {} records in leaves, {} in buffers, {} in the log to replay",
+            thousands(report.keyspaces),
+            thousands(report.groups),
+            thousands(report.nodes),
+            human(report.page_bytes),
+            thousands(report.leaf_records),
+            thousands(report.buffered_records),
+            thousands(report.log_records),
+        );
+        if report.is_sound() {
+            output::say(format_args!("sound: {checked}"))
+        } else {
+            output::say(format_args!(
+                "damaged: {} findings in {checked}",
+                report.findings.len()
+            ))
+        }
+    }
+}

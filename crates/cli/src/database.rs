@@ -1,0 +1,105 @@
+//! How commands open a database and find a keyspace in it.
+
+use std::path::{Path, PathBuf};
+
+use clap::Args;
+use terrapin::{Database, Keyspace, Options};
+use terrapin_base::{Error, Result};
+
+use crate::arguments;
+
+/// The database that a command works on.
+#[derive(Args, Clone)]
+pub struct DatabaseArgs {
+    /// Directory of the database
+    #[arg(value_name = "DB")]
+    pub path: PathBuf,
+    /// Memory budget: everything that the database keeps in memory [default: 256MiB]
+    #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
+    pub memory: Option<u64>,
+}
+
+impl DatabaseArgs {
+    fn options(&self) -> Options {
+        let options = Options::new();
+        match self.memory {
+            Some(bytes) => options.memory(bytes),
+            None => options,
+        }
+    }
+
+    /// Opens what is there for reading only: nothing is written, the log is replayed in memory.
+    pub fn open_to_read(&self) -> Result<Database> {
+        self.options().read_only(true).open(&self.path)
+    }
+
+    /// Opens what is there.
+    pub fn open(&self) -> Result<Database> {
+        self.options().create_if_missing(false).open(&self.path)
+    }
+
+    /// Opens what is there, or creates it.
+    pub fn open_or_create(&self) -> Result<Database> {
+        self.options().create_if_missing(true).open(&self.path)
+    }
+}
+
+/// The keyspace that a command works on.
+#[derive(Args, Clone)]
+pub struct KeyspaceArgs {
+    /// Keyspace; a database always has one named default
+    #[arg(
+        long = "keyspace",
+        short = 'k',
+        value_name = "NAME",
+        default_value = "default"
+    )]
+    pub name: String,
+}
+
+impl KeyspaceArgs {
+    /// The keyspace, which must be there.
+    pub fn find(&self, database: &Database) -> Result<Keyspace> {
+        database.open_keyspace(&self.name)
+    }
+
+    /// The keyspace, created if it is not there.
+    pub fn find_or_create(&self, database: &Database) -> Result<Keyspace> {
+        database.keyspace(&self.name)
+    }
+}
+
+/// A directory for a database that nobody keeps; removed when this is dropped.
+pub struct Temporary(PathBuf);
+
+impl Temporary {
+    /// A fresh directory among the system's temporary ones.
+    pub fn new(what: &str) -> Result<Self> {
+        for attempt in 0..100 {
+            let path = std::env::temp_dir()
+                .join(format!("terrapin-{what}-{}-{attempt}", std::process::id()));
+            match std::fs::create_dir(&path) {
+                Ok(()) => return Ok(Temporary(path)),
+                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
+                Err(error) => {
+                    return Err(Error::io("cannot create a temporary directory", error)
+                        .with("directory", path.display()));
+                }
+            }
+        }
+        Err(Error::internal("no name is left for a temporary directory"))
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Temporary {
+    fn drop(&mut self) {
+        // It lies where the system clears up in its own time, should this fail.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}

@@ -1,0 +1,149 @@
+//! jsonl: a line a record, `{"key":…,"value":…}`, the two members in either order and no others.
+
+use terrapin_base::{ErrorKind, Result};
+
+use super::json::{Values, colon, string, value, write_string};
+use super::{Sink, Source};
+
+pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
+    let (mut name, mut key, mut found) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        space(source)?;
+        match source.peek()? {
+            None => return Ok(()),
+            Some(b'\n') => {
+                source.next()?;
+                continue;
+            }
+            Some(b'{') => source.next()?,
+            Some(_) => return Err(source.malformed("it is not an object")),
+        };
+        let line = source.line();
+        let (mut has_key, mut has_value) = (false, false);
+        loop {
+            space(source)?;
+            string(source, &mut name)?;
+            space(source)?;
+            colon(source)?;
+            space(source)?;
+            match &name[..] {
+                b"key" if !has_key => {
+                    has_key = true;
+                    string(source, &mut key)?;
+                }
+                b"value" if !has_value => {
+                    has_value = true;
+                    match value(source, values, &mut found) {
+                        // What is told is where the record is, not where its rest was looked for.
+                        Err(error)
+                            if source.line() != line
+                                && error.kind() == ErrorKind::InvalidArgument => {}
+                        outcome => outcome?,
+                    }
+                }
+                b"key" | b"value" => return Err(super::malformed(line, "a member is there twice")),
+                _ => {
+                    return Err(super::malformed(
+                        line,
+                        "there is a member besides key and value",
+                    ));
+                }
+            }
+            if source.line() != line {
+                return Err(super::malformed(
+                    line,
+                    "the record does not end on its line",
+                ));
+            }
+            space(source)?;
+            match source.peek()? {
+                Some(b',') => source.next()?,
+                Some(b'}') => break,
+                _ => return Err(super::malformed(line, "the record does not end")),
+            };
+        }
+        source.next()?;
+        if !has_key || !has_value {
+            return Err(super::malformed(line, "a record has a key and a value"));
+        }
+        space(source)?;
+        if !matches!(source.peek()?, None | Some(b'\n')) {
+            return Err(super::malformed(
+                line,
+                "there is more on the line than one record",
+            ));
+        }
+        sink(line, &key, &found)?;
+    }
+}
+
+/// Skips blanks within a line.
+fn space(source: &mut Source<'_>) -> Result<()> {
+    while matches!(source.peek()?, Some(b' ' | b'\t' | b'\r')) {
+        source.next()?;
+    }
+    Ok(())
+}
+
+pub(super) fn write(key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
+    out.extend_from_slice(b"{\"key\":");
+    write_string(key, out)?;
+    out.extend_from_slice(b",\"value\":");
+    write_string(value, out)?;
+    out.extend_from_slice(b"}\n");
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_text(text: &str) -> Result<Vec<(String, String)>> {
+        let mut records = Vec::new();
+        read(
+            &mut Source::new(&mut text.as_bytes()),
+            Values::Any,
+            &mut |_, key, value| {
+                let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+                records.push((text(key), text(value)));
+                Ok(())
+            },
+        )?;
+        Ok(records)
+    }
+
+    #[test]
+    fn members_come_in_either_order_and_values_of_any_kind() {
+        let text = "{\"key\":\"a\",\"value\":\"x\\u0041\"}\r\n\n { \"value\" : {\"n\": [1.50, null]} , \"key\":\"b\" } \n";
+        let records = read_text(text).unwrap();
+        assert_eq!(
+            records,
+            [
+                ("a".into(), "xA".into()),
+                ("b".into(), "{\"n\": [1.50, null]}".into())
+            ]
+        );
+    }
+
+    #[test]
+    fn malformed_lines_are_named() {
+        let good = "{\"key\":\"a\",\"value\":1}";
+        for bad in [
+            "{\"key\":\"a\"}",
+            "{\"key\":\"a\",\"value\":",
+            "{\"key\":\"a\",\"value\":[1,",
+            "{\"key\":\"a\",\"value\":1,\"value\":2}",
+            "{\"key\":\"a\",\"value\":1,\"more\":2}",
+            "{\"key\":1,\"value\":1}",
+            "{}",
+            "[]",
+            "{\"key\":\"a\",\"value\":1} 2",
+            "{\"key\":\"a\",\"value\":01}",
+        ] {
+            let error = read_text(&format!("{good}\n{bad}\n{good}\n"))
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains("malformed line 2:"), "{bad}: {error}");
+        }
+    }
+}

@@ -1,0 +1,283 @@
+//! The text formats of import and export, byte-exact both ways.
+//!
+//! | format | a record |
+//! | --- | --- |
+//! | tsv | a line: the key, a tab, the rest is the value; nothing is escaped |
+//! | csv | a line of two columns, key and value (RFC 4180) |
+//! | json | a member of one object |
+//! | jsonl | a line: `{"key":…,"value":…}` |
+//!
+//! Readers hold one record at a time, and never more of it than the largest record may have, whatever the input. Errors name
+//! the line. With hexadecimal digits (`--hex`) every format carries every record.
+
+mod csv;
+mod json;
+mod jsonl;
+mod source;
+mod tsv;
+
+use std::io::{Read, Write};
+
+use clap::ValueEnum;
+use terrapin_base::{Error, ErrorKind, Result};
+
+use crate::bytes;
+use source::{Source, malformed};
+
+/// A text format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Format {
+    /// Key, tab, value, newline; nothing is escaped
+    Tsv,
+    /// RFC 4180: key and value columns
+    Csv,
+    /// A line a record: {"key":…,"value":…}
+    Jsonl,
+    /// One object of key → value
+    Json,
+}
+
+impl Format {
+    /// The format that a file's name tells.
+    #[must_use]
+    pub fn of_name(path: &std::path::Path) -> Option<Self> {
+        match path.extension()?.to_str()?.to_ascii_lowercase().as_str() {
+            "tsv" => Some(Format::Tsv),
+            "csv" => Some(Format::Csv),
+            "jsonl" | "ndjson" => Some(Format::Jsonl),
+            "json" => Some(Format::Json),
+            _ => None,
+        }
+    }
+}
+
+/// How a format is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dialect {
+    /// The format.
+    pub format: Format,
+    /// Keys and values are hexadecimal digits.
+    pub hex: bool,
+    /// csv begins with the columns' names.
+    pub header: bool,
+}
+
+/// Takes records: the line on which one ends, its key, its value.
+pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<()>;
+
+/// Reads all records of an input in order. Stops at the first error, the sink's included; what is malformed is
+/// `InvalidArgument`.
+pub fn read(dialect: Dialect, input: &mut dyn Read, sink: Sink<'_>) -> Result<()> {
+    let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
+    let mut decoding = |line: u64, key: &[u8], value: &[u8]| {
+        key_bytes.clear();
+        value_bytes.clear();
+        if !bytes::decode_hex(key, &mut key_bytes) || !bytes::decode_hex(value, &mut value_bytes) {
+            return Err(malformed(
+                line,
+                "with --hex, keys and values are pairs of hexadecimal digits",
+            ));
+        }
+        sink(line, &key_bytes, &value_bytes)
+    };
+    let source = &mut Source::new(input);
+    match (dialect.format, dialect.hex) {
+        (Format::Tsv, false) => tsv::read(source, sink),
+        (Format::Tsv, true) => tsv::read(source, &mut decoding),
+        (Format::Csv, false) => csv::read(source, dialect.header, sink),
+        (Format::Csv, true) => csv::read(source, dialect.header, &mut decoding),
+        (Format::Json, false) => json::read(source, json::Values::Any, sink),
+        (Format::Json, true) => json::read(source, json::Values::Strings, &mut decoding),
+        (Format::Jsonl, false) => jsonl::read(source, json::Values::Any, sink),
+        (Format::Jsonl, true) => jsonl::read(source, json::Values::Strings, &mut decoding),
+    }
+}
+
+/// Writes records one after the other.
+pub struct Writer<W: Write> {
+    dialect: Dialect,
+    out: W,
+    records: u64,
+    line: Vec<u8>,
+    key_hex: Vec<u8>,
+    value_hex: Vec<u8>,
+}
+
+impl<W: Write> Writer<W> {
+    /// A writer that has written nothing yet.
+    pub fn new(dialect: Dialect, out: W) -> Self {
+        Writer {
+            dialect,
+            out,
+            records: 0,
+            line: Vec::new(),
+            key_hex: Vec::new(),
+            value_hex: Vec::new(),
+        }
+    }
+
+    /// How many records it has written.
+    #[must_use]
+    pub fn records(&self) -> u64 {
+        self.records
+    }
+
+    /// Writes one record. `Unsupported` when the format cannot carry it: the message names one that can.
+    pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        let (mut shown_key, mut shown_value) = (key, value);
+        if self.dialect.hex {
+            self.key_hex.clear();
+            self.value_hex.clear();
+            bytes::encode_hex(key, &mut self.key_hex);
+            bytes::encode_hex(value, &mut self.value_hex);
+            (shown_key, shown_value) = (&self.key_hex, &self.value_hex);
+        }
+        self.line.clear();
+        if self.records == 0 {
+            begin(self.dialect, &mut self.line);
+        }
+        let carried = match self.dialect.format {
+            Format::Tsv => tsv::write(shown_key, shown_value, &mut self.line),
+            Format::Csv => csv::write(shown_key, shown_value, &mut self.line),
+            Format::Json => json::write(self.records == 0, shown_key, shown_value, &mut self.line),
+            Format::Jsonl => jsonl::write(shown_key, shown_value, &mut self.line),
+        };
+        carried
+            .map_err(|why| Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key)))?;
+        self.records += 1;
+        self.out.write_all(&self.line).map_err(output_failed)
+    }
+
+    /// Writes what ends the format and flushes.
+    pub fn finish(mut self) -> Result<()> {
+        self.line.clear();
+        if self.records == 0 {
+            begin(self.dialect, &mut self.line);
+        }
+        if self.dialect.format == Format::Json {
+            json::end(self.records == 0, &mut self.line);
+        }
+        self.out
+            .write_all(&self.line)
+            .and_then(|()| self.out.flush())
+            .map_err(output_failed)
+    }
+}
+
+fn begin(dialect: Dialect, out: &mut Vec<u8>) {
+    if dialect.format == Format::Csv && dialect.header {
+        csv::write_header(out);
+    }
+}
+
+fn output_failed(error: std::io::Error) -> Error {
+    Error::io("cannot write the records", error)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
+    fn written(dialect: Dialect, records: &Records) -> Result<Vec<u8>> {
+        let mut out = Vec::new();
+        let mut writer = Writer::new(dialect, &mut out);
+        records.iter().try_for_each(|(k, v)| writer.record(k, v))?;
+        writer.finish()?;
+        Ok(out)
+    }
+
+    /// Reads through pieces of one to seven bytes, so that every place is a piece's end once.
+    fn read_back(dialect: Dialect, text: &[u8]) -> Result<Records> {
+        struct Dribble<'a>(&'a [u8], usize);
+        impl Read for Dribble<'_> {
+            fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+                self.1 = self.1 % 7 + 1;
+                let count = self.1.min(out.len()).min(self.0.len());
+                let (head, tail) = self.0.split_at(count);
+                out[..count].copy_from_slice(head);
+                self.0 = tail;
+                Ok(count)
+            }
+        }
+        let mut records = Records::new();
+        read(dialect, &mut Dribble(text, 0), &mut |_, k, v| {
+            records.push((k.to_vec(), v.to_vec()));
+            Ok(())
+        })?;
+        Ok(records)
+    }
+
+    const FORMATS: [Format; 4] = [Format::Tsv, Format::Csv, Format::Jsonl, Format::Json];
+
+    /// Bytes in which everything that a format minds is common.
+    fn nasty() -> impl Strategy<Value = Vec<u8>> {
+        prop_oneof![
+            prop::collection::vec(
+                prop::sample::select(&b"\t\n\r\",:{}[]\\ a\0\x7f"[..]),
+                0..12
+            ),
+            any::<String>().prop_map(String::into_bytes),
+            prop::collection::vec(any::<u8>(), 0..20),
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_a_format_writes_it_reads_back(records in prop::collection::vec((nasty(), nasty()), 0..8), header: bool) {
+            for format in FORMATS {
+                for hex in [false, true] {
+                    let dialect = Dialect { format, hex, header };
+                    match written(dialect, &records) {
+                        Ok(text) => prop_assert_eq!(&read_back(dialect, &text).unwrap(), &records, "{:?}", dialect),
+                        Err(error) => {
+                            prop_assert!(!hex && format != Format::Csv, "{:?} refused: {}", dialect, error);
+                            prop_assert_eq!(error.kind(), ErrorKind::Unsupported);
+                        }
+                    }
+                }
+            }
+        }
+
+        #[test]
+        fn hostile_text_never_panics(text in nasty()) {
+            for format in FORMATS {
+                for (hex, header) in [(false, false), (true, true)] {
+                    let _ = read_back(Dialect { format, hex, header }, &text);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_format_cannot_carry_is_refused_by_the_name_of_one_that_can() {
+        let refusal = |format, key: &[u8], value: &[u8]| {
+            let dialect = Dialect {
+                format,
+                hex: false,
+                header: false,
+            };
+            written(dialect, &vec![(key.to_vec(), value.to_vec())])
+                .unwrap_err()
+                .to_string()
+        };
+        assert!(refusal(Format::Tsv, b"a\tb", b"").contains("csv"));
+        assert!(refusal(Format::Tsv, b"a\nb", b"").contains("csv"));
+        assert!(refusal(Format::Tsv, b"a", b"x\n").contains("csv"));
+        for format in [Format::Json, Format::Jsonl] {
+            assert!(refusal(format, b"\xff", b"").contains("--hex"));
+            assert!(refusal(format, b"", b"\xff").contains("--hex"));
+        }
+    }
+
+    #[test]
+    fn formats_follow_from_names() {
+        let of = |name: &str| Format::of_name(std::path::Path::new(name));
+        assert_eq!(of("a/b.JSON"), Some(Format::Json));
+        assert_eq!(of("b.tar.tsv"), Some(Format::Tsv));
+        assert_eq!(of("json"), None);
+        assert_eq!(of("-"), None);
+    }
+}

@@ -1,0 +1,61 @@
+//! Columns for people: the first to the left, the others to the right, as wide as what they hold.
+
+/// Rows under a head, each with a cell for each column.
+pub struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table with nothing but its head.
+    #[must_use]
+    pub fn new(head: &[&str]) -> Self {
+        Table {
+            rows: vec![head.iter().map(ToString::to_string).collect()],
+        }
+    }
+
+    /// Adds a row.
+    pub fn row(&mut self, cells: Vec<String>) {
+        self.rows.push(cells);
+    }
+}
+
+impl std::fmt::Display for Table {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or(0);
+        let width = |column: usize| {
+            self.rows
+                .iter()
+                .filter_map(|row| row.get(column))
+                .map(|cell| cell.chars().count())
+                .max()
+                .unwrap_or(0)
+        };
+        let widths: Vec<usize> = (0..columns).map(width).collect();
+        for (number, row) in self.rows.iter().enumerate() {
+            if number > 0 {
+                writeln!(f)?;
+            }
+            for (column, cell) in row.iter().enumerate() {
+                match column {
+                    0 if row.len() == 1 => write!(f, "{cell}")?,
+                    0 => write!(f, "{cell:<width$}", width = widths[0])?,
+                    _ => write!(f, "  {cell:>width$}", width = widths[column])?,
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_they_hold() {
+        let mut table = Table::new(&["phase", "χ"]);
+        table.row(vec!["a".into(), "1,000".into()]);
+        assert_eq!(table.to_string(), "phase      χ\na      1,000");
+    }
+}

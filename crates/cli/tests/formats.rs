@@ -1,0 +1,290 @@
+//! Import and export: byte-exact, in order, and nothing lost when the input is bad.
+
+mod common;
+
+use std::collections::BTreeMap;
+use std::process::Stdio;
+
+use common::{Place, command, complaint, fail, run, run_with, succeed, text};
+
+const FORMATS: [&str; 4] = ["tsv", "csv", "jsonl", "json"];
+
+/// Records with everything that formats mind, and more than one batch of others.
+fn nasty() -> BTreeMap<Vec<u8>, Vec<u8>> {
+    let mut records = BTreeMap::new();
+    let pieces: [&[u8]; 14] = [
+        b"",
+        b"a",
+        b"\t",
+        b"\n",
+        b"\r\n",
+        b"\"",
+        b"\"\"",
+        b",",
+        b"\\n",
+        b"\0",
+        b"null",
+        "é😀".as_bytes(),
+        b"\xff\xfe",
+        b" x ",
+    ];
+    for (i, key) in pieces.iter().enumerate() {
+        for (j, value) in pieces.iter().enumerate() {
+            records.insert(
+                [key, &[b'a' + i as u8, b'a' + j as u8][..]].concat(),
+                value.to_vec(),
+            );
+            records.insert([*key, *value].concat(), [*value, *key].concat());
+        }
+    }
+    for number in 0..3000u32 {
+        records.insert(
+            format!("plain/{number:06}").into_bytes(),
+            vec![b'v'; number as usize % 300],
+        );
+    }
+    records.insert(vec![b'k'; 65_535], vec![b'v'; 256 << 10]);
+    records
+}
+
+fn csv_of(records: &BTreeMap<Vec<u8>, Vec<u8>>) -> Vec<u8> {
+    let mut writer = csv::WriterBuilder::new()
+        .terminator(csv::Terminator::CRLF)
+        .from_writer(Vec::new());
+    records
+        .iter()
+        .for_each(|(k, v)| writer.write_record([k, v]).unwrap());
+    writer.into_inner().unwrap()
+}
+
+#[test]
+fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
+    let place = Place::new();
+    let records = nasty();
+    let original = place.write("original.csv", csv_of(&records));
+    let db = place.path("db");
+    succeed(&["import", text(&db), text(&original), "--memory", "16MiB"]);
+    assert!(
+        succeed(&["export", text(&db), "--format", "csv"]) == std::fs::read(&original).unwrap()
+    );
+    for format in FORMATS {
+        let file = place.path(&format!("hex.{format}"));
+        succeed(&["export", text(&db), text(&file), "--hex"]);
+        let copy = place.path(&format!("copy-{format}"));
+        succeed(&["import", text(&copy), text(&file), "--hex"]);
+        assert!(
+            succeed(&["export", text(&copy), "--format", "csv"])
+                == std::fs::read(&original).unwrap(),
+            "{format}"
+        );
+    }
+    let file = place.path("header.csv");
+    succeed(&["export", text(&db), text(&file), "--header"]);
+    assert!(std::fs::read(&file).unwrap().starts_with(b"key,value\r\n"));
+    succeed(&[
+        "import",
+        text(&place.path("headed")),
+        text(&file),
+        "--header",
+    ]);
+    assert!(
+        succeed(&["export", text(&place.path("headed")), "--format", "csv"])
+            == std::fs::read(&original).unwrap()
+    );
+}
+
+#[test]
+fn what_a_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
+    let place = Place::new();
+    let db = place.path("db");
+    for (hex, format, better) in [
+        ("0961", "tsv", "csv"),
+        ("ff", "json", "--hex"),
+        ("ff", "jsonl", "--hex"),
+    ] {
+        succeed(&["put", text(&db), hex, "00", "--hex"]);
+        let file = place.write(&format!("old.{format}"), "old");
+        let error = fail(&["export", text(&db), text(&file)]);
+        assert!(error.contains(better) && error.contains("key"), "{error}");
+        assert_eq!(std::fs::read(&file).unwrap(), b"old");
+        succeed(&["delete", text(&db), hex, "--hex"]);
+    }
+    assert_eq!(place.names(), ["db", "old.json", "old.jsonl", "old.tsv"]);
+    assert_eq!(succeed(&["export", text(&db), "--format", "json"]), b"{}\n");
+}
+
+#[test]
+fn json_strings_are_unescaped_and_other_values_are_kept_as_text() {
+    let place = Place::new();
+    let db = place.path("db");
+    let file = place.write(
+        "in.json",
+        "{\"b\":\"\\u00e9\\n\\ud83d\\ude00\",\n \"a\": {\"x\": [1.50, null]}, \"n\":null,\"s\":\"null\",\"b2\":\"first\",\"b2\":\"last\"}",
+    );
+    succeed(&["import", text(&db), text(&file)]);
+    assert_eq!(succeed(&["get", text(&db), "a"]), b"{\"x\": [1.50, null]}");
+    assert_eq!(succeed(&["get", text(&db), "b"]), "é\n😀".as_bytes());
+    assert_eq!(succeed(&["get", text(&db), "b2"]), b"last");
+    let exported = succeed(&["export", text(&db), "--format", "json"]);
+    let expected = "{\n  \"a\": \"{\\\"x\\\": [1.50, null]}\",\n  \"b\": \"é\\n😀\",\n  \"b2\": \"last\",\n  \"n\": \"null\",\n  \"s\": \"null\"\n}\n";
+    assert_eq!(String::from_utf8(exported.clone()).unwrap(), expected);
+    for format in ["json", "jsonl"] {
+        let copy = place.path(&format!("copy-{format}"));
+        let out = succeed(&["export", text(&db), "--format", format]);
+        let output = run_with(&["import", text(&copy), "-", "--format", format], &out);
+        assert!(output.status.success());
+        assert_eq!(
+            succeed(&["export", text(&copy), "--format", "json"]),
+            exported
+        );
+    }
+}
+
+#[test]
+fn acknowledgements_count_records_and_end_with_all_of_them() {
+    let place = Place::new();
+    let input: String = (0..2500).map(|n| format!("k{n:05}\tv\n")).collect();
+    let run = |every: &str, input: &str, name: &str| {
+        let db = place.path(name);
+        let output = run_with(
+            &[
+                "import",
+                text(&db),
+                "-",
+                "--format",
+                "tsv",
+                "--ack-every",
+                every,
+            ],
+            input.as_bytes(),
+        );
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(
+        run("1000", &input, "a"),
+        "acknowledged 1000\nacknowledged 2000\nacknowledged 2500\n"
+    );
+    assert_eq!(
+        run("1250", &input, "b"),
+        "acknowledged 1250\nacknowledged 2500\n"
+    );
+    assert_eq!(run("700", "", "c"), "acknowledged 0\n");
+    assert_eq!(run("1", &input, "d").lines().count(), 2500);
+}
+
+#[test]
+fn a_malformed_line_is_named_and_what_was_there_stays() {
+    let place = Place::new();
+    let db = place.path("db");
+    succeed(&["put", text(&db), "old", "record"]);
+    let bad = [
+        ("tsv", "a\t1\nb\n", 2),
+        ("csv", "a,1\r\nb,\"2\r\n\r\nc,3", 2),
+        ("csv", "a,1\nb,2,3\n", 2),
+        ("jsonl", "{\"key\":\"a\",\"value\":1}\n\n{\"key\":2}\n", 3),
+        ("json", "{\"a\":1,\n\"b\":2,\n\"c\"}\n", 3),
+    ];
+    for (format, input, line) in bad {
+        let output = run_with(
+            &["import", text(&db), "-", "--format", format],
+            input.as_bytes(),
+        );
+        let error = complaint(&output);
+        assert!(
+            error.contains(&format!("malformed line {line}")),
+            "{format}: {error}"
+        );
+        assert_eq!(succeed(&["get", text(&db), "old"]), b"record");
+    }
+    // What stands before the line in a longer input is there, and no more.
+    let input: String = (0..1000)
+        .map(|n| format!("x{n:04}\tv\n"))
+        .collect::<String>()
+        + "no tab\nlater\tv\n";
+    let error = complaint(&run_with(
+        &["import", text(&db), "-", "--format", "tsv"],
+        input.as_bytes(),
+    ));
+    assert!(
+        error.contains("malformed line 1001") && error.contains("1000"),
+        "{error}"
+    );
+    let keys = succeed(&["scan", text(&db), "--prefix", "x", "--keys-only"]);
+    assert_eq!(keys.iter().filter(|&&b| b == b'\n').count(), 1000);
+    fail(&["get", text(&db), "later"]);
+}
+
+#[test]
+fn an_import_that_cannot_begin_creates_nothing() {
+    let place = Place::new();
+    let db = place.path("db");
+    let empty = place.write("name-without-format", "");
+    let bad = place.write("bad.json", "[]");
+    let wide = place.write("wide.tsv", [&[b'k'; 65_536][..], b"\tv\n"].concat());
+    let long = place.write("long.tsv", [b"k\t", &[b'v'; (256 << 10) + 1][..]].concat());
+    for (file, said) in [
+        (place.path("missing.json"), "missing.json"),
+        (empty, "--format"),
+        (bad, "malformed line 1"),
+        (wide, "65535"),
+        (long, "262144"),
+    ] {
+        let error = fail(&["import", text(&db), text(&file)]);
+        assert!(error.contains(said), "{error}");
+        assert!(!db.exists(), "{error}");
+    }
+    assert!(
+        fail(&["import", text(&db), text(place.as_ref()), "--format", "tsv"]).contains("directory")
+    );
+    let endless = [b"{\"a\":\"", &[b'x'; 8 << 20][..]].concat();
+    let error = complaint(&run_with(
+        &["import", text(&db), "-", "--format", "json"],
+        &endless,
+    ));
+    assert!(
+        error.contains("line 1") || error.contains("limit"),
+        "{error}"
+    );
+}
+
+#[test]
+fn a_full_output_is_an_error_and_a_closed_one_is_not() {
+    let place = Place::new();
+    let db = place.path("db");
+    let input: String = (0..100_000).map(|n| format!("k{n:06}\tvalue\n")).collect();
+    assert!(
+        run_with(
+            &["import", text(&db), "-", "--format", "tsv"],
+            input.as_bytes()
+        )
+        .status
+        .success()
+    );
+    let error = fail(&["export", text(&db), "/dev/full", "--format", "tsv"]);
+    assert!(error.contains("space"), "{error}");
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut export = command(&["export", text(&db), "--format", "tsv"]);
+    complaint(&export.stdout(full).output().unwrap());
+    for arguments in [
+        &["export", text(&db), "--format", "tsv"][..],
+        &["scan", text(&db)],
+    ] {
+        let mut child = command(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+    }
+    assert!(run(&["export", text(&db), "--format", "tsv"]).stdout == input.as_bytes());
+}

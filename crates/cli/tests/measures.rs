@@ -1,0 +1,224 @@
+//! `bench ycsb` and `demo` run, and say what they promise to say.
+
+mod common;
+
+use common::{Place, fail, succeed, text};
+use serde_json::Value;
+
+const KEYS: [&str; 17] = [
+    "phase",
+    "threads",
+    "records",
+    "operations",
+    "seconds",
+    "ops_per_second",
+    "latency_us",
+    "user_bytes_written",
+    "device_bytes_written",
+    "device_bytes_read",
+    "write_amplification",
+    "space_bytes",
+    "space_amplification",
+    "rss_peak_bytes",
+    "cpu_seconds",
+    "chi",
+    "memory_bytes",
+];
+
+fn phases(arguments: &[&str]) -> Vec<Value> {
+    let text =
+        String::from_utf8(succeed(&[&["bench", "ycsb", "--json"], arguments].concat())).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn every_phase_is_one_object_with_exactly_the_promised_keys() {
+    let all = [
+        "--workloads",
+        "load,a,b,c,d,e,f",
+        "--records",
+        "20000",
+        "--operations",
+        "5000",
+        "--memory",
+        "16MiB",
+        "--chi",
+        "2",
+    ];
+    let phases = phases(&all);
+    let names: Vec<_> = phases
+        .iter()
+        .map(|p| p["phase"].as_str().unwrap())
+        .collect();
+    let expected = [
+        "load", "settle", "a", "settle", "b", "settle", "c", "d", "settle", "e", "settle", "f",
+        "settle",
+    ];
+    assert_eq!(names, expected);
+    let mut promised: Vec<&str> = KEYS.to_vec();
+    promised.sort_unstable();
+    for phase in &phases {
+        let mut keys: Vec<&str> = phase
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        keys.sort_unstable();
+        assert_eq!(keys, promised);
+        let mut percentiles: Vec<&str> = phase["latency_us"]
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
+        percentiles.sort_unstable();
+        assert_eq!(percentiles, ["max", "p50", "p99", "p999"]);
+        assert_eq!(phase["chi"], 2);
+        assert_eq!(phase["memory_bytes"], 16 << 20);
+        assert_eq!(phase["threads"], 2);
+    }
+    let load = &phases[0];
+    assert_eq!(load["records"], 20_000);
+    assert_eq!(load["user_bytes_written"], 20_000 * 128);
+    assert!(load["space_bytes"].as_u64().unwrap() > 0);
+    assert!(load["rss_peak_bytes"].as_u64().unwrap() > 0);
+}
+
+#[test]
+fn reads_run_on_what_an_earlier_run_loaded() {
+    let place = Place::new();
+    let db = place.path("db");
+    let run = |workloads: &str, records: &str, more: &[&str]| {
+        let arguments = [
+            "--db",
+            text(&db),
+            "--workloads",
+            workloads,
+            "--records",
+            records,
+            "--operations",
+            "2000",
+        ];
+        phases(
+            &[
+                &arguments[..],
+                &[
+                    "--memory",
+                    "16MiB",
+                    "--value-bytes",
+                    "40",
+                    "--key-bytes",
+                    "20",
+                ],
+                more,
+            ]
+            .concat(),
+        )
+    };
+    assert_eq!(run("load", "3000", &["--threads", "3"]).len(), 2);
+    let read = run(
+        "c,e",
+        "3000",
+        &[
+            "--distribution",
+            "uniform",
+            "--threads",
+            "1",
+            "--durability",
+            "sync",
+        ],
+    );
+    assert_eq!(
+        read.iter()
+            .map(|p| p["phase"].as_str().unwrap())
+            .collect::<Vec<_>>(),
+        ["c", "e", "settle"]
+    );
+    let table = succeed(&[
+        "bench",
+        "ycsb",
+        "--db",
+        text(&db),
+        "--workloads",
+        "c",
+        "--records",
+        "3000",
+        "--operations",
+        "100",
+        "--memory",
+        "16MiB",
+        "--value-bytes",
+        "40",
+        "--key-bytes",
+        "20",
+    ]);
+    assert_eq!(String::from_utf8(table).unwrap().lines().count(), 2);
+    // Reads check what they got: more records than there are, or values of another size, fail the run.
+    for wrong in [
+        ["--records", "9000", "--value-bytes", "40"],
+        ["--records", "3000", "--value-bytes", "41"],
+    ] {
+        let arguments = [
+            "bench",
+            "ycsb",
+            "--db",
+            text(&db),
+            "--workloads",
+            "c",
+            "--operations",
+            "2000",
+            "--key-bytes",
+            "20",
+        ];
+        fail(&[&arguments[..], &wrong].concat());
+    }
+}
+
+#[test]
+fn the_demo_tells_its_story_and_leaves_nothing() {
+    let place = Place::new();
+    let quick = [
+        "--records",
+        "20000",
+        "--updates",
+        "5000",
+        "--memory",
+        "16MiB",
+    ];
+    let run = |more: &[&str]| {
+        String::from_utf8(succeed(&[&["demo"], &quick[..], more].concat())).unwrap()
+    };
+    let story = run(&[]);
+    for word in [
+        "20,000 records",
+        "point reads",
+        "prefix",
+        "χ",
+        "reopened",
+        "sound",
+        "peak memory",
+    ] {
+        assert!(story.contains(word), "{word}: {story}");
+    }
+    let directory = story
+        .split_whitespace()
+        .nth(2)
+        .unwrap()
+        .trim_end_matches(',');
+    assert!(
+        directory.contains("terrapin-demo") && !std::path::Path::new(directory).exists(),
+        "{directory}"
+    );
+    let file = place.write("few.tsv", "a\t1\nb\t2\n");
+    let kept = place.path("kept");
+    let story = run(&[text(&kept), "--file", text(&file)]);
+    assert!(story.contains("2 records"), "{story}");
+    assert_eq!(
+        succeed(&["scan", text(&kept), "-k", "packages", "--keys-only"]),
+        b"a\nb\n"
+    );
+    assert!(fail(&["demo", text(&kept)]).contains(text(&kept)));
+}

@@ -1,0 +1,141 @@
+//! Single records, scans, keyspaces and settings from the shell.
+
+mod common;
+
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+use common::{Place, complaint, fail, run, run_with, succeed, text};
+
+fn put(db: &Path, key: &str, value: &str) {
+    succeed(&["put", text(db), key, value]);
+}
+
+#[test]
+fn what_is_put_is_got_as_it_is_until_it_is_deleted() {
+    let place = Place::new();
+    let db = &place.path("db");
+    put(db, "key", "value\n");
+    put(db, "", "of the empty key");
+    assert_eq!(succeed(&["get", text(db), "key"]), b"value\n");
+    assert_eq!(succeed(&["get", text(db), ""]), b"of the empty key");
+    put(db, "key", "");
+    assert_eq!(succeed(&["get", text(db), "key"]), b"");
+    succeed(&["delete", text(db), "key"]);
+    succeed(&["delete", text(db), "key"]);
+    assert!(fail(&["get", text(db), "key"]).contains("no such key"));
+}
+
+#[test]
+fn bytes_of_any_kind_go_through_arguments_files_and_hexadecimal_digits() {
+    let place = Place::new();
+    let db = &place.path("db");
+    let raw = std::ffi::OsStr::from_bytes(b"\xff\xfe");
+    succeed(&["put".as_ref(), db.as_os_str(), raw, raw]);
+    assert_eq!(succeed(&["get", text(db), "FFfe", "--hex"]), b"fffe\n");
+    succeed(&["put", text(db), "00", "0a0b", "--hex"]);
+    assert_eq!(
+        succeed(&["scan", text(db), "--hex"]),
+        b"00\t0a0b\nfffe\tfffe\n"
+    );
+    let value: Vec<u8> = (0..=255).cycle().take(256 << 10).collect();
+    let file = place.write("value", &value);
+    succeed(&["put", text(db), "large", "--file", text(&file)]);
+    assert_eq!(succeed(&["get", text(db), "large"]), value);
+    let output = run_with(&["put", text(db), "stdin", "--file", "-"], &value[..100]);
+    assert!(output.status.success());
+    assert_eq!(succeed(&["get", text(db), "stdin"]), &value[..100]);
+    for wrong in ["0", "0g"] {
+        assert!(fail(&["put", text(db), wrong, "00", "--hex"]).contains("hexadecimal"));
+    }
+    let file = place.write("value", [&value[..], b"x"].concat());
+    let error = fail(&["put", text(db), "large", "--file", text(&file)]);
+    assert!(error.contains("262144"), "{error}");
+    assert_eq!(succeed(&["get", text(db), "large"]), value);
+}
+
+#[test]
+fn scans_take_ranges_from_either_end() {
+    let place = Place::new();
+    let db = &place.path("db");
+    let records = "a\t1\nab\t2\nabc\t3\nb\t4\nba\t5\n";
+    let output = run_with(
+        &["import", text(db), "-", "--format", "tsv"],
+        records.as_bytes(),
+    );
+    assert!(output.status.success() && output.stdout.is_empty() && output.stderr.is_empty());
+    let scan = |options: &[&str]| {
+        let arguments = [&["scan", text(db)], options].concat();
+        String::from_utf8(succeed(&arguments)).unwrap()
+    };
+    assert_eq!(scan(&[]), records);
+    assert_eq!(scan(&["--prefix", "ab", "--keys-only"]), "ab\nabc\n");
+    assert_eq!(
+        scan(&["--from", "ab", "--to", "ba", "--keys-only"]),
+        "ab\nabc\nb\n"
+    );
+    assert_eq!(scan(&["--reverse", "--limit", "2"]), "ba\t5\nb\t4\n");
+    assert_eq!(
+        scan(&["--prefix", "b", "--reverse", "--keys-only"]),
+        "ba\nb\n"
+    );
+    assert_eq!(scan(&["--limit", "0"]), "");
+    assert_eq!(scan(&["--from", "z"]), "");
+    assert_eq!(scan(&["--from", "b", "--to", "a"]), "");
+}
+
+#[test]
+fn keyspaces_are_apart() {
+    let place = Place::new();
+    let db = &place.path("db");
+    succeed(&["keyspace", "create", text(db), "other"]);
+    put(db, "k", "default");
+    succeed(&["put", text(db), "k", "other", "--keyspace", "other"]);
+    succeed(&["put", text(db), "k", "third", "-k", "third"]);
+    assert_eq!(
+        succeed(&["keyspace", "list", text(db)]),
+        b"default\nother\nthird\n"
+    );
+    assert_eq!(succeed(&["get", text(db), "k", "-k", "other"]), b"other");
+    succeed(&["keyspace", "clear", text(db), "other"]);
+    fail(&["get", text(db), "k", "-k", "other"]);
+    assert_eq!(succeed(&["get", text(db), "k"]), b"default");
+    succeed(&["keyspace", "drop", text(db), "other"]);
+    for command in [
+        &["get", text(db), "k"][..],
+        &["scan", text(db)],
+        &["delete", text(db), "k"],
+    ] {
+        let error = fail(&[command, &["-k", "other"]].concat());
+        assert!(error.contains("other"), "{error}");
+    }
+    fail(&["keyspace", "create", text(db), "third"]);
+    fail(&["keyspace", "drop", text(db), "other"]);
+    assert_eq!(succeed(&["get", text(db), "k", "-k", "third"]), b"third");
+}
+
+#[test]
+fn the_dial_is_kept() {
+    let place = Place::new();
+    let db = &place.path("db");
+    put(db, "k", "v");
+    let chi = |keyspace: usize| {
+        let stat: serde_json::Value =
+            serde_json::from_slice(&succeed(&["stat", text(db), "--json"])).unwrap();
+        stat["keyspaces"][keyspace]["chi"].clone()
+    };
+    succeed(&["set", text(db), "chi", "3"]);
+    assert_eq!(chi(0), 3);
+    succeed(&["set", text(db), "chi", "5", "--keyspace", "default"]);
+    assert_eq!(chi(0), 5);
+    succeed(&["set", text(db), "chi", "auto"]);
+    assert!(chi(0).as_u64().unwrap() > 0);
+    let error = fail(&["set", text(db), "chi", "100000000"]);
+    assert!(error.contains("largest possible"), "{error}");
+    assert_eq!(
+        complaint(&run(&["set", text(db), "chi", "0"])),
+        fail(&["set", text(db), "chi", "much"])
+    );
+    succeed(&["checkpoint", text(db)]);
+    assert_eq!(succeed(&["get", text(db), "k"]), b"v");
+}

@@ -1,0 +1,115 @@
+//! Bad input: one clear line, a non-zero exit, and nothing that was there is lost or anything created.
+
+mod common;
+
+use common::{Place, fail, run, succeed, text};
+
+#[test]
+fn reading_what_is_not_there_creates_nothing() {
+    let place = Place::new();
+    let missing = place.path("missing");
+    let db = text(&missing);
+    for arguments in [
+        &["get", db, "k"][..],
+        &["delete", db, "k"],
+        &["scan", db],
+        &["export", db, "--format", "tsv"],
+        &["stat", db],
+        &["checkpoint", db],
+        &["set", db, "chi", "4"],
+        &["keyspace", "list", db],
+        &["keyspace", "drop", db, "k"],
+        &["keyspace", "clear", db, "k"],
+        &["bench", "ycsb", "--db", db, "--workloads", "c"],
+    ] {
+        let error = fail(arguments);
+        assert!(error.contains("missing"), "{arguments:?}: {error}");
+        assert_eq!(place.names(), [""; 0], "{arguments:?}");
+    }
+}
+
+#[test]
+fn what_is_no_database_is_left_alone() {
+    let place = Place::new();
+    let file = place.write("file", "text");
+    let full = place.path("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("notes"), "mine").unwrap();
+    for path in [&file, &full] {
+        for arguments in [
+            &["put", text(path), "k", "v"][..],
+            &["get", text(path), "k"],
+            &["stat", text(path)],
+        ] {
+            fail(arguments);
+        }
+    }
+    assert_eq!(std::fs::read(&file).unwrap(), b"text");
+    assert_eq!(std::fs::read(full.join("notes")).unwrap(), b"mine");
+    assert_eq!(std::fs::read_dir(&full).unwrap().count(), 1);
+}
+
+#[test]
+fn command_lines_that_make_no_sense_exit_with_two() {
+    let place = Place::new();
+    let path = place.path("db");
+    let db = text(&path);
+    for arguments in [
+        &["get", db][..],
+        &["put", db, "k"],
+        &["put", db, "k", "v", "--file", "f"],
+        &["frobnicate"],
+        &["scan", db, "--prefix", "a", "--from", "b"],
+        &["scan", db, "--limit", "many"],
+        &["import", db, "-", "--format", "xml"],
+        &["import", db, "-", "--format", "tsv", "--ack-every", "0"],
+        &["stat", db, "--memory", "lots"],
+        &["bench", "ycsb", "--workloads", "load,z"],
+        &["bench", "ycsb", "--chi", "0"],
+        &["bench", "ycsb", "--distribution", "normal"],
+        &["bench", "ycsb", "--durability", "perhaps"],
+    ] {
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        common::complaint(&output);
+    }
+    for arguments in [
+        &["bench", "ycsb", "--threads", "0"][..],
+        &["bench", "ycsb", "--records", "0"],
+        &["bench", "ycsb", "--key-bytes", "7"],
+        &["bench", "ycsb", "--value-bytes", "1000000"],
+        &["bench", "ycsb", "--workloads", "a,load"],
+        &["stat", db, "--memory", "1"],
+    ] {
+        fail(arguments);
+    }
+    assert!(!path.exists());
+}
+
+#[test]
+fn help_tells_of_every_command() {
+    let help = String::from_utf8(succeed(&["--help"])).unwrap();
+    for command in [
+        "put",
+        "get",
+        "delete",
+        "scan",
+        "import",
+        "export",
+        "stat",
+        "verify",
+        "checkpoint",
+        "set",
+        "keyspace",
+        "bench",
+        "demo",
+    ] {
+        assert!(
+            help.contains(&format!("\n  {command}")),
+            "{command}: {help}"
+        );
+        assert!(!succeed(&[command, "--help"]).is_empty());
+    }
+    assert!(succeed(&["--version"]).starts_with(b"terrapin "));
+    assert_eq!(run(&[""; 0]).status.code(), Some(2));
+}
