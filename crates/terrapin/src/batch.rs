@@ -16,6 +16,7 @@ use crate::record::format::put_operation;
 pub struct Batch {
     payload: Vec<u8>,
     operations: usize,
+    puts: usize,
     /// The keyspace of all operations so far.
     keyspace: Option<KeyspaceId>,
     /// There is more than one keyspace.
@@ -54,6 +55,7 @@ impl Batch {
         self.spreads |= self.keyspace.is_some_and(|k| k != id);
         self.keyspace = Some(id);
         self.operations += 1;
+        self.puts += usize::from(matches!(op, Op::Put(_)));
         put_operation(&mut self.payload, id, key, op);
     }
 
@@ -86,7 +88,7 @@ impl Batch {
     /// Removes everything, and keeps the memory for the next use.
     pub fn clear(&mut self) {
         self.payload.clear();
-        (self.operations, self.keyspace, self.spreads, self.failure) = (0, None, false, None);
+        *self = Batch { payload: std::mem::take(&mut self.payload), ..Batch::new(self.database) };
     }
 
     /// The log's payload, if every operation was fine.
@@ -95,6 +97,11 @@ impl Batch {
             Some(error) => Err(error.clone()),
             None => Ok(&self.payload),
         }
+    }
+
+    /// Whether it can only make room.
+    pub(crate) fn only_deletes(&self) -> bool {
+        self.puts == 0
     }
 
     pub(crate) fn database(&self) -> u64 {

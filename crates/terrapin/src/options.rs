@@ -210,8 +210,8 @@ impl Options {
         self
     }
 
-    /// Bytes of the ring that the log's newest records lie in, a power of two; a batch may take a quarter of it. It is fixed when
-    /// the database is created. Default: a sixteenth of the memory, from 2 MiB to 16 MiB.
+    /// Bytes of the ring that the log's newest records lie in, a power of two; a batch may take a quarter of it. Default: a sixteenth
+    /// of the memory, from 2 MiB to 16 MiB.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u64) -> Self {
         self.ring_bytes = Some(bytes);
@@ -338,6 +338,7 @@ impl Options {
             stall_limit_ns: nanoseconds(self.stall_limit),
             segment_bytes,
             log_bytes_max,
+            log_check_shift: (segment_bytes / 8).ilog2(),
             ring_bytes,
             memory,
             reserve_bytes: 8 * group_bytes,
@@ -371,6 +372,8 @@ pub(crate) struct Settings {
     pub stall_limit_ns: u64,
     pub segment_bytes: u64,
     pub log_bytes_max: u64,
+    /// Whenever an LSN passes a multiple of two to this power, a few times a segment, the log's room is looked at.
+    pub log_check_shift: u32,
     pub ring_bytes: u64,
     /// As opened; the budget has the current figure.
     pub memory: u64,

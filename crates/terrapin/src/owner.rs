@@ -84,6 +84,7 @@ impl Owner {
             });
             drop(last);
         }
+        self.core.pool.set_bytes_max(0);
         self.gate.shut();
         outcome
     }

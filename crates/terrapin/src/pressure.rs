@@ -47,13 +47,15 @@ impl Core {
         let mut charged = false;
         loop {
             self.health.check_open()?;
+            if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
+                return Err(error);
+            }
             if self.schedule.space_is_short() && !frees {
-                return Err(self.schedule.last_error().unwrap_or_else(|| {
-                    Error::new(
-                        ErrorKind::NoSpace,
-                        "the disk is full; deletes are still accepted",
-                    )
-                }));
+                let error = Error::new(ErrorKind::NoSpace, "the disk is full; deletes are still accepted");
+                return Err(match self.schedule.last_error() {
+                    Some(cause) => error.with("last error", cause),
+                    None => error,
+                });
             }
             // Read before the state: a merge that ends in between is then seen by the wait's condition.
             let releases = self.schedule.releases();

@@ -80,6 +80,8 @@ impl Job for Watch {
         if let Some(error) = Self::failure(&self.core) {
             self.core.health.report(&error);
             self.core.schedule.failed(&error);
+            // Writers that wait for a merge look again, and learn of it.
+            self.core.schedule.released();
             return Step::Done;
         }
         let Some(log) = &self.core.log else {

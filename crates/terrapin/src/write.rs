@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, Wait};
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result};
 use terrapin_memtable::Op;
 use terrapin_wal::{Append, Appended, Log};
 
@@ -15,6 +15,9 @@ use crate::options::Durability;
 use crate::record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
 use crate::record::{Operation, Operations};
 use crate::state::{KeyspaceShared, State};
+
+/// How long a delete waits before it tries again to find room in the log of a full disk, in nanoseconds.
+const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
 
 impl Core {
     /// One put or delete.
@@ -31,15 +34,15 @@ impl Core {
         let log = self.log()?;
         let value = op.value().unwrap_or_default();
         let bytes = key.len() + value.len();
-        self.admit(shared, bytes as u64, matches!(op, Op::Delete))?;
+        let frees = matches!(op, Op::Delete);
+        self.admit(shared, bytes as u64, frees)?;
         let appended = match (durability, op) {
-            (Durability::None, _) => self.append(log, UNLOGGED, &[])?,
-            (_, Op::Put(_)) => self.append(
-                log,
-                PUT,
-                &[Head::put(shared.id, key.len()).bytes(), key, value],
-            )?,
-            (_, Op::Delete) => self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key])?,
+            (Durability::None, _) => self.append(log, UNLOGGED, &[], frees)?,
+            (_, Op::Put(_)) => {
+                let head = Head::put(shared.id, key.len());
+                self.append(log, PUT, &[head.bytes(), key, value], frees)?
+            }
+            (_, Op::Delete) => self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key], frees)?,
         };
         let full = {
             let state = self.state.load();
@@ -81,10 +84,11 @@ impl Core {
         }
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
+        let frees = batch.only_deletes();
         self.admit_batch(batch, payload)?;
         let appended = match durability {
-            Durability::None => self.append(log, UNLOGGED, &[])?,
-            _ => self.append(log, BATCH, &[payload])?,
+            Durability::None => self.append(log, UNLOGGED, &[], frees)?,
+            _ => self.append(log, BATCH, &[payload], frees)?,
         };
         let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
         {
@@ -121,49 +125,36 @@ impl Core {
 
     /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error before anything is done.
     fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<()> {
-        let (mut last, mut bytes, mut frees) = (None, 0, true);
-        let admit = |id: KeyspaceId, bytes: u64, frees: bool| {
-            let shared = self
-                .state
-                .load()
-                .keyspaces
-                .get(id)
-                .map(|k| k.shared.clone());
+        let frees = batch.only_deletes();
+        let admit = |id: KeyspaceId, bytes: u64| {
+            let shared = self.state.load().keyspaces.get(id).map(|k| k.shared.clone());
             match shared {
                 Some(shared) => self.admit(&shared, bytes, frees),
                 None => Err(dropped().with("keyspace number", id)),
             }
         };
         if let Some(id) = batch.only_keyspace() {
-            let frees = Operations::decode(BATCH, payload)
-                .into_iter()
-                .flatten()
-                .take(if self.schedule.space_is_short() {
-                    usize::MAX
-                } else {
-                    0
-                })
-                .all(|o| o.is_ok_and(|o| matches!(o.op, Op::Delete)));
-            return admit(id, payload.len() as u64, frees);
+            return admit(id, payload.len() as u64);
         }
+        let (mut last, mut bytes) = (None, 0);
         for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
             let operation = operation?;
-            if last.is_some_and(|id| id != operation.keyspace) {
-                admit(last.unwrap_or_default(), bytes, frees)?;
-                (bytes, frees) = (0, true);
+            if let Some(id) = last.filter(|id| *id != operation.keyspace) {
+                admit(id, bytes)?;
+                bytes = 0;
             }
             last = Some(operation.keyspace);
             bytes += (operation.key.len() + operation.op.value().map_or(0, <[u8]>::len)) as u64;
-            frees &= matches!(operation.op, Op::Delete);
         }
-        last.map_or(Ok(()), |id| admit(id, bytes, frees))
+        last.map_or(Ok(()), |id| admit(id, bytes))
     }
 
-    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long.
-    pub fn append(&self, log: &Log, kind: u8, payload: &[&[u8]]) -> Result<Appended> {
-        match log.try_append(kind, payload)? {
-            Append::Done(appended) => Ok(appended),
-            Append::Full(condition) => self.append_when(log, kind, payload, condition),
+    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long. `NoSpace` on a full disk, unless the
+    /// record `frees`: that waits for the checkpoint that makes room.
+    pub fn append(&self, log: &Log, kind: u8, payload: &[&[u8]], frees: bool) -> Result<Appended> {
+        match log.try_append(kind, payload) {
+            Ok(Append::Done(appended)) => Ok(appended),
+            other => self.append_when(log, kind, payload, frees, other),
         }
     }
 
@@ -173,56 +164,69 @@ impl Core {
         log: &Log,
         kind: u8,
         payload: &[&[u8]],
-        mut condition: Condition,
+        frees: bool,
+        mut last: Result<Append>,
     ) -> Result<Appended> {
         let since = self.env.now_ns();
         let deadline = since.saturating_add(self.settings.stall_limit_ns);
         loop {
-            if self.env.wait(&condition.until(deadline))? == Wait::TimedOut
-                && self.env.now_ns() >= deadline
-            {
-                self.counters.stalls.add(1);
-                return Err(
-                    Error::new(ErrorKind::Stalled, "the log's disk does not keep up").with(
-                        "waited milliseconds",
-                        (self.env.now_ns() - since) / 1_000_000,
-                    ),
-                );
-            }
-            self.health.check_open()?;
-            match log.try_append(kind, payload)? {
-                Append::Done(appended) => {
+            let condition = match last {
+                Ok(Append::Done(appended)) => {
                     self.counters.stall_ns.add(self.env.now_ns() - since);
                     return Ok(appended);
                 }
-                Append::Full(again) => condition = again,
+                Ok(Append::Full(condition)) => condition,
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    self.disk_is_full(log);
+                    if !frees || self.env.now_ns() >= deadline {
+                        return Err(error);
+                    }
+                    let (schedule, releases) = (self.schedule.clone(), self.schedule.releases());
+                    Condition::new(self.schedule.progress(), move || schedule.releases() != releases)
+                        .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
+                }
+                Err(error) => return Err(error),
+            };
+            self.env.wait(&condition.until(deadline))?;
+            if self.env.now_ns() >= deadline {
+                self.counters.stalls.add(1);
+                return Err(Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
+                    .with("waited milliseconds", (self.env.now_ns() - since) / 1_000_000));
             }
+            self.health.check_open()?;
+            last = log.try_append(kind, payload);
         }
     }
 
+    /// Whether the log can go on when its current file is full.
+    pub fn log_has_room(&self, log: &Log) -> bool {
+        log.spares() > 0 || self.disk.free_bytes().is_ok_and(|free| free >= 2 * self.settings.segment_bytes)
+    }
+
+    /// The log has no file to go on with: what is left of its current one is for deletes, and for the checkpoint that trims it (D10).
+    #[cold]
+    fn disk_is_full(&self, log: &Log) {
+        if !self.schedule.space_is_short() {
+            tracing::warn!("the disk is full: the log cannot grow");
+            self.schedule.set_space_is_short(true);
+        }
+        self.schedule.ask(log.tail());
+    }
+
     /// Everything that may wait again: the write is published.
-    fn after_write(
-        &self,
-        log: &Log,
-        appended: &Appended,
-        full: bool,
-        durability: Durability,
-    ) -> Result<()> {
+    fn after_write(&self, log: &Log, appended: &Appended, full: bool, durability: Durability) -> Result<()> {
         if full {
             self.cut_full();
         }
-        if self.budget.used(Purpose::Window) > self.window_memory_high()
-            && self.schedule.sealed_count() == 0
-        {
+        if self.budget.used(Purpose::Window) > self.window_memory_high() && self.schedule.sealed_count() == 0 {
             self.cut_largest();
         }
-        if appended
-            .end
-            .0
-            .saturating_sub(self.schedule.durable_through().0)
-            > self.settings.log_bytes_max
-        {
+        if appended.end.0.saturating_sub(self.schedule.durable_through().0) > self.settings.log_bytes_max {
             self.schedule.shorten_log();
+        }
+        // A few times in every log file.
+        if (appended.lsn.0 ^ appended.end.0) >> self.settings.log_check_shift != 0 && !self.log_has_room(log) {
+            self.disk_is_full(log);
         }
         if self.schedule.space_is_short() {
             // A delete: merging it is what makes room.

@@ -15,6 +15,9 @@ use format::{RootPage, Stored, decode_leaf, encode_leaf};
 
 use crate::state::{CHUNK_KEYSPACES, State};
 
+/// Where every log begins: what a database without a catalog needs of it.
+const LOG_START: Lsn = Lsn(4096);
+
 /// A durable catalog.
 #[derive(Clone, Default)]
 pub(crate) struct Catalog {
@@ -70,7 +73,10 @@ pub(crate) struct Following<'a> {
 impl Catalog {
     /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not opened yet: see [`Catalog::adopt`].
     pub fn read(store: &PageStore, root: Option<PageRef>) -> Result<(Catalog, Vec<Stored>)> {
-        let Some(page) = root else { return Ok((Catalog { next_id: 1, ..Catalog::default() }, Vec::new())) };
+        let Some(page) = root else {
+            let fresh = Catalog { applied: LOG_START, next_id: 1, ..Catalog::default() };
+            return Ok((fresh, Vec::new()));
+        };
         let content = store.read_page(&page, PageKind::CatalogRoot)?;
         let decoded = RootPage::decode(&content).map_err(|e| e.with("page", page.id))?;
         let mut catalog =

@@ -458,12 +458,14 @@ impl Coordinator {
             last
         };
         drop(last);
-        core.store.commit(superblock.generation, round.changes);
         self.superblock = superblock;
         self.catalog = next;
         let durable_through = self.catalog.durable_through();
         self.take_note_of_slices(&round.parts);
-        drop((round.parts, round.frozen));
+        let Round { changes, parts, frozen, .. } = *round;
+        // Before the pages are given up, so that the frozen state's pin does not hold them.
+        drop((parts, frozen));
+        core.store.commit(superblock.generation, changes);
         if let Some(log) = &core.log
             && let Err(error) = log.trim(durable_through)
         {
@@ -483,11 +485,10 @@ impl Coordinator {
     /// The disk counts as full until there is room for the reserve and some merging again.
     fn see_whether_space_is_back(&self) {
         let core = &self.core;
-        let room = core
-            .store
-            .free_bytes()
-            .saturating_add(core.disk.free_bytes().unwrap_or(0));
-        if room >= core.settings.reserve_bytes + 4 * core.settings.merge.group_bytes {
+        let on_disk = core.disk.free_bytes().unwrap_or(0);
+        let room = core.store.free_bytes().saturating_add(on_disk);
+        let log_has_room = core.log.as_ref().is_some_and(|log| core.log_has_room(log));
+        if log_has_room && room >= core.settings.reserve_bytes + 4 * core.settings.merge.group_bytes {
             core.schedule.set_space_is_short(false);
             core.rebalance(&core.install.lock());
         }

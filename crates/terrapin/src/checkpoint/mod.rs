@@ -196,6 +196,9 @@ impl Core {
     /// Waits until everything below an LSN is in durable trees.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let failures = self.schedule.failures();
+        if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
+            return Err(error);
+        }
         self.schedule.ask(through);
         let schedule = self.schedule.clone();
         self.env.wait(&Condition::new(self.schedule.progress(), move || {

@@ -1,0 +1,90 @@
+//! A simulated world for tests of the engine: one seed, one disk, no thread. Tiny sizes, so that rare paths are common.
+#![allow(dead_code)] // each test binary uses its part
+
+use std::collections::BTreeMap;
+
+use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
+use terrapin_base::{Env, Sim};
+use terrapin_disk::sim::{CrashMode, SimDisk};
+
+/// Key and value of a test.
+pub type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+pub struct World {
+    pub env: Env,
+    pub sim: Sim,
+    pub disk: SimDisk,
+}
+
+impl World {
+    pub fn new(seed: u64) -> Self {
+        let (env, sim) = Env::simulated(seed);
+        World { env, sim, disk: SimDisk::new(seed) }
+    }
+
+    pub fn open(&self, options: &Options) -> Database {
+        self.try_open(options).unwrap()
+    }
+
+    pub fn try_open(&self, options: &Options) -> terrapin::Result<Database> {
+        options.open_on(self.env.clone(), self.disk.handle())
+    }
+
+    /// The process dies: jobs stop where they stand, files keep what was written.
+    pub fn kill(&self, database: Database) {
+        self.sim.kill();
+        self.disk.crash_process();
+        drop(database);
+        self.sim.kill();
+    }
+
+    /// The power fails.
+    pub fn cut_power(&self, database: Database, mode: CrashMode) {
+        self.sim.kill();
+        self.disk.crash_power(mode);
+        drop(database);
+        self.sim.kill();
+    }
+
+    /// Verifies the files; they must be sound.
+    pub fn verify(&self) -> terrapin::verify::VerifyReport {
+        let report = terrapin::verify::verify_on(self.env.clone(), self.disk.handle(), &Default::default()).unwrap();
+        assert!(report.is_sound(), "{:#?}", report.findings);
+        report
+    }
+
+    pub fn below(&self, bound: u64) -> u64 {
+        self.sim.random() % bound
+    }
+}
+
+/// Small in everything: windows of some KiB, nodes of four children, blocks of 512 bytes, log files of 64 KiB.
+pub fn tiny() -> Options {
+    Options::new()
+        .memory(2 << 20)
+        .ring_bytes(64 << 10)
+        .log_segment_bytes(64 << 10)
+        .log_bytes_max(512 << 10)
+        .group_bytes(4 << 10)
+        .block_bytes(512)
+        .fanout(4)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .background_threads(2)
+}
+
+pub fn all(keyspace: &Keyspace) -> Map {
+    keyspace.iter().map(|r| r.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+}
+
+pub fn key(number: u64) -> Vec<u8> {
+    // Scrambled, so that neighbours in time are not neighbours in order.
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+}
+
+pub fn value(number: u64, bytes: usize) -> Vec<u8> {
+    let mut out = number.to_le_bytes().to_vec();
+    out.resize(bytes.max(8), b'.');
+    out
+}
+
+pub const LEVELS: [Durability; 3] = [Durability::Process, Durability::Sync, Durability::None];

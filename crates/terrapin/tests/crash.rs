@@ -1,0 +1,213 @@
+//! Deaths at random places: of the process (nothing acknowledged is lost) and of power (what was synced is there, and what is
+//! there is a prefix of the commit order, batches whole), again and again on one database, and in the middle of recovery.
+
+mod common;
+
+use std::collections::BTreeMap;
+
+use common::{Map, World, all, key, tiny, value};
+use terrapin::{Database, Durability};
+use terrapin_disk::sim::CrashMode;
+
+/// Keyspaces of the test.
+const NAMES: [&str; 3] = ["default", "a", "b"];
+
+/// One acknowledged, or perhaps only begun, write: what every keyspace holds after it.
+#[derive(Clone)]
+struct Moment {
+    content: [Map; 3],
+    synced: bool,
+}
+
+struct History {
+    /// The content after each write since the last time that the database was opened; the first is what was found then.
+    moments: Vec<Moment>,
+}
+
+impl History {
+    fn last(&self) -> &Moment {
+        self.moments.last().unwrap()
+    }
+}
+
+fn content(database: &Database) -> [Map; 3] {
+    NAMES.map(|name| match database.open_keyspace(name) {
+        Ok(keyspace) => all(&keyspace),
+        Err(_) => Map::new(),
+    })
+}
+
+/// Writes until an error; returns the number of acknowledged writes.
+fn write(world: &World, database: &Database, history: &mut History, count: u64, next: &mut u64) -> u64 {
+    let keyspaces: Result<Vec<_>, _> = NAMES.iter().map(|n| database.keyspace(n)).collect();
+    let Ok(keyspaces) = keyspaces else { return 0 };
+    for done in 0..count {
+        *next += 1;
+        let mut moment = history.last().clone();
+        moment.synced = world.below(8) == 0;
+        let durability = if moment.synced { Durability::Sync } else { Durability::Process };
+        let place = world.below(3) as usize;
+        let number = world.below(120);
+        let outcome = match world.below(20) {
+            0..=9 => {
+                let (k, v) = (key(number), value(*next, 8 + world.below(150) as usize));
+                moment.content[place].insert(k.clone(), v.clone());
+                keyspaces[place].put_with(k, v, durability)
+            }
+            10..=13 => {
+                moment.content[place].remove(&key(number));
+                keyspaces[place].delete_with(key(number), durability)
+            }
+            14..=18 => {
+                let mut batch = database.batch();
+                for _ in 0..1 + world.below(6) {
+                    let place = world.below(3) as usize;
+                    let number = world.below(120);
+                    if world.below(3) == 0 {
+                        moment.content[place].remove(&key(number));
+                        batch.delete(&keyspaces[place], key(number));
+                    } else {
+                        let v = value(*next, 20);
+                        moment.content[place].insert(key(number), v.clone());
+                        batch.put(&keyspaces[place], key(number), v);
+                    }
+                }
+                database.write_with(batch, durability)
+            }
+            _ if world.below(4) == 0 => {
+                moment.synced = false;
+                moment.content[place].clear();
+                keyspaces[place].clear()
+            }
+            _ => {
+                moment.synced = true;
+                database.flush()
+            }
+        };
+        history.moments.push(moment);
+        if outcome.is_err() {
+            return done;
+        }
+        if world.below(60) == 0 {
+            let _ = database.checkpoint();
+        }
+    }
+    count
+}
+
+/// Checks what a crash left, and makes it the beginning of the next history.
+fn check(world: &World, database: &Database, history: &mut History, acknowledged: u64, power: bool, what: &str) {
+    let found = content(database);
+    let acknowledged = acknowledged as usize;
+    let least = if power {
+        history.moments[..=acknowledged].iter().rposition(|m| m.synced).unwrap_or(0)
+    } else {
+        acknowledged
+    };
+    let matches = |m: &Moment| m.content == found;
+    assert!(
+        history.moments[least..].iter().any(matches),
+        "{what}: what was found is none of the moments {least}..{} (it is {:?})",
+        history.moments.len(),
+        history.moments.iter().position(matches),
+    );
+    *history = History { moments: vec![Moment { content: found, synced: true }] };
+    let _ = world;
+}
+
+fn run(seed: u64) {
+    let world = World::new(seed);
+    let mut history = History { moments: vec![Moment { content: Default::default(), synced: true }] };
+    let mut next = 0;
+    let mut opened = 0;
+    for life in 0..6 {
+        let options = tiny().durability(Durability::Process);
+        // Often the open itself is killed.
+        if world.below(2) == 0 && life > 0 {
+            world.disk.die_at_call(world.disk.io_count() + 1 + world.below(60));
+            let half = world.try_open(&options);
+            world.sim.kill();
+            world.disk.crash_process();
+            drop(half);
+            world.sim.kill();
+        }
+        let database = world.try_open(&options).unwrap_or_else(|e| panic!("seed {seed}, life {life}: {e}"));
+        opened += 1;
+        check(&world, &database, &mut history, 0, false, &format!("seed {seed}, life {life}, reopened"));
+        let how = world.below(4);
+        if how == 0 {
+            world.disk.die_at_call(world.disk.io_count() + 1 + world.below(400));
+        }
+        let count = 1 + world.below(300);
+        let acknowledged = write(&world, &database, &mut history, count, &mut next);
+        let power = how == 1 || (how == 0 && world.below(2) == 0);
+        let mode = CrashMode::ALL[world.below(4) as usize];
+        match (how, power) {
+            (3, _) => {
+                database.close().unwrap();
+                drop(database);
+            }
+            (_, true) => world.cut_power(database, mode),
+            _ => world.kill(database),
+        }
+        world.verify();
+        let database = world.try_open(&options).unwrap_or_else(|e| panic!("seed {seed}, life {life}, {mode:?}: {e}"));
+        check(&world, &database, &mut history, acknowledged, power, &format!("seed {seed}, life {life}, {how} {mode:?}"));
+        drop(database);
+    }
+    assert_eq!(opened, 6);
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_and_what_remains_is_a_prefix() {
+    for seed in 0..40 {
+        run(seed);
+    }
+}
+
+#[test]
+fn recovery_killed_at_every_call_loses_nothing() {
+    let world = World::new(77);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let mut expected = BTreeMap::new();
+    for i in 0..400 {
+        keyspace.put(key(i % 150), value(i, 120)).unwrap();
+        expected.insert(key(i % 150), value(i, 120));
+    }
+    drop(keyspace);
+    world.kill(database);
+    for dies_at in 1..200 {
+        let disk = world.disk.fork();
+        let (env, sim) = terrapin_base::Env::simulated(dies_at);
+        let again = World { env, sim, disk };
+        for _ in 0..2 {
+            again.disk.die_at_call(again.disk.io_count() + dies_at);
+            let half = again.try_open(&tiny());
+            again.sim.settle();
+            again.sim.kill();
+            again.disk.crash_process();
+            drop(half);
+            again.sim.kill();
+        }
+        let database = again.try_open(&tiny()).unwrap_or_else(|e| panic!("killed at call {dies_at}: {e}"));
+        assert_eq!(all(&database.default_keyspace()), expected, "killed at call {dies_at}");
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn one_seed_is_one_run() {
+    let hash = |seed| {
+        let world = World::new(seed);
+        let database = world.open(&tiny());
+        let keyspace = database.default_keyspace();
+        for i in 0..600 {
+            keyspace.put(key(i % 200), value(i, 60)).unwrap();
+        }
+        database.close().unwrap();
+        (world.disk.trace_hash(), world.sim.steps())
+    };
+    assert_eq!(hash(5), hash(5));
+    assert_ne!(hash(5), hash(6));
+}

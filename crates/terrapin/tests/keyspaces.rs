@@ -1,0 +1,157 @@
+//! Keyspaces: created, listed, dropped, cleared; across checkpoints, crashes and snapshots.
+
+mod common;
+
+use common::{World, all, key, tiny, value};
+use terrapin::{CheckpointDistance, ErrorKind, KeyspaceOptions};
+
+#[test]
+fn keyspaces_come_go_and_stay_gone() {
+    let world = World::new(1);
+    let database = world.open(&tiny());
+    let first = database.create_keyspace("first", KeyspaceOptions::default()).unwrap();
+    assert_eq!(database.create_keyspace("first", KeyspaceOptions::default()).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    assert_eq!(database.open_keyspace("second").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(database.drop_keyspace("second").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(database.drop_keyspace("default").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    for bad in ["", "new\nline", &"x".repeat(256)] {
+        assert_eq!(database.keyspace(bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    }
+    for i in 0..200 {
+        first.put(key(i), value(i, 100)).unwrap();
+    }
+    let snapshot = database.snapshot().unwrap();
+    let old_id = first.id();
+    database.drop_keyspace("first").unwrap();
+    assert_eq!(first.put("a", "b").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(first.get("a").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(snapshot.iter(&first).count(), 200);
+    let again = database.keyspace("first").unwrap();
+    assert_ne!(again.id(), old_id, "numbers are never used again");
+    assert!(all(&again).is_empty());
+    again.put("x", "y").unwrap();
+    database.checkpoint().unwrap();
+    assert_eq!(snapshot.iter(&first).count(), 200);
+    drop(snapshot);
+    drop((first, again));
+    world.kill(database);
+    let database = world.open(&tiny());
+    let names: Vec<_> = database.keyspaces().unwrap().into_iter().map(|k| k.name).collect();
+    assert_eq!(names, ["default", "first"]);
+    assert_eq!(all(&database.keyspace("first").unwrap()).len(), 1);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_clear_hides_everything_before_and_nothing_after_it() {
+    for checkpointed in [false, true] {
+        for killed in [false, true] {
+            let world = World::new(2);
+            let database = world.open(&tiny());
+            let keyspace = database.keyspace("k").unwrap();
+            for i in 0..400 {
+                keyspace.put(key(i), value(i, 100)).unwrap();
+            }
+            if checkpointed {
+                database.checkpoint().unwrap();
+            }
+            let snapshot = database.snapshot().unwrap();
+            keyspace.clear().unwrap();
+            assert!(all(&keyspace).is_empty());
+            keyspace.put("after", "clear").unwrap();
+            assert_eq!(snapshot.iter(&keyspace).count(), 400);
+            drop(snapshot);
+            drop(keyspace);
+            if killed {
+                world.kill(database);
+            } else {
+                database.close().unwrap();
+            }
+            let database = world.open(&tiny());
+            let found = all(&database.keyspace("k").unwrap());
+            assert_eq!(found.into_keys().collect::<Vec<_>>(), [b"after".to_vec()]);
+            database.close().unwrap();
+            world.verify();
+        }
+    }
+}
+
+#[test]
+fn a_clear_while_a_merge_is_under_way_wins() {
+    for seed in 0..30 {
+        let world = World::new(seed);
+        let database = world.open(&tiny().fanout(4));
+        let keyspace = database.keyspace("k").unwrap();
+        for i in 0..600 {
+            keyspace.put(key(i), value(i, 60)).unwrap();
+        }
+        for _ in 0..world.below(60) {
+            world.sim.step();
+        }
+        keyspace.clear().unwrap();
+        for _ in 0..world.below(60) {
+            world.sim.step();
+        }
+        keyspace.put("z", "1").unwrap();
+        if world.below(2) == 0 {
+            database.checkpoint().unwrap();
+        }
+        assert_eq!(all(&keyspace).len(), 1, "seed {seed}");
+        drop(keyspace);
+        world.kill(database);
+        let database = world.open(&tiny());
+        assert_eq!(all(&database.keyspace("k").unwrap()).len(), 1, "seed {seed}");
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+#[test]
+fn space_of_dropped_and_cleared_keyspaces_comes_back() {
+    let world = World::new(3);
+    let database = world.open(&tiny());
+    database.checkpoint().unwrap();
+    let empty = database.metrics().data_live_bytes;
+    for name in ["a", "b"] {
+        let keyspace = database.keyspace(name).unwrap();
+        for i in 0..1500 {
+            keyspace.put(key(i), value(i, 100)).unwrap();
+        }
+    }
+    database.checkpoint().unwrap();
+    let full = database.metrics().data_live_bytes;
+    assert!(full > empty + 300_000, "{full}");
+    database.drop_keyspace("a").unwrap();
+    database.keyspace("b").unwrap().clear().unwrap();
+    database.checkpoint().unwrap();
+    let after = database.metrics().data_live_bytes;
+    assert!(after <= empty + (16 << 10), "{after} of {full} left, {empty} at first");
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_thousand_keyspaces_survive_and_quiet_ones_cost_no_catalog_writes() {
+    let world = World::new(4);
+    world.sim.set_breathing(false);
+    let database = world.open(&tiny());
+    for i in 0..1000 {
+        let options = KeyspaceOptions { checkpoint_distance: (i % 3 == 0).then_some(CheckpointDistance::Fixed(2)) };
+        database.create_keyspace(&format!("keyspace {i}"), options).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let before = database.metrics().device_written.catalog;
+    database.keyspace("keyspace 500").unwrap().put("a", "b").unwrap();
+    database.checkpoint().unwrap();
+    let one = database.metrics().device_written.catalog - before;
+    assert!(one <= 24 << 10, "{one} bytes of catalog for one changed keyspace");
+    database.close().unwrap();
+    let database = world.open(&tiny());
+    let all = database.keyspaces().unwrap();
+    assert_eq!(all.len(), 1001);
+    assert_eq!(all[301].options.checkpoint_distance, Some(CheckpointDistance::Fixed(2)));
+    assert_eq!(all[302].options.checkpoint_distance, None);
+    assert_eq!(database.keyspace("keyspace 500").unwrap().get("a").unwrap().as_deref(), Some(&b"b"[..]));
+    database.close().unwrap();
+}

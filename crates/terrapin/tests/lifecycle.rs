@@ -1,0 +1,192 @@
+//! Opening, closing, and what an open finds.
+
+mod common;
+
+use common::{World, all, key, tiny, value};
+use terrapin::{ErrorKind, Options};
+use terrapin_base::checksum::crc32c;
+use terrapin_disk::sim::CrashMode;
+
+#[test]
+fn a_clean_close_replays_nothing_and_a_drop_loses_nothing() {
+    let world = World::new(1);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    for i in 0..500 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.close().unwrap();
+    drop((database, keyspace));
+    let database = world.open(&tiny());
+    assert_eq!(database.metrics().replayed_records, 0);
+    assert_eq!(all(&database.default_keyspace()).len(), 500);
+    let keyspace = database.default_keyspace();
+    for i in 500..510 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    // In any order, and without a close.
+    drop(database);
+    drop(keyspace);
+    let database = world.open(&tiny());
+    assert_eq!(database.metrics().replayed_records, 10);
+    assert_eq!(all(&database.default_keyspace()).len(), 510);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn close_lets_the_files_go_while_handles_live() {
+    let world = World::new(2);
+    let database = world.open(&tiny());
+    let keyspace = database.keyspace("k").unwrap();
+    for i in 0..300 {
+        keyspace.put(key(i), value(i, 50)).unwrap();
+    }
+    let snapshot = database.snapshot().unwrap();
+    let mut range = keyspace.iter();
+    range.next().unwrap().unwrap();
+    database.close().unwrap();
+    database.close().unwrap();
+    let closed = |outcome: terrapin::Result<()>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Closed);
+    closed(keyspace.put("a", "b"));
+    closed(keyspace.get("a").map(drop));
+    closed(snapshot.get(&keyspace, "a").map(drop));
+    closed(database.keyspace("other").map(drop));
+    closed(database.checkpoint());
+    closed(database.flush());
+    closed(database.snapshot().map(drop));
+    let left: Vec<_> = range.collect();
+    assert!(left.last().unwrap().as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed));
+    let again = world.open(&tiny());
+    assert_eq!(all(&again.keyspace("k").unwrap()).len(), 300);
+    again.close().unwrap();
+}
+
+#[test]
+fn one_opener_at_a_time_but_read_only_ones_do_not_count() {
+    let world = World::new(3);
+    let database = world.open(&tiny());
+    database.default_keyspace().put("a", "1").unwrap();
+    assert_eq!(world.try_open(&tiny()).unwrap_err().kind(), ErrorKind::Locked);
+    database.close().unwrap();
+    let before = world.disk.stats_total().writes;
+    let reader = world.open(&tiny().read_only(true));
+    let again = world.open(&tiny().read_only(true));
+    assert_eq!(again.default_keyspace().get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    let refused = reader.default_keyspace().put("b", "2").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::ReadOnly);
+    assert_eq!(reader.keyspace("new").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(reader.checkpoint().unwrap_err().kind(), ErrorKind::ReadOnly);
+    reader.close().unwrap();
+    again.close().unwrap();
+    assert_eq!(world.disk.stats_total().writes, before, "a read-only open writes nothing");
+}
+
+#[test]
+fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
+    let world = World::new(4);
+    let options = tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(100));
+    let database = world.open(&options);
+    let keyspace = database.keyspace("k").unwrap();
+    for i in 0..1000 {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    drop(keyspace);
+    world.kill(database);
+    let reader = world.open(&options.clone().read_only(true));
+    let keyspace = reader.open_keyspace("k").unwrap();
+    assert_eq!(all(&keyspace).len(), 1000);
+    assert_eq!(keyspace.get(key(7)).unwrap().as_deref(), Some(&value(7, 200)[..]));
+    drop(keyspace);
+    reader.close().unwrap();
+    // The distance only has to fit for writing.
+    let small = tiny().memory(1 << 20).log_bytes_max(128 << 10).read_only(true);
+    if let Err(error) = world.try_open(&small) {
+        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+        assert!(error.to_string().contains("memory needed"), "{error}");
+    }
+}
+
+#[test]
+fn what_is_not_there_or_is_there_already_is_said() {
+    let world = World::new(5);
+    assert_eq!(world.try_open(&tiny().create_if_missing(false)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(world.try_open(&tiny().read_only(true)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert!(world.disk.handle().list().unwrap().is_empty());
+    world.open(&tiny().error_if_exists(true)).close().unwrap();
+    assert_eq!(world.try_open(&tiny().error_if_exists(true)).unwrap_err().kind(), ErrorKind::AlreadyExists);
+    world.open(&tiny().create_if_missing(false)).close().unwrap();
+}
+
+#[test]
+fn foreign_and_newer_files_are_refused_by_name() {
+    let world = World::new(6);
+    world.disk.plant("data", &[b'x'; 100_000]);
+    assert_eq!(world.try_open(&tiny()).unwrap_err().kind(), ErrorKind::NotADatabase);
+
+    let world = World::new(7);
+    world.open(&tiny()).close().unwrap();
+    let mut data = world.disk.content("data").unwrap();
+    for slot in 0..2 {
+        let sector = &mut data[slot * 4096..slot * 4096 + 512];
+        sector[8..12].copy_from_slice(&9u32.to_le_bytes());
+        let crc = crc32c(&sector[..508]);
+        sector[508..].copy_from_slice(&crc.to_le_bytes());
+    }
+    world.disk.plant("data", &data);
+    for options in [tiny(), tiny().read_only(true)] {
+        let error = world.try_open(&options).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NewerFormat);
+        assert!(error.to_string().contains('9'), "{error}");
+    }
+}
+
+#[test]
+fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
+    let calls = {
+        let world = World::new(8);
+        let before = world.disk.io_count();
+        drop(world.open(&tiny()));
+        world.disk.io_count() - before
+    };
+    assert!(calls > 10);
+    for dies_at in 1..=calls {
+        for mode in [None, Some(CrashMode::LoseUnsynced), Some(CrashMode::RandomSubset)] {
+            let world = World::new(8);
+            world.disk.die_at_call(world.disk.io_count() + dies_at);
+            let half = world.try_open(&tiny());
+            world.sim.kill();
+            match mode {
+                None => world.disk.crash_process(),
+                Some(mode) => world.disk.crash_power(mode),
+            }
+            drop(half);
+            world.sim.kill();
+            let database = world.try_open(&tiny()).unwrap_or_else(|e| panic!("call {dies_at}, {mode:?}: {e}"));
+            database.default_keyspace().put("a", "b").unwrap();
+            database.close().unwrap();
+            world.verify();
+        }
+    }
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let world = World::new(9);
+    for options in [
+        tiny().memory(1000),
+        tiny().ring_bytes(100_000),
+        tiny().block_bytes(100),
+        tiny().group_bytes(10),
+        tiny().space_amplification(0.5),
+        tiny().background_threads(0),
+        tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(0)),
+        tiny().log_bytes_max(1),
+        Options::new().memory(4 << 20),
+    ] {
+        assert_eq!(world.try_open(&options).unwrap_err().kind(), ErrorKind::InvalidArgument, "{options:?}");
+    }
+    let error = world.try_open(&tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(5000))).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    assert!(error.to_string().contains("largest possible 128"), "{error}");
+}

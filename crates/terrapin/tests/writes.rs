@@ -1,0 +1,190 @@
+//! Batches, durability levels, limits, and what happens when the disk fails.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::{World, all, key, tiny, value};
+use terrapin::{Durability, ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
+
+#[test]
+fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
+    let world = World::new(1);
+    let database = world.open(&tiny());
+    let (a, b) = (database.keyspace("a").unwrap(), database.keyspace("b").unwrap());
+    let mut batch = database.batch();
+    batch.put(&a, "k", "1");
+    batch.put(&b, "k", "2");
+    batch.put(&a, "k", "3");
+    batch.delete(&b, "gone");
+    assert_eq!((batch.len(), batch.is_empty()), (4, false));
+    database.write(&batch).unwrap();
+    assert_eq!(a.get("k").unwrap().as_deref(), Some(&b"3"[..]));
+    assert_eq!(b.get("k").unwrap().as_deref(), Some(&b"2"[..]));
+    batch.clear();
+    assert!(batch.is_empty());
+    database.write(batch).unwrap();
+
+    let mut long = database.batch();
+    long.put(&a, "x", "y");
+    long.put(&a, vec![0; KEY_BYTES_MAX + 1], "");
+    let error = database.write(long).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(error.to_string().contains("65535"), "{error}");
+    assert_eq!(a.get("x").unwrap(), None);
+
+    let mut large = database.batch();
+    while (large.bytes() as u64) <= database.batch_bytes_max() {
+        large.put(&a, "x", [0; 1000]);
+    }
+    assert_eq!(database.write(large).unwrap_err().kind(), ErrorKind::TooLarge);
+
+    let other = World::new(2);
+    let foreign = other.open(&tiny());
+    let mut batch = database.batch();
+    batch.put(&foreign.default_keyspace(), "k", "v");
+    assert_eq!(database.write(batch).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(database.write(foreign.batch()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+
+    let mut unlogged = database.batch();
+    unlogged.put(&a, "u", "1");
+    unlogged.put(&b, "u", "1");
+    assert_eq!(database.write_with(unlogged, Durability::None).unwrap_err().kind(), ErrorKind::InvalidArgument);
+}
+
+#[test]
+fn keys_and_values_have_limits_that_errors_name() {
+    let world = World::new(3);
+    let options = tiny().memory(64 << 20).ring_bytes(2 << 20).log_segment_bytes(4 << 20).log_bytes_max(64 << 20);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let (long_key, long_value) = (vec![7; KEY_BYTES_MAX], vec![8; VALUE_BYTES_MAX]);
+    keyspace.put(&long_key, &long_value).unwrap();
+    keyspace.put("", "").unwrap();
+    assert_eq!(keyspace.put(vec![0; KEY_BYTES_MAX + 1], "").unwrap_err().kind(), ErrorKind::TooLarge);
+    let error = keyspace.put("k", vec![0; VALUE_BYTES_MAX + 1]).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert!(error.to_string().contains("262144"), "{error}");
+    database.close().unwrap();
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.get(&long_key).unwrap().as_deref(), Some(&long_value[..]));
+    assert_eq!(keyspace.get("").unwrap().as_deref(), Some(&b""[..]));
+    assert_eq!(all(&keyspace).len(), 2);
+    database.close().unwrap();
+}
+
+#[test]
+fn what_each_durability_promises() {
+    for mode in CrashMode::ALL {
+        let world = World::new(4);
+        world.sim.set_breathing(false);
+        let database = world.open(&tiny());
+        let keyspace = database.keyspace("k").unwrap();
+        let load = database.keyspace("load").unwrap();
+        keyspace.put_with("synced", "1", Durability::Sync).unwrap();
+        load.put_with("lost", "1", Durability::None).unwrap();
+        load.put_with("flushed", "1", Durability::None).unwrap();
+        assert_eq!(load.get("lost").unwrap().as_deref(), Some(&b"1"[..]));
+        database.flush().unwrap();
+        load.put_with("unflushed", "1", Durability::None).unwrap();
+        keyspace.put("process", "1").unwrap();
+        drop((keyspace, load));
+        world.cut_power(database, mode);
+        let database = world.open(&tiny());
+        let (keyspace, load) = (database.keyspace("k").unwrap(), database.keyspace("load").unwrap());
+        assert!(keyspace.contains("synced").unwrap());
+        assert!(load.contains("lost").unwrap() && load.contains("flushed").unwrap());
+        assert!(!load.contains("unflushed").unwrap());
+        if mode == CrashMode::KeepAll {
+            assert!(keyspace.contains("process").unwrap());
+        }
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn the_sync_interval_bounds_what_a_power_cut_costs() {
+    let world = World::new(5);
+    world.sim.set_breathing(false);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    keyspace.put("a", "1").unwrap();
+    world.sim.settle();
+    world.sim.advance_ns(101_000_000);
+    world.sim.settle();
+    keyspace.put("b", "1").unwrap();
+    drop(keyspace);
+    world.cut_power(database, CrashMode::LoseUnsynced);
+    let database = world.open(&tiny());
+    assert!(database.default_keyspace().contains("a").unwrap());
+    assert!(!database.default_keyspace().contains("b").unwrap());
+}
+
+#[test]
+fn a_failed_sync_of_the_log_poisons_and_reads_go_on() {
+    let world = World::new(6);
+    let database = world.open(&tiny());
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    database.on_background_error(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let keyspace = database.default_keyspace();
+    keyspace.put_with("a", "1", Durability::Sync).unwrap();
+    let log = world.disk.handle().list().unwrap().into_iter().rfind(|n| n.starts_with("log-")).unwrap();
+    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of(log));
+    assert!(keyspace.put_with("b", "1", Durability::Sync).is_err());
+    world.sim.settle();
+    assert_eq!(keyspace.put("c", "1").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(database.checkpoint().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(keyspace.get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    assert!(told.load(Ordering::SeqCst) > 0);
+    assert_eq!(database.background_error().unwrap().kind(), ErrorKind::Poisoned);
+    assert!(database.close().is_err());
+    world.disk.crash_power(CrashMode::LoseUnsynced);
+    let database = world.open(&tiny());
+    assert!(database.default_keyspace().contains("a").unwrap());
+}
+
+#[test]
+fn a_failed_sync_of_the_data_poisons_and_nothing_acknowledged_is_lost() {
+    let world = World::new(7);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    for i in 0..50 {
+        keyspace.put(key(i), value(i, 50)).unwrap();
+    }
+    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("data"));
+    assert!(database.checkpoint().is_err());
+    assert_eq!(keyspace.put("c", "1").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(all(&keyspace).len(), 50);
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&tiny());
+    assert_eq!(all(&database.default_keyspace()).len(), 50);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_failed_write_of_a_page_is_told_and_tried_again() {
+    let world = World::new(8);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    for i in 0..200 {
+        keyspace.put(key(i), value(i, 50)).unwrap();
+    }
+    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Write).of("data"));
+    let error = database.checkpoint().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io);
+    assert!(error.to_string().contains("data"), "{error}");
+    keyspace.put("more", "1").unwrap();
+    database.checkpoint().unwrap();
+    assert!(database.background_error().is_none());
+    assert_eq!(all(&keyspace).len(), 201);
+    database.close().unwrap();
+    world.verify();
+}
