@@ -273,7 +273,12 @@ impl Log {
 
     /// As [`Log::try_append`], and [`Log::cut`] at the record itself: `install` runs with the record's LSN under the append lock, once
     /// the record is sure to be in the log; every other record starts below that LSN and was appended before, or above it and later. `install` is not run when nothing is appended.
-    pub fn try_append_with(&self, kind: u8, payload: &[&[u8]], install: impl FnOnce(Lsn)) -> Result<Append> {
+    pub fn try_append_with(
+        &self,
+        kind: u8,
+        payload: &[&[u8]],
+        install: impl FnOnce(Lsn),
+    ) -> Result<Append> {
         if kind < RECORD_KIND_USER_MIN {
             return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
         }
@@ -554,7 +559,12 @@ impl Shared {
     }
 
     #[inline]
-    fn append(self: &Arc<Self>, kind: u8, payload: &[&[u8]], install: impl FnOnce(Lsn)) -> Result<Append> {
+    fn append(
+        self: &Arc<Self>,
+        kind: u8,
+        payload: &[&[u8]],
+        install: impl FnOnce(Lsn),
+    ) -> Result<Append> {
         let bytes = payload
             .iter()
             .fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));

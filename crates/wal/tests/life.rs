@@ -1,0 +1,381 @@
+//! The log in good days: appending, publishing, cutting, syncing, trimming, closing.
+
+mod common;
+
+use common::{KIND, Process, append, assert_prefix, collect, payload, tiny};
+use terrapin_base::{ErrorKind, Lsn};
+use terrapin_disk::SimDisk;
+use terrapin_wal::{Append, Log, LogOptions};
+
+#[test]
+fn what_was_closed_is_there_again_through_many_rings_and_segments() {
+    let medium = SimDisk::new(1);
+    let mut count = 0;
+    for life in 0..4 {
+        let process = Process::new(&medium, life);
+        let log = if life == 0 {
+            process.create(tiny()).unwrap()
+        } else {
+            let (log, records) = process.recover(tiny()).unwrap();
+            assert_eq!(assert_prefix(&records), count);
+            log
+        };
+        assert_eq!(u64::from(log.incarnation().0), life + 1);
+        for _ in 0..400 {
+            process.append(&log, count).unwrap();
+            count += 1;
+        }
+        log.close().unwrap();
+        log.close().unwrap();
+        assert_eq!(
+            log.try_append(KIND, &[]).err().unwrap().kind(),
+            ErrorKind::Closed
+        );
+        process.sim.settle();
+        medium.crash_process();
+        let process = Process::new(&medium, life);
+        let recovery = process.scan(tiny(), Lsn(4096)).unwrap();
+        assert!(recovery.clean());
+        assert_eq!(recovery.first(), Lsn(4096));
+    }
+    assert!(count * 100 > 2 * tiny().ring_bytes);
+}
+
+#[test]
+fn after_a_clean_close_the_ring_is_not_needed_and_otherwise_it_is() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    for index in 0..50 {
+        process.append(&log, index).unwrap();
+    }
+    let dirty = medium.fork();
+    log.close().unwrap();
+    medium.crash_process();
+
+    let process = Process::new(&medium, 0);
+    process.disk.remove("ring").unwrap();
+    // Another size takes effect at the same time.
+    let (log, records) = process
+        .recover(LogOptions {
+            ring_bytes: 128 << 10,
+            ..tiny()
+        })
+        .unwrap();
+    assert_eq!(assert_prefix(&records), 50);
+    assert_eq!(log.record_bytes_max(), (32 << 10) - 9);
+
+    let process = Process::new(&dirty, 0);
+    process.disk.remove("ring").unwrap();
+    let error = process.scan(tiny(), Lsn(4096)).err().unwrap();
+    assert!(error.to_string().contains("ring is missing"), "{error}");
+}
+
+#[test]
+fn the_ring_changes_its_size_without_a_clean_close_too() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    for index in 0..300 {
+        process.append(&log, index).unwrap();
+    }
+    medium.crash_process();
+    for bytes in [256 << 10, 64 << 10] {
+        let process = Process::new(&medium, 0);
+        let (log, records) = process
+            .recover(LogOptions {
+                ring_bytes: bytes,
+                ..tiny()
+            })
+            .unwrap();
+        assert_eq!(assert_prefix(&records), 300);
+        assert_eq!(log.record_bytes_max(), bytes / 4 - 9);
+        medium.crash_process();
+    }
+}
+
+#[test]
+fn a_cut_divides_records_and_waits_for_those_below() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(tiny()).unwrap();
+    let first = process.append(&log, 0).unwrap();
+    let Append::Done(unpublished) = log.try_append(KIND, &[b"slow"]).unwrap() else {
+        panic!("full")
+    };
+    let (seen, cut) = log.cut(|lsn| lsn);
+    assert_eq!((seen, cut.lsn), (unpublished.end, unpublished.end));
+    assert!(!log.cut_published(&cut));
+    assert_eq!(log.visible(), first.end);
+    log.publish(&unpublished);
+    assert!(log.cut_published(&cut) && log.cut_condition(&cut).holds());
+    assert_eq!(log.visible(), unpublished.end);
+    // A sync's filler and mark move the tail and need no publication.
+    log.sync(log.tail()).unwrap();
+    assert!(log.tail() > unpublished.end);
+    let (_, cut) = log.cut(|_| ());
+    assert_eq!(cut.lsn, log.tail());
+    assert!(log.cut_published(&cut));
+    let after = append(&process.env, &log, 1).unwrap();
+    assert!(after.lsn >= cut.lsn);
+}
+
+#[test]
+fn a_record_is_visible_before_it_is_synced_and_synced_after_it_was_asked_for() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.sim.settle();
+    let appended = process.append(&log, 0).unwrap();
+    assert!(log.visible() >= appended.end && log.synced() < appended.end);
+    let condition = log.request_sync(appended.end);
+    assert!(!condition.holds());
+    process.sim.settle();
+    assert!(
+        condition.holds() && log.synced() >= appended.end && log.synced().0.is_multiple_of(4096)
+    );
+    assert_eq!(log.metrics().syncs, 1);
+    assert!(log.request_sync(appended.end).holds());
+    assert!(log.failed().is_none());
+}
+
+#[test]
+fn an_idle_log_syncs_once_and_then_never_again() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.append(&log, 0).unwrap();
+    process.sim.settle();
+    assert_eq!(log.metrics().syncs, 0, "not before the interval");
+    process.sim.advance_ns(tiny().sync_interval_ns);
+    process.sim.settle();
+    let (calls, tail) = (medium.io_count(), log.tail());
+    assert_eq!(log.metrics().syncs, 1);
+    for _ in 0..100 {
+        process.sim.advance_ns(tiny().sync_interval_ns);
+        process.sim.settle();
+    }
+    assert_eq!(
+        (log.metrics().syncs, medium.io_count(), log.tail()),
+        (1, calls, tail)
+    );
+    // The next record starts the clock again.
+    process.append(&log, 1).unwrap();
+    process.sim.settle();
+    assert_eq!(log.metrics().syncs, 1);
+    process.sim.advance_ns(tiny().sync_interval_ns);
+    process.sim.settle();
+    assert_eq!(log.metrics().syncs, 2);
+}
+
+#[test]
+fn syncs_in_a_row_share_blocks_with_nothing_and_never_write_one_twice() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process
+        .create(LogOptions {
+            segment_bytes: 1 << 20,
+            ..tiny()
+        })
+        .unwrap();
+    process.sim.settle();
+    medium.record_trace(true);
+    for index in 0..60 {
+        let appended = process.append(&log, index).unwrap();
+        if index % 3 == 0 {
+            log.sync(appended.end).unwrap();
+        }
+    }
+    let mut written_to = 4096;
+    for event in medium.take_trace() {
+        if event.op == terrapin_disk::sim::Op::Write {
+            assert_eq!(
+                event.offset, written_to,
+                "blocks are written in order, each once"
+            );
+            written_to = event.offset + event.bytes;
+        }
+    }
+    assert!(written_to > 4096 + 20 * 4096);
+}
+
+#[test]
+fn limits_are_refused_and_take_nothing() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(tiny()).unwrap();
+    let tail = log.tail();
+    let max = log.record_bytes_max() as usize;
+    let error = log.try_append(KIND, &[&vec![0; max], &[0]]).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::TooLarge);
+    assert_eq!(
+        log.try_append(15, &[]).err().unwrap().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(log.tail(), tail);
+    // As many as one likes of the largest, though the drain has to keep up.
+    for _ in 0..20 {
+        loop {
+            match log.try_append(KIND, &[&vec![7; max]]).unwrap() {
+                Append::Done(appended) => break log.publish(&appended),
+                Append::Full(condition) => drop(process.env.wait(&condition).unwrap()),
+            }
+        }
+    }
+    for options in [
+        LogOptions {
+            ring_bytes: 32 << 10,
+            ..tiny()
+        },
+        LogOptions {
+            ring_bytes: 96 << 10,
+            ..tiny()
+        },
+        LogOptions {
+            ring_bytes: 2 << 30,
+            ..tiny()
+        },
+        LogOptions {
+            segment_bytes: 4096,
+            ..tiny()
+        },
+    ] {
+        let other = Process::new(&SimDisk::new(1), 0);
+        assert_eq!(
+            Log::create(&other.env, &other.disk, options)
+                .err()
+                .unwrap()
+                .kind(),
+            ErrorKind::InvalidArgument
+        );
+    }
+}
+
+#[test]
+fn trimming_gives_up_whole_segments_and_reuses_their_files() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    let mut ends = Vec::new();
+    for index in 0..600 {
+        ends.push(process.append(&log, index).unwrap());
+        if index % 50 == 49 {
+            let keep_from = &ends[ends.len() - 20];
+            log.sync(keep_from.lsn).unwrap();
+            log.trim(keep_from.lsn).unwrap();
+            assert!(log.oldest() <= keep_from.lsn);
+        }
+    }
+    let metrics = log.metrics();
+    assert!(metrics.segments > 12, "{metrics:?}");
+    let files = process.disk.list().unwrap();
+    assert!(files.len() < 16, "{files:?}");
+    assert!(metrics.kept_bytes < 100 << 10);
+    assert_eq!(metrics.records, 600);
+    let needed = ends[ends.len() - 20].lsn;
+    medium.crash_process();
+    let process = Process::new(&medium, 0);
+    let (_, records) = process.recover_from(tiny(), needed).unwrap();
+    assert_eq!(records.len(), 20);
+    assert_eq!(records[0], (needed, 580));
+}
+
+#[test]
+fn a_log_that_begins_after_or_ends_before_what_is_needed_is_refused() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    let appended: Vec<_> = (0..500).map(|i| process.append(&log, i).unwrap()).collect();
+    log.sync(log.tail()).unwrap();
+    log.trim(appended[400].lsn).unwrap();
+    let tail = log.tail();
+    medium.crash_process();
+    let process = Process::new(&medium, 0);
+    let error = process.scan(tiny(), appended[10].lsn).err().unwrap();
+    assert!(error.to_string().contains("begins after"), "{error}");
+    let error = process.scan(tiny(), Lsn(tail.0 + 1)).err().unwrap();
+    assert!(error.to_string().contains("ends before"), "{error}");
+    assert_eq!(process.scan(tiny(), tail).unwrap().records_to_replay(), 0);
+    let other = LogOptions {
+        database_id: 9,
+        ..tiny()
+    };
+    let error = process.scan(other, tail).err().unwrap();
+    assert!(error.to_string().contains("another database"), "{error}");
+}
+
+#[test]
+fn a_read_only_replay_sees_the_same_and_writes_nothing() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    for index in 0..300 {
+        process.append(&log, index).unwrap();
+    }
+    medium.crash_process();
+    let process = Process::new(&medium, 0);
+    let before = medium.stats_total();
+    let recovery = process.scan(tiny(), Lsn(4096)).unwrap();
+    let bytes: u64 = (0..300).map(|i| payload(i).len() as u64 + 9).sum();
+    assert_eq!(recovery.bytes_to_replay(), bytes);
+    let end = recovery.end();
+    let mut replay = recovery.read_only();
+    assert_eq!(assert_prefix(&collect(&mut replay).unwrap()), 300);
+    assert_eq!(replay.position(), end);
+    let after = medium.stats_total();
+    assert_eq!((before.writes, before.syncs), (after.writes, after.syncs));
+}
+
+#[test]
+fn a_second_creation_is_refused_once_there_are_records() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    medium.crash_process();
+    drop(log);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.append(&log, 0).unwrap();
+    medium.crash_process();
+    let process = Process::new(&medium, 0);
+    assert_eq!(
+        process.create(tiny()).err().unwrap().kind(),
+        ErrorKind::AlreadyExists
+    );
+    let (_, records) = process.recover(tiny()).unwrap();
+    assert_eq!(records.len(), 1);
+}
+
+#[test]
+fn stopping_ends_the_job_and_loses_nothing() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = Log::create(&process.env, &process.disk, tiny()).unwrap();
+    let job = process.env.spawn(log.drain_job()).unwrap();
+    for index in 0..100 {
+        process.append(&log, index).unwrap();
+    }
+    let syncs = medium.stats_total().syncs;
+    log.stop();
+    job.join().unwrap();
+    assert_eq!(medium.stats_total().syncs, syncs);
+    assert_eq!(
+        log.try_append(KIND, &[]).err().unwrap().kind(),
+        ErrorKind::Closed
+    );
+    assert_eq!(
+        log.sync(log.tail()).err().unwrap().kind(),
+        ErrorKind::Closed
+    );
+    medium.crash_process();
+    let process = Process::new(&medium, 0);
+    let (_, records) = process.recover(tiny()).unwrap();
+    assert_eq!(assert_prefix(&records), 100);
+}
+
+#[test]
+#[should_panic(expected = "appended and not published")]
+fn a_record_that_is_never_published_is_found_out_in_a_simulation() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(tiny()).unwrap();
+    let _forgotten = log.try_append(KIND, &[]).unwrap();
+    let _ = process.append(&log, 0);
+}
