@@ -66,7 +66,8 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
     // The segment that follows, among those that count.
     let mut next: Option<SegmentHeader> = None;
     for (index, header) in headers.iter().enumerate().rev() {
-        let begins_life = index == 0 || headers[index - 1].incarnation != header.incarnation;
+        // Of the oldest one it is not known; where it could be either, nothing depends on it.
+        let begins_life = index > 0 && headers[index - 1].incarnation != header.incarnation;
         let piece = Piece {
             number: header.number,
             start: header.start,
@@ -104,7 +105,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                     return Err(broken(next, "a life of the log ends before it began"));
                 }
                 end = next.previous_end;
-                counts = begins_life || header.start < end;
+                counts = header.start < end || (begins_life && header.start == end);
                 if counts {
                     lives.push_front(Life {
                         incarnation: header.incarnation,
@@ -201,11 +202,25 @@ mod tests {
     }
 
     #[test]
+    fn a_torn_tail_s_segment_may_outlive_the_segment_that_its_life_ended_in() {
+        let chain =
+            find_chain(vec![header(2, 1, 24576, 24576), header(3, 2, 20480, 20000)]).unwrap();
+        assert_eq!((chain.lives.len(), chain.first), (1, 20480));
+        let kept = chain.kept();
+        assert_eq!((kept[0].end, kept[0].first), (20000, 20000));
+    }
+
+    #[test]
     fn segments_that_do_not_join_are_refused() {
         for headers in [
             vec![header(1, 1, 4096, 4096), header(2, 1, 24576, 24576)],
             vec![header(1, 2, 4096, 4096), header(2, 1, 8192, 8192)],
             vec![header(1, 1, 4096, 4096), header(2, 2, 40960, 40960)],
+            vec![
+                header(1, 1, 4096, 4096),
+                header(2, 2, 12288, 12288),
+                header(3, 3, 8192, 8192),
+            ],
         ] {
             assert!(find_chain(headers).is_err());
         }

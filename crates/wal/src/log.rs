@@ -109,7 +109,8 @@ pub struct Cut {
 
 /// What the append lock protects.
 pub(crate) struct Tail {
-    writer: RingWriter,
+    /// None once the log has let its ring go.
+    writer: Option<RingWriter>,
     /// LSN of the next record.
     pub(crate) lsn: u64,
     /// End of the last record that is not a filler or mark.
@@ -204,7 +205,7 @@ impl Log {
         let ring_bytes = ring.bytes();
         let (writer, reader, space): (RingWriter, RingReader, RingSpace) = ring.split(start);
         let tail = Tail {
-            writer,
+            writer: Some(writer),
             lsn: start,
             real_end: start,
             publish_end: start,

@@ -3,6 +3,7 @@
 //! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring under the old incarnation, ending at E, and judge what
 //! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
+//! 0. the directory is synced, so that what the scan saw of it is true;
 //! 1. what was taken from the ring goes into the old life's segments as it is, which are synced, oldest first;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
 //! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
@@ -231,6 +232,10 @@ impl Recovery {
             self.chain.kept(),
             &self.spares,
         );
+
+        // Names that a killed process changed are seen but perhaps not durable: a spare may only be written once its old name is
+        // gone for good, or a power cut would bring that back with another segment's header under it.
+        self.disk.sync_directory()?;
 
         // 1. Even where nothing came from the ring, what was drained may not have been synced.
         let mut copier = Copier::open(&segments, self.options.database_id, last, self.ring_from)?;

@@ -1,0 +1,252 @@
+//! The log in bad days: the process dies or the power fails at every call, in recovery too, life after life. What must hold each
+//! time: the records are a prefix of what was appended, none lost that survived by promise, none that was never appended.
+
+mod common;
+
+use common::{Process, Random, append, collect, tiny};
+use terrapin_base::{Lsn, Result};
+use terrapin_disk::SimDisk;
+use terrapin_disk::sim::CrashMode;
+
+/// What the test knows about the log, whatever happens to the process.
+#[derive(Default)]
+struct Truth {
+    /// Every record that may be there, in order; each names the life that appended it, so that none passes for another.
+    ids: Vec<u64>,
+    /// LSNs of those that were acknowledged.
+    lsns: Vec<Lsn>,
+    /// So many must be there after the death of the process, and so many after a power cut.
+    acknowledged: usize,
+    synced: usize,
+    /// The log is needed from this record on.
+    needed: usize,
+    needed_from: Option<Lsn>,
+    created: bool,
+    lives: u64,
+}
+
+impl Truth {
+    fn power_failed(&mut self) {
+        self.acknowledged = self.synced;
+    }
+
+    /// Compares with what was recovered, and goes on from there.
+    fn check(&mut self, records: &[(Lsn, u64)]) {
+        let there = self.needed + records.len();
+        assert!(
+            there >= self.acknowledged,
+            "{there} records, {} were acknowledged",
+            self.acknowledged
+        );
+        assert!(there <= self.ids.len(), "records that were never appended");
+        for (at, (lsn, id)) in records.iter().enumerate() {
+            let at = self.needed + at;
+            assert_eq!(*id, self.ids[at], "record {at} is another");
+            if let Some(known) = self.lsns.get(at) {
+                assert_eq!(lsn, known, "record {at} moved");
+            }
+        }
+        self.ids.truncate(there);
+        self.lsns.truncate(self.needed);
+        self.lsns.extend(records.iter().map(|(lsn, _)| *lsn));
+        // Recovery makes what it accepts durable.
+        self.acknowledged = there;
+        self.synced = there;
+    }
+}
+
+/// One life: recovery, then work, until the end or the death that the test has placed.
+fn live(medium: &SimDisk, truth: &mut Truth, seed: u64, operations: u64) -> Result<()> {
+    let mut random = Random(seed);
+    let process = Process::new(medium, seed);
+    truth.lives += 1;
+    let log = if truth.created {
+        let (log, records) =
+            process.recover_from(tiny(), truth.needed_from.unwrap_or(Lsn(4096)))?;
+        // A recovery is over when `begin` has returned; if the process is dead by then, replay has failed above.
+        truth.check(&records);
+        log
+    } else {
+        let log = process.create(tiny())?;
+        truth.created = true;
+        log
+    };
+    for _ in 0..operations {
+        match random.below(16) {
+            0 => {
+                let upto = truth.ids.len();
+                log.sync(log.tail())?;
+                if medium.is_alive() {
+                    truth.synced = upto;
+                }
+            }
+            1 if truth.synced > truth.needed + 4 => {
+                // As a checkpoint would: only below what is synced.
+                let needed =
+                    truth.needed + random.below((truth.synced - truth.needed) as u64) as usize;
+                truth.needed = needed;
+                truth.needed_from = Some(truth.lsns[needed]);
+                log.trim(truth.lsns[needed])?;
+            }
+            2 => process.sim.advance_ns(tiny().sync_interval_ns / 2),
+            3..=5 => drop(process.sim.step()),
+            _ => {
+                let id = truth.lives << 32 | truth.ids.len() as u64;
+                truth.ids.push(id);
+                let put = append(&process.env, &log, id)?;
+                if medium.is_alive() {
+                    truth.acknowledged = truth.ids.len();
+                    truth.lsns.push(put.lsn);
+                }
+            }
+        }
+    }
+    if random.below(2) == 0 {
+        log.close()?;
+        if medium.is_alive() {
+            truth.synced = truth.ids.len();
+        }
+    }
+    Ok(())
+}
+
+#[derive(Clone, Copy, Debug)]
+enum End {
+    Process,
+    Power(CrashMode),
+}
+
+fn crash(medium: &SimDisk, truth: &mut Truth, end: End) {
+    match end {
+        End::Process => medium.crash_process(),
+        End::Power(mode) => {
+            medium.crash_power(mode);
+            truth.power_failed();
+        }
+    }
+}
+
+/// How many calls a life without a death makes.
+fn calls_of(seed: u64, operations: u64) -> u64 {
+    let medium = SimDisk::new(seed);
+    live(&medium, &mut Truth::default(), seed, operations).unwrap();
+    medium.io_count()
+}
+
+/// Dies at call `at` of the first life, then a few times in the recoveries after it, then lives on and is recovered a last time.
+fn die_at(seed: u64, at: u64, end: End, operations: u64) {
+    let medium = SimDisk::new(seed);
+    let mut truth = Truth::default();
+    medium.die_at_call(at);
+    let outcome = live(&medium, &mut truth, seed, operations);
+    assert!(outcome.is_ok() || !medium.is_alive(), "{outcome:?}");
+    crash(&medium, &mut truth, end);
+    let mut random = Random(seed ^ at);
+    for again in 0..3 {
+        medium.die_at_call(1 + random.below(14));
+        let outcome = live(&medium, &mut truth, random.next(), 4);
+        assert!(
+            outcome.is_ok() || !medium.is_alive(),
+            "recovery {again} after {end:?} at call {at} of {seed}: {outcome:?}"
+        );
+        crash(&medium, &mut truth, end);
+    }
+    for _ in 0..2 {
+        medium.die_at_call(u64::MAX);
+        live(&medium, &mut truth, random.next(), 30)
+            .unwrap_or_else(|e| panic!("{end:?} at call {at} of {seed}: {e}"));
+        crash(&medium, &mut truth, end);
+    }
+}
+
+const OPERATIONS: u64 = 120;
+
+#[test]
+fn a_process_that_dies_at_any_call_loses_nothing_that_it_appended() {
+    for seed in 0..20 {
+        for at in 1..=calls_of(seed, OPERATIONS) {
+            die_at(seed, at, End::Process, OPERATIONS);
+        }
+    }
+}
+
+#[test]
+fn a_process_that_dies_in_the_midst_of_a_store_loses_nothing_before_it() {
+    for seed in 0..4 {
+        for at in 1..160 {
+            let medium = SimDisk::new(seed);
+            let mut truth = Truth::default();
+            medium.die_at_ring_write(at);
+            let outcome = live(&medium, &mut truth, seed, OPERATIONS);
+            assert!(outcome.is_ok() || !medium.is_alive(), "{outcome:?}");
+            medium.crash_process();
+            live(&medium, &mut truth, seed + at, 20).unwrap();
+            medium.crash_process();
+            live(&medium, &mut truth, seed, 0).unwrap();
+        }
+    }
+}
+
+#[test]
+fn a_power_cut_at_any_call_loses_nothing_that_was_synced() {
+    for mode in CrashMode::ALL {
+        for seed in 10..20 {
+            for at in 1..=calls_of(seed, OPERATIONS) {
+                die_at(seed, at, End::Power(mode), OPERATIONS);
+            }
+        }
+    }
+}
+
+#[test]
+fn lives_that_end_in_every_way_by_turns_lose_nothing_by_any() {
+    for seed in 0..4000 {
+        let medium = SimDisk::new(seed);
+        let mut truth = Truth::default();
+        let mut random = Random(seed);
+        for life in 0..12 {
+            medium.die_at_call(1 + random.below(60));
+            let outcome = live(&medium, &mut truth, random.next(), 150);
+            assert!(
+                outcome.is_ok() || !medium.is_alive(),
+                "life {life} of {seed}: {outcome:?}"
+            );
+            let end = match random.below(3) {
+                0 => End::Power(CrashMode::ALL[random.below(4) as usize]),
+                _ => End::Process,
+            };
+            crash(&medium, &mut truth, end);
+        }
+    }
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run_to_the_byte() {
+    let run = || {
+        let medium = SimDisk::new(5);
+        live(&medium, &mut Truth::default(), 5, 300).unwrap();
+        medium.trace_hash()
+    };
+    assert_eq!(run(), run());
+}
+
+#[test]
+fn a_recovered_log_replays_the_same_however_often_it_is_recovered() {
+    let medium = SimDisk::new(3);
+    let mut truth = Truth::default();
+    live(&medium, &mut truth, 4, 200).unwrap();
+    medium.crash_process();
+    let mut last = None;
+    for _ in 0..5 {
+        let process = Process::new(&medium, 0);
+        let recovery = process
+            .scan(tiny(), truth.needed_from.unwrap_or(Lsn(4096)))
+            .unwrap();
+        let (log, mut replay) = recovery.begin().unwrap();
+        let records = collect(&mut replay).unwrap();
+        assert!(!records.is_empty());
+        assert_eq!(last.get_or_insert_with(|| records.clone()), &records);
+        assert_eq!(log.tail(), log.synced());
+        medium.crash_power(CrashMode::RandomSubset);
+    }
+}
