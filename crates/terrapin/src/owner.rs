@@ -85,6 +85,9 @@ impl Owner {
             drop(last);
         }
         self.core.pool.set_bytes_max(0);
+        if let Some(log) = &self.core.log {
+            log.release();
+        }
         self.gate.shut();
         outcome
     }

@@ -258,7 +258,7 @@ mod tests {
                 (lo..hi).collect::<Vec<_>>()
             );
         }
-        assert_eq!(input.estimate(Some(b"\xff"), None).records, 0);
+        assert!(input.estimate(Some(b"\xff"), None).records <= 5, "at most half a mark");
     }
 
     #[test]
