@@ -202,6 +202,13 @@ struct JobState {
     signal: Arc<Signal>,
 }
 
+/// What a step came to, for the driver.
+enum Stepped {
+    Again,
+    Pending(Condition),
+    Over(Option<Error>),
+}
+
 /// A started job. Dropping the handle lets the job run on.
 #[derive(Clone)]
 pub struct JobHandle {
@@ -232,14 +239,13 @@ impl JobHandle {
         self.state.signal.notify();
     }
 
-    /// Steps a job once; a panic becomes an error, told to the job and to whoever joins.
-    fn step(&self, job: &mut Box<dyn Job>) -> Step {
+    /// Steps a job once; a panic becomes an error, told to the job and to whoever joins. When the job is over, its driver drops
+    /// it and then calls [`JobHandle::finish`] with the error, so that who joins finds everything released that the job held.
+    fn step(&self, job: &mut Box<dyn Job>) -> Stepped {
         match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.step())) {
-            Ok(Step::Done) => {
-                self.finish(None);
-                Step::Done
-            }
-            Ok(step) => step,
+            Ok(Step::Done) => Stepped::Over(None),
+            Ok(Step::Again) => Stepped::Again,
+            Ok(Step::Pending(condition)) => Stepped::Pending(condition),
             Err(payload) => {
                 let text = payload
                     .downcast_ref::<String>()
@@ -248,8 +254,7 @@ impl JobHandle {
                     .unwrap_or_else(|| "no message".into());
                 let error = Error::internal("a background job panicked").with("job", job.name()).with("message", text);
                 job.panicked(error.clone());
-                self.finish(Some(error));
-                Step::Done
+                Stepped::Over(Some(error))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! The simulated environment: no thread, a clock that moves only when something happens, and a seed that decides which
 //! job is stepped next. The same seed over the same calls gives the same run.
 
-use super::{Condition, Driver, Job, JobHandle, Step, Wait};
+use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
 use crate::sync::{Arc, Mutex};
 use crate::{Error, Result};
 
@@ -129,22 +129,26 @@ impl Driven {
         // The job's place is found again by its handle: a step may have spawned others, or the test may have killed all.
         let place = state.jobs.iter().position(|s| Arc::ptr_eq(&s.handle.state, &handle.state));
         match (place, outcome) {
-            (Some(place), Step::Done) => {
+            (Some(place), Stepped::Over(panic)) => {
                 let slot = state.jobs.remove(place);
                 drop(state);
                 drop(slot);
                 drop(job);
+                handle.finish(panic);
             }
             (Some(place), outcome) => {
                 let slot = &mut state.jobs[place];
                 slot.job = Some(job);
-                if let Step::Pending(condition) = outcome {
+                if let Stepped::Pending(condition) = outcome {
                     slot.pending = Some(condition);
                 }
             }
-            (None, _) => {
+            (None, outcome) => {
                 drop(state);
                 drop(job);
+                if let Stepped::Over(panic) = outcome {
+                    handle.finish(panic);
+                }
             }
         }
         true
@@ -220,7 +224,7 @@ impl Driver for Driven {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Env, Signal};
+    use super::super::{Env, Signal, Step};
     use super::*;
     use crate::sync::{AtomicU64, Ordering};
 

@@ -4,7 +4,7 @@
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Instant;
 
-use super::{Condition, Driver, Job, JobHandle, Step, Wait};
+use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
 use crate::sync::{AtomicU64, Ordering};
 use crate::{Error, Result};
 
@@ -41,11 +41,15 @@ impl Driver for Threads {
             .spawn(move || {
                 loop {
                     match handle.step(&mut job) {
-                        Step::Again => {}
-                        Step::Pending(c) => {
+                        Stepped::Again => {}
+                        Stepped::Pending(c) => {
                             c.signal.wait(&*c.ready, c.deadline_ns, &now);
                         }
-                        Step::Done => break,
+                        Stepped::Over(panic) => {
+                            drop(job);
+                            handle.finish(panic);
+                            break;
+                        }
                     }
                 }
             })
