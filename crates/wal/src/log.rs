@@ -495,6 +495,14 @@ impl Log {
         self.0.progress.notify();
     }
 
+    /// Lets the ring go, with its memory and its file's lock, though handles on the log live on: their appends get [`ErrorKind::Closed`].
+    /// Call it after [`Log::stop`], once the drain job is over: the lock goes with the later of the two.
+    pub fn release(&self) {
+        drop(self.0.drain.lock().take());
+        let writer = self.0.lock().writer.take();
+        drop(writer);
+    }
+
     /// Bytes of memory that the log holds: ring and drain buffer.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
@@ -583,6 +591,9 @@ impl Shared {
         let begun = self.seal.begin(kind, length, payload);
 
         let mut tail = self.lock();
+        if tail.writer.is_none() {
+            return Err(closed());
+        }
         if let Some(end) = tail.close_end {
             if kind != KIND_CLOSE {
                 return Err(closed());
@@ -637,15 +648,19 @@ impl Shared {
             length,
             kind,
         };
-        tail.writer.write(lsn, &header.encode());
+        // Appends have tested it, and the drain's fillers and marks come before the end.
+        let Some(writer) = &mut tail.writer else {
+            return lsn;
+        };
+        writer.write(lsn, &header.encode());
         let mut at = lsn + RECORD_HEADER_BYTES;
         for piece in payload {
-            tail.writer.write(at, piece);
+            writer.write(at, piece);
             at += piece.len() as u64;
         }
         // Before the publication, so that who sees the bytes sees this too.
         self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
-        tail.writer.publish(at);
+        writer.publish(at);
         tail.lsn = at;
         self.tail.store(at, Ordering::Release);
         lsn
