@@ -101,7 +101,11 @@ impl Node {
             put_prefixed(&mut out, &pivot.lower);
             match &pivot.child {
                 Child::Leaf(group) => group.encode(&mut out),
-                Child::Node { page, records, leaf_bytes } => {
+                Child::Node {
+                    page,
+                    records,
+                    leaf_bytes,
+                } => {
                     page.encode(&mut out);
                     put_varint(&mut out, *records);
                     put_varint(&mut out, *leaf_bytes);
@@ -156,9 +160,17 @@ impl Node {
                 Child::Leaf(GroupRef::decode(&mut reader)?)
             } else {
                 let page = PageRef::decode(&mut reader)?;
-                Child::Node { page, records: reader.varint()?, leaf_bytes: reader.varint()? }
+                Child::Node {
+                    page,
+                    records: reader.varint()?,
+                    leaf_bytes: reader.varint()?,
+                }
             };
-            node.pivots.push(Pivot { lower, child, pending_bytes: 0 });
+            node.pivots.push(Pivot {
+                lower,
+                child,
+                pending_bytes: 0,
+            });
         }
         for number in 0..levels {
             let count = count(&mut reader, SEGMENT_BYTES_MIN)?;
@@ -206,15 +218,30 @@ impl Segment {
         let mut live = Vec::with_capacity(count);
         let mut next = 0u64;
         for _ in 0..count {
-            let pivot = reader.varint()?.checked_add(next).filter(|&pivot| pivot < pivots as u64);
+            let pivot = reader
+                .varint()?
+                .checked_add(next)
+                .filter(|&pivot| pivot < pivots as u64);
             let pivot = pivot.and_then(|pivot| u16::try_from(pivot).ok());
-            let pivot = pivot.ok_or_else(|| reader.corrupt("live part of a pivot that is not there"))?;
+            let pivot =
+                pivot.ok_or_else(|| reader.corrupt("live part of a pivot that is not there"))?;
             next = u64::from(pivot) + 1;
-            let records = u32::try_from(reader.varint()?).ok().filter(|&records| records > 0);
+            let records = u32::try_from(reader.varint()?)
+                .ok()
+                .filter(|&records| records > 0);
             let records = records.ok_or_else(|| reader.corrupt("impossible live part"))?;
-            live.push(LivePart { pivot, records, bytes: reader.varint()? });
+            live.push(LivePart {
+                pivot,
+                records,
+                bytes: reader.varint()?,
+            });
         }
-        Ok(Segment { group, min, max, live })
+        Ok(Segment {
+            group,
+            min,
+            max,
+            live,
+        })
     }
 }
 

@@ -134,7 +134,12 @@ impl Node {
         for pivot in &mut self.pivots {
             pivot.pending_bytes = 0;
         }
-        for part in self.levels.iter().flatten().flat_map(|segment| &segment.live) {
+        for part in self
+            .levels
+            .iter()
+            .flatten()
+            .flat_map(|segment| &segment.live)
+        {
             if let Some(pivot) = self.pivots.get_mut(usize::from(part.pivot)) {
                 pivot.pending_bytes = pivot.pending_bytes.saturating_add(part.bytes);
             }

@@ -50,33 +50,45 @@ impl Policy {
     ///
     /// Of the buffered messages the share that replaces something is waste, the rest is not; so β bounds that share.
     pub(crate) fn buffer_bytes_max(&self, pivots: usize, below: Option<Below>) -> u64 {
-        let paper = self.group_bytes.saturating_mul(pivots.saturating_sub(1).max(1) as u64);
-        let (Some(share), Some(below)) = (self.share_permille, below) else { return paper };
+        let paper = self
+            .group_bytes
+            .saturating_mul(pivots.saturating_sub(1).max(1) as u64);
+        let (Some(share), Some(below)) = (self.share_permille, below) else {
+            return paper;
+        };
         let waste = u128::from(below.leaf_bytes) * u128::from(share);
         let replaced = u128::from(below.replaced_permille).max(1);
         paper.min(u64::try_from(waste / replaced).unwrap_or(u64::MAX))
     }
 
     /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a pivot has L or more, and
-    /// on until the rest fits `bound`. `counted` are the bytes of each pivot with what came in for it, `incoming` all that
-    /// came in. O(p log p).
-    pub(crate) fn flush_set(&self, counted: &[u64], incoming: u64, bound: u64) -> Vec<bool> {
+    /// on until the rest fits `bound`. `counted` are the bytes of each pivot with what came in for it, `dead` what space its
+    /// flush would free besides, `incoming` all that came in. O(p log p).
+    pub(crate) fn flush_set(
+        &self,
+        counted: &[u64],
+        dead: &[u64],
+        incoming: u64,
+        bound: u64,
+    ) -> Vec<bool> {
         if self.flush_all {
             return counted.iter().map(|&bytes| bytes > 0).collect();
         }
+        let weight = |pivot: usize| counted[pivot] + dead[pivot];
         let mut flush = vec![false; counted.len()];
-        let mut heaviest: Vec<usize> = (0..counted.len()).collect();
-        heaviest.sort_by_key(|&pivot| std::cmp::Reverse(counted[pivot]));
-        let mut kept: u64 = counted.iter().sum();
+        let mut heaviest: Vec<usize> = (0..counted.len())
+            .filter(|&pivot| counted[pivot] > 0)
+            .collect();
+        heaviest.sort_by_key(|&pivot| std::cmp::Reverse(weight(pivot)));
+        let mut kept: u64 = heaviest.iter().map(|&pivot| weight(pivot)).sum();
         let mut sent = 0;
         for pivot in heaviest {
             let heavy = counted[pivot] >= self.group_bytes && sent < incoming.max(self.group_bytes);
-            if counted[pivot] == 0 || kept <= bound && !heavy {
-                break;
+            if heavy || kept > bound {
+                flush[pivot] = true;
+                kept -= weight(pivot);
+                sent += counted[pivot];
             }
-            flush[pivot] = true;
-            kept -= counted[pivot];
-            sent += counted[pivot];
         }
         flush
     }
@@ -97,34 +109,79 @@ impl Policy {
     }
 }
 
-/// A moving average of how many messages in a thousand replace something, over about the last four flushes.
-pub(crate) fn replaced_permille(before: u16, messages: u64, replaced: u64) -> u16 {
-    if messages == 0 {
-        return before;
-    }
-    let now = replaced.min(messages) * 1000 / messages;
-    ((u64::from(before) * 3 + now).div_ceil(4)).min(1000) as u16
+/// A moving average of how many messages in a thousand replace something. It forgets by the messages that come: as many as
+/// a sixteenth of the `records` in the leaves weigh as much as all before them.
+pub(crate) fn replaced_permille(before: u16, messages: u64, replaced: u64, records: u64) -> u16 {
+    let old = u128::from(records / 16) + 1;
+    let new = u128::from(messages);
+    let sum = old * u128::from(before) + 1000 * u128::from(replaced.min(messages));
+    // Rounded up, so that it does not stick below what it tends to.
+    u16::try_from(sum.div_ceil(old + new))
+        .unwrap_or(1000)
+        .min(1000)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    const POLICY: Policy = Policy { group_bytes: 100, fanout: 64, share_permille: Some(250), flush_all: false };
+    const POLICY: Policy = Policy {
+        group_bytes: 100,
+        fanout: 64,
+        share_permille: Some(250),
+        flush_all: false,
+    };
 
     #[test]
     fn heaviest_pivots_go_first_and_no_more_than_came_in() {
-        assert_eq!(POLICY.flush_set(&[120, 300, 150, 90], 100, 1000), [false, true, false, false]);
-        assert_eq!(POLICY.flush_set(&[120, 300, 150, 90], 400, 1000), [false, true, true, false]);
-        assert_eq!(POLICY.flush_set(&[120, 300, 150, 90], 4000, 1000), [true, true, true, false]);
-        assert_eq!(POLICY.flush_set(&[20, 30, 50, 90], 4000, 1000), [false; 4]);
+        assert_eq!(
+            POLICY.flush_set(&[120, 300, 150, 90], &[0; 4], 100, 1000),
+            [false, true, false, false]
+        );
+        assert_eq!(
+            POLICY.flush_set(&[120, 300, 150, 90], &[0; 4], 400, 1000),
+            [false, true, true, false]
+        );
+        assert_eq!(
+            POLICY.flush_set(&[120, 300, 150, 90], &[0; 4], 4000, 1000),
+            [true, true, true, false]
+        );
+        assert_eq!(
+            POLICY.flush_set(&[20, 30, 50, 90], &[0; 4], 4000, 1000),
+            [false; 4]
+        );
     }
 
     #[test]
     fn bounds_are_restored_even_by_light_flushes() {
-        assert_eq!(POLICY.flush_set(&[20, 30, 50, 90], 10, 100), [false, false, false, true]);
-        assert_eq!(POLICY.flush_set(&[20, 30, 50, 0], 10, 0), [true, true, true, false]);
-        assert_eq!(Policy { flush_all: true, ..POLICY }.flush_set(&[1, 0, 500], 1, 1000), [true, false, true]);
+        assert_eq!(
+            POLICY.flush_set(&[20, 30, 50, 90], &[0; 4], 10, 100),
+            [false, false, false, true]
+        );
+        assert_eq!(
+            POLICY.flush_set(&[20, 30, 50, 0], &[0; 4], 10, 0),
+            [true, true, true, false]
+        );
+        assert_eq!(
+            Policy {
+                flush_all: true,
+                ..POLICY
+            }
+            .flush_set(&[1, 0, 500], &[0; 3], 1, 1000),
+            [true, false, true]
+        );
+    }
+
+    #[test]
+    fn what_a_flush_frees_counts_for_its_pivot() {
+        assert_eq!(
+            POLICY.flush_set(&[20, 30, 50, 90], &[80, 0, 0, 0], 10, 200),
+            [true, false, false, false]
+        );
+        assert_eq!(
+            POLICY.flush_set(&[0, 30, 50, 90], &[80, 0, 0, 0], 10, 170),
+            [false; 4]
+        );
     }
 
     #[test]
@@ -137,19 +194,45 @@ mod tests {
         assert_eq!(POLICY.level_for(100, &[0, 200]), 0);
         assert_eq!(POLICY.level_for(1600, &[]), 4);
         assert_eq!(POLICY.level_for(1_000_000, &[]), 5);
-        assert_eq!(Policy { fanout: 4, ..POLICY }.levels_max(), 2);
-        assert_eq!(Policy { fanout: 5, ..POLICY }.levels_max(), 3);
+        assert_eq!(
+            Policy {
+                fanout: 4,
+                ..POLICY
+            }
+            .levels_max(),
+            2
+        );
+        assert_eq!(
+            Policy {
+                fanout: 5,
+                ..POLICY
+            }
+            .levels_max(),
+            3
+        );
     }
 
     #[test]
     fn share_bounds_only_what_replaces() {
-        let below = |replaced_permille| Some(Below { leaf_bytes: 4000, replaced_permille });
+        let below = |replaced_permille| {
+            Some(Below {
+                leaf_bytes: 4000,
+                replaced_permille,
+            })
+        };
         assert_eq!(POLICY.buffer_bytes_max(64, None), 6300);
         assert_eq!(POLICY.buffer_bytes_max(1, None), 100);
         assert_eq!(POLICY.buffer_bytes_max(64, below(1000)), 1000);
         assert_eq!(POLICY.buffer_bytes_max(64, below(500)), 2000);
         assert_eq!(POLICY.buffer_bytes_max(64, below(0)), 6300);
-        assert_eq!(Policy { share_permille: None, ..POLICY }.buffer_bytes_max(64, below(1000)), 6300);
+        assert_eq!(
+            Policy {
+                share_permille: None,
+                ..POLICY
+            }
+            .buffer_bytes_max(64, below(1000)),
+            6300
+        );
         assert_eq!(Policy::share_permille_of(130), 250);
         assert_eq!(Policy::share_permille_of(120), 150);
         assert_eq!(Policy::share_permille_of(100), 50);
@@ -158,15 +241,16 @@ mod tests {
     #[test]
     fn average_follows_what_flushes_find() {
         let mut share = 0;
-        for _ in 0..20 {
-            share = replaced_permille(share, 100, 100);
-        }
-        assert!(share > 990);
         for _ in 0..40 {
-            share = replaced_permille(share, 100, 0);
+            share = replaced_permille(share, 100, 100, 10_000);
         }
-        assert!(share < 5, "{share}");
-        assert_eq!(replaced_permille(7, 0, 0), 7);
-        assert_eq!(replaced_permille(0, 1, 5), 250);
+        assert!(share > 990, "{share}");
+        for _ in 0..100 {
+            share = replaced_permille(share, 100, 0, 10_000);
+        }
+        assert!(share < 10, "{share}");
+        assert_eq!(replaced_permille(700, 0, 0, 10_000), 700);
+        assert_eq!(replaced_permille(0, 10_000, 20_000, 16_000), 910);
+        assert_eq!(replaced_permille(0, 1, 1, 0), 500);
     }
 }

@@ -41,7 +41,11 @@ impl BeTree {
     /// The structure, over a store. Panics when the fan-out is out of bounds.
     #[must_use]
     pub fn new(store: Arc<PageStore>, params: BeTreeParams) -> Arc<Self> {
-        assert!((4..=1024).contains(&params.fanout), "fan-out {}", params.fanout);
+        assert!(
+            (4..=1024).contains(&params.fanout),
+            "fan-out {}",
+            params.fanout
+        );
         Arc::new(BeTree { store, params })
     }
 }
@@ -73,7 +77,9 @@ impl Structure for BeTree {
                 .with("bytes", options.group_bytes)
                 .with("limit", GROUP_TARGET_BYTES_MAX));
         }
-        if !(self.store.unit() as usize..=TARGET_BYTES_MAX).contains(&(options.block_bytes as usize)) {
+        if !(self.store.unit() as usize..=TARGET_BYTES_MAX)
+            .contains(&(options.block_bytes as usize))
+        {
             return Err(Error::invalid("block bytes out of bounds")
                 .with("bytes", options.block_bytes)
                 .with("limit", TARGET_BYTES_MAX));
@@ -81,7 +87,9 @@ impl Structure for BeTree {
         let policy = Policy {
             group_bytes: options.group_bytes,
             fanout: self.params.fanout,
-            share_permille: options.space_amplification_percent.map(Policy::share_permille_of),
+            share_permille: options
+                .space_amplification_percent
+                .map(Policy::share_permille_of),
             flush_all: options.space_is_short,
         };
         let context = Context {

@@ -62,10 +62,20 @@ impl<C: MessageCursor> KWayMerge<C> {
     /// prefixes cheap.
     #[must_use]
     pub fn new(cursors: Vec<C>, shared: usize) -> Self {
-        let mut merge = KWayMerge { order: Vec::with_capacity(cursors.len()), cursors, shared };
+        let mut merge = KWayMerge {
+            order: Vec::with_capacity(cursors.len()),
+            cursors,
+            shared,
+        };
         for cursor in 0..merge.cursors.len() {
             if let Some(head) = merge.head(cursor) {
-                merge.order.insert(0, Place { head, cursor: cursor as u32 });
+                merge.order.insert(
+                    0,
+                    Place {
+                        head,
+                        cursor: cursor as u32,
+                    },
+                );
                 merge.sink(0);
             }
         }
@@ -105,7 +115,10 @@ impl<C: MessageCursor> KWayMerge<C> {
         if a.head != b.head {
             return a.head < b.head;
         }
-        let keys = (self.cursors[a.cursor as usize].key(), self.cursors[b.cursor as usize].key());
+        let keys = (
+            self.cursors[a.cursor as usize].key(),
+            self.cursors[b.cursor as usize].key(),
+        );
         keys.0.cmp(&keys.1).then(a.cursor.cmp(&b.cursor)).is_lt()
     }
 
@@ -154,10 +167,13 @@ impl<C: MessageCursor> MessageCursor for KWayMerge<C> {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        let Some(&first) = self.order.first() else { return Ok(()) };
+        let Some(&first) = self.order.first() else {
+            return Ok(());
+        };
         while let Some(&second) = self.order.get(1) {
             let same = first.head == second.head
-                && self.cursors[first.cursor as usize].key() == self.cursors[second.cursor as usize].key();
+                && self.cursors[first.cursor as usize].key()
+                    == self.cursors[second.cursor as usize].key();
             if !same {
                 break;
             }
@@ -187,12 +203,19 @@ mod tests {
         }
 
         fn message(&self) -> Message<'_> {
-            self.records[self.at].1.as_deref().map_or(Message::Delete, Message::Put)
+            self.records[self.at]
+                .1
+                .as_deref()
+                .map_or(Message::Delete, Message::Put)
         }
 
         fn advance(&mut self) -> Result<()> {
             self.at += 1;
-            if self.fails_at == Some(self.at) { Err(Error::corrupt("test")) } else { Ok(()) }
+            if self.fails_at == Some(self.at) {
+                Err(Error::corrupt("test"))
+            } else {
+                Ok(())
+            }
         }
     }
 
@@ -216,17 +239,26 @@ mod tests {
     fn merge_is_what_writing_the_runs_oldest_first_into_a_map_gives() {
         let mut state = 42;
         for round in 0..600 {
-            let prefix: &[u8] = if round % 2 == 0 { b"" } else { b"a-shared-prefix" };
+            let prefix: &[u8] = if round % 2 == 0 {
+                b""
+            } else {
+                b"a-shared-prefix"
+            };
             let mut expected = BTreeMap::new();
             let mut cursors = Vec::new();
             for run in 0..random(&mut state) % 15 {
                 let mut records = BTreeMap::new();
                 for _ in 0..random(&mut state) % 60 {
-                    let value = (random(&mut state) % 4 > 0).then(|| format!("{round} {run}").into_bytes());
+                    let value = (!random(&mut state).is_multiple_of(4))
+                        .then(|| format!("{round} {run}").into_bytes());
                     records.insert(key(&mut state, prefix), value);
                 }
                 expected.extend(records.clone());
-                cursors.push(Run { records: records.into_iter().collect(), at: 0, fails_at: None });
+                cursors.push(Run {
+                    records: records.into_iter().collect(),
+                    at: 0,
+                    fails_at: None,
+                });
             }
             cursors.reverse();
             let mut merge = KWayMerge::new(cursors, prefix.len());
@@ -243,7 +275,11 @@ mod tests {
 
     #[test]
     fn an_error_of_any_cursor_comes_out() {
-        let run = |fails_at| Run { records: vec![(b"a".to_vec(), None), (b"b".to_vec(), None)], at: 0, fails_at };
+        let run = |fails_at| Run {
+            records: vec![(b"a".to_vec(), None), (b"b".to_vec(), None)],
+            at: 0,
+            fails_at,
+        };
         let mut merge = KWayMerge::new(vec![run(None), run(Some(1))], 0);
         assert!(merge.advance().is_err());
     }

@@ -12,7 +12,7 @@ use super::frame::{Frame, SlotChild, Target};
 use super::nodes::load_open;
 use super::runs::{Context, KeyRange, Run};
 use super::write::{WriteLeaves, WriteLevel};
-use crate::node::{Child, Node};
+use crate::node::{Child, Node, Segment};
 use crate::plan::Below;
 
 /// Merges runs into the node of a page.
@@ -41,11 +41,23 @@ impl Descend {
         incoming: Vec<Run>,
         expected_bytes: u64,
     ) -> Self {
-        Descend { target, page, height, range, incoming, expected_bytes }
+        Descend {
+            target,
+            page,
+            height,
+            range,
+            incoming,
+            expected_bytes,
+        }
     }
 
     /// Plans. The tasks are in key order.
-    pub(super) fn plan(self, context: &Context, id: u64, changes: &mut Changes) -> Result<(Frame, Vec<Task>)> {
+    pub(super) fn plan(
+        self,
+        context: &Context,
+        id: u64,
+        changes: &mut Changes,
+    ) -> Result<(Frame, Vec<Task>)> {
         let node = load_open(context, &self.page, self.height, changes)?;
         let ranges = ranges(&node, &self.range);
         let loads = self.loads(context, &node, &ranges)?;
@@ -56,27 +68,51 @@ impl Descend {
             replaced_permille: node.replaced_permille,
         });
         let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
-        let flush = context.policy.flush_set(&counted, arriving, bound);
+        let flush =
+            context
+                .policy
+                .flush_set(&counted, &dead_bytes(context, &node)?, arriving, bound);
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
         tasks.extend(self.write_level(context, &frame, &flush, &loads));
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
-            let mut incoming: Vec<Run> = self.incoming.iter().map(|run| run.narrowed(range)).collect();
+            let mut incoming: Vec<Run> = self
+                .incoming
+                .iter()
+                .map(|run| run.narrowed(range))
+                .collect();
             incoming.retain(|run| !run.is_empty());
             incoming.extend(frame.runs_of(usize::MAX, |other| other == pivot));
-            let target = Target::Slot { frame: id, slot: pivot };
+            let target = Target::Slot {
+                frame: id,
+                slot: pivot,
+            };
             let slot = &mut frame.slots[pivot];
             match std::mem::replace(&mut slot.child, SlotChild::Pending) {
                 SlotChild::Child(Child::Leaf(leaf)) => {
                     let expected = counted[pivot] + leaf.logical_bytes;
-                    let task = WriteLeaves::new(target, range.clone(), vec![leaf], incoming, false, expected);
+                    let task = WriteLeaves::new(
+                        target,
+                        range.clone(),
+                        vec![leaf],
+                        incoming,
+                        false,
+                        expected,
+                    );
                     tasks.push(Task::Leaves(Box::new(task)));
                 }
                 SlotChild::Child(Child::Node { page, .. }) => {
                     let height = self.height - 1;
-                    let task = Descend::new(target, page, height, range.clone(), incoming, counted[pivot]);
+                    let task = Descend::new(
+                        target,
+                        page,
+                        height,
+                        range.clone(),
+                        incoming,
+                        counted[pivot],
+                    );
                     tasks.push(Task::Descend(Box::new(task)));
                 }
                 other => slot.child = other,
@@ -102,37 +138,99 @@ impl Descend {
                 arriving.records += part.records;
                 arriving.bytes += part.bytes;
             }
-            let counted = arriving.bytes.max(arriving.records.saturating_mul(mean(pivot)));
+            let counted = arriving
+                .bytes
+                .max(arriving.records.saturating_mul(mean(pivot)));
             loads.push(Load { arriving, counted });
         }
-        for part in node.levels.iter().flatten().flat_map(|segment| &segment.live) {
+        for part in node
+            .levels
+            .iter()
+            .flatten()
+            .flat_map(|segment| &segment.live)
+        {
             let pivot = usize::from(part.pivot);
-            loads[pivot].counted += part.bytes.max(u64::from(part.records).saturating_mul(mean(pivot))).max(1);
+            loads[pivot].counted += part
+                .bytes
+                .max(u64::from(part.records).saturating_mul(mean(pivot)))
+                .max(1);
         }
         Ok(loads)
     }
 
     /// The task for what came in and is not flushed; none if nothing can have come in there.
-    fn write_level(&self, context: &Context, frame: &Frame, flush: &[bool], loads: &[Load]) -> Option<Task> {
-        let kept = spans(flush).map(|(first, last)| frame.range_of(first, last)).collect::<Vec<_>>();
-        let mut incoming: Vec<Run> = self.incoming.iter().map(|run| run.narrowed_to_all(&kept)).collect();
+    fn write_level(
+        &self,
+        context: &Context,
+        frame: &Frame,
+        flush: &[bool],
+        loads: &[Load],
+    ) -> Option<Task> {
+        let kept = spans(flush)
+            .map(|(first, last)| frame.range_of(first, last))
+            .collect::<Vec<_>>();
+        let mut incoming: Vec<Run> = self
+            .incoming
+            .iter()
+            .map(|run| run.narrowed_to_all(&kept))
+            .collect();
         incoming.retain(|run| !run.is_empty());
         if incoming.is_empty() {
             return None;
         }
-        let rest = loads.iter().zip(flush).filter(|(_, flushed)| !**flushed).map(|(load, _)| load.arriving.bytes).sum();
+        let rest = loads
+            .iter()
+            .zip(flush)
+            .filter(|(_, flushed)| !**flushed)
+            .map(|(load, _)| load.arriving.bytes)
+            .sum();
         let level_bytes = |segments: &Vec<_>| -> u64 {
-            let live = segments.iter().flat_map(|segment: &crate::node::Segment| &segment.live);
-            live.filter(|part| !flush[usize::from(part.pivot)]).map(|part| part.bytes).sum()
+            let live = segments.iter().flat_map(|segment: &Segment| &segment.live);
+            live.filter(|part| !flush[usize::from(part.pivot)])
+                .map(|part| part.bytes)
+                .sum()
         };
         let levels: Vec<u64> = frame.levels.iter().map(level_bytes).collect();
         let level = context.policy.level_for(rest, &levels);
         let older = frame.runs_of(level + 1, |pivot| !flush[pivot]);
-        let lowers = frame.slots.iter().skip(1).map(|slot| slot.lower.clone()).collect();
+        let lowers = frame
+            .slots
+            .iter()
+            .skip(1)
+            .map(|slot| slot.lower.clone())
+            .collect();
         let expected = rest + levels.iter().take(level + 1).sum::<u64>();
-        let task = WriteLevel::new(frame.id, level, lowers, self.range.clone(), incoming, older, expected);
+        let task = WriteLevel::new(
+            frame.id,
+            level,
+            lowers,
+            self.range.clone(),
+            incoming,
+            older,
+            expected,
+        );
         Some(Task::Level(Box::new(task)))
     }
+}
+
+/// The bytes that segments hold besides what is alive, laid on the pivots that keep them there: a segment goes with its last
+/// live part. Only for nodes above leaves, whose buffers are bounded for the sake of space.
+fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
+    let mut dead = vec![0; node.pivots.len()];
+    if node.height > 1 || context.policy.share_permille.is_none() {
+        return Ok(dead);
+    }
+    for segment in node.levels.iter().flatten() {
+        let live: u64 = segment.live.iter().map(|part| part.bytes).sum();
+        let index = context.store.index(&segment.group)?;
+        let (_, own) = index.estimate_bytes(Some(&segment.min), Some(&segment.max));
+        let rest = u128::from(own.saturating_sub(live));
+        for part in &segment.live {
+            let share = rest * u128::from(part.bytes) / u128::from(live.max(1));
+            dead[usize::from(part.pivot)] += u64::try_from(share).unwrap_or(0);
+        }
+    }
+    Ok(dead)
 }
 
 /// The key range of each pivot.
@@ -141,9 +239,15 @@ fn ranges(node: &Node, range: &KeyRange) -> Vec<KeyRange> {
     let mut ranges = Vec::with_capacity(node.pivots.len());
     for next in node.pivots.iter().skip(1) {
         let lower = Some(Arc::from(&next.lower[..]));
-        ranges.push(KeyRange { lo: std::mem::replace(&mut lo, lower.clone()), hi: lower });
+        ranges.push(KeyRange {
+            lo: std::mem::replace(&mut lo, lower.clone()),
+            hi: lower,
+        });
     }
-    ranges.push(KeyRange { lo, hi: range.hi.clone() });
+    ranges.push(KeyRange {
+        lo,
+        hi: range.hi.clone(),
+    });
     ranges
 }
 
@@ -152,7 +256,10 @@ fn spans(flush: &[bool]) -> impl Iterator<Item = (usize, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let first = next + flush[next..].iter().position(|&flushed| !flushed)?;
-        let end = flush[first..].iter().position(|&flushed| flushed).map_or(flush.len(), |count| first + count);
+        let end = flush[first..]
+            .iter()
+            .position(|&flushed| flushed)
+            .map_or(flush.len(), |count| first + count);
         next = end;
         Some((first, end - 1))
     })

@@ -122,15 +122,24 @@ impl Frame {
 
     /// The key range of some neighbouring slots.
     pub(super) fn range_of(&self, first: usize, last: usize) -> KeyRange {
-        let lo = if first == 0 { self.range.lo.clone() } else { Some(self.slots[first].lower.clone()) };
-        let hi = self.slots.get(last + 1).map(|next| next.lower.clone()).or_else(|| self.range.hi.clone());
+        let lo = if first == 0 {
+            self.range.lo.clone()
+        } else {
+            Some(self.slots[first].lower.clone())
+        };
+        let hi = self
+            .slots
+            .get(last + 1)
+            .map(|next| next.lower.clone())
+            .or_else(|| self.range.hi.clone());
         KeyRange { lo, hi }
     }
 
     /// What the levels hold for some slots: one run a level, newest first.
     pub(super) fn runs_of(&self, levels: usize, wanted: impl Fn(usize) -> bool + Copy) -> Vec<Run> {
         let levels = self.levels.iter().take(levels);
-        let runs = levels.map(|level| Run::level(level, wanted, |first, last| self.range_of(first, last)));
+        let runs =
+            levels.map(|level| Run::level(level, wanted, |first, last| self.range_of(first, last)));
         runs.filter(|run| !run.is_empty()).collect()
     }
 
@@ -138,7 +147,9 @@ impl Frame {
     pub(super) fn clear(&mut self, flushed: impl Fn(usize) -> bool, changes: &mut Changes) {
         for level in &mut self.levels {
             level.retain_mut(|segment| {
-                segment.live.retain(|part| !flushed(usize::from(part.pivot)));
+                segment
+                    .live
+                    .retain(|part| !flushed(usize::from(part.pivot)));
                 if segment.live.is_empty() {
                     changes.released.push(segment.group.id);
                 }
@@ -148,14 +159,21 @@ impl Frame {
     }
 
     /// Takes over a level that was written from all levels down to it; none if nothing was to be written.
-    pub(super) fn take_level(&mut self, level: usize, segments: Option<Vec<Segment>>, changes: &mut Changes) {
+    pub(super) fn take_level(
+        &mut self,
+        level: usize,
+        segments: Option<Vec<Segment>>,
+        changes: &mut Changes,
+    ) {
         self.waiting -= 1;
         let Some(segments) = segments else { return };
         if self.levels.len() <= level {
             self.levels.resize_with(level + 1, Vec::new);
         }
         for old in &mut self.levels[..=level] {
-            changes.released.extend(old.drain(..).map(|segment| segment.group.id));
+            changes
+                .released
+                .extend(old.drain(..).map(|segment| segment.group.id));
         }
         self.levels[level] = segments;
     }
@@ -176,7 +194,12 @@ impl Frame {
     /// Bytes that the buffer holds for each slot.
     fn pending(&self) -> Vec<u64> {
         let mut pending = vec![0u64; self.slots.len()];
-        for part in self.levels.iter().flatten().flat_map(|segment| &segment.live) {
+        for part in self
+            .levels
+            .iter()
+            .flatten()
+            .flat_map(|segment| &segment.live)
+        {
             // A live part counts even if its bytes are none (an empty key's delete).
             let slot = &mut pending[usize::from(part.pivot)];
             *slot = slot.saturating_add(part.bytes.max(1));
@@ -208,9 +231,12 @@ impl Frame {
             }
         }
         if slots.len() > PIVOTS_MAX {
-            return Err(Error::new(terrapin_base::ErrorKind::TooLarge, "too much came in at once for one node")
-                .with("pivots", slots.len())
-                .with("limit", PIVOTS_MAX));
+            return Err(Error::new(
+                terrapin_base::ErrorKind::TooLarge,
+                "too much came in at once for one node",
+            )
+            .with("pivots", slots.len())
+            .with("limit", PIVOTS_MAX));
         }
         self.slots = slots;
         self.renumber(|slot| numbers[slot]);
@@ -218,7 +244,12 @@ impl Frame {
     }
 
     fn renumber(&mut self, number: impl Fn(usize) -> usize) {
-        for part in self.levels.iter_mut().flatten().flat_map(|segment| &mut segment.live) {
+        for part in self
+            .levels
+            .iter_mut()
+            .flatten()
+            .flat_map(|segment| &mut segment.live)
+        {
             part.pivot = number(usize::from(part.pivot)) as u16;
         }
     }
@@ -227,7 +258,13 @@ impl Frame {
     fn splice(&mut self, first: usize, last: usize, slots: Vec<Slot>) {
         let (removed, added) = (last + 1 - first, slots.len());
         self.slots.splice(first..=last, slots);
-        self.renumber(|slot| if slot > last { slot + added - removed } else { slot });
+        self.renumber(|slot| {
+            if slot > last {
+                slot + added - removed
+            } else {
+                slot
+            }
+        });
     }
 
     /// Does what is possible with all results at hand. A merge of two leaves or a flush is left to tasks; everything else
@@ -240,9 +277,17 @@ impl Frame {
     ) -> Result<Settled> {
         self.expand()?;
         self.drop_empty();
-        if let [Slot { child: SlotChild::Gone, .. }] = &self.slots[..] {
+        if let [
+            Slot {
+                child: SlotChild::Gone,
+                ..
+            },
+        ] = &self.slots[..]
+        {
             if self.levels.iter().any(|level| !level.is_empty()) {
-                return Err(Error::internal("a node lost its children before its buffer"));
+                return Err(Error::internal(
+                    "a node lost its children before its buffer",
+                ));
             }
             return Ok(Settled::Done(self.target, Vec::new()));
         }
@@ -263,7 +308,11 @@ impl Frame {
 
     /// Gives empty ranges to clean neighbours.
     fn drop_empty(&mut self) {
-        if !self.slots.iter().any(|slot| matches!(slot.child, SlotChild::Gone)) {
+        if !self
+            .slots
+            .iter()
+            .any(|slot| matches!(slot.child, SlotChild::Gone))
+        {
             return;
         }
         let mut pending = self.pending();
@@ -292,9 +341,20 @@ impl Frame {
     }
 
     /// The neighbour that a slot is united with: one that needs it too, else the lighter one.
-    fn neighbour_of(&self, slot: usize, weight: impl Fn(usize) -> u64, taken: &[bool]) -> Option<usize> {
-        let neighbours = [slot.checked_sub(1), Some(slot + 1).filter(|&next| next < self.slots.len())];
-        let free = neighbours.into_iter().flatten().filter(|&other| !taken[other]);
+    fn neighbour_of(
+        &self,
+        slot: usize,
+        weight: impl Fn(usize) -> u64,
+        taken: &[bool],
+    ) -> Option<usize> {
+        let neighbours = [
+            slot.checked_sub(1),
+            Some(slot + 1).filter(|&next| next < self.slots.len()),
+        ];
+        let free = neighbours
+            .into_iter()
+            .flatten()
+            .filter(|&other| !taken[other]);
         free.min_by_key(|&other| (!self.needs_neighbour(other), weight(other)))
     }
 
@@ -311,7 +371,9 @@ impl Frame {
             if taken[slot] || !self.needs_neighbour(slot) {
                 continue;
             }
-            let Some(other) = self.neighbour_of(slot, |other| weight(self, other), &taken) else { continue };
+            let Some(other) = self.neighbour_of(slot, |other| weight(self, other), &taken) else {
+                continue;
+            };
             let (first, mut last) = (slot.min(other), slot.max(other));
             let mut bytes: u64 = weight(self, first) + weight(self, last);
             while bytes < context.group_bytes() / 2 && taken.get(last + 1) == Some(&false) {
@@ -328,10 +390,20 @@ impl Frame {
                 SlotChild::Child(Child::Leaf(leaf)) => Some(leaf),
                 _ => None,
             };
-            let target = Target::Slot { frame: self.id, slot: first };
+            let target = Target::Slot {
+                frame: self.id,
+                slot: first,
+            };
             let incoming = self.runs_of(usize::MAX, within);
             let base = self.slots[first..=last].iter().filter_map(leaf).collect();
-            let task = WriteLeaves::new(target, self.range_of(first, last), base, incoming, true, bytes);
+            let task = WriteLeaves::new(
+                target,
+                self.range_of(first, last),
+                base,
+                incoming,
+                true,
+                bytes,
+            );
             tasks.push(Task::Leaves(Box::new(task)));
             self.clear(within, changes);
             self.slots[first].child = SlotChild::Pending;
@@ -358,11 +430,20 @@ impl Frame {
                 .map(|slot| matches!(slot.child, SlotChild::Pending | SlotChild::Swallowed))
                 .collect();
             // Where a neighbour is being worked on already, its result is awaited first.
-            let is_free = |slot: usize| !busy[slot.saturating_sub(1)..self.slots.len().min(slot + 2)].contains(&true);
+            let is_free = |slot: usize| {
+                !busy[slot.saturating_sub(1)..self.slots.len().min(slot + 2)].contains(&true)
+            };
             let found = (0..self.slots.len())
                 .filter(|&slot| is_free(slot) && self.needs_neighbour(slot))
-                .find_map(|slot| Some((slot, self.neighbour_of(slot, |other| pending[other], &busy)?)));
-            let Some((slot, other)) = found else { return Ok(tasks) };
+                .find_map(|slot| {
+                    Some((
+                        slot,
+                        self.neighbour_of(slot, |other| pending[other], &busy)?,
+                    ))
+                });
+            let Some((slot, other)) = found else {
+                return Ok(tasks);
+            };
             if pending[other] > 0 {
                 tasks.push(self.flush(other, pending[other], changes)?);
                 continue;
@@ -380,13 +461,19 @@ impl Frame {
             let middle = self.slots[last].lower.clone();
             let left = self.open(context, first, changes)?;
             let right = self.open(context, last, changes)?;
-            let small = [left.has_small_child.then_some(0), right.has_small_child.then_some(left.node.pivots.len())];
+            let small = [
+                left.has_small_child.then_some(0),
+                right.has_small_child.then_some(left.node.pivots.len()),
+            ];
             let node = concatenate(left.node, right.node, &middle);
             if small == [None, None] {
                 self.splice(first, last, split(context, node, lower, changes)?);
                 continue;
             }
-            let target = Target::Slot { frame: self.id, slot: first };
+            let target = Target::Slot {
+                frame: self.id,
+                slot: first,
+            };
             let mut frame = Frame::new(new_id(), target, node, self.range_of(first, last));
             for small in small.into_iter().flatten() {
                 frame.slots[small].is_small = true;
@@ -402,12 +489,24 @@ impl Frame {
         let range = self.range_of(slot, slot);
         let incoming = self.runs_of(usize::MAX, |other| other == slot);
         self.clear(|other| other == slot, changes);
-        let target = Target::Slot { frame: self.id, slot };
+        let target = Target::Slot {
+            frame: self.id,
+            slot,
+        };
         let child = std::mem::replace(&mut self.slots[slot].child, SlotChild::Pending);
         let SlotChild::Child(Child::Node { page, .. }) = child else {
-            return Err(Error::internal("the buffer holds messages for a child that was just flushed"));
+            return Err(Error::internal(
+                "the buffer holds messages for a child that was just flushed",
+            ));
         };
-        Ok(Task::Descend(Box::new(Descend::new(target, page, self.height - 1, range, incoming, pending))))
+        Ok(Task::Descend(Box::new(Descend::new(
+            target,
+            page,
+            self.height - 1,
+            range,
+            incoming,
+            pending,
+        ))))
     }
 
     /// Takes the node out of a slot, from its page if it was written.
@@ -418,7 +517,10 @@ impl Frame {
                 let node = load_open(context, &page, self.height - 1, changes)?;
                 // An only child never had a neighbour.
                 let has_small_child = node.pivots.len() == 1;
-                Ok(OpenNode { node, has_small_child })
+                Ok(OpenNode {
+                    node,
+                    has_small_child,
+                })
             }
             _ => Err(Error::internal("a node was expected among children")),
         }
@@ -434,16 +536,37 @@ impl Frame {
                 SlotChild::Open(open) => write_node(context, &open.node, changes)?,
                 _ => return Err(Error::internal("a node was finished before its children")),
             };
-            pivots.push(Pivot { lower: slot.lower[..].into(), child, pending_bytes: 0 });
+            pivots.push(Pivot {
+                lower: slot.lower[..].into(),
+                child,
+                pending_bytes: 0,
+            });
         }
         let lower = self.range.lo.clone().unwrap_or_default();
         if let Some(first) = pivots.first_mut() {
             first.lower = Box::default();
         }
-        let replaced_permille = replaced_permille(self.replaced_permille, self.messages, self.replaced);
-        let node = Node { height: self.height, replaced_permille, pivots, levels: self.levels };
+        let records = pivots.iter().map(|pivot| pivot.child.records()).sum();
+        let replaced_permille = replaced_permille(
+            self.replaced_permille,
+            self.messages,
+            self.replaced,
+            records,
+        );
+        let node = Node {
+            height: self.height,
+            replaced_permille,
+            pivots,
+            levels: self.levels,
+        };
         let mut slots = split(context, node, lower, changes)?;
-        if let [Slot { child: SlotChild::Open(open), .. }] = &mut slots[..] {
+        if let [
+            Slot {
+                child: SlotChild::Open(open),
+                ..
+            },
+        ] = &mut slots[..]
+        {
             open.has_small_child = has_small_child;
         }
         Ok(slots)

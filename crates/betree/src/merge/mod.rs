@@ -60,7 +60,11 @@ enum Outcome {
     Unfinished(Task),
     Waits(Frame, Vec<Task>),
     Leaves(Target, WrittenLeaves),
-    Level { frame: u64, level: usize, segments: Option<Vec<Segment>> },
+    Level {
+        frame: u64,
+        level: usize,
+        segments: Option<Vec<Segment>>,
+    },
     Slots(Target, Vec<Slot>, u16),
     Root(Root),
 }
@@ -104,23 +108,46 @@ impl TreeMerge {
         let expected = context.input.estimate(None, None).bytes;
         let incoming = vec![Run::window(all.clone())];
         let task = match root {
-            Root::Node(page, height) => {
-                Task::Descend(Box::new(Descend::new(Target::Root, page, height, all, incoming, expected)))
-            }
+            Root::Node(page, height) => Task::Descend(Box::new(Descend::new(
+                Target::Root,
+                page,
+                height,
+                all,
+                incoming,
+                expected,
+            ))),
             Root::Leaf(leaf) => {
                 let expected = expected + leaf.logical_bytes;
-                Task::Leaves(Box::new(WriteLeaves::new(Target::Root, all, vec![leaf], incoming, false, expected)))
+                Task::Leaves(Box::new(WriteLeaves::new(
+                    Target::Root,
+                    all,
+                    vec![leaf],
+                    incoming,
+                    false,
+                    expected,
+                )))
             }
-            Root::Empty => {
-                Task::Leaves(Box::new(WriteLeaves::new(Target::Root, all, Vec::new(), incoming, false, expected)))
-            }
+            Root::Empty => Task::Leaves(Box::new(WriteLeaves::new(
+                Target::Root,
+                all,
+                Vec::new(),
+                incoming,
+                false,
+                expected,
+            ))),
         };
         let expected = task.expected_bytes();
         let is_idle = context.input.clone().cursor(None, None).key().is_none();
         let graph = if is_idle {
-            Graph { root: Some(root), ..Graph::default() }
+            Graph {
+                root: Some(root),
+                ..Graph::default()
+            }
         } else {
-            Graph { ready: vec![(task, Credit(expected))], ..Graph::default() }
+            Graph {
+                ready: vec![(task, Credit(expected))],
+                ..Graph::default()
+            }
         };
         Arc::new(TreeMerge(Arc::new(Shared {
             context,
@@ -152,7 +179,11 @@ impl Shared {
             },
             Task::Level(mut task) => match task.step(context, changes, consumed)? {
                 None => Outcome::Unfinished(Task::Level(task)),
-                Some(segments) => Outcome::Level { frame: task.frame, level: task.level, segments },
+                Some(segments) => Outcome::Level {
+                    frame: task.frame,
+                    level: task.level,
+                    segments,
+                },
             },
             Task::Settle(frame) => {
                 let height = frame.height;
@@ -161,7 +192,9 @@ impl Shared {
                     Settled::Done(target, slots) => Outcome::Slots(target, slots, height),
                 }
             }
-            Task::Finish(slots, height) => Outcome::Root(root::make_root(context, slots, height, changes)?),
+            Task::Finish(slots, height) => {
+                Outcome::Root(root::make_root(context, slots, height, changes)?)
+            }
         })
     }
 
@@ -175,7 +208,8 @@ impl Shared {
             }
             Outcome::Waits(frame, tasks) => {
                 let expected: u64 = tasks.iter().map(Task::expected_bytes).sum();
-                self.expected_bytes.fetch_add(expected.saturating_sub(credit), Ordering::Relaxed);
+                self.expected_bytes
+                    .fetch_add(expected.saturating_sub(credit), Ordering::Relaxed);
                 left = credit.saturating_sub(expected);
                 if frame.waiting == 0 {
                     graph.ready.push((Task::Settle(Box::new(frame)), Credit(0)));
@@ -187,24 +221,40 @@ impl Shared {
                     (task, credit)
                 }));
             }
-            Outcome::Leaves(target @ Target::Root, leaves) => self.take_slots(graph, target, leaves.slots, 0)?,
+            Outcome::Leaves(target @ Target::Root, leaves) => {
+                self.take_slots(graph, target, leaves.slots, 0)?
+            }
             Outcome::Leaves(Target::Slot { frame, slot }, leaves) => {
                 frame_of(&mut graph.frames, frame)?.take_leaves(slot, leaves);
                 self.settle_if_complete(graph, frame);
             }
-            Outcome::Level { frame, level, segments } => {
-                let Graph { frames, changes, .. } = graph;
+            Outcome::Level {
+                frame,
+                level,
+                segments,
+            } => {
+                let Graph {
+                    frames, changes, ..
+                } = graph;
                 frame_of(frames, frame)?.take_level(level, segments, changes);
                 self.settle_if_complete(graph, frame);
             }
-            Outcome::Slots(target, slots, height) => self.take_slots(graph, target, slots, height)?,
+            Outcome::Slots(target, slots, height) => {
+                self.take_slots(graph, target, slots, height)?
+            }
             Outcome::Root(root) => graph.root = Some(root),
         }
         self.consumed_bytes.fetch_add(left, Ordering::Relaxed);
         Ok(())
     }
 
-    fn take_slots(&self, graph: &mut Graph, target: Target, slots: Vec<Slot>, height: u16) -> Result<()> {
+    fn take_slots(
+        &self,
+        graph: &mut Graph,
+        target: Target,
+        slots: Vec<Slot>,
+        height: u16,
+    ) -> Result<()> {
         match target {
             Target::Root => graph.ready.push((Task::Finish(slots, height), Credit(0))),
             Target::Slot { frame, slot } => {
@@ -216,7 +266,10 @@ impl Shared {
     }
 
     fn settle_if_complete(&self, graph: &mut Graph, id: u64) {
-        if graph.frames.get(&id).is_some_and(|frame| frame.waiting == 0)
+        if graph
+            .frames
+            .get(&id)
+            .is_some_and(|frame| frame.waiting == 0)
             && let Some(frame) = graph.frames.remove(&id)
         {
             graph.ready.push((Task::Settle(Box::new(frame)), Credit(0)));
@@ -231,7 +284,9 @@ impl Shared {
 }
 
 fn frame_of(frames: &mut BTreeMap<u64, Frame>, id: u64) -> Result<&mut Frame> {
-    frames.get_mut(&id).ok_or_else(|| Error::internal("a result came for a node that does not wait for it"))
+    frames
+        .get_mut(&id)
+        .ok_or_else(|| Error::internal("a result came for a node that does not wait for it"))
 }
 
 /// While a piece is being done: should it panic, the merge has failed, and the other workers do not wait for it for ever.
@@ -242,7 +297,9 @@ impl Drop for Running<'_> {
         let mut graph = self.0.graph.lock();
         graph.running -= 1;
         if std::thread::panicking() {
-            graph.failed.get_or_insert_with(|| Error::internal("a merge panicked"));
+            graph
+                .failed
+                .get_or_insert_with(|| Error::internal("a merge panicked"));
         }
         drop(graph);
         self.0.changed.notify();
@@ -265,7 +322,10 @@ impl Merge for TreeMerge {
                     return Err(Error::internal("a merge has nothing to do and is not done"));
                 }
                 let waiting = self.0.clone();
-                return Ok(MergeStep::Pending(Condition::new(&shared.changed, move || waiting.has_news())));
+                return Ok(MergeStep::Pending(Condition::new(
+                    &shared.changed,
+                    move || waiting.has_news(),
+                )));
             };
             graph.running += 1;
             (task, credit)
@@ -279,24 +339,34 @@ impl Merge for TreeMerge {
         shared.consumed_bytes.fetch_add(consumed, Ordering::Relaxed);
         let mut graph = shared.graph.lock();
         graph.changes.merge(changes);
-        let applied = outcome.and_then(|outcome| shared.apply(&mut graph, outcome, credit - consumed));
+        let applied =
+            outcome.and_then(|outcome| shared.apply(&mut graph, outcome, credit - consumed));
         if let Err(error) = applied {
             graph.failed.get_or_insert(error.clone());
             return Err(error);
         }
-        Ok(if graph.root.is_some() { MergeStep::Done } else { MergeStep::Again })
+        Ok(if graph.root.is_some() {
+            MergeStep::Done
+        } else {
+            MergeStep::Again
+        })
     }
 
     fn progress(&self) -> (u64, u64) {
         let consumed = self.0.consumed_bytes.load(Ordering::Relaxed);
-        (consumed, self.0.expected_bytes.load(Ordering::Relaxed).max(consumed))
+        (
+            consumed,
+            self.0.expected_bytes.load(Ordering::Relaxed).max(consumed),
+        )
     }
 
     fn finish(&self) -> Result<Merged> {
         let (root, changes) = {
             let mut graph = self.0.graph.lock();
             let Some(root) = graph.root.filter(|_| !graph.is_over) else {
-                return Err(Error::internal("a merge was finished before it was done, or twice"));
+                return Err(Error::internal(
+                    "a merge was finished before it was done, or twice",
+                ));
             };
             graph.is_over = true;
             (root, std::mem::take(&mut graph.changes))
@@ -320,7 +390,9 @@ impl Merge for TreeMerge {
             graph.root = None;
             graph.ready.clear();
             graph.frames.clear();
-            graph.failed.get_or_insert_with(|| Error::internal("an abandoned merge was stepped"));
+            graph
+                .failed
+                .get_or_insert_with(|| Error::internal("an abandoned merge was stepped"));
             std::mem::take(&mut graph.changes)
         };
         self.0.context.store.abandon(changes);

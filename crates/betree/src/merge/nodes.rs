@@ -20,11 +20,21 @@ const NODE_BYTES_MIN: usize = NODE_BYTES_MAX / 4;
 const PIVOTS_ALWAYS: usize = 4;
 
 /// For the one block that holds an end of a cut segment.
-const ONE_BLOCK: ReadAhead =
-    ReadAhead { first_bytes: 1, max_bytes: 1, one_block_first: true, fill_first: Fill::No, fill: Fill::No };
+const ONE_BLOCK: ReadAhead = ReadAhead {
+    first_bytes: 1,
+    max_bytes: 1,
+    one_block_first: true,
+    fill_first: Fill::No,
+    fill: Fill::No,
+};
 
 /// A copy of a node that is to be replaced; its page is let go.
-pub(super) fn load_open(context: &Context, page: &PageRef, height: u16, changes: &mut Changes) -> Result<Node> {
+pub(super) fn load_open(
+    context: &Context,
+    page: &PageRef,
+    height: u16,
+    changes: &mut Changes,
+) -> Result<Node> {
     let node = load_node(&context.store, page, height)?;
     changes.released.push(page.id);
     Ok(Node::clone(&node))
@@ -32,16 +42,25 @@ pub(super) fn load_open(context: &Context, page: &PageRef, height: u16, changes:
 
 /// Writes a node's page.
 pub(super) fn write_node(context: &Context, node: &Node, changes: &mut Changes) -> Result<Child> {
-    let page = context.store.write_page(PageKind::Node, &node.encode()?, context.class())?;
+    let page = context
+        .store
+        .write_page(PageKind::Node, &node.encode()?, context.class())?;
     changes.added.push(PageUse::from(&page));
-    Ok(Child::Node { page, records: node.records(), leaf_bytes: node.leaf_bytes() })
+    Ok(Child::Node {
+        page,
+        records: node.records(),
+        leaf_bytes: node.leaf_bytes(),
+    })
 }
 
 /// About what the encoded node comes to, in bytes; a little more than less.
 fn encoded_bytes(node: &Node) -> usize {
     let pivots: usize = node.pivots.iter().map(|pivot| pivot.lower.len() + 50).sum();
     let segments = node.levels.iter().flatten();
-    pivots + segments.map(|s| s.min.len() + s.max.len() + s.live.len() * 8 + 60).sum::<usize>()
+    pivots
+        + segments
+            .map(|s| s.min.len() + s.max.len() + s.live.len() * 8 + 60)
+            .sum::<usize>()
 }
 
 /// Joins neighbours; `middle` is where the right one's range begins. Their levels join in key order: what was newer than
@@ -67,21 +86,43 @@ pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Node
 
 /// Cuts a node into as many of equal fan-out as it needs, mostly one. A segment on both sides of a cut is referred to by
 /// both parts, each with the ends of what is its own: see rule 4 of [`crate::node`].
-pub(super) fn split(context: &Context, mut node: Node, lower: Key, changes: &mut Changes) -> Result<Vec<Slot>> {
+pub(super) fn split(
+    context: &Context,
+    mut node: Node,
+    lower: Key,
+    changes: &mut Changes,
+) -> Result<Vec<Slot>> {
     let (policy, pivots, bytes) = (&context.policy, node.pivots.len(), encoded_bytes(&node));
-    let by_size = if pivots > PIVOTS_ALWAYS { bytes.div_ceil(NODE_BYTES_MAX) } else { 1 };
+    let by_size = if pivots > PIVOTS_ALWAYS {
+        bytes.div_ceil(NODE_BYTES_MAX)
+    } else {
+        1
+    };
     let parts = pivots.div_ceil(policy.fanout).max(by_size.min(pivots / 2));
     if parts <= 1 {
         node.tidy();
         let is_small = pivots < policy.pivots_min() && bytes < NODE_BYTES_MIN;
-        let open = OpenNode { node, has_small_child: false };
-        return Ok(vec![Slot { lower, child: SlotChild::Open(Box::new(open)), is_new: true, is_small }]);
+        let open = OpenNode {
+            node,
+            has_small_child: false,
+        };
+        return Ok(vec![Slot {
+            lower,
+            child: SlotChild::Open(Box::new(open)),
+            is_new: true,
+            is_small,
+        }]);
     }
     let mut slots = Vec::with_capacity(parts);
     let cuts: Vec<usize> = (0..=parts).map(|part| pivots * part / parts).collect();
-    let mut lowers: Vec<Key> = cuts[1..parts].iter().map(|&cut| node.pivots[cut].lower[..].into()).collect();
+    let mut lowers: Vec<Key> = cuts[1..parts]
+        .iter()
+        .map(|&cut| node.pivots[cut].lower[..].into())
+        .collect();
     lowers.insert(0, lower);
-    let mut all_levels: Vec<Vec<Vec<Segment>>> = (0..parts).map(|_| Vec::with_capacity(node.levels.len())).collect();
+    let mut all_levels: Vec<Vec<Vec<Segment>>> = (0..parts)
+        .map(|_| Vec::with_capacity(node.levels.len()))
+        .collect();
     for level in std::mem::take(&mut node.levels) {
         for levels in &mut all_levels {
             levels.push(Vec::new());
@@ -91,7 +132,11 @@ pub(super) fn split(context: &Context, mut node: Node, lower: Key, changes: &mut
             for (part, levels) in all_levels.iter_mut().enumerate() {
                 let (from, to) = (cuts[part], cuts[part + 1]);
                 let own = (part > 0).then(|| &lowers[part]);
-                let Some(piece) = cut_segment(context, &segment, from..to, own, lowers.get(part + 1))? else { continue };
+                let Some(piece) =
+                    cut_segment(context, &segment, from..to, own, lowers.get(part + 1))?
+                else {
+                    continue;
+                };
                 if !is_first {
                     changes.retained.push(segment.group.id);
                 }
@@ -108,11 +153,23 @@ pub(super) fn split(context: &Context, mut node: Node, lower: Key, changes: &mut
         if let Some(first) = pivots.first_mut() {
             first.lower = Box::default();
         }
-        let mut part =
-            Node { height: node.height, replaced_permille: node.replaced_permille, pivots, levels };
+        let mut part = Node {
+            height: node.height,
+            replaced_permille: node.replaced_permille,
+            pivots,
+            levels,
+        };
         part.tidy();
-        let open = OpenNode { node: part, has_small_child: false };
-        slots.push(Slot { lower, child: SlotChild::Open(Box::new(open)), is_new: true, is_small: false });
+        let open = OpenNode {
+            node: part,
+            has_small_child: false,
+        };
+        slots.push(Slot {
+            lower,
+            child: SlotChild::Open(Box::new(open)),
+            is_new: true,
+            is_small: false,
+        });
     }
     Ok(slots)
 }
@@ -125,25 +182,51 @@ fn cut_segment(
     lower: Option<&Key>,
     upper: Option<&Key>,
 ) -> Result<Option<Segment>> {
-    let own = segment.live.iter().filter(|part| pivots.contains(&usize::from(part.pivot)));
-    let live: Vec<LivePart> =
-        own.map(|part| LivePart { pivot: part.pivot - pivots.start as u16, ..*part }).collect();
+    let own = segment
+        .live
+        .iter()
+        .filter(|part| pivots.contains(&usize::from(part.pivot)));
+    let live: Vec<LivePart> = own
+        .map(|part| LivePart {
+            pivot: part.pivot - pivots.start as u16,
+            ..*part
+        })
+        .collect();
     if live.is_empty() {
         return Ok(None);
     }
-    let low = lower.filter(|lower| segment.min[..] < lower[..]).map_or(&segment.min[..], |lower| &lower[..]);
+    let low = lower
+        .filter(|lower| segment.min[..] < lower[..])
+        .map_or(&segment.min[..], |lower| &lower[..]);
     let high = match upper {
         Some(upper) if segment.max[..] >= upper[..] => Bound::Excluded(&upper[..]),
         _ => Bound::Included(&segment.max[..]),
     };
     let end = |direction| -> Result<Box<[u8]>> {
         let bounds = (Bound::Included(low), high);
-        let mut cursor = GroupCursor::prepare(&context.store, &segment.group, bounds, direction, ONE_BLOCK)?;
+        let mut cursor =
+            GroupCursor::prepare(&context.store, &segment.group, bounds, direction, ONE_BLOCK)?;
         cursor.start()?;
-        let nothing = || Error::corrupt("a segment holds nothing of what it should").with("page", segment.group.id);
+        let nothing = || {
+            Error::corrupt("a segment holds nothing of what it should")
+                .with("page", segment.group.id)
+        };
         cursor.current_key().map(Into::into).ok_or_else(nothing)
     };
-    let min = if low == &segment.min[..] { segment.min.clone() } else { end(Direction::Forward)? };
-    let max = if matches!(high, Bound::Included(_)) { segment.max.clone() } else { end(Direction::Backward)? };
-    Ok(Some(Segment { group: segment.group, min, max, live }))
+    let min = if low == &segment.min[..] {
+        segment.min.clone()
+    } else {
+        end(Direction::Forward)?
+    };
+    let max = if matches!(high, Bound::Included(_)) {
+        segment.max.clone()
+    } else {
+        end(Direction::Backward)?
+    };
+    Ok(Some(Segment {
+        group: segment.group,
+        min,
+        max,
+        live,
+    }))
 }

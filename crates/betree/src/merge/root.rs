@@ -11,7 +11,12 @@ use crate::load::{HEIGHT_MAX, load_node};
 use crate::node::{Child, Node, Pivot, Root};
 
 /// The new root. `height` is that of the slots: 0 for leaves.
-pub(super) fn make_root(context: &Context, mut slots: Vec<Slot>, mut height: u16, changes: &mut Changes) -> Result<Root> {
+pub(super) fn make_root(
+    context: &Context,
+    mut slots: Vec<Slot>,
+    mut height: u16,
+    changes: &mut Changes,
+) -> Result<Root> {
     while slots.len() > 1 {
         height += 1;
         if height > HEIGHT_MAX {
@@ -24,10 +29,19 @@ pub(super) fn make_root(context: &Context, mut slots: Vec<Slot>, mut height: u16
                 SlotChild::Open(open) => write_node(context, &open.node, changes)?,
                 _ => return Err(Error::internal("the root was made before its children")),
             };
-            pivots.push(Pivot { lower: slot.lower[..].into(), child, pending_bytes: 0 });
+            pivots.push(Pivot {
+                lower: slot.lower[..].into(),
+                child,
+                pending_bytes: 0,
+            });
         }
         pivots[0].lower = Box::default();
-        let node = Node { height, replaced_permille: 0, pivots, levels: Vec::new() };
+        let node = Node {
+            height,
+            replaced_permille: 0,
+            pivots,
+            levels: Vec::new(),
+        };
         slots = split(context, node, Key::default(), changes)?;
     }
     let child = match slots.pop().map(|slot| slot.child) {
@@ -46,14 +60,21 @@ pub(super) fn make_root(context: &Context, mut slots: Vec<Slot>, mut height: u16
 }
 
 /// Goes down while a node has one child and an empty buffer.
-fn shrink(context: &Context, mut child: Child, mut height: u16, changes: &mut Changes) -> Result<Root> {
+fn shrink(
+    context: &Context,
+    mut child: Child,
+    mut height: u16,
+    changes: &mut Changes,
+) -> Result<Root> {
     loop {
         let page = match child {
             Child::Leaf(leaf) => return Ok(Root::Leaf(leaf)),
             Child::Node { page, .. } => page,
         };
         let node = load_node(&context.store, &page, height)?;
-        let Some(only) = lone_child(&node) else { return Ok(Root::Node(page, height)) };
+        let Some(only) = lone_child(&node) else {
+            return Ok(Root::Node(page, height));
+        };
         changes.released.push(page.id);
         child = only;
         height -= 1;

@@ -42,7 +42,11 @@ impl Context {
 
     /// Where space is taken from.
     pub(super) fn class(&self) -> SpaceClass {
-        if self.options.space_is_short { SpaceClass::Reserve } else { SpaceClass::Normal }
+        if self.options.space_is_short {
+            SpaceClass::Reserve
+        } else {
+            SpaceClass::Normal
+        }
     }
 
     /// L.
@@ -74,7 +78,10 @@ impl KeyRange {
         {
             return None;
         }
-        Some(KeyRange { lo: lo.cloned(), hi: hi.cloned() })
+        Some(KeyRange {
+            lo: lo.cloned(),
+            hi: hi.cloned(),
+        })
     }
 
     /// Bytes that all keys of the range begin with.
@@ -107,13 +114,23 @@ pub(super) struct Run {
 impl Run {
     /// The window's part of a range.
     pub(super) fn window(range: KeyRange) -> Run {
-        Run { pieces: vec![Piece { origin: Origin::Window, range }] }
+        Run {
+            pieces: vec![Piece {
+                origin: Origin::Window,
+                range,
+            }],
+        }
     }
 
     /// Whole groups, one behind the other.
     pub(super) fn groups(groups: &[GroupRef]) -> Run {
-        let piece = |&group| Piece { origin: Origin::Group(group), range: KeyRange::default() };
-        Run { pieces: groups.iter().map(piece).collect() }
+        let piece = |&group| Piece {
+            origin: Origin::Group(group),
+            range: KeyRange::default(),
+        };
+        Run {
+            pieces: groups.iter().map(piece).collect(),
+        }
     }
 
     /// What a buffer level has for the pivots that `wanted` names. `range` gives the key range of a span of pivots, both
@@ -125,7 +142,12 @@ impl Run {
     ) -> Run {
         let mut pieces = Vec::new();
         for segment in segments {
-            let mut live = segment.live.iter().map(|part| usize::from(part.pivot)).filter(|&p| wanted(p)).peekable();
+            let mut live = segment
+                .live
+                .iter()
+                .map(|part| usize::from(part.pivot))
+                .filter(|&p| wanted(p))
+                .peekable();
             let mut own = None;
             while let Some(first) = live.next() {
                 let mut last = first;
@@ -137,7 +159,10 @@ impl Run {
                     hi: Some(segment.max.iter().copied().chain([0]).collect()),
                 });
                 if let Some(range) = range(first, last).intersection(own) {
-                    pieces.push(Piece { origin: Origin::Group(segment.group), range });
+                    pieces.push(Piece {
+                        origin: Origin::Group(segment.group),
+                        range,
+                    });
                 }
             }
         }
@@ -147,14 +172,24 @@ impl Run {
     /// The part of the run that lies in a range.
     pub(super) fn narrowed(&self, range: &KeyRange) -> Run {
         let narrowed = |piece: &Piece| {
-            Some(Piece { origin: piece.origin.clone(), range: piece.range.intersection(range)? })
+            Some(Piece {
+                origin: piece.origin.clone(),
+                range: piece.range.intersection(range)?,
+            })
         };
-        Run { pieces: self.pieces.iter().filter_map(narrowed).collect() }
+        Run {
+            pieces: self.pieces.iter().filter_map(narrowed).collect(),
+        }
     }
 
     /// The parts of the run that lie in several ranges, which ascend and do not overlap.
     pub(super) fn narrowed_to_all(&self, ranges: &[KeyRange]) -> Run {
-        Run { pieces: ranges.iter().flat_map(|range| self.narrowed(range).pieces).collect() }
+        Run {
+            pieces: ranges
+                .iter()
+                .flat_map(|range| self.narrowed(range).pieces)
+                .collect(),
+        }
     }
 
     /// Whether the run is known to hold nothing.
@@ -166,7 +201,9 @@ impl Run {
     pub(super) fn estimate(&self, context: &Context, range: &KeyRange) -> Result<Estimate> {
         let mut sum = Estimate::default();
         for piece in &self.pieces {
-            let Some(range) = piece.range.intersection(range) else { continue };
+            let Some(range) = piece.range.intersection(range) else {
+                continue;
+            };
             let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
             let part = match &piece.origin {
                 Origin::Window => context.input.estimate(lo, hi),
@@ -197,7 +234,11 @@ enum PieceCursor {
 impl RunCursor {
     /// A cursor at the run's first record.
     pub(super) fn open(context: &Arc<Context>, run: Run) -> Result<Self> {
-        let mut cursor = RunCursor { context: context.clone(), pieces: run.pieces.into_iter(), current: None };
+        let mut cursor = RunCursor {
+            context: context.clone(),
+            pieces: run.pieces.into_iter(),
+            current: None,
+        };
         cursor.next_piece()?;
         Ok(cursor)
     }
@@ -302,5 +343,9 @@ pub(super) fn open_stream(
 
 /// Most bytes that the read-ahead of a stream's open cursors takes.
 pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
-    stream.cursors().iter().map(RunCursor::memory_bytes_max).sum()
+    stream
+        .cursors()
+        .iter()
+        .map(RunCursor::memory_bytes_max)
+        .sum()
 }

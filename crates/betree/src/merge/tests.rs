@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Generation, Incarnation, PageId, Purpose, Result};
+use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
+use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
 use terrapin_pages::message::Message;
 use terrapin_pages::{Changes, PageStore, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
+    Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
+    Version,
 };
 
 use crate::load::load_node;
@@ -37,7 +39,9 @@ impl Input {
         let messages: Vec<_> = messages.clone().into_iter().collect();
         let mut before = vec![0];
         for (key, value) in &messages {
-            before.push(before[before.len() - 1] + (key.len() + value.as_ref().map_or(0, Vec::len)) as u64);
+            before.push(
+                before[before.len() - 1] + (key.len() + value.as_ref().map_or(0, Vec::len)) as u64,
+            );
         }
         Arc::new(Input { messages, before })
     }
@@ -55,7 +59,10 @@ impl MessageCursor for InputCursor {
     }
 
     fn message(&self) -> Message<'_> {
-        self.input.messages[self.at].1.as_deref().map_or(Message::Delete, Message::Put)
+        self.input.messages[self.at]
+            .1
+            .as_deref()
+            .map_or(Message::Delete, Message::Put)
     }
 
     fn advance(&mut self) -> Result<()> {
@@ -67,12 +74,19 @@ impl MessageCursor for InputCursor {
 impl MergeInput for Input {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
         let (at, end) = self.place(lo, hi);
-        Box::new(InputCursor { input: self, at, end })
+        Box::new(InputCursor {
+            input: self,
+            at,
+            end,
+        })
     }
 
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
         let (from, to) = self.place(lo, hi);
-        Estimate { records: (to - from) as u64, bytes: self.before[to] - self.before[from] }
+        Estimate {
+            records: (to - from) as u64,
+            bytes: self.before[to] - self.before[from],
+        }
     }
 }
 
@@ -102,8 +116,9 @@ struct Tree {
     fanout: usize,
     oracle: BTreeMap<Vec<u8>, Vec<u8>>,
     references: BTreeMap<PageId, u64>,
-    /// Greatest height so far, and merges of each result for coverage.
+    /// Greatest height, and largest record, so far.
     height_max: u16,
+    record_bytes_max: u64,
     generation: u64,
 }
 
@@ -111,10 +126,19 @@ impl Tree {
     fn new(group_bytes: u64, fanout: usize, space: Option<u32>) -> Tree {
         let budget = Budget::new(64 << 20);
         let disk = SimDisk::new(1);
-        let options = StoreOptions { budget: budget.clone(), reserve_bytes: 64 << 10 };
+        let options = StoreOptions {
+            budget: budget.clone(),
+            reserve_bytes: 64 << 10,
+        };
         let store = PageStore::create(&disk.handle(), options, 7).unwrap();
         store.begin_life(Incarnation(1));
-        let structure = BeTree::new(store.clone(), BeTreeParams { fanout, budget: budget.clone() });
+        let structure = BeTree::new(
+            store.clone(),
+            BeTreeParams {
+                fanout,
+                budget: budget.clone(),
+            },
+        );
         Tree {
             disk,
             store,
@@ -132,12 +156,15 @@ impl Tree {
             oracle: BTreeMap::new(),
             references: BTreeMap::new(),
             height_max: 0,
+            record_bytes_max: 0,
             generation: 1,
         }
     }
 
     fn begin(&self, messages: &Map) -> Arc<dyn Merge> {
-        self.structure.begin_merge(&self.version, Input::new(messages), &self.options).unwrap()
+        self.structure
+            .begin_merge(&self.version, Input::new(messages), &self.options)
+            .unwrap()
     }
 
     fn merge(&mut self, messages: &Map) {
@@ -146,7 +173,10 @@ impl Tree {
         loop {
             let step = merge.step().unwrap();
             let now = merge.progress();
-            assert!(before.0 <= now.0 && before.1 <= now.1 && now.0 <= now.1, "{before:?} {now:?}");
+            assert!(
+                before.0 <= now.0 && before.1 <= now.1 && now.0 <= now.1,
+                "{before:?} {now:?}"
+            );
             before = now;
             match step {
                 MergeStep::Again => {}
@@ -167,8 +197,11 @@ impl Tree {
         self.version = merged.version;
         self.count(&merged.changes);
         self.generation += 1;
-        self.store.commit(Generation(self.generation), merged.changes);
+        self.store
+            .commit(Generation(self.generation), merged.changes);
         for (key, value) in messages {
+            let bytes = (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
+            self.record_bytes_max = self.record_bytes_max.max(bytes);
             match value {
                 Some(value) => self.oracle.insert(key.clone(), value.clone()),
                 None => self.oracle.remove(key),
@@ -178,13 +211,22 @@ impl Tree {
 
     fn count(&mut self, changes: &Changes) {
         for page in &changes.added {
-            assert!(self.references.insert(page.id, 1).is_none(), "a page was added twice");
+            assert!(
+                self.references.insert(page.id, 1).is_none(),
+                "a page was added twice"
+            );
         }
         for id in &changes.retained {
-            *self.references.get_mut(id).expect("a retained page is known") += 1;
+            *self
+                .references
+                .get_mut(id)
+                .expect("a retained page is known") += 1;
         }
         for id in &changes.released {
-            let count = self.references.get_mut(id).expect("a released page is known");
+            let count = self
+                .references
+                .get_mut(id)
+                .expect("a released page is known");
             *count -= 1;
             if *count == 0 {
                 self.references.remove(id);
@@ -192,8 +234,8 @@ impl Tree {
         }
     }
 
-    /// Checks content, page accounting and every rule of the tree's shape.
-    fn check(&mut self) {
+    /// Checks content and page accounting.
+    fn check_content(&self) {
         let mut walked = BTreeMap::new();
         let mut bytes = BTreeMap::new();
         self.version
@@ -203,18 +245,27 @@ impl Tree {
                 Ok(())
             })
             .unwrap();
-        assert_eq!(walked, self.references, "pages that the tree refers to, and what merges said of them");
+        assert_eq!(
+            walked, self.references,
+            "pages that the tree refers to, and what merges said of them"
+        );
         assert_eq!(self.store.live_bytes(), bytes.values().sum());
         assert_eq!(self.store.retired_bytes(), 0);
 
-        let mut scan = self.version.scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward).unwrap();
+        let mut scan = self
+            .version
+            .scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)
+            .unwrap();
         for (key, value) in &self.oracle {
             let found = scan.next().unwrap();
             assert_eq!(found, Some((&key[..], &value[..])));
         }
         assert_eq!(scan.next().unwrap(), None);
-        drop(scan);
+    }
 
+    /// Checks content, page accounting and every rule of the tree's shape.
+    fn check(&mut self) {
+        self.check_content();
         let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
         let root = *version.tree_root();
         assert_eq!(Root::decode(&root.encode()).unwrap(), root);
@@ -230,13 +281,23 @@ impl Tree {
         }
     }
 
+    fn verify(&self) {
+        self.version
+            .verify(&mut |finding| panic!("{}: {}", finding.place, finding.message))
+            .unwrap();
+    }
+
     fn check_node(&self, node: &Node, is_root: bool) {
         assert_eq!(&Node::decode(&node.encode().unwrap()).unwrap(), node);
         let group_bytes = self.options.group_bytes;
         let has_short_keys = node.encode().unwrap().len() < 8 << 10;
         assert!(node.pivots.len() <= self.fanout);
         if has_short_keys {
-            assert!(is_root || node.pivots.len() >= self.fanout / 2, "{} pivots", node.pivots.len());
+            assert!(
+                is_root || node.pivots.len() >= self.fanout / 2,
+                "{} pivots",
+                node.pivots.len()
+            );
         }
         assert!(node.levels.len() <= self.fanout.next_power_of_two().trailing_zeros() as usize);
         assert!(node.levels.last().is_none_or(|level| !level.is_empty()));
@@ -245,16 +306,34 @@ impl Tree {
             let mut before: Option<(&[u8], u16)> = None;
             for segment in level {
                 assert!(segment.min <= segment.max);
-                let first = segment.live.first().expect("a segment without live parts leaves").pivot;
+                let first = segment
+                    .live
+                    .first()
+                    .expect("a segment without live parts leaves")
+                    .pivot;
                 assert!(before.is_none_or(|(max, pivot)| *max < segment.min[..] && pivot <= first));
-                assert!(segment.live.windows(2).all(|two| two[0].pivot < two[1].pivot));
-                before = segment.live.last().map(|last| (&segment.max[..], last.pivot));
+                assert!(
+                    segment
+                        .live
+                        .windows(2)
+                        .all(|two| two[0].pivot < two[1].pivot)
+                );
+                before = segment
+                    .live
+                    .last()
+                    .map(|last| (&segment.max[..], last.pivot));
                 for part in &segment.live {
                     pending[usize::from(part.pivot)] += part.bytes;
                     assert!(part.records > 0);
                 }
             }
         }
+        // Both parts of a split may keep what was within the bound of the whole.
+        let bound = 2 * group_bytes * self.fanout as u64 + self.record_bytes_max;
+        assert!(
+            pending.iter().sum::<u64>() <= bound,
+            "{pending:?} are over {bound}"
+        );
         for (pivot, pending) in node.pivots.iter().zip(pending) {
             assert_eq!(pivot.pending_bytes, pending);
             match &pivot.child {
@@ -263,9 +342,16 @@ impl Tree {
                     let bytes = u64::from(leaf.index_offset) + u64::from(leaf.index_bytes);
                     assert!(bytes >= group_bytes / 2, "a leaf of {bytes} bytes");
                 }
-                Child::Node { page, records, leaf_bytes } => {
+                Child::Node {
+                    page,
+                    records,
+                    leaf_bytes,
+                } => {
                     let child = load_node(&self.store, page, node.height - 1).unwrap();
-                    assert_eq!((*records, *leaf_bytes), (child.records(), child.leaf_bytes()));
+                    assert_eq!(
+                        (*records, *leaf_bytes),
+                        (child.records(), child.leaf_bytes())
+                    );
                     self.check_node(&child, false);
                 }
             }
@@ -297,7 +383,10 @@ fn window(random: &mut Random, kind: Kind, bytes: u64, tree: &Tree) -> Map {
     let start = random.below(space);
     let some_key = |random: &mut Random| {
         let probe = key_of(random.below(space));
-        tree.oracle.range(probe..).next().map_or_else(|| key_of(random.below(space)), |(key, _)| key.clone())
+        tree.oracle
+            .range(probe..)
+            .next()
+            .map_or_else(|| key_of(random.below(space)), |(key, _)| key.clone())
     };
     while sum < bytes {
         let length = random.below(60);
@@ -316,7 +405,10 @@ fn window(random: &mut Random, kind: Kind, bytes: u64, tree: &Tree) -> Map {
         };
         sum += key.len() as u64 + length.unwrap_or(0);
         let seed = random.next() as u8;
-        map.insert(key, length.map(|length| (0..length).map(|i| seed.wrapping_add(i as u8)).collect()));
+        map.insert(
+            key,
+            length.map(|length| (0..length).map(|i| seed.wrapping_add(i as u8)).collect()),
+        );
         if matches!(kind, Kind::DeleteSome | Kind::Shrinking) && map.len() > tree.oracle.len() / 2 {
             break;
         }
@@ -330,11 +422,23 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
     let mut random = Random((seed + 1).wrapping_mul(0x1234_5678_9abc_def1));
     let mut tree = Tree::new(group_bytes, fanout, space);
     let mut kind = Uniform;
+    let mut was_empty = 0;
     for round in 0..rounds {
         if round > rounds / 4 && random.below(4) == 0 {
             let kinds = [
-                Uniform, Uniform, Uniform, Local, Local, Hot, Shrinking, DeleteRange, DeleteRange, DeleteSome, DeleteSome,
-                Huge, DeleteAll,
+                Uniform,
+                Uniform,
+                Uniform,
+                Local,
+                Local,
+                Hot,
+                Shrinking,
+                DeleteRange,
+                DeleteRange,
+                DeleteSome,
+                DeleteSome,
+                Huge,
+                DeleteAll,
             ];
             kind = kinds[random.below(kinds.len() as u64) as usize];
         }
@@ -342,7 +446,21 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
         let bytes = group_bytes * chi / (1 + random.below(2));
         let messages = window(&mut random, kind, bytes, &tree);
         tree.merge(&messages);
+        was_empty += usize::from(tree.oracle.is_empty());
+        if round % 16 == 0 {
+            tree.verify();
+        }
     }
+    let everything = window(&mut random, DeleteAll, 1, &tree);
+    tree.merge(&everything);
+    assert!(tree.oracle.is_empty() && was_empty < rounds);
+    tree.options.space_is_short = true;
+    tree.merge(&everything);
+    assert_eq!(
+        tree.store.live_bytes(),
+        0,
+        "deletes that were flushed to the leaves leave nothing behind"
+    );
     tree
 }
 
@@ -357,4 +475,234 @@ fn random_merges_give_what_a_map_gives_and_keep_every_rule() {
         height = height.max(tree.height_max);
     }
     assert!(height >= 3, "{height}");
+}
+
+#[test]
+fn equal_merges_make_equal_trees() {
+    let roots = [(); 2]
+        .map(|()| churn(77, 4, 2048, Some(130), 40))
+        .map(|tree| (tree.disk.trace_hash(), tree.references));
+    assert!(roots[0] == roots[1]);
+}
+
+/// Messages for an empty tree that give it some height, with full buffers.
+fn grown(random: &mut Random, space: Option<u32>) -> Tree {
+    let mut tree = Tree::new(2048, 4, space);
+    for _ in 0..40 {
+        let messages = window(random, Kind::Uniform, 4096, &tree);
+        tree.merge(&messages);
+    }
+    tree
+}
+
+#[test]
+fn overwriting_a_few_keys_for_ever_leaves_a_small_tree() {
+    let mut random = Random(5);
+    let mut tree = grown(&mut random, Some(130));
+    let before = tree.store.live_bytes();
+    let keys: Vec<_> = tree.oracle.keys().take(20).cloned().collect();
+    for round in 0..100u64 {
+        let value = |i: u64| Some(vec![round as u8; (i % 50) as usize]);
+        tree.merge(&keys.iter().cloned().zip((0..).map(value)).collect());
+    }
+    assert!(
+        tree.store.live_bytes() < before + before / 4,
+        "{before} {}",
+        tree.store.live_bytes()
+    );
+}
+
+#[test]
+fn while_space_is_short_everything_goes_to_the_leaves() {
+    let mut random = Random(6);
+    let mut tree = grown(&mut random, None);
+    assert!(tree.height_max >= 2);
+    assert!(tree.version.stats().unwrap().buffered_records > 0);
+    tree.options.space_is_short = true;
+    // Something for every leaf, so that every node is passed.
+    let messages = tree
+        .oracle
+        .keys()
+        .step_by(9)
+        .map(|key| (key.clone(), Some(vec![1])))
+        .collect();
+    tree.merge(&messages);
+    let stats = tree.version.stats().unwrap();
+    assert_eq!(
+        (stats.buffered_records, stats.leaf_records),
+        (0, tree.oracle.len() as u64)
+    );
+}
+
+#[test]
+fn nothing_in_changes_nothing() {
+    let mut random = Random(7);
+    let mut tree = grown(&mut random, None);
+    let (root, writes) = (tree.version.root(), tree.disk.stats_total().writes);
+    tree.merge(&Map::new());
+    assert_eq!(
+        (tree.version.root(), tree.disk.stats_total().writes),
+        (root, writes)
+    );
+}
+
+#[test]
+fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
+    let mut random = Random(8);
+    let mut tree = grown(&mut random, Some(130));
+    let mut failures = 0;
+    for n in 1..60 {
+        let messages = window(&mut random, Kind::Uniform, 6000, &tree);
+        let (live, root) = (tree.store.live_bytes(), tree.version.root());
+        let error = if n % 3 == 0 {
+            FaultError::NoSpace
+        } else {
+            FaultError::Io
+        };
+        tree.disk.inject(Fault::nth(n, error));
+        let merge = tree.begin(&messages);
+        let result = loop {
+            match merge.step() {
+                Ok(MergeStep::Done) => break Ok(()),
+                Ok(_) => {}
+                Err(error) => break Err(error),
+            }
+        };
+        tree.disk.clear_faults();
+        if let Err(error) = result {
+            failures += 1;
+            assert!(
+                [ErrorKind::Io, ErrorKind::NoSpace].contains(&error.kind()),
+                "{error}"
+            );
+            assert_eq!(
+                merge.step().err().map(|e| e.kind()),
+                Some(error.kind()),
+                "it stays failed"
+            );
+            assert!(merge.finish().is_err());
+        }
+        merge.abandon();
+        merge.abandon();
+        assert!(merge.finish().is_err());
+        drop(merge);
+        assert_eq!(tree.budget.used(Purpose::Merge), 0);
+        assert_eq!(tree.store.live_bytes(), live, "after fault {n}");
+        assert_eq!(tree.version.root(), root);
+        tree.check();
+        tree.merge(&messages);
+    }
+    assert!(failures > 20, "{failures}");
+}
+
+#[test]
+fn a_merge_under_way_leaves_the_old_version_readable() {
+    let mut random = Random(9);
+    let tree = grown(&mut random, None);
+    let messages = window(&mut random, Kind::DeleteSome, 6000, &tree);
+    let merge = tree.begin(&messages);
+    loop {
+        let mut scan = tree
+            .version
+            .scan((Bound::Unbounded, Bound::Unbounded), Direction::Forward)
+            .unwrap();
+        for (key, value) in &tree.oracle {
+            assert_eq!(scan.next().unwrap(), Some((&key[..], &value[..])));
+        }
+        if matches!(merge.step().unwrap(), MergeStep::Done) {
+            break;
+        }
+    }
+    merge.abandon();
+}
+
+#[test]
+fn workers_together_do_what_one_does() {
+    let mut random = Random(10);
+    let mut tree = Tree::new(2048, 8, Some(130));
+    let mut waits = 0;
+    for round in 0..40 {
+        let kind = if round % 7 == 6 {
+            Kind::DeleteRange
+        } else {
+            Kind::Uniform
+        };
+        let messages = window(&mut random, kind, 16 << 10, &tree);
+        let merge = tree.begin(&messages);
+        let work = || {
+            let mut waits = 0;
+            loop {
+                match merge.step().unwrap() {
+                    MergeStep::Again => {}
+                    MergeStep::Pending(condition) => {
+                        waits += 1;
+                        while !condition.holds() {
+                            std::thread::yield_now();
+                        }
+                    }
+                    MergeStep::Done => return waits,
+                }
+            }
+        };
+        waits += std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap())
+                .sum::<usize>()
+        });
+        tree.take(&messages, &*merge);
+        tree.check();
+    }
+    assert!(waits > 0);
+}
+
+#[test]
+fn options_that_make_no_sense_are_refused() {
+    let tree = Tree::new(2048, 4, None);
+    let begin = |change: fn(&mut MergeOptions)| {
+        let mut options = tree.options.clone();
+        change(&mut options);
+        tree.structure
+            .begin_merge(&tree.version, Input::new(&Map::new()), &options)
+            .map(|_| ())
+            .map_err(|e| e.kind())
+    };
+    assert_eq!(begin(|_| {}), Ok(()));
+    for change in [
+        |o: &mut MergeOptions| o.group_bytes = 0,
+        |o: &mut MergeOptions| o.group_bytes = 1 << 40,
+        |o: &mut MergeOptions| o.block_bytes = 0,
+        |o: &mut MergeOptions| o.block_bytes = 1 << 30,
+    ] {
+        assert_eq!(begin(change), Err(ErrorKind::InvalidArgument));
+    }
+}
+
+#[test]
+fn growing_and_shrinking_groups_between_merges_does_no_harm() {
+    let mut random = Random(11);
+    let mut tree = Tree::new(2048, 4, Some(130));
+    // Leaves of another L are as large as they are until they are next written, so only the content is checked.
+    for round in 0..30 {
+        tree.options.group_bytes = [2048, 16384, 4096][round % 3];
+        let messages = window(&mut random, Kind::Uniform, 8192, &tree);
+        let merge = tree.begin(&messages);
+        while !matches!(merge.step().unwrap(), MergeStep::Done) {}
+        tree.take(&messages, &*merge);
+        tree.check_content();
+        tree.verify();
+    }
+}
+
+#[test]
+fn compressed_trees_hold_the_same() {
+    let mut random = Random(12);
+    let mut tree = Tree::new(4096, 4, Some(130));
+    tree.options.compression = Compression::Lz4;
+    for _ in 0..30 {
+        let messages = window(&mut random, Kind::Uniform, 8192, &tree);
+        tree.merge(&messages);
+    }
+    tree.verify();
 }

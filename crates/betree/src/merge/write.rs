@@ -22,11 +22,16 @@ struct Writing {
 impl Writing {
     fn new(context: &Context, stream: Stream) -> Self {
         let charge = context.budget.charge(Purpose::Merge, 0);
-        Writing { stream, builder: GroupBuilder::new(context.group_options()), charge }
+        Writing {
+            stream,
+            builder: GroupBuilder::new(context.group_options()),
+            charge,
+        }
     }
 
     fn account(&mut self) {
-        self.charge.resize(self.builder.memory_bytes() as u64 + stream_memory_bytes(&self.stream));
+        self.charge
+            .resize(self.builder.memory_bytes() as u64 + stream_memory_bytes(&self.stream));
     }
 }
 
@@ -78,7 +83,15 @@ impl WriteLeaves {
         always: bool,
         expected_bytes: u64,
     ) -> Self {
-        WriteLeaves { target, range, base, incoming, always, expected_bytes, state: None }
+        WriteLeaves {
+            target,
+            range,
+            base,
+            incoming,
+            always,
+            expected_bytes,
+            state: None,
+        }
     }
 
     /// Does a piece; the result once all is written. `consumed` is raised by the bytes that were merged.
@@ -88,14 +101,28 @@ impl WriteLeaves {
         changes: &mut Changes,
         consumed: &mut u64,
     ) -> Result<Option<WrittenLeaves>> {
-        let Some(mut state) = self.state.take().map_or_else(|| self.open(context, changes), |state| Ok(Some(state)))?
+        let Some(mut state) = self
+            .state
+            .take()
+            .map_or_else(|| self.open(context, changes), |state| Ok(Some(state)))?
         else {
-            let slots = self.base.first().map(|&leaf| self.slot(leaf, self.lower(), false)).into_iter().collect();
-            return Ok(Some(WrittenLeaves { slots, messages: 0, replaced: 0 }));
+            let slots = self
+                .base
+                .first()
+                .map(|&leaf| self.slot(leaf, self.lower(), false))
+                .into_iter()
+                .collect();
+            return Ok(Some(WrittenLeaves {
+                slots,
+                messages: 0,
+                replaced: 0,
+            }));
         };
         let slice = 2 * context.group_bytes();
         let mut merged = 0;
-        let Writing { stream, builder, .. } = &mut state.writing;
+        let Writing {
+            stream, builder, ..
+        } = &mut state.writing;
         while let Some(key) = stream.key() {
             let message = stream.message();
             merged += (key.len() + message.value_bytes()) as u64;
@@ -104,7 +131,11 @@ impl WriteLeaves {
             } else {
                 state.messages += 1;
             }
-            let finished = if message.is_delete() { None } else { builder.add(key, message) };
+            let finished = if message.is_delete() {
+                None
+            } else {
+                builder.add(key, message)
+            };
             stream.advance()?;
             if finished.is_some() || merged > slice {
                 *consumed += merged;
@@ -126,15 +157,27 @@ impl WriteLeaves {
         }
         let base_records: u64 = self.base.iter().map(|leaf| leaf.records).sum();
         let replaced = base_records.saturating_sub(state.base_seen);
-        Ok(Some(WrittenLeaves { slots, messages: state.messages, replaced }))
+        Ok(Some(WrittenLeaves {
+            slots,
+            messages: state.messages,
+            replaced,
+        }))
     }
 
-    fn open(&mut self, context: &Arc<Context>, changes: &mut Changes) -> Result<Option<LeavesState>> {
+    fn open(
+        &mut self,
+        context: &Arc<Context>,
+        changes: &mut Changes,
+    ) -> Result<Option<LeavesState>> {
         let newer = std::mem::take(&mut self.incoming);
         let base_run = newer.len();
         let older = vec![Run::groups(&self.base)];
-        let Some(stream) = open_stream(context, &self.range, newer, older, self.always)? else { return Ok(None) };
-        changes.released.extend(self.base.iter().map(|leaf| leaf.id));
+        let Some(stream) = open_stream(context, &self.range, newer, older, self.always)? else {
+            return Ok(None);
+        };
+        changes
+            .released
+            .extend(self.base.iter().map(|leaf| leaf.id));
         Ok(Some(LeavesState {
             writing: Writing::new(context, stream),
             base_run,
@@ -152,8 +195,11 @@ impl WriteLeaves {
         state: &mut LeavesState,
         mut pending: PendingGroup,
     ) -> Result<()> {
-        let lower =
-            if state.slots.is_empty() { self.lower() } else { separator(&state.last_key, &pending.first_key) };
+        let lower = if state.slots.is_empty() {
+            self.lower()
+        } else {
+            separator(&state.last_key, &pending.first_key)
+        };
         state.last_key = std::mem::take(&mut pending.last_key);
         let leaf = context.store.write_group(pending, context.class())?;
         changes.added.push(PageUse::from(&leaf));
@@ -166,7 +212,12 @@ impl WriteLeaves {
     }
 
     fn slot(&self, leaf: GroupRef, lower: Key, is_new: bool) -> Slot {
-        Slot { lower, child: SlotChild::Child(Child::Leaf(leaf)), is_new, is_small: false }
+        Slot {
+            lower,
+            child: SlotChild::Child(Child::Leaf(leaf)),
+            is_new,
+            is_small: false,
+        }
     }
 }
 
@@ -212,25 +263,47 @@ impl WriteLevel {
         levels: Vec<Run>,
         expected_bytes: u64,
     ) -> Self {
-        WriteLevel { frame, level, lowers, range, incoming, levels, expected_bytes, state: None }
+        WriteLevel {
+            frame,
+            level,
+            lowers,
+            range,
+            incoming,
+            levels,
+            expected_bytes,
+            state: None,
+        }
     }
 
     /// Does a piece. Once all is written: the level's segments, or none when nothing came in, so that the levels stay.
-    #[expect(clippy::option_option, reason = "unfinished, finished without effect, finished with a level")]
+    #[expect(
+        clippy::option_option,
+        reason = "unfinished, finished without effect, finished with a level"
+    )]
     pub(super) fn step(
         &mut self,
         context: &Arc<Context>,
         changes: &mut Changes,
         consumed: &mut u64,
     ) -> Result<Option<Option<Vec<Segment>>>> {
-        let Some(mut state) = self.state.take().map_or_else(|| self.open(context), |state| Ok(Some(state)))? else {
+        let Some(mut state) = self
+            .state
+            .take()
+            .map_or_else(|| self.open(context), |state| Ok(Some(state)))?
+        else {
             return Ok(Some(None));
         };
         let before = state.bytes;
-        let Writing { stream, builder, .. } = &mut state.writing;
+        let Writing {
+            stream, builder, ..
+        } = &mut state.writing;
         while let Some(key) = stream.key() {
             let message = stream.message();
-            while self.lowers.get(state.pivot).is_some_and(|next| **next <= *key) {
+            while self
+                .lowers
+                .get(state.pivot)
+                .is_some_and(|next| **next <= *key)
+            {
                 state.pivot += 1;
             }
             if state.marks.last().is_none_or(|mark| mark.0 != state.pivot) {
@@ -274,8 +347,16 @@ impl WriteLevel {
 
 impl LevelState {
     /// Writes a segment and counts what it has for each pivot: the marks say where in the stream each pivot began.
-    fn write(&mut self, context: &Context, changes: &mut Changes, mut pending: PendingGroup) -> Result<()> {
-        let (min, max) = (std::mem::take(&mut pending.first_key), std::mem::take(&mut pending.last_key));
+    fn write(
+        &mut self,
+        context: &Context,
+        changes: &mut Changes,
+        mut pending: PendingGroup,
+    ) -> Result<()> {
+        let (min, max) = (
+            std::mem::take(&mut pending.first_key),
+            std::mem::take(&mut pending.last_key),
+        );
         let group = context.store.write_segment(pending, context.class())?;
         changes.added.push(PageUse::from(&group));
         let from = (self.written_records, self.written_bytes);
@@ -283,17 +364,29 @@ impl LevelState {
         let mut live = Vec::new();
         for (i, &(pivot, records, bytes)) in self.marks.iter().enumerate() {
             let (_, end_records, end_bytes) =
-                self.marks.get(i + 1).copied().unwrap_or((pivot, self.records, self.bytes));
+                self.marks
+                    .get(i + 1)
+                    .copied()
+                    .unwrap_or((pivot, self.records, self.bytes));
             let records = end_records.min(to.0).saturating_sub(records.max(from.0));
             if records > 0 {
                 let bytes = end_bytes.min(to.1).saturating_sub(bytes.max(from.1));
-                live.push(LivePart { pivot: pivot as u16, records: records as u32, bytes });
+                live.push(LivePart {
+                    pivot: pivot as u16,
+                    records: records as u32,
+                    bytes,
+                });
             }
         }
         (self.written_records, self.written_bytes) = to;
         let done = self.marks.partition_point(|mark| mark.1 <= to.0);
         self.marks.drain(..done.saturating_sub(1));
-        self.segments.push(Segment { group, min: min.into(), max: max.into(), live });
+        self.segments.push(Segment {
+            group,
+            min: min.into(),
+            max: max.into(),
+            live,
+        });
         Ok(())
     }
 }
