@@ -147,6 +147,31 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
 }
 
 #[test]
+fn while_the_reserve_is_short_normal_writes_get_no_hole_either() {
+    let medium = SimDisk::new(14);
+    let store = create(&medium, options(4 * MIB, MIB));
+    let groups: Vec<_> = (0..6).map(|_| write_group(&store, 10_000)).collect();
+    checkpoint(&store, added(&groups));
+    checkpoint(
+        &store,
+        released(groups.iter().step_by(2).map(|group| group.id)),
+    );
+    store.begin_reclaim();
+    reclaim_all(&store);
+    assert!(store.free_bytes() > 2 * MIB, "no holes");
+    medium.set_capacity(medium.used_bytes());
+    let taken = store
+        .write_group(pending(0, 2000, 100, true), SpaceClass::Reserve)
+        .unwrap();
+    assert!(store.space_is_short());
+    medium.set_capacity(medium.used_bytes() + 3 * 4096);
+    let write = || store.write_page(PageKind::Node, b"x", SpaceClass::Normal);
+    assert_eq!(write().unwrap_err().kind(), ErrorKind::NoSpace);
+    store.abandon(added([&taken]));
+    write().unwrap();
+}
+
+#[test]
 fn the_reserve_survives_a_reopen_on_a_full_disk() {
     let medium = SimDisk::new(6);
     let store = create(&medium, options(4 * MIB, MIB));
@@ -225,15 +250,12 @@ fn space_comes_back_to_the_file_system() {
         "{allocated} of {live} live"
     );
     assert!(allocated >= live);
-    // Holes are allocated before they are used again: no write can run out of space.
+    // Holes are allocated before they are used again, so no write meets a full disk, and none counts for the reserve.
     medium.set_capacity(medium.used_bytes());
-    assert_eq!(
-        store
-            .write_group(pending(0, 10_000, 100, true), SpaceClass::Normal)
-            .unwrap_err()
-            .kind(),
-        ErrorKind::NoSpace
-    );
+    let writes = medium.stats(DATA_FILE).writes;
+    let refused = store.write_group(pending(0, 10_000, 100, true), SpaceClass::Normal);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(medium.stats(DATA_FILE).writes, writes);
     medium.set_capacity(1 << 40);
     let before = store.file_bytes();
     let again = write_group(&store, 10_000);
