@@ -45,11 +45,23 @@ pub struct Range {
 }
 
 /// One end of a range.
-#[derive(Default)]
 struct End {
     fetched: VecDeque<(Slice, Slice)>,
     scan: Option<TreeScan>,
+    /// Records of the next chunk at most, and the bytes that they will take if they are like those of the last.
     chunk_records: usize,
+    chunk_bytes: usize,
+}
+
+impl Default for End {
+    fn default() -> Self {
+        End {
+            fetched: VecDeque::new(),
+            scan: None,
+            chunk_records: CHUNK_RECORDS_FIRST,
+            chunk_bytes: 0,
+        }
+    }
 }
 
 /// A scan of the tree that stands behind the last record it showed.
@@ -63,7 +75,11 @@ struct TreeScan {
 }
 
 impl Range {
-    pub(crate) fn new(handle: Result<Arc<ViewHandle>>, keyspace: KeyspaceId, bounds: OwnedBounds) -> Self {
+    pub(crate) fn new(
+        handle: Result<Arc<ViewHandle>>,
+        keyspace: KeyspaceId,
+        bounds: OwnedBounds,
+    ) -> Self {
         let (lower, upper) = bounds;
         let exhausted = is_empty(&lower, &upper);
         let (handle, error) = match handle {
@@ -74,46 +90,77 @@ impl Range {
             }
             Err(error) => (None, Some(error)),
         };
-        Range { handle, error, keyspace, lower, upper, exhausted, front: End::default(), back: End::default() }
+        Range {
+            handle,
+            error,
+            keyspace,
+            lower,
+            upper,
+            exhausted,
+            front: End::default(),
+            back: End::default(),
+        }
     }
 
+    /// For who wants one record: the first chunk from either end holds no other.
+    pub(crate) fn one_at_first(mut self) -> Self {
+        self.front.chunk_records = 1;
+        self.back.chunk_records = 1;
+        self
+    }
+
+    #[inline]
     fn step(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
+        let Some(handle) = &self.handle else {
+            return self.error.take().map(Err);
+        };
         let mine = match direction {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        if let Some(record) = mine.fetched.pop_front() {
+        // What was fetched before the database was closed is not served after it.
+        if handle.core().health.check_open().is_ok()
+            && let Some(record) = mine.fetched.pop_front()
+        {
             return Some(Ok(record));
         }
-        if let Some(error) = self.error.take() {
-            return Some(Err(error));
-        }
+        self.step_over(direction)
+    }
+
+    /// A step at which this end has nothing left.
+    fn step_over(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
         let handle = self.handle.clone()?;
-        if !self.exhausted {
-            match self.refill(&handle, direction) {
-                Ok(()) => {}
-                Err(error) => {
-                    self.handle = None;
-                    self.front = End::default();
-                    self.back = End::default();
-                    return Some(Err(error));
-                }
-            }
+        let opened = handle.core().health.check_open();
+        let refilled = match opened {
+            Ok(()) if self.exhausted => Ok(()),
+            Ok(()) => self.refill(&handle, direction),
+            closed => closed,
+        };
+        if let Err(error) = refilled {
+            self.front = End::default();
+            self.back = End::default();
+            self.handle = None;
+            return Some(Err(error));
         }
         let (mine, other) = match direction {
             Direction::Forward => (&mut self.front, &mut self.back),
             Direction::Backward => (&mut self.back, &mut self.front),
         };
-        mine.fetched.pop_front().or_else(|| other.fetched.pop_back()).map(Ok)
+        mine.fetched
+            .pop_front()
+            .or_else(|| other.fetched.pop_back())
+            .map(Ok)
     }
 
     /// Fetches the next chunk from one end of the region, and takes it out of the region.
     fn refill(&mut self, handle: &ViewHandle, direction: Direction) -> Result<()> {
         let core = handle.core();
-        core.health.check_open()?;
+        core.env.breathe();
         let view = handle.view();
         let held = view.held()?;
-        let Some(held) = &*held else { return Err(Error::internal("a view without a state")) };
+        let Some(held) = &*held else {
+            return Err(Error::internal("a view without a state"));
+        };
         let keyspace = held.keyspace(self.keyspace)?;
         let (lower, upper) = (&self.lower, &self.upper);
         let end = match direction {
@@ -121,11 +168,20 @@ impl Range {
             Direction::Backward => &mut self.back,
         };
         let tree = TreeScan::current(&mut end.scan, keyspace, (lower, upper), direction)?;
+        let mut chunk = Chunk::new(end.chunk_records, end.chunk_bytes);
+        let whole = merge(
+            keyspace,
+            view.before,
+            tree,
+            (lower, upper),
+            direction,
+            &mut chunk,
+        )?;
+        core.counters
+            .scanned_records
+            .add(chunk.lengths.len() as u64);
         end.chunk_records = (end.chunk_records * 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_MAX);
-
-        let mut chunk = Chunk::new(end.chunk_records);
-        let whole = merge(keyspace, view.before, tree, (lower, upper), direction, &mut chunk)?;
-        core.counters.scanned_records.add(chunk.lengths.len() as u64);
+        end.chunk_bytes = chunk.bytes_if(end.chunk_records);
         chunk.into_records(&mut end.fetched);
         if whole {
             self.exhausted = true;
@@ -157,7 +213,11 @@ impl std::iter::FusedIterator for Range {}
 
 impl std::fmt::Debug for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Range").field("keyspace", &self.keyspace).field("lower", &self.lower).field("upper", &self.upper).finish()
+        f.debug_struct("Range")
+            .field("keyspace", &self.keyspace)
+            .field("lower", &self.lower)
+            .field("upper", &self.upper)
+            .finish()
     }
 }
 
@@ -169,14 +229,25 @@ impl TreeScan {
         (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
         direction: Direction,
     ) -> Result<&'a mut TreeScan> {
-        let stale = slot.as_ref().is_none_or(|s| !Arc::ptr_eq(&s.version, &keyspace.version));
+        let stale = slot
+            .as_ref()
+            .is_none_or(|s| !Arc::ptr_eq(&s.version, &keyspace.version));
         if stale {
-            let bounds = (lower.as_ref().map(Vec::as_slice), upper.as_ref().map(Vec::as_slice));
+            let bounds = (
+                lower.as_ref().map(Vec::as_slice),
+                upper.as_ref().map(Vec::as_slice),
+            );
             let scan = keyspace.version.scan(bounds, direction)?;
             *slot = None;
-            return Ok(slot.insert(TreeScan { version: keyspace.version.clone(), scan, pending: None, done: false }));
+            return Ok(slot.insert(TreeScan {
+                version: keyspace.version.clone(),
+                scan,
+                pending: None,
+                done: false,
+            }));
         }
-        slot.as_mut().ok_or_else(|| Error::internal("a scan that is neither old nor new"))
+        slot.as_mut()
+            .ok_or_else(|| Error::internal("a scan that is neither old nor new"))
     }
 }
 
@@ -188,8 +259,18 @@ struct Chunk {
 }
 
 impl Chunk {
-    fn new(records_max: usize) -> Self {
-        Chunk { bytes: Vec::new(), lengths: Vec::with_capacity(records_max.min(64)), records_max }
+    fn new(records_max: usize, bytes_expected: usize) -> Self {
+        let bytes = Vec::with_capacity(bytes_expected);
+        Chunk {
+            bytes,
+            lengths: Vec::with_capacity(records_max.min(64)),
+            records_max,
+        }
+    }
+
+    /// What so many records like these would take, within a chunk's limit.
+    fn bytes_if(&self, records: usize) -> usize {
+        (self.bytes.len() * records / self.lengths.len().max(1)).min(CHUNK_BYTES_MAX)
     }
 
     fn is_full(&self) -> bool {
@@ -206,7 +287,10 @@ impl Chunk {
         let bytes = Slice::from_vec(self.bytes);
         let mut at = 0;
         out.extend(self.lengths.into_iter().map(|(key, value)| {
-            let record = (bytes.sub(at..at + key), bytes.sub(at + key..at + key + value));
+            let record = (
+                bytes.sub(at..at + key),
+                bytes.sub(at + key..at + key + value),
+            );
             at += key + value;
             record
         }));
@@ -249,7 +333,12 @@ fn merge(
     };
 
     // The tree's record: the one left over from last time, or borrowed from the scan until it moves on.
-    let TreeScan { scan, pending, done, .. } = tree;
+    let TreeScan {
+        scan,
+        pending,
+        done,
+        ..
+    } = tree;
     let leftover = pending.take();
     let mut record = match &leftover {
         Some((key, value)) => Some((key.as_slice(), value.as_slice())),
@@ -260,10 +349,10 @@ fn merge(
         // The window whose key comes first; of equal keys the newer window.
         let mut first: Option<(usize, &[u8])> = None;
         for (place, cursor) in cursors.iter().enumerate() {
-            if let Some(key) = cursor.as_ref().and_then(Cursor::key) {
-                if first.is_none_or(|(_, best)| sooner(key, best)) {
-                    first = Some((place, key));
-                }
+            if let Some(key) = cursor.as_ref().and_then(Cursor::key)
+                && first.is_none_or(|(_, best)| sooner(key, best))
+            {
+                first = Some((place, key));
             }
         }
         let from_tree = match (first, record) {
@@ -273,7 +362,9 @@ fn merge(
             (Some(_), None) => false,
         };
         if from_tree {
-            let Some((key, value)) = record else { break true };
+            let Some((key, value)) = record else {
+                break true;
+            };
             if !inside(key) {
                 break true;
             }
@@ -284,7 +375,9 @@ fn merge(
             record = scan.next()?;
             continue;
         }
-        let Some((place, key)) = first else { break true };
+        let Some((place, key)) = first else {
+            break true;
+        };
         if !inside(key) {
             break true;
         }
@@ -344,6 +437,8 @@ fn is_empty(lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
         (Bound::Included(a), Bound::Included(b)) => a > b,
-        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => a >= b,
+        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
+            a >= b
+        }
     }
 }

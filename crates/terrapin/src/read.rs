@@ -20,7 +20,11 @@ impl Keyspace {
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
         let observed = core.observe()?;
-        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        let keyspace = observed
+            .state
+            .keyspaces
+            .get(self.shared.id)
+            .ok_or_else(dropped)?;
         let value = get(keyspace, observed.before, key.as_ref());
         core.counters.gets.add(1);
         core.counters.get_done(&core.env, timer);
@@ -32,7 +36,11 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let observed = core.observe()?;
-        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        let keyspace = observed
+            .state
+            .keyspaces
+            .get(self.shared.id)
+            .ok_or_else(dropped)?;
         core.counters.gets.add(1);
         contains(keyspace, observed.before, key.as_ref())
     }
@@ -43,27 +51,36 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let observed = core.observe()?;
-        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
+        let keyspace = observed
+            .state
+            .keyspaces
+            .get(self.shared.id)
+            .ok_or_else(dropped)?;
         core.counters.gets.add(keys.len() as u64);
         multi_get(keyspace, observed.before, keys)
     }
 
     /// The record with the smallest key.
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
-        self.iter().next().transpose()
+        self.iter().one_at_first().next().transpose()
     }
 
     /// The record with the largest key.
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
-        self.iter().next_back().transpose()
+        self.iter().one_at_first().next_back().transpose()
     }
 
-    /// About how many records there are. Reads no record: a key that was overwritten and not yet merged counts once for
-    /// each place that holds it. Exact bounds are not promised.
+    /// About how many records there are. Reads no record: a key that was overwritten and not yet merged down to its leaf
+    /// counts once for each place that holds it, and a delete takes one away whether or not there was a record. Exact
+    /// bounds are not promised.
     pub fn approximate_count(&self) -> Result<u64> {
         let observed = self.core().observe()?;
-        let keyspace = observed.state.keyspaces.get(self.shared.id).ok_or_else(dropped)?;
-        approximate_count(keyspace)
+        let keyspace = observed
+            .state
+            .keyspaces
+            .get(self.shared.id)
+            .ok_or_else(dropped)?;
+        approximate_count(keyspace, observed.before)
     }
 
     /// The records of a range of keys, in order, from either end, as of now: later writes do not show.
@@ -90,7 +107,11 @@ impl Keyspace {
 
     /// The records whose keys begin with `prefix`, in order, from either end.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(ViewHandle::new(&self.owner), self.shared.id, prefix_bounds(prefix.as_ref()))
+        Range::new(
+            ViewHandle::new(&self.owner),
+            self.shared.id,
+            prefix_bounds(prefix.as_ref()),
+        )
     }
 
     /// All records, in order, from either end.
@@ -127,14 +148,19 @@ pub(crate) fn windows(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Window>
     let active = &keyspace.active;
     let active = (active.start < before && !active.window.is_empty()).then_some(&*active.window);
     let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
-    let sealed = sealed.filter(|w| w.start < before && !w.window.is_empty()).map(|w| &*w.window);
+    let sealed = sealed
+        .filter(|w| w.start < before && !w.window.is_empty())
+        .map(|w| &*w.window);
     [active, sealed]
 }
 
 /// What the windows say of a key, if anything.
 #[inline]
 fn in_windows<'a>(keyspace: &'a KeyspaceState, before: Lsn, key: &[u8]) -> Option<Op<'a>> {
-    windows(keyspace, before).into_iter().flatten().find_map(|window| window.get(key, before))
+    windows(keyspace, before)
+        .into_iter()
+        .flatten()
+        .find_map(|window| window.get(key, before))
 }
 
 #[inline]
@@ -182,11 +208,14 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     Ok(values)
 }
 
-pub(crate) fn approximate_count(keyspace: &KeyspaceState) -> Result<u64> {
-    let mut count = keyspace.version.estimate((Bound::Unbounded, Bound::Unbounded))?.records;
-    for window in [Some(&keyspace.active), keyspace.sealed.as_ref().map(|s| &s.records)].into_iter().flatten() {
-        // A tombstone is itself no record, and most often takes one away.
-        count = (count + window.window.records()).saturating_sub(2 * window.window.tombstones());
+pub(crate) fn approximate_count(keyspace: &KeyspaceState, before: Lsn) -> Result<u64> {
+    let mut count = keyspace
+        .version
+        .estimate((Bound::Unbounded, Bound::Unbounded))?
+        .records;
+    for window in windows(keyspace, before).into_iter().flatten() {
+        // A tombstone most often takes a record away.
+        count = (count + window.records()).saturating_sub(window.tombstones());
     }
     Ok(count)
 }
@@ -198,8 +227,23 @@ mod tests {
     #[test]
     fn a_prefix_ends_before_the_first_key_that_does_not_begin_with_it() {
         assert_eq!(prefix_bounds(b""), (Bound::Unbounded, Bound::Unbounded));
-        assert_eq!(prefix_bounds(b"ab"), (Bound::Included(b"ab".to_vec()), Bound::Excluded(b"ac".to_vec())));
-        assert_eq!(prefix_bounds(b"a\xff\xff"), (Bound::Included(b"a\xff\xff".to_vec()), Bound::Excluded(b"b".to_vec())));
-        assert_eq!(prefix_bounds(b"\xff"), (Bound::Included(b"\xff".to_vec()), Bound::Unbounded));
+        assert_eq!(
+            prefix_bounds(b"ab"),
+            (
+                Bound::Included(b"ab".to_vec()),
+                Bound::Excluded(b"ac".to_vec())
+            )
+        );
+        assert_eq!(
+            prefix_bounds(b"a\xff\xff"),
+            (
+                Bound::Included(b"a\xff\xff".to_vec()),
+                Bound::Excluded(b"b".to_vec())
+            )
+        );
+        assert_eq!(
+            prefix_bounds(b"\xff"),
+            (Bound::Included(b"\xff".to_vec()), Bound::Unbounded)
+        );
     }
 }

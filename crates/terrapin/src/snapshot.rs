@@ -23,7 +23,9 @@ impl Database {
     /// A snapshot of everything published so far, all keyspaces at one moment.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.owner.core.env.breathe();
-        Ok(Snapshot { handle: ViewHandle::new(&self.owner)? })
+        Ok(Snapshot {
+            handle: ViewHandle::new(&self.owner)?,
+        })
     }
 }
 
@@ -34,7 +36,11 @@ impl Snapshot {
         self.handle.view().before
     }
 
-    fn with<R>(&self, keyspace: &Keyspace, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
+    fn with<R>(
+        &self,
+        keyspace: &Keyspace,
+        read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>,
+    ) -> Result<R> {
         self.check(keyspace)?;
         let core = self.handle.core();
         core.env.breathe();
@@ -49,7 +55,10 @@ impl Snapshot {
         if self.handle.owner().number == keyspace.owner.number {
             return Ok(());
         }
-        Err(Error::invalid("the keyspace belongs to another open database than the snapshot").with("keyspace", keyspace.name()))
+        Err(
+            Error::invalid("the keyspace belongs to another open database than the snapshot")
+                .with("keyspace", keyspace.name()),
+        )
     }
 
     /// The value that a key had. Errors: as [`Keyspace::get`]; `NotFound` for a keyspace that did not exist.
@@ -61,39 +70,53 @@ impl Snapshot {
     /// Whether a key had a value.
     pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.handle.core().counters.gets.add(1);
-        self.with(keyspace, |k, before| read::contains(k, before, key.as_ref()))
+        self.with(keyspace, |k, before| {
+            read::contains(k, before, key.as_ref())
+        })
     }
 
     /// The values that many keys had, in the order of `keys`.
-    pub fn multi_get<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, keys: &[K]) -> Result<Vec<Option<Slice>>> {
+    pub fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        keyspace: &Keyspace,
+        keys: &[K],
+    ) -> Result<Vec<Option<Slice>>> {
         self.handle.core().counters.gets.add(keys.len() as u64);
         self.with(keyspace, |k, before| read::multi_get(k, before, keys))
     }
 
     /// The record with the smallest key.
     pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
-        self.iter(keyspace).next().transpose()
+        self.iter(keyspace).one_at_first().next().transpose()
     }
 
     /// The record with the largest key.
     pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
-        self.iter(keyspace).next_back().transpose()
+        self.iter(keyspace).one_at_first().next_back().transpose()
     }
 
     /// About how many records there were; see [`Keyspace::approximate_count`].
     pub fn approximate_count(&self, keyspace: &Keyspace) -> Result<u64> {
-        self.with(keyspace, |k, _| read::approximate_count(k))
+        self.with(keyspace, read::approximate_count)
     }
 
     /// The records of a range of keys, in order, from either end.
     pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
-        Range::new(self.check(keyspace).map(|()| self.handle.clone()), keyspace.id(), read::bounds(&range))
+        Range::new(
+            self.check(keyspace).map(|()| self.handle.clone()),
+            keyspace.id(),
+            read::bounds(&range),
+        )
     }
 
     /// The records whose keys begin with `prefix`, in order, from either end.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
         let bounds = read::prefix_bounds(prefix.as_ref());
-        Range::new(self.check(keyspace).map(|()| self.handle.clone()), keyspace.id(), bounds)
+        Range::new(
+            self.check(keyspace).map(|()| self.handle.clone()),
+            keyspace.id(),
+            bounds,
+        )
     }
 
     /// All records, in order, from either end.
@@ -104,6 +127,8 @@ impl Snapshot {
 
 impl std::fmt::Debug for Snapshot {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Snapshot").field("lsn", &self.lsn()).finish()
+        f.debug_struct("Snapshot")
+            .field("lsn", &self.lsn())
+            .finish()
     }
 }

@@ -5,7 +5,7 @@
 //! equal one that holds a private version instead of windows; readers of a view therefore load its state anew at every
 //! call, and keep nothing of it between calls but pages.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -40,13 +40,19 @@ impl View {
     #[inline]
     pub fn held(&self) -> Result<Guard<Option<Arc<Held>>>> {
         let held = self.held.load();
-        if held.is_some() { Ok(held) } else { Err(closed()) }
+        if held.is_some() {
+            Ok(held)
+        } else {
+            Err(closed())
+        }
     }
 
     /// Replaces what the view holds by something that reads the same, unless the database was closed or somebody else
     /// replaced it meanwhile.
     pub fn replace(&self, expected: &Arc<Held>, next: Arc<Held>) {
-        let _previous = self.held.compare_and_swap(&Some(expected.clone()), Some(next));
+        let _previous = self
+            .held
+            .compare_and_swap(&Some(expected.clone()), Some(next));
     }
 }
 
@@ -71,14 +77,21 @@ impl ViewHandle {
         let core = &owner.core;
         let observed = core.observe()?;
         let state = arc_swap::Guard::into_inner(observed.state);
-        let held = Held { state, private: Vec::new() };
+        let held = Held {
+            state,
+            private: Vec::new(),
+        };
         let view = Arc::new(View {
             before: observed.before,
             born_ns: core.env.now_ns(),
             held: ArcSwapOption::from_pointee(held),
         });
         let number = core.views.register(&view);
-        let handle = Arc::new(ViewHandle { view, number, owner: owner.clone() });
+        let handle = Arc::new(ViewHandle {
+            view,
+            number,
+            owner: owner.clone(),
+        });
         // A close that came between `observe` and `register` has not seen this view.
         core.health.check_open()?;
         Ok(handle)
@@ -108,11 +121,11 @@ impl Drop for ViewHandle {
     }
 }
 
-/// The registry of views.
+/// The registry of views, by a number that only grows.
 #[derive(Default)]
 pub(crate) struct Views {
     next: AtomicU64,
-    views: Mutex<HashMap<u64, Arc<View>>>,
+    views: Mutex<BTreeMap<u64, Arc<View>>>,
 }
 
 impl Views {
@@ -130,9 +143,12 @@ impl Views {
 
     /// The views there are, oldest first.
     pub fn all(&self) -> Vec<Arc<View>> {
-        let mut views: Vec<_> = self.views.lock().iter().map(|(&number, view)| (number, view.clone())).collect();
-        views.sort_unstable_by_key(|(number, _)| *number);
-        views.into_iter().map(|(_, view)| view).collect()
+        self.views.lock().values().cloned().collect()
+    }
+
+    /// Whether one is like that. Under the registry's lock: be short.
+    pub fn any(&self, is: impl Fn(&View) -> bool) -> bool {
+        self.views.lock().values().any(|view| is(view))
     }
 
     /// How many there are.
@@ -155,5 +171,8 @@ fn closed() -> Error {
 
 #[cold]
 pub(crate) fn missing() -> Error {
-    Error::new(ErrorKind::NotFound, "the keyspace does not exist in this view: it was created later, or dropped before")
+    Error::new(
+        ErrorKind::NotFound,
+        "the keyspace does not exist in this view: it was created later, or dropped before",
+    )
 }

@@ -6,14 +6,17 @@
 //! private pages, and gives the view a state with that version and without the window. The pages die with the
 //! view. Nothing of this is durable: a view does not outlive the process.
 //!
+//! Views of the same moment are folded once, together.
+//!
 //! The design's other form, a root for every held view made by the checkpoint itself in LSN steps, shares more pages, but
 //! cannot serve a view that was young when the checkpoint began; see `docs/decisions/0002-folding-views.md`.
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, Job, KeyspaceId, Purpose, Result, Step};
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Purpose, Result, Step};
 use terrapin_memtable::Window;
-use terrapin_structure::{Merge, MergeStep, Version};
+use terrapin_pages::PrivatePages;
+use terrapin_structure::{Merge, MergeInput, MergeStep, Version};
 
 use super::input::{Preparation, WindowInput};
 use crate::core::Core;
@@ -32,9 +35,9 @@ pub(crate) struct FoldJob {
     failed_at_ns: Option<u64>,
 }
 
-/// One window of one view on its way into a private version.
+/// One window on its way into a private version, as the views of one moment see it.
 struct Fold {
-    view: Arc<View>,
+    before: Lsn,
     held: Arc<Held>,
     keyspace: KeyspaceId,
     window: Arc<WriteWindow>,
@@ -43,7 +46,7 @@ struct Fold {
 
 enum Stage {
     /// The window is being measured.
-    Prepare(Preparation),
+    Prepare(Box<Preparation>),
     /// Its records flow into new pages.
     Merge(Arc<dyn Merge>),
 }
@@ -58,7 +61,11 @@ enum Search {
 impl FoldJob {
     /// The job of one open database.
     pub fn new(core: Arc<Core>) -> Self {
-        FoldJob { core, work: None, failed_at_ns: None }
+        FoldJob {
+            core,
+            work: None,
+            failed_at_ns: None,
+        }
     }
 
     /// Whether views are to give windows back whatever their age.
@@ -69,12 +76,17 @@ impl FoldJob {
     fn search(&self) -> Search {
         let now = self.core.env.now_ns();
         let short = self.memory_is_short();
+        // In this order: then no view is of a later state than `state`, and what it lacks was merged (or cleared) indeed. A
+        // window of a later state would look the same, and be folded below an older one.
+        let views = self.core.views.all();
         let state = self.core.state.load_full();
-        let mut later: Option<u64> = None;
-        for view in self.core.views.all() {
+        let (mut later, mut released) = (None, false);
+        for view in views {
             let Ok(guard) = view.held() else { continue };
             let Some(held) = &*guard else { continue };
-            let Some((keyspace, window)) = retired(held, &state) else { continue };
+            let Some((keyspace, window)) = retired(held, &state) else {
+                continue;
+            };
             if window.start >= view.before {
                 // Nothing in it is for this view.
                 let version = match held.keyspace(keyspace) {
@@ -82,44 +94,80 @@ impl FoldJob {
                     Err(_) => continue,
                 };
                 let state = without(&self.core, &held.state, keyspace, &window.window, version);
-                view.replace(held, Arc::new(Held { state: Arc::new(state), private: held.private.clone() }));
+                view.replace(
+                    held,
+                    Arc::new(Held {
+                        state: Arc::new(state),
+                        private: held.private.clone(),
+                    }),
+                );
+                // It may hold another.
                 later = Some(now);
+                released = true;
                 continue;
             }
             let due = view.born_ns.saturating_add(AGE_NS);
             if !short && now < due {
-                later = Some(later.map_or(due, |at| at.min(due)));
+                later = Some(later.map_or(due, |at: u64| at.min(due)));
                 continue;
             }
-            let stage = Stage::Prepare(WindowInput::prepare(window.window.clone(), window.start, view.before));
+            let preparation =
+                WindowInput::prepare(window.window.clone(), window.start, view.before);
+            let stage = Stage::Prepare(Box::new(preparation));
             let held = held.clone();
-            return Search::Found(Box::new(Fold { view: view.clone(), held, keyspace, window, stage }));
+            return Search::Found(Box::new(Fold {
+                before: view.before,
+                held,
+                keyspace,
+                window,
+                stage,
+            }));
+        }
+        if released {
+            // Their memory may be what writers wait for.
+            self.core.schedule.released();
         }
         Search::Later(later)
     }
 
     /// One step of the fold at hand; `true` when it is over.
     fn advance(&mut self) -> Result<bool> {
-        let Some(fold) = &mut self.work else { return Ok(true) };
+        let Some(fold) = &mut self.work else {
+            return Ok(true);
+        };
+        if !self.core.views.any(|view| fold.serves(view)) {
+            // Let go meanwhile.
+            self.abandon();
+            return Ok(true);
+        }
         match &mut fold.stage {
             Stage::Prepare(preparation) => {
-                let Some(input) = preparation.step() else { return Ok(false) };
+                let Some(input) = preparation.step() else {
+                    return Ok(false);
+                };
                 let keyspace = fold.held.keyspace(fold.keyspace)?;
+                if input.estimate(None, None).records == 0 {
+                    fold.finish(&self.core, keyspace.version.clone(), None);
+                    return Ok(true);
+                }
                 let mut options = self.core.settings.merge.clone();
                 options.space_is_short = false;
-                let merge = self.core.structure.begin_merge(&keyspace.version, input, &options)?;
+                let merge = self
+                    .core
+                    .structure
+                    .begin_merge(&keyspace.version, input, &options)?;
                 fold.stage = Stage::Merge(merge);
                 Ok(false)
             }
             Stage::Merge(merge) => match merge.step()? {
                 MergeStep::Again => Ok(false),
-                MergeStep::Pending(_) => Err(Error::internal("a merge with one worker waits for another")),
+                MergeStep::Pending(_) => {
+                    Err(Error::internal("a merge with one worker waits for another"))
+                }
                 MergeStep::Done => {
                     let merged = merge.finish()?;
-                    let mut private = fold.held.private.clone();
-                    private.push(Arc::new(self.core.store.private(merged.changes)));
-                    let state = without(&self.core, &fold.held.state, fold.keyspace, &fold.window.window, merged.version);
-                    fold.view.replace(&fold.held, Arc::new(Held { state: Arc::new(state), private }));
+                    let pages = self.core.store.private(merged.changes);
+                    fold.finish(&self.core, merged.version, Some(Arc::new(pages)));
                     self.core.counters.folds.add(1);
                     Ok(true)
                 }
@@ -128,8 +176,54 @@ impl FoldJob {
     }
 
     fn abandon(&mut self) {
-        if let Some(Fold { stage: Stage::Merge(merge), .. }) = self.work.take() {
+        if let Some(Fold {
+            stage: Stage::Merge(merge),
+            ..
+        }) = self.work.take()
+        {
             merge.abandon();
+        }
+    }
+}
+
+impl Fold {
+    /// Whether the result will be what that view sees, too.
+    fn serves(&self, view: &View) -> bool {
+        let same = |held: &Held| {
+            // Private pages come with a state of their own.
+            Arc::ptr_eq(&held.state, &self.held.state)
+        };
+        view.before == self.before
+            && view
+                .held()
+                .is_ok_and(|held| held.as_deref().is_some_and(same))
+    }
+
+    /// Gives every view that it serves the version in the place of the window.
+    fn finish(&self, core: &Core, version: Arc<dyn Version>, pages: Option<Arc<PrivatePages>>) {
+        let state = without(
+            core,
+            &self.held.state,
+            self.keyspace,
+            &self.window.window,
+            version,
+        );
+        let mut private = self.held.private.clone();
+        private.extend(pages);
+        let next = Arc::new(Held {
+            state: Arc::new(state),
+            private,
+        });
+        for view in core
+            .views
+            .all()
+            .into_iter()
+            .filter(|view| self.serves(view))
+        {
+            let held = view.held();
+            if let Ok(Some(held)) = held.as_deref() {
+                view.replace(held, next.clone());
+            }
         }
     }
 }
@@ -166,7 +260,9 @@ impl Job for FoldJob {
         let retry = self.failed_at_ns.map(|at| at.saturating_add(RETRY_NS));
         if let Some(retry) = retry.filter(|&at| at > self.core.env.now_ns()) {
             let stopping = schedule.clone();
-            return Step::Pending(Condition::new(schedule.work(), move || stopping.is_stopping()).until(retry));
+            return Step::Pending(
+                Condition::new(schedule.work(), move || stopping.is_stopping()).until(retry),
+            );
         }
         match self.search() {
             Search::Found(fold) => {
@@ -175,7 +271,9 @@ impl Job for FoldJob {
             }
             Search::Later(at) => {
                 let seen = schedule.clone();
-                let changed = Condition::new(schedule.work(), move || seen.is_stopping() || seen.releases() != releases);
+                let changed = Condition::new(schedule.work(), move || {
+                    seen.is_stopping() || seen.releases() != releases
+                });
                 Step::Pending(at.map_or(changed.clone(), |at| changed.until(at)))
             }
         }
@@ -194,26 +292,54 @@ fn retired(held: &Held, current: &State) -> Option<(KeyspaceId, Arc<WriteWindow>
         let is_current = |window: &Arc<WriteWindow>| {
             now.is_some_and(|now| {
                 Arc::ptr_eq(&now.active.window, &window.window)
-                    || now.sealed.as_ref().is_some_and(|s| Arc::ptr_eq(&s.records.window, &window.window))
+                    || now
+                        .sealed
+                        .as_ref()
+                        .is_some_and(|s| Arc::ptr_eq(&s.records.window, &window.window))
             })
         };
-        let windows = keyspace.sealed.as_ref().map(|s| &s.records).into_iter().chain([&keyspace.active]);
-        let window = windows.filter(|w| !w.window.is_empty()).find(|w| !is_current(w))?;
+        let windows = keyspace
+            .sealed
+            .as_ref()
+            .map(|s| &s.records)
+            .into_iter()
+            .chain([&keyspace.active]);
+        let window = windows
+            .filter(|w| !w.window.is_empty())
+            .find(|w| !is_current(w))?;
         Some((keyspace.id, window.clone()))
     })
 }
 
 /// The same state with `version` in the place of a keyspace's window and version.
-fn without(core: &Core, state: &State, id: KeyspaceId, window: &Arc<Window>, version: Arc<dyn Version>) -> State {
+fn without(
+    core: &Core,
+    state: &State,
+    id: KeyspaceId,
+    window: &Arc<Window>,
+    version: Arc<dyn Version>,
+) -> State {
     let mut keyspaces = state.keyspaces.clone();
     if let Some(keyspace) = keyspaces.get(id) {
-        let mut next = KeyspaceState { version, ..(**keyspace).clone() };
-        if next.sealed.as_ref().is_some_and(|s| Arc::ptr_eq(&s.records.window, window)) {
+        let mut next = KeyspaceState {
+            version,
+            ..(**keyspace).clone()
+        };
+        if next
+            .sealed
+            .as_ref()
+            .is_some_and(|s| Arc::ptr_eq(&s.records.window, window))
+        {
             next.sealed = None;
         } else {
             next.active = WriteWindow::new(next.active.start, Window::new(&core.budget));
         }
         keyspaces.insert(Arc::new(next));
     }
-    State { generation: state.generation, pin: state.pin.clone(), floor: state.floor, keyspaces }
+    State {
+        generation: state.generation,
+        pin: state.pin.clone(),
+        floor: state.floor,
+        keyspaces,
+    }
 }

@@ -31,7 +31,10 @@ pub(crate) struct Histogram {
 
 impl Default for Histogram {
     fn default() -> Self {
-        Histogram { buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(), max: AtomicU64::new(0) }
+        Histogram {
+            buckets: (0..BUCKETS).map(|_| AtomicU64::new(0)).collect(),
+            max: AtomicU64::new(0),
+        }
     }
 }
 
@@ -66,7 +69,11 @@ impl Histogram {
 
     /// The percentiles so far.
     pub fn latency(&self) -> Latency {
-        let counts: Vec<u64> = self.buckets.iter().map(|b| b.load(Ordering::Relaxed)).collect();
+        let counts: Vec<u64> = self
+            .buckets
+            .iter()
+            .map(|b| b.load(Ordering::Relaxed))
+            .collect();
         let count: u64 = counts.iter().sum();
         let max_ns = self.max.load(Ordering::Relaxed);
         let percentile = |thousandths: u64| {
@@ -80,7 +87,13 @@ impl Histogram {
             }
             0
         };
-        Latency { count, p50_ns: percentile(500), p99_ns: percentile(990), p999_ns: percentile(999), max_ns }
+        Latency {
+            count,
+            p50_ns: percentile(500),
+            p99_ns: percentile(990),
+            p999_ns: percentile(999),
+            max_ns,
+        }
     }
 }
 
@@ -91,11 +104,17 @@ mod tests {
     #[test]
     fn buckets_are_ordered_and_an_eighth_of_an_octave_wide() {
         let mut last = 0;
-        for value in (0..100_000).chain((17..64).flat_map(|b| [(1u64 << b) - 1, 1 << b, (1 << b) + (1 << (b - 1))])) {
+        for value in (0..100_000)
+            .chain((17..64).flat_map(|b| [(1u64 << b) - 1, 1 << b, (1 << b) + (1 << (b - 1))]))
+        {
             let place = bucket(value);
             assert!(place >= last || value < 100_000, "{value}");
             assert!(upper(place) >= value && place < BUCKETS, "{value}");
-            assert!(upper(place) as u128 * 8 <= value as u128 * 9 + 8, "{value} {}", upper(place));
+            assert!(
+                upper(place) as u128 * 8 <= value as u128 * 9 + 8,
+                "{value} {}",
+                upper(place)
+            );
             last = place;
         }
         assert!(bucket(u64::MAX) < BUCKETS);
@@ -110,7 +129,11 @@ mod tests {
         }
         let found = histogram.latency();
         assert_eq!((found.count, found.max_ns), (1000, 1_000_000));
-        for (ns, exact) in [(found.p50_ns, 500_000), (found.p99_ns, 990_000), (found.p999_ns, 999_000)] {
+        for (ns, exact) in [
+            (found.p50_ns, 500_000),
+            (found.p99_ns, 990_000),
+            (found.p999_ns, 999_000),
+        ] {
             assert!(ns >= exact && ns <= exact + exact / 8, "{ns} for {exact}");
         }
     }
