@@ -153,7 +153,7 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
     for dies_at in 1..=calls {
         for mode in [None, Some(CrashMode::LoseUnsynced), Some(CrashMode::RandomSubset)] {
             let world = World::new(8);
-            world.disk.die_at_call(world.disk.io_count() + dies_at);
+            world.disk.die_at_call(dies_at);
             let half = world.try_open(&tiny());
             world.sim.kill();
             match mode {
@@ -162,6 +162,7 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
             }
             drop(half);
             world.sim.kill();
+            world.disarm();
             let database = world.try_open(&tiny()).unwrap_or_else(|e| panic!("call {dies_at}, {mode:?}: {e}"));
             database.default_keyspace().put("a", "b").unwrap();
             database.close().unwrap();

@@ -46,6 +46,11 @@ impl World {
         self.sim.kill();
     }
 
+    /// A death that was placed and did not come is called off.
+    pub fn disarm(&self) {
+        self.disk.die_at_call(u64::MAX);
+    }
+
     /// Verifies the files; they must be sound.
     pub fn verify(&self) -> terrapin::verify::VerifyReport {
         let report = terrapin::verify::verify_on(self.env.clone(), self.disk.handle(), &Default::default()).unwrap();
