@@ -1,1 +1,37 @@
-//! (to come)
+//! What Terrapin should do, and whether it does.
+//!
+//! - [`Oracle`]: maps in memory that answer every [`Operation`] as a store should, and know which states a crash may leave.
+//! - [`Generator`]: random operations from a seed. [`random_run`] and [`crash_run`] compare a database on a simulated disk
+//!   with the oracle; the same seed gives the same run to the last disk call.
+//! - [`conformance`]: scripts (`scripts/*.script`, a line an operation) for any [`Subject`], so that every structure is
+//!   held to the same.
+//!
+//! A failure prints its operations as lines of a script. `cargo run --release -p terrapin-model --example hunt -- random 1
+//! 100 5000` looks for failures in seeds 1 to 100, and cuts the first down to the operations that matter.
+#![forbid(unsafe_code)]
+
+mod configuration;
+mod conformance;
+mod crash;
+mod generate;
+mod operation;
+mod oracle;
+mod pattern;
+mod random;
+mod run;
+mod script;
+mod simulated;
+mod subject;
+
+pub use configuration::Configuration;
+pub use conformance::{Report, SCRIPTS, conformance, run_script};
+pub use crash::crash_run;
+pub use generate::{Generator, Profile};
+pub use operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, Walk};
+pub use oracle::{InFlight, Map, Oracle, State, Survives, UNLOGGED};
+pub use pattern::Pattern;
+pub use random::Random;
+pub use run::{Failure, Outcome, minimize, random_operations, random_run, replay};
+pub use script::{Expected, Script, Step};
+pub use simulated::Simulated;
+pub use subject::Subject;

@@ -30,24 +30,49 @@ struct Package {
 
 fn packages() -> BTreeMap<String, Package> {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo metadata runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let metadata: Value = serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
+    let metadata: Value =
+        serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON");
     let list = metadata["packages"].as_array().expect("a list of packages");
     list.iter()
         .map(|package| {
             let name = package["name"].as_str().expect("a name").to_owned();
             let layer = package["metadata"]["layer"].as_u64();
-            let layer = layer.unwrap_or_else(|| panic!("{name} does not say its layer in [package.metadata]"));
-            let dependencies = package["dependencies"].as_array().expect("a list of dependencies");
+            let layer = layer
+                .unwrap_or_else(|| panic!("{name} does not say its layer in [package.metadata]"));
+            let dependencies = package["dependencies"]
+                .as_array()
+                .expect("a list of dependencies");
             let dependencies = dependencies
                 .iter()
-                .map(|d| (d["name"].as_str().expect("a name").to_owned(), d["kind"].is_null()))
+                .map(|d| {
+                    (
+                        d["name"].as_str().expect("a name").to_owned(),
+                        d["kind"].is_null(),
+                    )
+                })
                 .collect();
-            (name, Package { layer, dependencies })
+            (
+                name,
+                Package {
+                    layer,
+                    dependencies,
+                },
+            )
         })
         .collect()
 }
@@ -55,18 +80,28 @@ fn packages() -> BTreeMap<String, Package> {
 #[test]
 fn arrows_between_crates_point_strictly_downward() {
     let packages = packages();
-    assert!(CORE.iter().all(|name| packages.contains_key(*name)), "a core crate is missing");
+    assert!(
+        CORE.iter().all(|name| packages.contains_key(*name)),
+        "a core crate is missing"
+    );
     let mut wrong = Vec::new();
     for (name, package) in &packages {
         for (dependency, _) in &package.dependencies {
             if let Some(below) = packages.get(dependency) {
                 if below.layer >= package.layer {
-                    wrong.push(format!("{name} (layer {}) → {dependency} (layer {})", package.layer, below.layer));
+                    wrong.push(format!(
+                        "{name} (layer {}) → {dependency} (layer {})",
+                        package.layer, below.layer
+                    ));
                 }
             }
         }
     }
-    assert!(wrong.is_empty(), "arrows that do not point downward:\n{}", wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "arrows that do not point downward:\n{}",
+        wrong.join("\n")
+    );
 }
 
 #[test]
@@ -78,15 +113,30 @@ fn the_core_has_few_direct_dependencies() {
         .filter(|(dependency, builds)| *builds && !packages.contains_key(dependency))
         .map(|(dependency, _)| dependency)
         .collect();
-    assert!(outside.len() <= CORE_DEPENDENCIES_MAX, "{} direct dependencies: {outside:?}", outside.len());
+    assert!(
+        outside.len() <= CORE_DEPENDENCIES_MAX,
+        "{} direct dependencies: {outside:?}",
+        outside.len()
+    );
 }
 
 #[test]
 fn the_documents_that_the_design_names_are_there() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for name in ["ARCHITECTURE", "FORMAT", "DURABILITY", "CONCURRENCY", "TESTING"] {
+    for name in [
+        "ARCHITECTURE",
+        "FORMAT",
+        "DURABILITY",
+        "CONCURRENCY",
+        "TESTING",
+    ] {
         let path = root.join("docs").join(name).with_extension("md");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
-        assert!(text.lines().count() > 20, "{} says too little", path.display());
+        let text =
+            std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+        assert!(
+            text.lines().count() > 20,
+            "{} says too little",
+            path.display()
+        );
     }
 }

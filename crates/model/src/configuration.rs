@@ -1,0 +1,202 @@
+//! The options that a store under test is opened with: tiny, so that what is rare in a large store is common here.
+
+use std::fmt;
+use std::time::Duration;
+
+use terrapin::{CheckpointDistance, Compression, Durability, Options};
+use terrapin_base::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+
+use crate::random::Random;
+
+/// Options, in figures that print.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Configuration {
+    /// The memory budget.
+    pub memory_bytes: u64,
+    /// L.
+    pub group_bytes: u64,
+    /// The unit of a point read.
+    pub block_bytes: u32,
+    /// Of blocks.
+    pub compression: Compression,
+    /// χ; none means auto.
+    pub chi: Option<u32>,
+    /// Accepted space amplification; none is the paper's bound.
+    pub space_amplification: Option<f64>,
+    /// Workers that merge.
+    pub threads: usize,
+    /// The log's ring.
+    pub ring_bytes: u64,
+    /// A log file.
+    pub segment_bytes: u64,
+    /// Log files that are kept before laggards are checkpointed.
+    pub segments_max: u64,
+    /// Of writes that name none.
+    pub durability: Durability,
+    /// How long unsynced writes may stay so.
+    pub sync_interval_ms: u64,
+}
+
+impl Configuration {
+    /// The plainest: smallest memory and pages, one worker.
+    #[must_use]
+    pub fn small() -> Self {
+        Configuration {
+            memory_bytes: 1 << 20,
+            group_bytes: 4 << 10,
+            block_bytes: 512,
+            compression: Compression::None,
+            chi: Some(4),
+            space_amplification: Some(1.3),
+            threads: 1,
+            ring_bytes: 64 << 10,
+            segment_bytes: 64 << 10,
+            segments_max: 32,
+            durability: Durability::Process,
+            sync_interval_ms: 100,
+        }
+    }
+
+    /// What the conformance scripts run with: every dial at both its ends at least once.
+    #[must_use]
+    pub fn matrix() -> Vec<(&'static str, Configuration)> {
+        let small = Configuration::small;
+        vec![
+            ("small", small()),
+            (
+                "tiny groups",
+                Configuration {
+                    group_bytes: 1 << 10,
+                    chi: Some(1),
+                    threads: 2,
+                    ..small()
+                },
+            ),
+            (
+                "compressed",
+                Configuration {
+                    compression: Compression::Lz4,
+                    block_bytes: 4096,
+                    group_bytes: 16 << 10,
+                    chi: Some(2),
+                    ..small()
+                },
+            ),
+            (
+                "the paper's bound, often synced",
+                Configuration {
+                    space_amplification: None,
+                    durability: Durability::Sync,
+                    chi: Some(16),
+                    group_bytes: 2 << 10,
+                    ..small()
+                },
+            ),
+            (
+                "large records",
+                Configuration {
+                    memory_bytes: 16 << 20,
+                    ring_bytes: 2 << 20,
+                    segment_bytes: 1 << 20,
+                    group_bytes: 64 << 10,
+                    block_bytes: 4096,
+                    chi: None,
+                    threads: 3,
+                    ..small()
+                },
+            ),
+        ]
+    }
+
+    /// Any.
+    #[must_use]
+    pub fn random(random: &mut Random) -> Self {
+        let ring_bytes = if random.one_in(8) {
+            2 << 20
+        } else {
+            64 << (10 + random.below(2))
+        };
+        let memory_bytes = (1 << 20).max(4 * ring_bytes) + random.below(4) * (512 << 10);
+        let group_bytes = 1024 << random.below(6);
+        let distance_max = (memory_bytes / 4 / group_bytes).min(64);
+        Configuration {
+            memory_bytes,
+            group_bytes,
+            block_bytes: *random.pick(&[512, 512, 1024, 1500, 4096, 8192]),
+            compression: *random.pick(&[Compression::None, Compression::Lz4]),
+            chi: if random.one_in(5) {
+                None
+            } else {
+                Some(random.scaled(distance_max) as u32)
+            },
+            space_amplification: *random.pick(&[Some(1.3), Some(1.1), Some(2.0), None]),
+            threads: 1 + random.index(3),
+            ring_bytes,
+            segment_bytes: (16 << 10) << random.below(4),
+            segments_max: 2 + random.scaled(62),
+            durability: if random.one_in(4) {
+                Durability::Sync
+            } else {
+                Durability::Process
+            },
+            sync_interval_ms: random.scaled(1000),
+        }
+    }
+
+    /// The same database opened with other options: those that may differ from one open to the next.
+    #[must_use]
+    pub fn varied(&self, seed: u64) -> Self {
+        let other = Configuration::random(&mut Random::new(seed));
+        Configuration {
+            block_bytes: other.block_bytes,
+            compression: other.compression,
+            space_amplification: other.space_amplification,
+            threads: other.threads,
+            sync_interval_ms: other.sync_interval_ms,
+            ..self.clone()
+        }
+    }
+
+    /// Key and value bytes of the largest write: a batch takes a quarter of the ring.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> usize {
+        usize::try_from(self.ring_bytes / 4 - 1024)
+            .unwrap_or(usize::MAX)
+            .min(KEY_BYTES_MAX + VALUE_BYTES_MAX)
+    }
+
+    /// The largest χ that the smallest memory budget of a run holds.
+    #[must_use]
+    pub fn distance_max(&self) -> u32 {
+        u32::try_from(self.memory_bytes / 4 / self.group_bytes)
+            .unwrap_or(u32::MAX)
+            .clamp(1, 64)
+    }
+
+    /// As options.
+    #[must_use]
+    pub fn options(&self) -> Options {
+        Options::new()
+            .memory(self.memory_bytes)
+            .group_bytes(self.group_bytes)
+            .block_bytes(self.block_bytes)
+            .compression(self.compression)
+            .checkpoint_distance(
+                self.chi
+                    .map_or(CheckpointDistance::Auto, CheckpointDistance::Fixed),
+            )
+            .space_amplification(self.space_amplification)
+            .background_threads(self.threads)
+            .ring_bytes(self.ring_bytes)
+            .log_segment_bytes(self.segment_bytes)
+            .log_bytes_max(self.segment_bytes * self.segments_max)
+            .durability(self.durability)
+            .sync_interval(Duration::from_millis(self.sync_interval_ms))
+    }
+}
+
+impl fmt::Display for Configuration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?}")
+    }
+}

@@ -1,0 +1,135 @@
+//! The conformance scripts: what every structure must do, in `scripts/*.script`, run against any [`Subject`].
+
+use crate::operation::Operation;
+use crate::oracle::Oracle;
+use crate::run::{Failure, Trace, compare};
+use crate::script::Script;
+use crate::subject::Subject;
+
+macro_rules! scripts {
+    ($($name:literal),* $(,)?) => {
+        /// Every script: its name and its text.
+        pub const SCRIPTS: &[(&str, &str)] =
+            &[$(($name, include_str!(concat!("../scripts/", $name, ".script")))),*];
+    };
+}
+
+scripts!(
+    "basics",
+    "batches",
+    "both_ends",
+    "checkpoints",
+    "deletes",
+    "durability",
+    "grow_and_shrink",
+    "hot_key",
+    "key_shapes",
+    "keyspaces",
+    "large_records",
+    "open_ranges",
+    "prefixes",
+    "ranges",
+    "reopen",
+    "snapshots",
+    "the_dial",
+    "values",
+);
+
+/// What ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Scripts that ran to their end.
+    pub scripts: usize,
+    /// Scripts with records larger than the subject takes.
+    pub skipped: usize,
+    /// Operations done.
+    pub operations: usize,
+}
+
+/// Runs every script against a fresh subject each, beside the oracle: every answer must be the oracle's, and what the
+/// script expects.
+pub fn conformance<S: Subject>(mut fresh: impl FnMut(&str) -> S) -> Result<Report, Failure> {
+    let mut report = Report::default();
+    for (name, text) in SCRIPTS {
+        let script = Script::parse(name, text)
+            .map_err(|e| Trace::new(format!("script {name}"), String::new()).failure(e))?;
+        let mut subject = fresh(name);
+        if script.record_bytes > subject.record_bytes_max() {
+            report.skipped += 1;
+            continue;
+        }
+        report.operations += run_script(&script, &mut subject)?;
+        report.scripts += 1;
+    }
+    Ok(report)
+}
+
+/// Runs one script against a new, empty subject; returns how many operations it had.
+pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, Failure> {
+    let mut trace = Trace::new(format!("script {}", script.name), subject.name());
+    let mut oracle = Oracle::new();
+    for step in &script.steps {
+        trace.note(step.operation.to_string());
+        let failure = |message: String| trace.failure(format!("line {}: {message}", step.line));
+        let answer = compare(&mut oracle, subject, &step.operation).map_err(failure)?;
+        if let Some(expected) = &step.expected {
+            if !expected.allows(&answer) {
+                return Err(failure(format!(
+                    "got {answer}, the script expects {expected:?}"
+                )));
+            }
+        }
+    }
+    // Whatever a script leaves behind, it is still there afterwards.
+    let everything = Operation::Read {
+        snapshot: None,
+        keyspace: "default".to_owned(),
+        read: crate::operation::Read::Range(
+            crate::operation::Span::Prefix(crate::pattern::Pattern::literal(b"")),
+            crate::operation::Walk::Forward,
+            None,
+        ),
+    };
+    let reopen = Operation::Reopen(crate::operation::Reopen {
+        inspected: true,
+        ..Default::default()
+    });
+    for operation in [&everything, &reopen, &everything] {
+        trace.note(operation.to_string());
+        compare(&mut oracle, subject, operation)
+            .map_err(|m| trace.failure(format!("at the end: {m}")))?;
+    }
+    Ok(script.steps.len())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_scripts_are_right_about_the_oracle() {
+        let report = conformance(|_| Oracle::new()).unwrap_or_else(|f| panic!("{f}"));
+        assert_eq!(report.scripts, SCRIPTS.len());
+    }
+
+    #[test]
+    fn every_script_of_the_directory_is_run() {
+        let directory = concat!(env!("CARGO_MANIFEST_DIR"), "/scripts");
+        let mut names: Vec<String> = std::fs::read_dir(directory)
+            .expect("the scripts' directory")
+            .filter_map(|entry| {
+                entry
+                    .ok()?
+                    .file_name()
+                    .to_str()?
+                    .strip_suffix(".script")
+                    .map(str::to_owned)
+            })
+            .collect();
+        names.sort();
+        assert_eq!(
+            names,
+            SCRIPTS.iter().map(|(name, _)| *name).collect::<Vec<_>>()
+        );
+    }
+}

@@ -1,0 +1,527 @@
+//! Random operations from a seed. What they are is drawn from a [`Profile`], and comes in phases (loading, erasing, one
+//! hot key, reading, everything at once), since what breaks trees is long runs of one kind.
+
+use std::ops::Bound;
+
+use crate::operation::{Change, Durability, Operation, Read, Reopen, Span, Walk};
+use crate::oracle::UNLOGGED;
+use crate::pattern::Pattern;
+use crate::random::Random;
+
+/// What the operations of a run are like.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Different keys of a keyspace.
+    pub universe: u64,
+    /// Key and value bytes of the largest write.
+    pub record_bytes_max: usize,
+    /// The largest χ.
+    pub distance_max: u32,
+    /// The smallest memory budget, in KiB.
+    pub memory_kib: u64,
+    /// The process may die at any moment, so that what is not logged goes to a keyspace of its own.
+    pub crashes: bool,
+    /// Decides which keyspace has keys of which shape.
+    shapes: u64,
+}
+
+impl Profile {
+    /// Any.
+    #[must_use]
+    pub fn random(random: &mut Random, record_bytes_max: usize) -> Self {
+        Profile {
+            universe: 8 + random.scaled(4000),
+            record_bytes_max,
+            distance_max: 8,
+            memory_kib: 1024,
+            crashes: false,
+            shapes: random.bits(),
+        }
+    }
+}
+
+/// The keyspaces that come and go.
+const NAMES: [&str; 3] = ["users", "a/b", "log.2026"];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Mixed,
+    Load,
+    Erase,
+    Hot,
+    Reads,
+}
+
+/// An endless sequence of operations. It knows which keyspaces, snapshots and open ranges there are, so that most
+/// operations mean something.
+#[derive(Debug)]
+pub struct Generator {
+    random: Random,
+    profile: Profile,
+    phase: Phase,
+    phase_left: u64,
+    /// Where loading and erasing go on.
+    at: u64,
+    keyspaces: Vec<String>,
+    snapshots: Vec<String>,
+    ranges: Vec<String>,
+    made: u64,
+    queued: Vec<Operation>,
+}
+
+impl Generator {
+    /// The generator of a seed.
+    #[must_use]
+    pub fn new(seed: u64, profile: Profile) -> Self {
+        let mut generator = Generator {
+            random: Random::new(seed),
+            phase: Phase::Mixed,
+            phase_left: 0,
+            at: 0,
+            keyspaces: vec!["default".to_owned()],
+            snapshots: Vec::new(),
+            ranges: Vec::new(),
+            made: 0,
+            queued: Vec::new(),
+            profile,
+        };
+        if generator.profile.crashes {
+            generator.queued = vec![
+                Operation::Checkpoint,
+                Operation::Create {
+                    keyspace: UNLOGGED.to_owned(),
+                },
+            ];
+        }
+        generator
+    }
+
+    /// The process died: snapshots and ranges are gone, and these keyspaces are there.
+    pub fn recovered<'a>(&mut self, keyspaces: impl IntoIterator<Item = &'a String>) {
+        self.snapshots.clear();
+        self.ranges.clear();
+        self.queued.clear();
+        self.keyspaces = keyspaces
+            .into_iter()
+            .filter(|name| *name != UNLOGGED)
+            .cloned()
+            .collect();
+    }
+
+    fn keyspace(&mut self) -> String {
+        if self.random.one_in(200) {
+            return "nowhere".to_owned();
+        }
+        self.random.pick(&self.keyspaces).clone()
+    }
+
+    fn key_of(&mut self, keyspace: &str, number: u64) -> Pattern {
+        let mut shape =
+            (self.profile.shapes ^ terrapin_base::checksum::hash64(keyspace.as_bytes())) % 6;
+        if self.random.one_in(30) {
+            shape = self.random.below(6);
+        }
+        match shape {
+            0 => Pattern::literal(number.to_be_bytes()),
+            1 => Pattern::Literal(
+                format!(
+                    "service/eu-west/tenant-{:03}/object-{number:07}",
+                    number % 17
+                )
+                .into_bytes(),
+            ),
+            // Keys that are prefixes of each other, the empty one first.
+            2 => Pattern::Literal(digits(number, b"abc")),
+            3 => Pattern::Literal(digits(number, b"\x00\xff\x7f\x80")),
+            4 => {
+                let bytes = 40 + (number as usize * 7) % 400;
+                Pattern::Literal(
+                    [vec![b'x'; bytes % 97 + 20], number.to_string().into_bytes()].concat(),
+                )
+            }
+            _ => {
+                let longest = self
+                    .profile
+                    .record_bytes_max
+                    .min(terrapin_base::KEY_BYTES_MAX)
+                    / 2;
+                let bytes = 9
+                    + (number as usize * 131)
+                        % if number % 23 == 0 {
+                            longest.max(10)
+                        } else {
+                            60
+                        };
+                Pattern::Repeated(format!("{number}/").into_bytes(), bytes)
+            }
+        }
+    }
+
+    fn key(&mut self, keyspace: &str) -> Pattern {
+        // Some keys are chosen far more often than others.
+        let end = if self.random.one_in(3) {
+            self.profile.universe / 10 + 1
+        } else {
+            self.profile.universe
+        };
+        let number = self.random.below(end);
+        self.key_of(keyspace, number)
+    }
+
+    fn value(&mut self) -> Pattern {
+        self.made += 1;
+        let (made, longest) = (self.made, self.profile.record_bytes_max / 3);
+        let tag = format!("{made}.").into_bytes();
+        match self.random.below(12) {
+            0 => Pattern::literal(b""),
+            1..4 => Pattern::Literal(tag),
+            4..7 => Pattern::Repeated(tag, 20 + self.random.index(200)),
+            7..9 => Pattern::Noise(made, 20 + self.random.index(300)),
+            // Grows and shrinks as the run goes on.
+            9 => Pattern::Noise(made, (made as usize * 3) % 2000),
+            10 => Pattern::Repeated(tag, 1500 - (made as usize) % 1500),
+            _ if self.random.one_in(6) => Pattern::Noise(made, self.random.index(longest.max(1))),
+            _ => Pattern::Noise(made, self.random.scaled(longest as u64) as usize),
+        }
+    }
+
+    fn durability(&mut self) -> Durability {
+        match self.random.below(16) {
+            0 => Some(terrapin::Durability::Sync),
+            1 => Some(terrapin::Durability::Process),
+            2 if !self.profile.crashes => Some(terrapin::Durability::None),
+            _ => None,
+        }
+    }
+
+    fn change(&mut self, keyspace: String, deletes: bool) -> Change {
+        let key = self.key(&keyspace);
+        let value = if deletes { None } else { Some(self.value()) };
+        Change {
+            keyspace,
+            key,
+            value,
+        }
+    }
+
+    fn write(change: Change, durability: Durability) -> Operation {
+        let Change {
+            keyspace,
+            key,
+            value,
+        } = change;
+        match value {
+            Some(value) => Operation::Put {
+                keyspace,
+                key,
+                value,
+                durability,
+            },
+            None => Operation::Delete {
+                keyspace,
+                key,
+                durability,
+            },
+        }
+    }
+
+    fn batch(&mut self) -> Operation {
+        let mut durability = self.durability();
+        let same = self.random.one_in(2).then(|| self.keyspace());
+        let mut room = self.profile.record_bytes_max;
+        let mut changes = Vec::new();
+        for _ in 0..=self.random.scaled(30) {
+            let keyspace = same.clone().unwrap_or_else(|| self.keyspace());
+            let deletes = self.random.one_in(3);
+            let change = self.change(keyspace, deletes);
+            let bytes = 16 + change.key.len() + change.value.as_ref().map_or(0, Pattern::len);
+            if bytes > room {
+                break;
+            }
+            room -= bytes;
+            changes.push(change);
+        }
+        if same.is_none()
+            && durability == Some(terrapin::Durability::None)
+            && !self.random.one_in(20)
+        {
+            durability = None;
+        }
+        Operation::Batch {
+            changes,
+            durability,
+        }
+    }
+
+    fn span(&mut self, keyspace: &str) -> Span {
+        if self.random.one_in(3) {
+            let key = self.key(keyspace).bytes();
+            let bytes = self.random.index(key.len() + 1);
+            return Span::Prefix(Pattern::literal(&key[..bytes]));
+        }
+        let (mut a, mut b) = (self.key(keyspace), self.key(keyspace));
+        if a.bytes() > b.bytes() && !self.random.one_in(15) {
+            std::mem::swap(&mut a, &mut b);
+        }
+        let mut bound = |key| match self.random.below(5) {
+            0 => Bound::Unbounded,
+            1 | 2 => Bound::Included(key),
+            _ => Bound::Excluded(key),
+        };
+        let lower = bound(a);
+        Span::Between(lower, bound(b))
+    }
+
+    fn read(&mut self) -> Operation {
+        let keyspace = self.keyspace();
+        let snapshot = match self.snapshots.is_empty() || self.random.one_in(2) {
+            true => None,
+            false => Some(self.random.pick(&self.snapshots).clone()),
+        };
+        let read = match self.random.below(20) {
+            0..8 => Read::Get(self.key(&keyspace)),
+            8 => Read::Contains(self.key(&keyspace)),
+            9..11 => {
+                let count = self.random.scaled(40);
+                Read::MultiGet((0..count).map(|_| self.key(&keyspace)).collect())
+            }
+            11 => Read::First,
+            12 => Read::Last,
+            13 => Read::Count,
+            _ => {
+                let walk = match self.random.below(4) {
+                    0 => Walk::Ends(self.random.below(1000)),
+                    1 => Walk::Backward,
+                    _ => Walk::Forward,
+                };
+                let limit = if self.random.one_in(4) {
+                    None
+                } else {
+                    Some(self.random.scaled(200) as usize)
+                };
+                Read::Range(self.span(&keyspace), walk, limit)
+            }
+        };
+        Operation::Read {
+            snapshot,
+            keyspace,
+            read,
+        }
+    }
+
+    /// Snapshots and open ranges.
+    fn view(&mut self) -> Operation {
+        let taken = self.made;
+        self.made += 1;
+        match self.random.below(8) {
+            0 | 1 if self.snapshots.len() < 3 => {
+                let name = format!("s{taken}");
+                self.snapshots.push(name.clone());
+                Operation::Snapshot { name }
+            }
+            2 if !self.snapshots.is_empty() => {
+                let at = self.random.index(self.snapshots.len());
+                Operation::Release {
+                    name: self.snapshots.swap_remove(at),
+                }
+            }
+            3 if self.ranges.len() < 3 => {
+                let name = format!("r{taken}");
+                let keyspace = self.random.pick(&self.keyspaces).clone();
+                let read = Read::Open(name.clone(), self.span(&keyspace));
+                self.ranges.push(name);
+                Operation::Read {
+                    snapshot: None,
+                    keyspace,
+                    read,
+                }
+            }
+            4 if !self.ranges.is_empty() => {
+                let at = self.random.index(self.ranges.len());
+                Operation::Shut {
+                    range: self.ranges.swap_remove(at),
+                }
+            }
+            _ if !self.ranges.is_empty() => {
+                let range = self.random.pick(&self.ranges).clone();
+                Operation::Next {
+                    range,
+                    count: self.random.scaled(100) as usize,
+                    back: self.random.one_in(3),
+                }
+            }
+            _ => self.read(),
+        }
+    }
+
+    fn rare(&mut self) -> Operation {
+        match self.random.below(24) {
+            0..3 => Operation::Checkpoint,
+            3 => Operation::Flush,
+            4..6 => {
+                let distance = if self.random.one_in(4) {
+                    None
+                } else {
+                    Some(self.random.scaled(u64::from(self.profile.distance_max)) as u32)
+                };
+                Operation::Chi { distance }
+            }
+            6 => Operation::Memory {
+                kib: self.profile.memory_kib + self.random.below(self.profile.memory_kib),
+            },
+            7..10 => {
+                let how = Reopen {
+                    dropped: self.random.one_in(2),
+                    inspected: self.random.one_in(3),
+                    vary: if self.random.one_in(3) {
+                        self.random.below(1000)
+                    } else {
+                        0
+                    },
+                };
+                self.snapshots.clear();
+                self.ranges.clear();
+                if how.dropped {
+                    // What is not logged would be lost.
+                    self.queued.push(Operation::Reopen(how));
+                    return Operation::Flush;
+                }
+                Operation::Reopen(how)
+            }
+            10..14 => Operation::Pass {
+                ms: self.random.scaled(3000),
+            },
+            14..18 => {
+                let name = *self.random.pick(&NAMES);
+                if !self.keyspaces.iter().any(|k| k == name) {
+                    self.keyspaces.push(name.to_owned());
+                }
+                Operation::Create {
+                    keyspace: name.to_owned(),
+                }
+            }
+            18 | 19 => {
+                let name = if self.random.one_in(8) {
+                    "default"
+                } else {
+                    *self.random.pick(&NAMES)
+                };
+                self.keyspaces.retain(|k| k == "default" || k != name);
+                Operation::Drop {
+                    keyspace: name.to_owned(),
+                }
+            }
+            20 | 21 => Operation::Clear {
+                keyspace: self.keyspace(),
+            },
+            _ => Operation::Keyspaces,
+        }
+    }
+
+    fn mixed(&mut self) -> Operation {
+        if self.profile.crashes && self.random.one_in(12) {
+            let deletes = self.random.one_in(5);
+            let change = self.change(UNLOGGED.to_owned(), deletes);
+            return Self::write(change, Some(terrapin::Durability::None));
+        }
+        match self.random.below(100) {
+            0..30 => {
+                let keyspace = self.keyspace();
+                let change = self.change(keyspace, false);
+                let durability = self.durability();
+                Self::write(change, durability)
+            }
+            30..40 => {
+                let keyspace = self.keyspace();
+                let change = self.change(keyspace, true);
+                let durability = self.durability();
+                Self::write(change, durability)
+            }
+            40..55 => self.batch(),
+            55..85 => self.read(),
+            85..96 => self.view(),
+            _ => self.rare(),
+        }
+    }
+
+    /// Goes on through the keys in order, from where the phase began.
+    fn sweep(&mut self, deletes: bool) -> Operation {
+        self.at = (self.at + 1) % self.profile.universe;
+        let keyspace = self.keyspaces[0].clone();
+        let (key, value) = (
+            self.key_of(&keyspace, self.at),
+            (!deletes).then(|| self.value()),
+        );
+        Self::write(
+            Change {
+                keyspace,
+                key,
+                value,
+            },
+            None,
+        )
+    }
+
+    fn begin_phase(&mut self) {
+        let universe = self.profile.universe;
+        (self.phase, self.phase_left) = match self.random.below(8) {
+            0 | 1 => (Phase::Load, self.random.scaled(universe)),
+            2 => (Phase::Erase, universe / 2 + self.random.below(universe)),
+            3 => (Phase::Hot, self.random.scaled(1500)),
+            4 => (Phase::Reads, self.random.scaled(100)),
+            _ => (Phase::Mixed, self.random.scaled(400)),
+        };
+        self.at = self.random.below(universe);
+        // Sweeps go over the first keyspace: let it be any.
+        let first = self.random.index(self.keyspaces.len());
+        self.keyspaces.swap(0, first);
+    }
+}
+
+impl Iterator for Generator {
+    type Item = Operation;
+
+    fn next(&mut self) -> Option<Operation> {
+        if let Some(operation) = self.queued.pop() {
+            return Some(operation);
+        }
+        if self.phase_left == 0 {
+            self.begin_phase();
+        }
+        self.phase_left = self.phase_left.saturating_sub(1);
+        if self.random.one_in(10) {
+            return Some(self.mixed());
+        }
+        Some(match self.phase {
+            Phase::Mixed => self.mixed(),
+            Phase::Load => self.sweep(false),
+            Phase::Erase => self.sweep(true),
+            Phase::Reads => self.read(),
+            Phase::Hot => {
+                let keyspace = self.keyspaces[0].clone();
+                let (key, value) = (self.key_of(&keyspace, 5), Some(self.value()));
+                Self::write(
+                    Change {
+                        keyspace,
+                        key,
+                        value,
+                    },
+                    None,
+                )
+            }
+        })
+    }
+}
+
+/// A number in bijective notation: 0 is the empty word, and every word has a number.
+fn digits(mut number: u64, alphabet: &[u8]) -> Vec<u8> {
+    let base = alphabet.len() as u64;
+    let mut out = Vec::new();
+    while number > 0 {
+        number -= 1;
+        out.push(alphabet[(number % base) as usize]);
+        number /= base;
+    }
+    out.reverse();
+    out
+}

@@ -1,0 +1,406 @@
+//! What can be done with a store, and what it can answer. An [`Operation`] prints as a line of a script, so that the
+//! trace of a failed run can be kept as one.
+
+use std::fmt;
+use std::ops::Bound;
+
+use terrapin_base::ErrorKind;
+
+use crate::pattern::{Pattern, Shown};
+
+/// How long a write lasts, as [`terrapin::Durability`] says; none means the store's default.
+pub type Durability = Option<terrapin::Durability>;
+
+/// One change of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Change {
+    /// The keyspace's name.
+    pub keyspace: String,
+    /// The key.
+    pub key: Pattern,
+    /// The value; none deletes.
+    pub value: Option<Pattern>,
+}
+
+/// Which records a range shows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Span {
+    /// Between two bounds.
+    Between(Bound<Pattern>, Bound<Pattern>),
+    /// Keys that begin so.
+    Prefix(Pattern),
+}
+
+/// In what order a range is consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Walk {
+    /// From the front.
+    Forward,
+    /// From the back.
+    Backward,
+    /// From both ends, as a seed decides record by record, until they meet.
+    Ends(u64),
+}
+
+/// A single read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Read {
+    /// A value.
+    Get(Pattern),
+    /// Whether there is one.
+    Contains(Pattern),
+    /// Many values.
+    MultiGet(Vec<Pattern>),
+    /// The record with the smallest key.
+    First,
+    /// The record with the largest key.
+    Last,
+    /// About how many records there are.
+    Count,
+    /// The records of a range, at most so many.
+    Range(Span, Walk, Option<usize>),
+    /// Opens a range under a name, to be consumed by [`Operation::Next`] while other things happen.
+    Open(String, Span),
+}
+
+/// How a store is closed and opened again.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reopen {
+    /// It is dropped without `close`.
+    pub dropped: bool,
+    /// It is verified, and opened for reading only, in between.
+    pub inspected: bool,
+    /// It is opened with other options, which this seed chooses; 0 keeps them.
+    pub vary: u64,
+}
+
+/// One thing to do with a store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // the fields are what their names say
+pub enum Operation {
+    /// Sets a value.
+    Put {
+        keyspace: String,
+        key: Pattern,
+        value: Pattern,
+        durability: Durability,
+    },
+    /// Removes a key.
+    Delete {
+        keyspace: String,
+        key: Pattern,
+        durability: Durability,
+    },
+    /// Changes that happen together.
+    Batch {
+        changes: Vec<Change>,
+        durability: Durability,
+    },
+    /// A read of the newest state, or of a snapshot.
+    Read {
+        snapshot: Option<String>,
+        keyspace: String,
+        read: Read,
+    },
+    /// The next records of an open range, from its front or its back.
+    Next {
+        range: String,
+        count: usize,
+        back: bool,
+    },
+    /// Drops an open range.
+    Shut { range: String },
+    /// Takes a snapshot under a name.
+    Snapshot { name: String },
+    /// Drops a snapshot.
+    Release { name: String },
+    /// Creates a keyspace.
+    Create { keyspace: String },
+    /// Drops a keyspace.
+    Drop { keyspace: String },
+    /// Removes every record of a keyspace.
+    Clear { keyspace: String },
+    /// The names of the keyspaces.
+    Keyspaces,
+    /// Merges every window, durably.
+    Checkpoint,
+    /// Makes everything durable.
+    Flush,
+    /// Changes χ of all keyspaces; none means auto.
+    Chi { distance: Option<u32> },
+    /// Changes the memory budget, in KiB.
+    Memory { kib: u64 },
+    /// Closes the store and opens it again. Snapshots and ranges end.
+    Reopen(Reopen),
+    /// Lets milliseconds pass, and background work catch up.
+    Pass { ms: u64 },
+}
+
+impl Operation {
+    /// Whether it may change what later reads see.
+    #[must_use]
+    pub fn is_write(&self) -> bool {
+        use Operation as O;
+        matches!(
+            self,
+            O::Put { .. }
+                | O::Delete { .. }
+                | O::Batch { .. }
+                | O::Create { .. }
+                | O::Drop { .. }
+                | O::Clear { .. }
+        )
+    }
+}
+
+/// A record: key and value.
+pub type Record = (Vec<u8>, Vec<u8>);
+
+/// What a store said.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// It is done; there is nothing to tell.
+    Done,
+    /// A value, or none.
+    Value(Option<Vec<u8>>),
+    /// Values, or none, in the order of the keys.
+    Values(Vec<Option<Vec<u8>>>),
+    /// Yes or no.
+    Flag(bool),
+    /// Records in the order in which they were shown.
+    Records(Vec<Record>),
+    /// Names, sorted.
+    Names(Vec<String>),
+    /// A count that may be off.
+    About(u64),
+    /// An error, and its text.
+    Failed(ErrorKind, String),
+    /// The store broke a promise that the operation itself checks: agrees with nothing.
+    Broken(String),
+}
+
+impl Answer {
+    /// Whether two stores said the same. Errors agree when their kinds do, and any two counts do.
+    #[must_use]
+    pub fn agrees(&self, other: &Answer) -> bool {
+        use Answer as A;
+        match (self, other) {
+            (A::Done, A::Done) | (A::About(_), A::About(_)) => true,
+            (A::Value(a), A::Value(b)) => a == b,
+            (A::Values(a), A::Values(b)) => a == b,
+            (A::Flag(a), A::Flag(b)) => a == b,
+            (A::Records(a), A::Records(b)) => a == b,
+            (A::Names(a), A::Names(b)) => a == b,
+            (A::Failed(a, _), A::Failed(b, _)) => a == b,
+            _ => false,
+        }
+    }
+
+    /// Where the answers part, in one line.
+    #[must_use]
+    pub fn difference(&self, expected: &Answer) -> String {
+        if let (Answer::Records(got), Answer::Records(want)) = (self, expected) {
+            let at = got.iter().zip(want).take_while(|(a, b)| a == b).count();
+            let show = |list: &[Record]| {
+                list.get(at).map_or("the end".to_owned(), |(k, v)| {
+                    format!("{}={}", brief(k), brief(v))
+                })
+            };
+            let (got_count, want_count) = (got.len(), want.len());
+            return format!(
+                "record {at}: got {}, expected {} (got {got_count} records, expected {want_count})",
+                show(got),
+                show(want)
+            );
+        }
+        format!("got {self}, expected {expected}")
+    }
+}
+
+/// Bytes in the notation of scripts, long ones cut.
+fn brief(bytes: &[u8]) -> String {
+    match bytes.get(..40) {
+        Some(head) if bytes.len() > 48 => format!("{}… ({} bytes)", Shown(head), bytes.len()),
+        _ => Shown(bytes).to_string(),
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let value = |v: &Option<Vec<u8>>| v.as_deref().map_or("none".to_owned(), brief);
+        match self {
+            Answer::Done => f.write_str("done"),
+            Answer::Value(v) => f.write_str(&value(v)),
+            Answer::Values(all) => {
+                f.write_str(&all.iter().map(value).collect::<Vec<_>>().join(" "))
+            }
+            Answer::Flag(yes) => f.write_str(if *yes { "yes" } else { "no" }),
+            Answer::Records(all) if all.is_empty() => f.write_str("nothing"),
+            Answer::Records(all) => {
+                for (i, (key, value)) in all.iter().take(8).enumerate() {
+                    write!(
+                        f,
+                        "{}{}={}",
+                        if i == 0 { "" } else { " " },
+                        brief(key),
+                        brief(value)
+                    )?;
+                }
+                if all.len() > 8 {
+                    write!(f, " … ({} records)", all.len())
+                } else {
+                    Ok(())
+                }
+            }
+            Answer::Names(names) => f.write_str(&names.join(" ")),
+            Answer::About(count) => write!(f, "about {count}"),
+            Answer::Failed(kind, message) => write!(f, "error {kind:?}: {message}"),
+            Answer::Broken(what) => write!(f, "a broken promise: {what}"),
+        }
+    }
+}
+
+fn place(f: &mut fmt::Formatter<'_>, keyspace: &str) -> fmt::Result {
+    if keyspace == "default" {
+        Ok(())
+    } else {
+        write!(f, "@{keyspace} ")
+    }
+}
+
+fn durability_word(durability: Durability) -> &'static str {
+    match durability {
+        None => "",
+        Some(terrapin::Durability::Process) => " process",
+        Some(terrapin::Durability::Sync) => " sync",
+        Some(terrapin::Durability::None) => " none",
+    }
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Span::Prefix(prefix) => write!(f, "prefix {prefix}"),
+            Span::Between(lower, upper) => {
+                f.write_str("range")?;
+                match lower {
+                    Bound::Unbounded => {}
+                    Bound::Included(key) => write!(f, " from {key}")?,
+                    Bound::Excluded(key) => write!(f, " after {key}")?,
+                }
+                match upper {
+                    Bound::Unbounded => Ok(()),
+                    Bound::Included(key) => write!(f, " through {key}"),
+                    Bound::Excluded(key) => write!(f, " to {key}"),
+                }
+            }
+        }
+    }
+}
+
+impl fmt::Display for Read {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Read::Get(key) => write!(f, "get {key}"),
+            Read::Contains(key) => write!(f, "contains {key}"),
+            Read::MultiGet(keys) => {
+                f.write_str("multi")?;
+                keys.iter().try_for_each(|key| write!(f, " {key}"))
+            }
+            Read::First => f.write_str("first"),
+            Read::Last => f.write_str("last"),
+            Read::Count => f.write_str("count"),
+            Read::Range(span, walk, limit) => {
+                span.fmt(f)?;
+                match walk {
+                    Walk::Forward => {}
+                    Walk::Backward => f.write_str(" reverse")?,
+                    Walk::Ends(seed) => write!(f, " ends {seed}")?,
+                }
+                limit.map_or(Ok(()), |limit| write!(f, " limit {limit}"))
+            }
+            Read::Open(name, span) => write!(f, "open {name} {span}"),
+        }
+    }
+}
+
+impl fmt::Display for Operation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Operation::Put {
+                keyspace,
+                key,
+                value,
+                durability,
+            } => {
+                place(f, keyspace)?;
+                write!(f, "put {key} {value}{}", durability_word(*durability))
+            }
+            Operation::Delete {
+                keyspace,
+                key,
+                durability,
+            } => {
+                place(f, keyspace)?;
+                write!(f, "delete {key}{}", durability_word(*durability))
+            }
+            Operation::Batch {
+                changes,
+                durability,
+            } => {
+                write!(f, "batch{}", durability_word(*durability))?;
+                for (i, change) in changes.iter().enumerate() {
+                    f.write_str(if i == 0 { " " } else { " ; " })?;
+                    place(f, &change.keyspace)?;
+                    match &change.value {
+                        Some(value) => write!(f, "put {} {value}", change.key)?,
+                        None => write!(f, "delete {}", change.key)?,
+                    }
+                }
+                Ok(())
+            }
+            Operation::Read {
+                snapshot,
+                keyspace,
+                read,
+            } => {
+                if let Some(snapshot) = snapshot {
+                    write!(f, "%{snapshot} ")?;
+                }
+                place(f, keyspace)?;
+                read.fmt(f)
+            }
+            Operation::Next { range, count, back } => {
+                write!(f, "{} {range} {count}", if *back { "back" } else { "next" })
+            }
+            Operation::Shut { range } => write!(f, "shut {range}"),
+            Operation::Snapshot { name } => write!(f, "snapshot {name}"),
+            Operation::Release { name } => write!(f, "release {name}"),
+            Operation::Create { keyspace } => write!(f, "create {}", Shown(keyspace.as_bytes())),
+            Operation::Drop { keyspace } => write!(f, "drop {}", Shown(keyspace.as_bytes())),
+            Operation::Clear { keyspace } => {
+                place(f, keyspace)?;
+                f.write_str("clear")
+            }
+            Operation::Keyspaces => f.write_str("keyspaces"),
+            Operation::Checkpoint => f.write_str("checkpoint"),
+            Operation::Flush => f.write_str("flush"),
+            Operation::Chi {
+                distance: Some(distance),
+            } => write!(f, "chi {distance}"),
+            Operation::Chi { distance: None } => f.write_str("chi auto"),
+            Operation::Memory { kib } => write!(f, "memory {kib}"),
+            Operation::Reopen(how) => {
+                f.write_str("reopen")?;
+                f.write_str(if how.dropped { " dropped" } else { "" })?;
+                f.write_str(if how.inspected { " inspected" } else { "" })?;
+                if how.vary != 0 {
+                    write!(f, " vary {}", how.vary)
+                } else {
+                    Ok(())
+                }
+            }
+            Operation::Pass { ms } => write!(f, "pass {ms}"),
+        }
+    }
+}

@@ -1,0 +1,737 @@
+//! What a store should say: maps in memory, and the order in which changes were committed.
+//!
+//! The oracle answers every [`Operation`] itself, and keeps the changes since the last moment at which everything was
+//! known to be durable. After a crash it is asked which prefix of them a recovered store holds ([`Oracle::recovered`]).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::{ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX, checksum::hash64};
+
+use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Span, Walk};
+use crate::pattern::Pattern;
+use crate::random::Random;
+use crate::subject::Subject;
+
+/// A keyspace's records.
+pub type Map = BTreeMap<Vec<u8>, Arc<[u8]>>;
+
+/// Every keyspace with its records. A clone shares maps until one side changes them.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    keyspaces: BTreeMap<String, Arc<Map>>,
+}
+
+/// A change that was committed: what a crash keeps or loses as one.
+#[derive(Clone, Debug)]
+enum Commit {
+    Records(Vec<(String, Vec<u8>, Option<Arc<[u8]>>)>),
+    Create(String),
+    Drop(String),
+    Clear(String),
+}
+
+/// How far a crash may throw a store back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survives {
+    /// The process died: every acknowledged logged change is there.
+    Acknowledged,
+    /// The power failed: every change is there that was acknowledged as durable.
+    Durable,
+}
+
+/// The order in which changes were committed, from a state that is durable.
+#[derive(Clone, Debug, Default)]
+struct History {
+    base: State,
+    commits: Vec<Commit>,
+    /// So many are acknowledged: all, or all but the one during which the process died.
+    acknowledged: usize,
+    /// So many are durable.
+    durable: usize,
+}
+
+#[derive(Debug)]
+struct OpenRange {
+    records: std::collections::VecDeque<Record>,
+}
+
+/// The oracle.
+#[derive(Debug)]
+pub struct Oracle {
+    state: State,
+    snapshots: BTreeMap<String, State>,
+    ranges: BTreeMap<String, OpenRange>,
+    logged: History,
+    /// Changes to [`UNLOGGED`], which are not in the log: their order is a history of its own.
+    unlogged: History,
+    /// What writes without a durability of their own get.
+    default_is_sync: bool,
+}
+
+/// The only keyspace that crash tests write to without the log, and they write to it in no other way.
+pub const UNLOGGED: &str = "bulk";
+
+impl State {
+    /// The state of a new database: the default keyspace, empty.
+    #[must_use]
+    pub fn new() -> Self {
+        State {
+            keyspaces: BTreeMap::from([("default".to_owned(), Arc::default())]),
+        }
+    }
+
+    /// A state of these keyspaces.
+    #[must_use]
+    pub fn of(keyspaces: impl IntoIterator<Item = (String, Vec<Record>)>) -> Self {
+        let map = |records: Vec<Record>| {
+            records
+                .into_iter()
+                .map(|(k, v)| (k, v.into()))
+                .collect::<Map>()
+        };
+        State {
+            keyspaces: keyspaces
+                .into_iter()
+                .map(|(name, records)| (name, Arc::new(map(records))))
+                .collect(),
+        }
+    }
+
+    /// The keyspaces by name.
+    #[must_use]
+    pub fn keyspaces(&self) -> &BTreeMap<String, Arc<Map>> {
+        &self.keyspaces
+    }
+
+    /// How many records there are in all.
+    #[must_use]
+    pub fn records(&self) -> usize {
+        self.keyspaces.values().map(|map| map.len()).sum()
+    }
+
+    fn apply(&mut self, commit: &Commit, fingerprint: &mut u64) {
+        match commit {
+            Commit::Records(changes) => {
+                for (keyspace, key, value) in changes {
+                    let Some(map) = self.keyspaces.get_mut(keyspace) else {
+                        continue;
+                    };
+                    let map = Arc::make_mut(map);
+                    let before = match value {
+                        Some(value) => {
+                            *fingerprint =
+                                fingerprint.wrapping_add(record_hash(keyspace, key, value));
+                            map.insert(key.clone(), value.clone())
+                        }
+                        None => map.remove(key),
+                    };
+                    if let Some(before) = before {
+                        *fingerprint =
+                            fingerprint.wrapping_sub(record_hash(keyspace, key, &before));
+                    }
+                }
+            }
+            Commit::Create(name) => {
+                self.keyspaces.insert(name.clone(), Arc::default());
+                *fingerprint = self.fingerprint();
+            }
+            Commit::Drop(name) => {
+                self.keyspaces.remove(name);
+                *fingerprint = self.fingerprint();
+            }
+            Commit::Clear(name) => {
+                if let Some(map) = self.keyspaces.get_mut(name) {
+                    *map = Arc::default();
+                }
+                *fingerprint = self.fingerprint();
+            }
+        }
+    }
+
+    /// A number that equal states share, and different ones practically never do.
+    fn fingerprint(&self) -> u64 {
+        let mut sum = 0u64;
+        for (name, map) in &self.keyspaces {
+            sum = sum.wrapping_add(hash64(name.as_bytes()));
+            for (key, value) in map.iter() {
+                sum = sum.wrapping_add(record_hash(name, key, value));
+            }
+        }
+        sum
+    }
+
+    /// A state without, or of nothing but, the keyspace that is not logged.
+    fn part(&self, unlogged: bool) -> State {
+        let chosen = self
+            .keyspaces
+            .iter()
+            .filter(|(name, _)| (*name == UNLOGGED) == unlogged);
+        State {
+            keyspaces: chosen
+                .map(|(name, map)| (name.clone(), map.clone()))
+                .collect(),
+        }
+    }
+
+    /// Where two states part, in one line.
+    #[must_use]
+    pub fn difference(&self, expected: &State) -> String {
+        let names = |s: &State| s.keyspaces.keys().cloned().collect::<BTreeSet<_>>();
+        if names(self) != names(expected) {
+            return format!(
+                "keyspaces {:?}, expected {:?}",
+                names(self),
+                names(expected)
+            );
+        }
+        let (mut differ, mut first) = (0, None);
+        for (name, map) in &self.keyspaces {
+            let other = &expected.keyspaces[name];
+            let keys: BTreeSet<_> = map.keys().chain(other.keys()).collect();
+            for key in keys {
+                if map.get(key) != other.get(key) {
+                    differ += 1;
+                    first.get_or_insert_with(|| {
+                        let show = |v: Option<&Arc<[u8]>>| {
+                            Answer::Value(v.map(|v| v.to_vec())).to_string()
+                        };
+                        let key = Pattern::literal(key);
+                        format!(
+                            "@{name} {key}: {}, expected {}",
+                            show(map.get(&key.bytes())),
+                            show(other.get(&key.bytes()))
+                        )
+                    });
+                }
+            }
+        }
+        first.map_or("no difference".to_owned(), |first| {
+            format!("{differ} records differ, the first: {first}")
+        })
+    }
+}
+
+fn record_hash(keyspace: &str, key: &[u8], value: &[u8]) -> u64 {
+    let mut bytes = Vec::with_capacity(keyspace.len() + key.len() + value.len() + 16);
+    bytes.extend_from_slice(&(keyspace.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(keyspace.as_bytes());
+    bytes.extend_from_slice(&(key.len() as u64).to_le_bytes());
+    bytes.extend_from_slice(key);
+    bytes.extend_from_slice(value);
+    hash64(&bytes)
+}
+
+impl History {
+    fn restart(&mut self, base: State) {
+        *self = History {
+            base,
+            ..History::default()
+        };
+    }
+
+    /// Finds which prefix `actual` is, between the number of commits that must be there and all of them.
+    fn find(&self, actual: &State, survives: Survives) -> Result<usize, String> {
+        let least = match survives {
+            Survives::Acknowledged => self.acknowledged,
+            Survives::Durable => self.durable,
+        };
+        let wanted = actual.fingerprint();
+        let mut state = self.base.clone();
+        let mut fingerprint = state.fingerprint();
+        let mut too_early = None;
+        let mut nearest = None;
+        for count in 0..=self.commits.len() {
+            if count > 0 {
+                state.apply(&self.commits[count - 1], &mut fingerprint);
+            }
+            if fingerprint == wanted && state == *actual {
+                if count >= least {
+                    return Ok(count);
+                }
+                too_early = Some(count);
+            }
+            if count == least {
+                nearest = Some(actual.difference(&state));
+            }
+        }
+        let all = self.commits.len();
+        Err(match too_early {
+            Some(count) => format!(
+                "the state is that after {count} of {all} commits, at least {least} had to survive"
+            ),
+            None => format!(
+                "the state is no prefix of the {all} commits ({least} had to survive); from the state after {least}: {}; from the state after all: {}",
+                nearest.unwrap_or_default(),
+                actual.difference(&state)
+            ),
+        })
+    }
+}
+
+impl Default for Oracle {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Oracle {
+    /// The oracle of a new database.
+    #[must_use]
+    pub fn new() -> Self {
+        let state = State::new();
+        let history = |unlogged| History {
+            base: state.part(unlogged),
+            ..History::default()
+        };
+        Oracle {
+            logged: history(false),
+            unlogged: history(true),
+            state,
+            snapshots: BTreeMap::new(),
+            ranges: BTreeMap::new(),
+            default_is_sync: false,
+        }
+    }
+
+    /// Says whether writes that name no durability are synced.
+    #[must_use]
+    pub fn with_default(mut self, durability: terrapin::Durability) -> Self {
+        self.default_is_sync = durability == terrapin::Durability::Sync;
+        self
+    }
+
+    /// The newest state.
+    #[must_use]
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Changes since the last moment at which everything was durable.
+    #[must_use]
+    pub fn commits(&self) -> usize {
+        self.logged.commits.len() + self.unlogged.commits.len()
+    }
+
+    /// The operation that was applied last did not return before the process died: what it changed may be there or not.
+    pub fn last_was_in_flight(&mut self, before: InFlight) {
+        self.logged.acknowledged = before.logged.0;
+        self.logged.durable = before.logged.1;
+        self.unlogged.acknowledged = before.unlogged.0;
+        self.unlogged.durable = before.unlogged.1;
+    }
+
+    /// To be taken before an operation during which the process may die.
+    #[must_use]
+    pub fn in_flight(&self) -> InFlight {
+        InFlight {
+            logged: (self.logged.acknowledged, self.logged.durable),
+            unlogged: (self.unlogged.acknowledged, self.unlogged.durable),
+        }
+    }
+
+    /// Takes over what a store holds after a crash, if it may hold that: exactly a prefix of what was committed, with
+    /// everything that had to survive. Snapshots and open ranges are gone.
+    pub fn recovered(&mut self, actual: &State, survives: Survives) -> Result<(), String> {
+        self.logged.find(&actual.part(false), survives)?;
+        // What is not in the log survives checkpoints only, however the process ended.
+        self.unlogged
+            .find(&actual.part(true), Survives::Durable)
+            .map_err(|e| format!("{e} (keyspace {UNLOGGED})"))?;
+        self.state = actual.clone();
+        self.settled();
+        Ok(())
+    }
+
+    /// Everything is durable, and no handle lives.
+    fn settled(&mut self) {
+        self.snapshots.clear();
+        self.ranges.clear();
+        self.logged.restart(self.state.part(false));
+        self.unlogged.restart(self.state.part(true));
+    }
+
+    fn commit(&mut self, commit: Commit, durability: Durability) {
+        let synced = match durability {
+            None => self.default_is_sync,
+            Some(durability) => durability == terrapin::Durability::Sync,
+        };
+        self.state.apply(&commit, &mut 0);
+        let is_unlogged = match &commit {
+            Commit::Records(changes) => changes.iter().any(|(keyspace, ..)| keyspace == UNLOGGED),
+            Commit::Create(name) | Commit::Drop(name) | Commit::Clear(name) => name == UNLOGGED,
+        };
+        let history = if is_unlogged {
+            &mut self.unlogged
+        } else {
+            &mut self.logged
+        };
+        history.commits.push(commit);
+        history.acknowledged = history.commits.len();
+        if synced {
+            history.durable = history.commits.len();
+        }
+    }
+
+    fn all_durable(&mut self) {
+        for history in [&mut self.logged, &mut self.unlogged] {
+            history.durable = history.commits.len();
+        }
+    }
+
+    fn write(&mut self, changes: &[Change], durability: Durability) -> Answer {
+        if let Some(missing) = changes
+            .iter()
+            .find(|c| !self.state.keyspaces.contains_key(&c.keyspace))
+        {
+            return failed(ErrorKind::NotFound, &missing.keyspace);
+        }
+        let too_large = |c: &&Change| {
+            c.key.len() > KEY_BYTES_MAX
+                || c.value.as_ref().is_some_and(|v| v.len() > VALUE_BYTES_MAX)
+        };
+        if changes.iter().any(|c| too_large(&c)) {
+            return failed(ErrorKind::TooLarge, "key or value");
+        }
+        let several = changes
+            .windows(2)
+            .any(|pair| pair[0].keyspace != pair[1].keyspace);
+        if durability == Some(terrapin::Durability::None) && several {
+            return failed(ErrorKind::InvalidArgument, "several keyspaces");
+        }
+        if !changes.is_empty() {
+            let one = |c: &Change| {
+                (
+                    c.keyspace.clone(),
+                    c.key.bytes(),
+                    c.value.as_ref().map(|v| v.bytes().into()),
+                )
+            };
+            self.commit(
+                Commit::Records(changes.iter().map(one).collect()),
+                durability,
+            );
+        }
+        Answer::Done
+    }
+
+    fn read(&mut self, snapshot: Option<&str>, keyspace: &str, read: &Read) -> Answer {
+        let state = match snapshot {
+            None => &self.state,
+            Some(name) => match self.snapshots.get(name) {
+                Some(state) => state,
+                None => return Answer::Broken(format!("there is no snapshot {name}")),
+            },
+        };
+        let Some(map) = state.keyspaces.get(keyspace) else {
+            return failed(ErrorKind::NotFound, keyspace);
+        };
+        let value = |key: &Pattern| map.get(&key.bytes()).map(|v| v.to_vec());
+        let record = |r: Option<(&Vec<u8>, &Arc<[u8]>)>| {
+            Answer::Records(
+                r.map(|(k, v)| (k.clone(), v.to_vec()))
+                    .into_iter()
+                    .collect(),
+            )
+        };
+        match read {
+            Read::Get(key) => Answer::Value(value(key)),
+            Read::Contains(key) => Answer::Flag(value(key).is_some()),
+            Read::MultiGet(keys) => Answer::Values(keys.iter().map(value).collect()),
+            Read::First => record(map.first_key_value()),
+            Read::Last => record(map.last_key_value()),
+            Read::Count => Answer::About(map.len() as u64),
+            Read::Range(span, walk, limit) => {
+                let mut found = select(map, span).map(|(k, v)| (k.clone(), v.to_vec()));
+                Answer::Records(walked(&mut found, *walk, limit.unwrap_or(usize::MAX)))
+            }
+            Read::Open(name, span) => {
+                let records = select(map, span)
+                    .map(|(k, v)| (k.clone(), v.to_vec()))
+                    .collect();
+                self.ranges.insert(name.clone(), OpenRange { records });
+                Answer::Done
+            }
+        }
+    }
+}
+
+/// What was acknowledged and durable before an operation.
+#[derive(Clone, Copy, Debug)]
+pub struct InFlight {
+    logged: (usize, usize),
+    unlogged: (usize, usize),
+}
+
+fn failed(kind: ErrorKind, what: &str) -> Answer {
+    Answer::Failed(kind, what.to_owned())
+}
+
+/// The records of a span. Bounds that cross select nothing.
+fn select<'a>(
+    map: &'a Map,
+    span: &Span,
+) -> Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Arc<[u8]>)> + 'a> {
+    match span {
+        Span::Prefix(prefix) => {
+            let (prefix, end) = (prefix.bytes(), prefix.bytes());
+            let from = (Bound::Included(prefix.clone()), Bound::Unbounded);
+            let count = map
+                .range::<Vec<u8>, _>(from)
+                .take_while(|(k, _)| k.starts_with(&prefix))
+                .count();
+            let all = map.range::<Vec<u8>, _>((Bound::Included(end), Bound::Unbounded));
+            Box::new(all.take(count).collect::<Vec<_>>().into_iter())
+        }
+        Span::Between(lower, upper) => {
+            let own = |bound: &Bound<Pattern>| match bound {
+                Bound::Unbounded => Bound::Unbounded,
+                Bound::Included(key) => Bound::Included(key.bytes()),
+                Bound::Excluded(key) => Bound::Excluded(key.bytes()),
+            };
+            let (lower, upper) = (own(lower), own(upper));
+            let crossed = match (&lower, &upper) {
+                (Bound::Excluded(a), Bound::Excluded(b)) => a >= b,
+                (
+                    Bound::Included(a) | Bound::Excluded(a),
+                    Bound::Included(b) | Bound::Excluded(b),
+                ) => a > b,
+                _ => false,
+            };
+            if crossed {
+                Box::new(std::iter::empty())
+            } else {
+                Box::new(map.range::<Vec<u8>, _>((lower, upper)))
+            }
+        }
+    }
+}
+
+/// Consumes a range as a walk says, until its ends meet or `limit` is reached.
+pub(crate) fn walked<T>(
+    range: &mut dyn DoubleEndedIterator<Item = T>,
+    walk: Walk,
+    limit: usize,
+) -> Vec<T> {
+    let mut out = Vec::new();
+    let mut random = Random::new(if let Walk::Ends(seed) = walk { seed } else { 0 });
+    while out.len() < limit {
+        let back = match walk {
+            Walk::Forward => false,
+            Walk::Backward => true,
+            Walk::Ends(_) => random.one_in(2),
+        };
+        match if back {
+            range.next_back()
+        } else {
+            range.next()
+        } {
+            Some(item) => out.push(item),
+            None => break,
+        }
+    }
+    out
+}
+
+impl Subject for Oracle {
+    fn name(&self) -> String {
+        "oracle".to_owned()
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        usize::MAX
+    }
+
+    fn apply(&mut self, operation: &Operation) -> Answer {
+        match operation {
+            Operation::Put {
+                keyspace,
+                key,
+                value,
+                durability,
+            } => {
+                let change = Change {
+                    keyspace: keyspace.clone(),
+                    key: key.clone(),
+                    value: Some(value.clone()),
+                };
+                self.write(&[change], *durability)
+            }
+            Operation::Delete {
+                keyspace,
+                key,
+                durability,
+            } => {
+                let change = Change {
+                    keyspace: keyspace.clone(),
+                    key: key.clone(),
+                    value: None,
+                };
+                self.write(&[change], *durability)
+            }
+            Operation::Batch {
+                changes,
+                durability,
+            } => self.write(changes, *durability),
+            Operation::Read {
+                snapshot,
+                keyspace,
+                read,
+            } => self.read(snapshot.as_deref(), keyspace, read),
+            Operation::Next { range, count, back } => match self.ranges.get_mut(range) {
+                Some(open) => {
+                    let next = || {
+                        if *back {
+                            open.records.pop_back()
+                        } else {
+                            open.records.pop_front()
+                        }
+                    };
+                    Answer::Records(std::iter::from_fn(next).take(*count).collect())
+                }
+                None => Answer::Broken(format!("there is no open range {range}")),
+            },
+            Operation::Shut { range } => {
+                self.ranges.remove(range);
+                Answer::Done
+            }
+            Operation::Snapshot { name } => {
+                self.snapshots.insert(name.clone(), self.state.clone());
+                Answer::Done
+            }
+            Operation::Release { name } => {
+                self.snapshots.remove(name);
+                Answer::Done
+            }
+            Operation::Create { keyspace } if keyspace.is_empty() => {
+                failed(ErrorKind::InvalidArgument, "a name of no bytes")
+            }
+            Operation::Create { keyspace } => {
+                if self.state.keyspaces.contains_key(keyspace) {
+                    return failed(ErrorKind::AlreadyExists, keyspace);
+                }
+                self.commit(Commit::Create(keyspace.clone()), None);
+                Answer::Done
+            }
+            Operation::Drop { keyspace } if keyspace == "default" => {
+                failed(ErrorKind::InvalidArgument, keyspace)
+            }
+            Operation::Drop { keyspace } | Operation::Clear { keyspace } => {
+                if !self.state.keyspaces.contains_key(keyspace) {
+                    return failed(ErrorKind::NotFound, keyspace);
+                }
+                let commit = match operation {
+                    Operation::Drop { .. } => Commit::Drop(keyspace.clone()),
+                    _ => Commit::Clear(keyspace.clone()),
+                };
+                self.commit(commit, None);
+                Answer::Done
+            }
+            Operation::Keyspaces => Answer::Names(self.state.keyspaces.keys().cloned().collect()),
+            Operation::Checkpoint | Operation::Flush => {
+                self.all_durable();
+                Answer::Done
+            }
+            Operation::Reopen(_) => {
+                self.settled();
+                Answer::Done
+            }
+            Operation::Chi { distance: Some(0) } => {
+                failed(ErrorKind::InvalidArgument, "a checkpoint distance of 0")
+            }
+            Operation::Chi { .. } | Operation::Memory { .. } | Operation::Pass { .. } => {
+                Answer::Done
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn put(oracle: &mut Oracle, key: &str, durability: Durability) {
+        let (key, value) = (Pattern::literal(key), Pattern::literal("v"));
+        let keyspace = "default".to_owned();
+        assert!(matches!(
+            oracle.apply(&Operation::Put {
+                keyspace,
+                key,
+                value,
+                durability
+            }),
+            Answer::Done
+        ));
+    }
+
+    fn holds(keys: &[&str]) -> State {
+        let records = keys
+            .iter()
+            .map(|k| (k.as_bytes().to_vec(), b"v".to_vec()))
+            .collect();
+        State::of([("default".to_owned(), records)])
+    }
+
+    #[test]
+    fn only_prefixes_that_hold_what_was_acknowledged_are_accepted() {
+        let fresh = || {
+            let mut oracle = Oracle::new();
+            put(&mut oracle, "a", Some(terrapin::Durability::Sync));
+            put(&mut oracle, "b", None);
+            put(&mut oracle, "c", None);
+            oracle
+        };
+        for (survives, keys, ok) in [
+            (Survives::Durable, &["a"][..], true),
+            (Survives::Durable, &["a", "b"], true),
+            (Survives::Durable, &[], false),
+            (Survives::Durable, &["a", "c"], false),
+            (Survives::Acknowledged, &["a", "b"], false),
+            (Survives::Acknowledged, &["a", "b", "c"], true),
+            (Survives::Acknowledged, &["a", "b", "c", "d"], false),
+        ] {
+            assert_eq!(
+                fresh().recovered(&holds(keys), survives).is_ok(),
+                ok,
+                "{keys:?} {survives:?}"
+            );
+        }
+        // The write during which the process died may be there or not.
+        for keys in [&["a", "b", "c"][..], &["a", "b", "c", "d"]] {
+            let mut oracle = fresh();
+            let before = oracle.in_flight();
+            put(&mut oracle, "d", None);
+            oracle.last_was_in_flight(before);
+            assert!(
+                oracle
+                    .recovered(&holds(keys), Survives::Acknowledged)
+                    .is_ok()
+            );
+            assert_eq!(*oracle.state(), holds(keys));
+        }
+    }
+
+    #[test]
+    fn a_batch_is_there_whole_or_not_at_all() {
+        let mut oracle = Oracle::new();
+        let change = |key: &str| Change {
+            keyspace: "default".into(),
+            key: Pattern::literal(key),
+            value: Some(Pattern::literal("v")),
+        };
+        oracle.apply(&Operation::Batch {
+            changes: vec![change("a"), change("b")],
+            durability: None,
+        });
+        let error = oracle
+            .recovered(&holds(&["a"]), Survives::Durable)
+            .unwrap_err();
+        assert!(error.contains("no prefix"), "{error}");
+        assert!(
+            oracle
+                .recovered(&holds(&["a", "b"]), Survives::Durable)
+                .is_ok()
+        );
+    }
+}

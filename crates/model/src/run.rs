@@ -1,0 +1,272 @@
+//! Random runs: a store and the oracle do the same operations, and every answer is compared. A run is its seed; a
+//! failure prints it, with the operations that led there as lines of a script.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use crate::configuration::Configuration;
+use crate::generate::{Generator, Profile};
+use crate::operation::{Answer, Operation};
+use crate::oracle::Oracle;
+use crate::random::Random;
+use crate::simulated::Simulated;
+use crate::subject::Subject;
+
+/// Operations that a failure shows.
+const TRACE: usize = 25;
+
+/// What a run came to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Operations done.
+    pub operations: u64,
+    /// Crashes survived, those of recoveries among them.
+    pub crashes: u64,
+    /// Records at the end.
+    pub records: usize,
+    /// A hash of every call on the disk: equal for equal runs.
+    pub trace_hash: u64,
+}
+
+/// How a run went wrong, and how to see it again.
+#[derive(Clone)]
+pub struct Failure {
+    /// The kind of run and its seed, or the script and its line.
+    pub run: String,
+    /// How the store was opened.
+    pub configuration: String,
+    /// What is wrong.
+    pub message: String,
+    /// The last operations, the one that failed at the end.
+    pub trace: Vec<String>,
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "{}: {}", self.run, self.message)?;
+        writeln!(f, "  {}", self.configuration)?;
+        self.trace
+            .iter()
+            .try_for_each(|line| writeln!(f, "  | {line}"))
+    }
+}
+
+impl fmt::Debug for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// The operations done last, for a failure to show.
+pub(crate) struct Trace {
+    run: String,
+    configuration: String,
+    last: VecDeque<String>,
+    done: u64,
+}
+
+impl Trace {
+    pub(crate) fn new(run: String, configuration: String) -> Self {
+        Trace {
+            run,
+            configuration,
+            last: VecDeque::new(),
+            done: 0,
+        }
+    }
+
+    pub(crate) fn note(&mut self, line: String) {
+        self.done += 1;
+        self.last.push_back(line);
+        if self.last.len() > TRACE {
+            self.last.pop_front();
+        }
+    }
+
+    pub(crate) fn failure(&self, message: impl fmt::Display) -> Failure {
+        Failure {
+            run: self.run.clone(),
+            configuration: self.configuration.clone(),
+            message: format!("operation {}: {message}", self.done),
+            trace: self.last.iter().cloned().collect(),
+        }
+    }
+}
+
+/// Does an operation; a panic is an answer that agrees with nothing.
+pub(crate) fn guarded(subject: &mut dyn Subject, operation: &Operation) -> Answer {
+    let done = catch_unwind(AssertUnwindSafe(|| subject.apply(operation)));
+    done.unwrap_or_else(|payload| {
+        let text = payload.downcast_ref::<String>().map(String::as_str);
+        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
+        Answer::Broken(format!("a panic: {}", text.unwrap_or("no message")))
+    })
+}
+
+/// Lets the oracle and a store do an operation, and says how their answers differ.
+pub(crate) fn compare(
+    oracle: &mut Oracle,
+    subject: &mut dyn Subject,
+    operation: &Operation,
+) -> Result<Answer, String> {
+    let expected = oracle.apply(operation);
+    let answer = guarded(subject, operation);
+    if answer.agrees(&expected) {
+        Ok(answer)
+    } else {
+        Err(answer.difference(&expected))
+    }
+}
+
+/// The configuration and the operations' profile that a seed stands for.
+fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
+    let configuration = Configuration::random(random);
+    let mut profile = Profile::random(random, configuration.record_bytes_max());
+    profile.distance_max = configuration.distance_max();
+    profile.memory_kib = configuration.memory_bytes >> 10;
+    profile.crashes = crashes;
+    (configuration, profile)
+}
+
+/// Runs so many random operations without crashes, under random options, and compares the whole content at the end.
+pub fn random_run(seed: u64, operations: usize) -> Result<Outcome, Failure> {
+    let (configuration, all) = random_operations(seed, operations);
+    replay(
+        &format!("random run of seed {seed}"),
+        seed,
+        &configuration,
+        all,
+    )
+}
+
+/// What [`random_run`] does for a seed.
+#[must_use]
+pub fn random_operations(seed: u64, operations: usize) -> (Configuration, Vec<Operation>) {
+    let mut random = Random::new(seed);
+    let (configuration, profile) = drawn(&mut random, false);
+    let all = Generator::new(random.bits(), profile)
+        .take(operations)
+        .collect();
+    (configuration, all)
+}
+
+/// Runs these operations beside the oracle. An operation that names a snapshot or range that is not there is left out, so
+/// that any part of a failing run can be replayed.
+pub fn replay(
+    name: &str,
+    seed: u64,
+    configuration: &Configuration,
+    operations: impl IntoIterator<Item = Operation>,
+) -> Result<Outcome, Failure> {
+    let mut trace = Trace::new(name.to_owned(), configuration.to_string());
+    let mut subject =
+        Simulated::new(name, seed, configuration.clone()).map_err(|e| trace.failure(e))?;
+    let mut oracle = Oracle::new().with_default(configuration.durability);
+    for operation in operations {
+        let expected = oracle.apply(&operation);
+        if matches!(expected, Answer::Broken(_)) {
+            continue;
+        }
+        trace.note(operation.to_string());
+        let answer = guarded(&mut subject, &operation);
+        if !answer.agrees(&expected) {
+            return Err(trace.failure(answer.difference(&expected)));
+        }
+    }
+    finish(&mut subject, &oracle, &trace, 0)
+}
+
+/// Compares everything, closes, verifies, opens and compares again.
+pub(crate) fn finish(
+    subject: &mut Simulated,
+    oracle: &Oracle,
+    trace: &Trace,
+    crashes: u64,
+) -> Result<Outcome, Failure> {
+    let check = |subject: &mut Simulated| -> Result<(), Failure> {
+        let state = subject.state().map_err(|e| trace.failure(e))?;
+        if state == *oracle.state() {
+            return Ok(());
+        }
+        Err(trace.failure(format!("at the end: {}", state.difference(oracle.state()))))
+    };
+    check(subject)?;
+    let how = crate::operation::Reopen {
+        inspected: true,
+        ..Default::default()
+    };
+    let answer = guarded(subject, &Operation::Reopen(how));
+    if !matches!(answer, Answer::Done) {
+        return Err(trace.failure(format!("at the end: {answer}")));
+    }
+    check(subject)?;
+    Ok(Outcome {
+        operations: trace.done,
+        crashes,
+        records: oracle.state().records(),
+        trace_hash: subject.disk().trace_hash(),
+    })
+}
+
+/// The parts of a crash run: the store, the oracle, the operations, and randomness for the crashes.
+pub(crate) fn crash_parts(
+    seed: u64,
+) -> Result<(Simulated, Oracle, Generator, Random, Trace), Failure> {
+    let mut random = Random::new(seed);
+    let (configuration, profile) = drawn(&mut random, true);
+    let name = format!("crash run of seed {seed}");
+    let trace = Trace::new(name.clone(), configuration.to_string());
+    let oracle = Oracle::new().with_default(configuration.durability);
+    let subject = Simulated::new(name, seed, configuration).map_err(|e| trace.failure(e))?;
+    Ok((
+        subject,
+        oracle,
+        Generator::new(random.bits(), profile),
+        random,
+        trace,
+    ))
+}
+
+/// Leaves out of a failing run what it can while it still fails; `fails` says whether operations do.
+pub fn minimize(
+    mut operations: Vec<Operation>,
+    fails: impl Fn(&[Operation]) -> bool,
+) -> Vec<Operation> {
+    let mut chunk = operations.len().div_ceil(2);
+    while chunk > 0 {
+        let mut at = 0;
+        while at < operations.len() {
+            let end = (at + chunk).min(operations.len());
+            let fewer: Vec<_> = [&operations[..at], &operations[end..]].concat();
+            if fails(&fewer) {
+                operations = fewer;
+            } else {
+                at = end;
+            }
+        }
+        chunk = if chunk == 1 { 0 } else { chunk.div_ceil(2) };
+    }
+    operations
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failing_run_is_cut_down_to_what_fails() {
+        let operations: Vec<_> = (0..100).map(|ms| Operation::Pass { ms }).collect();
+        let has = |all: &[Operation], wanted| {
+            all.iter()
+                .any(|o| matches!(o, Operation::Pass { ms } if *ms == wanted))
+        };
+        let least = minimize(operations, |all| has(all, 17) && has(all, 80));
+        assert_eq!(
+            least,
+            [Operation::Pass { ms: 17 }, Operation::Pass { ms: 80 }]
+        );
+    }
+}

@@ -1,0 +1,714 @@
+//! The language of scripts: one operation a line, with the answer that is expected. See `scripts/README.md` for the
+//! whole of it.
+//!
+//! ```text
+//! # Deletes hide what lies below.
+//! put apple 1
+//! delete apple sync
+//! get apple -> none
+//! for 0..500 shuffled 7 put k{} v{}@100
+//! range from k000498 -> k000498=v000498@100 k000499=v000499@100
+//! ```
+
+use std::ops::Bound;
+
+use terrapin_base::{Error, Result};
+
+use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, Walk};
+use crate::pattern::{Pattern, is_bare};
+use crate::random::Random;
+
+/// The most that one `for` line may become.
+const LOOP_MAX: u64 = 1_000_000;
+
+/// A script: its name, what it needs, and its lines.
+#[derive(Clone, Debug)]
+pub struct Script {
+    /// What errors call it.
+    pub name: String,
+    /// Key and value bytes of its largest write.
+    pub record_bytes: usize,
+    /// What it does.
+    pub steps: Vec<Step>,
+}
+
+/// One operation of a script.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The line that it stands on, from 1.
+    pub line: usize,
+    /// What is done.
+    pub operation: Operation,
+    /// What must be the answer; none leaves it to the oracle.
+    pub expected: Option<Expected>,
+}
+
+/// What a script says of an answer.
+#[derive(Clone, Debug)]
+pub enum Expected {
+    /// Exactly this.
+    Exactly(Answer),
+    /// An error of the kind of this name.
+    Failed(String),
+    /// So many records.
+    Records(usize),
+    /// A count within a tenth, and ten, of this.
+    About(u64),
+}
+
+impl Expected {
+    /// Whether an answer is as expected.
+    #[must_use]
+    pub fn allows(&self, answer: &Answer) -> bool {
+        match (self, answer) {
+            (Expected::Exactly(expected), answer) => answer.agrees(expected),
+            (Expected::Failed(name), Answer::Failed(kind, _)) => format!("{kind:?}") == *name,
+            (Expected::Records(count), Answer::Records(records)) => records.len() == *count,
+            (Expected::About(count), Answer::About(got)) => got.abs_diff(*count) <= count / 10 + 10,
+            _ => false,
+        }
+    }
+}
+
+impl Script {
+    /// Reads a script. An error names the line.
+    pub fn parse(name: &str, text: &str) -> Result<Script> {
+        let mut script = Script {
+            name: name.to_owned(),
+            record_bytes: 0,
+            steps: Vec::new(),
+        };
+        for (index, line) in text.lines().enumerate() {
+            let at = |e: Error| e.with("script", name).with("line", index + 1);
+            for operation in expand(line).map_err(at)? {
+                let step = parse_line(&operation).map_err(at)?;
+                let Some((operation, expected)) = step else {
+                    continue;
+                };
+                script.record_bytes = script.record_bytes.max(record_bytes(&operation));
+                script.steps.push(Step {
+                    line: index + 1,
+                    operation,
+                    expected,
+                });
+            }
+        }
+        Ok(script)
+    }
+}
+
+/// Key and value bytes of the writes in an operation, if the store is to take them.
+fn record_bytes(operation: &Operation) -> usize {
+    match operation {
+        Operation::Put { key, value, .. }
+            if key.len() <= terrapin_base::KEY_BYTES_MAX
+                && value.len() <= terrapin_base::VALUE_BYTES_MAX =>
+        {
+            key.len() + value.len()
+        }
+        Operation::Batch { changes, .. } => changes
+            .iter()
+            .map(|c| 16 + c.key.len() + c.value.as_ref().map_or(0, Pattern::len))
+            .sum(),
+        _ => 0,
+    }
+}
+
+/// A loop becomes its lines; any other line stays.
+fn expand(line: &str) -> Result<Vec<String>> {
+    let Some(rest) = line.trim().strip_prefix("for ") else {
+        return Ok(vec![line.to_owned()]);
+    };
+    let bad = || Error::invalid("a loop reads: for A..B [by N] [shuffled SEED] OPERATION");
+    let (range, mut rest) = rest.trim_start().split_once(' ').ok_or_else(bad)?;
+    let (start, end) = range.split_once("..").ok_or_else(bad)?;
+    let number = |text: &str| text.parse::<u64>().map_err(|_| bad());
+    let (start, end) = (number(start)?, number(end)?);
+    if end.saturating_sub(start) > LOOP_MAX {
+        return Err(Error::invalid("a loop is too long").with("most", LOOP_MAX));
+    }
+    let (mut by, mut seed) = (1, None);
+    loop {
+        let (word, after) = rest.trim_start().split_once(' ').ok_or_else(bad)?;
+        if word != "by" && word != "shuffled" {
+            break;
+        }
+        let (argument, after) = after.trim_start().split_once(' ').ok_or_else(bad)?;
+        match word {
+            "by" => by = number(argument)?.max(1),
+            _ => seed = Some(number(argument)?),
+        }
+        rest = after;
+    }
+    let numbers: Vec<u64> = (start..end)
+        .step_by(usize::try_from(by).unwrap_or(usize::MAX))
+        .collect();
+    let order = match seed {
+        None => (0..numbers.len()).collect(),
+        Some(seed) => Random::new(seed).shuffled(numbers.len()),
+    };
+    Ok(order
+        .into_iter()
+        .map(|i| rest.replace("{}", &format!("{:06}", numbers[i])))
+        .collect())
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Token {
+    /// A word; `quoted` words are never keywords.
+    Word {
+        text: String,
+        pattern: Pattern,
+    },
+    Symbol(char),
+    Arrow,
+    Keyspace(String),
+    Snapshot(String),
+}
+
+fn tokens(line: &str) -> Result<Vec<Token>> {
+    let bytes = line.as_bytes();
+    let mut out = Vec::new();
+    let mut at = 0;
+    while let Some(&byte) = bytes.get(at) {
+        match byte {
+            b' ' | b'\t' | b'\r' => at += 1,
+            b'#' => break,
+            b'-' if bytes.get(at + 1) == Some(&b'>') => {
+                out.push(Token::Arrow);
+                at += 2;
+            }
+            b';' | b'=' => {
+                out.push(Token::Symbol(byte as char));
+                at += 1;
+            }
+            b'@' | b'%' => {
+                let name = bare(bytes, at + 1);
+                at += 1 + name.len();
+                out.push(if byte == b'@' {
+                    Token::Keyspace(name)
+                } else {
+                    Token::Snapshot(name)
+                });
+            }
+            _ => {
+                let (token, end) = word(bytes, at)?;
+                out.push(token);
+                at = end;
+            }
+        }
+    }
+    Ok(out)
+}
+
+fn bare(bytes: &[u8], start: usize) -> String {
+    let text = bytes[start..].iter().take_while(|b| is_bare(**b));
+    text.map(|b| *b as char).collect()
+}
+
+/// A word from `start` on, with its length behind an `@`, and where it ends.
+fn word(bytes: &[u8], start: usize) -> Result<(Token, usize)> {
+    let noise = bytes[start] == b'~';
+    let mut at = start + usize::from(noise);
+    let (text, literal) = if bytes.get(at) == Some(&b'"') {
+        let (literal, end) = quoted(bytes, at + 1)?;
+        at = end;
+        (String::new(), literal)
+    } else {
+        let text = bare(bytes, at);
+        if text.is_empty() {
+            return Err(Error::invalid("not a word").with("column", at + 1));
+        }
+        at += text.len();
+        (text.clone(), text.into_bytes())
+    };
+    let number = |text: &str| {
+        text.parse::<usize>()
+            .map_err(|_| Error::invalid("not a number").with("text", format!("{text:?}")))
+    };
+    let mut length = None;
+    if bytes.get(at) == Some(&b'@') {
+        let digits = bare(bytes, at + 1);
+        at += 1 + digits.len();
+        length = Some(number(&digits)?);
+    }
+    let pattern = match (noise, length) {
+        (true, Some(bytes)) => Pattern::Noise(number(&text)? as u64, bytes),
+        (true, None) => return Err(Error::invalid("noise reads ~SEED@BYTES")),
+        (false, Some(bytes)) => Pattern::Repeated(literal, bytes),
+        (false, None) => Pattern::Literal(literal),
+    };
+    Ok((Token::Word { text, pattern }, at))
+}
+
+fn quoted(bytes: &[u8], start: usize) -> Result<(Vec<u8>, usize)> {
+    let mut out = Vec::new();
+    let mut at = start;
+    loop {
+        let escape = |offset: usize| bytes.get(at + offset).map(|b| *b as char);
+        match escape(0) {
+            None => return Err(Error::invalid("a quote does not end")),
+            Some('"') => return Ok((out, at + 1)),
+            Some('\\') => {
+                let bad = || Error::invalid("escapes are \\\\ \\\" \\n \\t \\xNN");
+                let (byte, taken) = match escape(1) {
+                    Some('n') => (b'\n', 2),
+                    Some('t') => (b'\t', 2),
+                    Some(same @ ('\\' | '"')) => (same as u8, 2),
+                    Some('x') => {
+                        let digit =
+                            |c: Option<char>| c.and_then(|c| c.to_digit(16)).ok_or_else(bad);
+                        ((digit(escape(2))? * 16 + digit(escape(3))?) as u8, 4)
+                    }
+                    _ => return Err(bad()),
+                };
+                out.push(byte);
+                at += taken;
+            }
+            Some(_) => {
+                out.push(bytes[at]);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// The tokens of a line, taken one by one.
+struct Line {
+    tokens: std::iter::Peekable<std::vec::IntoIter<Token>>,
+}
+
+impl Line {
+    fn pattern(&mut self, what: &'static str) -> Result<Pattern> {
+        match self.tokens.next() {
+            Some(Token::Word { pattern, .. }) => Ok(pattern),
+            _ => Err(Error::invalid("a word is missing").with("expected", what)),
+        }
+    }
+
+    fn name(&mut self, what: &'static str) -> Result<String> {
+        let bytes = self.pattern(what)?.bytes();
+        String::from_utf8(bytes)
+            .map_err(|_| Error::invalid("a name is not UTF-8").with("expected", what))
+    }
+
+    fn number<N: std::str::FromStr>(&mut self, what: &'static str) -> Result<N> {
+        let text = self.name(what)?;
+        text.parse().map_err(|_| {
+            Error::invalid("not a number")
+                .with("expected", what)
+                .with("got", text)
+        })
+    }
+
+    /// Takes the next word if it is this keyword.
+    fn takes(&mut self, keyword: &str) -> bool {
+        let found = matches!(self.tokens.peek(), Some(Token::Word { text, .. }) if text == keyword);
+        if found {
+            self.tokens.next();
+        }
+        found
+    }
+
+    fn symbol(&mut self, symbol: char) -> bool {
+        let found = self.tokens.peek() == Some(&Token::Symbol(symbol));
+        if found {
+            self.tokens.next();
+        }
+        found
+    }
+
+    fn has_word(&mut self) -> bool {
+        matches!(self.tokens.peek(), Some(Token::Word { .. }))
+    }
+
+    fn keyspace(&mut self) -> String {
+        match self.tokens.next_if(|t| matches!(t, Token::Keyspace(_))) {
+            Some(Token::Keyspace(name)) => name,
+            _ => "default".to_owned(),
+        }
+    }
+
+    fn snapshot(&mut self) -> Option<String> {
+        match self.tokens.next_if(|t| matches!(t, Token::Snapshot(_))) {
+            Some(Token::Snapshot(name)) => Some(name),
+            _ => None,
+        }
+    }
+
+    fn durability(&mut self) -> Durability {
+        use terrapin::Durability as D;
+        [
+            ("process", D::Process),
+            ("sync", D::Sync),
+            ("none", D::None),
+        ]
+        .into_iter()
+        .find_map(|(word, durability)| self.takes(word).then_some(durability))
+    }
+
+    fn span(&mut self, prefix: bool) -> Result<Span> {
+        if prefix {
+            return Ok(Span::Prefix(self.pattern("a prefix")?));
+        }
+        let lower = if self.takes("from") {
+            Bound::Included(self.pattern("a key")?)
+        } else if self.takes("after") {
+            Bound::Excluded(self.pattern("a key")?)
+        } else {
+            Bound::Unbounded
+        };
+        let upper = if self.takes("to") {
+            Bound::Excluded(self.pattern("a key")?)
+        } else if self.takes("through") {
+            Bound::Included(self.pattern("a key")?)
+        } else {
+            Bound::Unbounded
+        };
+        Ok(Span::Between(lower, upper))
+    }
+
+    fn range(&mut self, prefix: bool) -> Result<Read> {
+        let span = self.span(prefix)?;
+        let walk = if self.takes("reverse") {
+            Walk::Backward
+        } else if self.takes("ends") {
+            Walk::Ends(self.number("a seed")?)
+        } else {
+            Walk::Forward
+        };
+        let limit = if self.takes("limit") {
+            Some(self.number("a limit")?)
+        } else {
+            None
+        };
+        Ok(Read::Range(span, walk, limit))
+    }
+
+    fn change(&mut self) -> Result<Change> {
+        let keyspace = self.keyspace();
+        let puts = self.takes("put");
+        if !puts && !self.takes("delete") {
+            return Err(Error::invalid(
+                "a batch holds `put KEY VALUE` and `delete KEY`, separated by `;`",
+            ));
+        }
+        let key = self.pattern("a key")?;
+        let value = if puts {
+            Some(self.pattern("a value")?)
+        } else {
+            None
+        };
+        Ok(Change {
+            keyspace,
+            key,
+            value,
+        })
+    }
+
+    fn operation(&mut self) -> Result<Operation> {
+        let snapshot = self.snapshot();
+        let keyspace = self.keyspace();
+        let verb = self.name("an operation")?;
+        let read = match verb.as_str() {
+            "get" => Some(Read::Get(self.pattern("a key")?)),
+            "contains" => Some(Read::Contains(self.pattern("a key")?)),
+            "multi" => {
+                let mut keys = Vec::new();
+                while self.has_word() {
+                    keys.push(self.pattern("a key")?);
+                }
+                Some(Read::MultiGet(keys))
+            }
+            "first" => Some(Read::First),
+            "last" => Some(Read::Last),
+            "count" => Some(Read::Count),
+            "range" | "prefix" => Some(self.range(verb == "prefix")?),
+            "open" => {
+                let name = self.name("a name for the range")?;
+                let prefix = self.takes("prefix");
+                if !prefix && !self.takes("range") {
+                    return Err(Error::invalid("open NAME range … or open NAME prefix …"));
+                }
+                Some(Read::Open(name, self.span(prefix)?))
+            }
+            _ => None,
+        };
+        if let Some(read) = read {
+            return Ok(Operation::Read {
+                snapshot,
+                keyspace,
+                read,
+            });
+        }
+        if snapshot.is_some() {
+            return Err(Error::invalid("only reads go to a snapshot"));
+        }
+        Ok(match verb.as_str() {
+            "put" => {
+                let (key, value) = (self.pattern("a key")?, self.pattern("a value")?);
+                Operation::Put {
+                    keyspace,
+                    key,
+                    value,
+                    durability: self.durability(),
+                }
+            }
+            "delete" => {
+                let key = self.pattern("a key")?;
+                Operation::Delete {
+                    keyspace,
+                    key,
+                    durability: self.durability(),
+                }
+            }
+            "batch" => {
+                let durability = self.durability();
+                let mut changes = Vec::new();
+                while self.tokens.peek().is_some_and(|t| *t != Token::Arrow) {
+                    changes.push(self.change()?);
+                    if !self.symbol(';') {
+                        break;
+                    }
+                }
+                Operation::Batch {
+                    changes,
+                    durability,
+                }
+            }
+            "next" | "back" => {
+                let range = self.name("a range")?;
+                Operation::Next {
+                    range,
+                    count: self.number("a count")?,
+                    back: verb == "back",
+                }
+            }
+            "shut" => Operation::Shut {
+                range: self.name("a range")?,
+            },
+            "snapshot" => Operation::Snapshot {
+                name: self.name("a name")?,
+            },
+            "release" => Operation::Release {
+                name: self.name("a snapshot")?,
+            },
+            "create" => Operation::Create {
+                keyspace: self.name("a keyspace")?,
+            },
+            "drop" => Operation::Drop {
+                keyspace: self.name("a keyspace")?,
+            },
+            "clear" => Operation::Clear { keyspace },
+            "keyspaces" => Operation::Keyspaces,
+            "checkpoint" => Operation::Checkpoint,
+            "flush" => Operation::Flush,
+            "chi" if self.takes("auto") => Operation::Chi { distance: None },
+            "chi" => Operation::Chi {
+                distance: Some(self.number("a checkpoint distance")?),
+            },
+            "memory" => Operation::Memory {
+                kib: self.number("KiB of memory")?,
+            },
+            "pass" => Operation::Pass {
+                ms: self.number("milliseconds")?,
+            },
+            "reopen" => {
+                let dropped = self.takes("dropped");
+                let inspected = self.takes("inspected");
+                let vary = if self.takes("vary") {
+                    self.number("a seed")?
+                } else {
+                    0
+                };
+                Operation::Reopen(Reopen {
+                    dropped,
+                    inspected,
+                    vary,
+                })
+            }
+            _ => return Err(Error::invalid("no such operation").with("operation", verb)),
+        })
+    }
+
+    fn value_or_none(&mut self) -> Result<Option<Vec<u8>>> {
+        if self.takes("none") {
+            Ok(None)
+        } else {
+            Ok(Some(self.pattern("a value or none")?.bytes()))
+        }
+    }
+
+    fn records(&mut self) -> Result<Vec<Record>> {
+        let mut records = Vec::new();
+        if self.takes("nothing") || self.takes("none") {
+            return Ok(records);
+        }
+        while self.has_word() {
+            let key = self.pattern("a key")?.bytes();
+            if !self.symbol('=') {
+                return Err(Error::invalid("records read key=value"));
+            }
+            records.push((key, self.pattern("a value")?.bytes()));
+        }
+        Ok(records)
+    }
+
+    fn expected(&mut self, operation: &Operation) -> Result<Expected> {
+        if self.takes("error") {
+            return Ok(Expected::Failed(self.name("a kind of error")?));
+        }
+        let answer = match operation {
+            Operation::Read { read, .. } => match read {
+                Read::Get(_) => Answer::Value(self.value_or_none()?),
+                Read::Contains(_) => {
+                    let yes = self.takes("yes");
+                    if !yes && !self.takes("no") {
+                        return Err(Error::invalid("yes or no"));
+                    }
+                    Answer::Flag(yes)
+                }
+                Read::MultiGet(_) => {
+                    let mut values = Vec::new();
+                    while self.has_word() {
+                        values.push(self.value_or_none()?);
+                    }
+                    Answer::Values(values)
+                }
+                Read::Count => {
+                    if !self.takes("about") {
+                        return Err(Error::invalid("a count reads: about N"));
+                    }
+                    return Ok(Expected::About(self.number("a count")?));
+                }
+                Read::First | Read::Last | Read::Range(..) => return self.expected_records(),
+                Read::Open(..) => Answer::Done,
+            },
+            Operation::Next { .. } => return self.expected_records(),
+            Operation::Keyspaces => {
+                let mut names = Vec::new();
+                while self.has_word() {
+                    names.push(self.name("a keyspace")?);
+                }
+                Answer::Names(names)
+            }
+            _ => Answer::Done,
+        };
+        if matches!(answer, Answer::Done) && !self.takes("done") {
+            return Err(Error::invalid(
+                "this operation answers `done`, or `error KIND`",
+            ));
+        }
+        Ok(Expected::Exactly(answer))
+    }
+
+    fn expected_records(&mut self) -> Result<Expected> {
+        // `3 records` is a count; `3=x` is a record.
+        let mut ahead = self.tokens.clone();
+        let count = ahead.next();
+        if let (Some(Token::Word { text: count, .. }), Some(Token::Word { text, .. })) =
+            (count, ahead.next())
+        {
+            if text == "records" {
+                let count = count.parse().map_err(|_| Error::invalid("N records"))?;
+                self.tokens = ahead;
+                return Ok(Expected::Records(count));
+            }
+        }
+        Ok(Expected::Exactly(Answer::Records(self.records()?)))
+    }
+}
+
+/// One line; none if it is empty.
+fn parse_line(line: &str) -> Result<Option<(Operation, Option<Expected>)>> {
+    let tokens = tokens(line)?;
+    if tokens.is_empty() {
+        return Ok(None);
+    }
+    let mut line = Line {
+        tokens: tokens.into_iter().peekable(),
+    };
+    let operation = line.operation()?;
+    let expected = match line.tokens.next_if_eq(&Token::Arrow) {
+        Some(_) => Some(line.expected(&operation)?),
+        None => None,
+    };
+    match line.tokens.next() {
+        None => Ok(Some((operation, expected))),
+        Some(token) => Err(Error::invalid("more on the line than its operation takes")
+            .with("from", format!("{token:?}"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::{Generator, Profile};
+
+    fn parse(line: &str) -> (Operation, Option<Expected>) {
+        parse_line(line)
+            .unwrap_or_else(|e| panic!("{line}: {e}"))
+            .expect("an operation")
+    }
+
+    #[test]
+    fn what_is_printed_is_read_back() {
+        for seed in 0..20 {
+            let generator = Generator::new(seed, Profile::random(&mut Random::new(seed), 4000));
+            for operation in generator.take(500) {
+                let line = operation.to_string();
+                assert_eq!(parse(&line).0, operation, "{line}");
+            }
+        }
+    }
+
+    #[test]
+    fn answers_are_read_by_what_is_asked() {
+        let (_, expected) = parse("@a multi x y -> 1 none # and a comment");
+        let values = Answer::Values(vec![Some(b"1".to_vec()), None]);
+        assert!(expected.as_ref().is_some_and(|e| e.allows(&values)));
+        let (_, expected) = parse("range -> 2 records");
+        let two = Answer::Records(vec![(vec![], vec![]), (vec![1], vec![])]);
+        assert!(expected.as_ref().is_some_and(|e| e.allows(&two)));
+        assert!(!expected.is_some_and(|e| e.allows(&Answer::Records(vec![]))));
+        let (_, expected) = parse("range -> 2=x");
+        assert!(!expected.is_some_and(|e| e.allows(&two)));
+        let (_, expected) = parse("drop default -> error InvalidArgument");
+        let failed = Answer::Failed(terrapin_base::ErrorKind::InvalidArgument, String::new());
+        assert!(expected.is_some_and(|e| e.allows(&failed)));
+    }
+
+    #[test]
+    fn mistakes_in_a_script_name_their_line() {
+        for line in [
+            "put a",
+            "fly",
+            "get a b",
+            "range -> a",
+            "put \"a 1",
+            "for 0..2",
+            "%s put a 1",
+            "get ~x@3",
+        ] {
+            let error = Script::parse("bad", &format!("put a 1\n{line}\n")).expect_err(line);
+            assert!(error.to_string().contains("line 2"), "{error}");
+        }
+    }
+
+    #[test]
+    fn loops_become_their_lines() {
+        let lines = expand("for 3..9 by 2 put k{} v{}@9 -> done").unwrap();
+        assert_eq!(
+            lines,
+            [
+                "put k000003 v000003@9 -> done",
+                "put k000005 v000005@9 -> done",
+                "put k000007 v000007@9 -> done"
+            ]
+        );
+        let mut shuffled = expand("for 0..50 shuffled 3 delete {}").unwrap();
+        assert_ne!(shuffled, expand("for 0..50 delete {}").unwrap());
+        shuffled.sort();
+        assert_eq!(shuffled, expand("for 0..50 delete {}").unwrap());
+    }
+}

@@ -1,0 +1,528 @@
+//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can be crashed at any call.
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use terrapin::verify::{VerifyOptions, verify_on};
+use terrapin::{Batch, CheckpointDistance, Database, Keyspace, KeyspaceOptions, Range, Snapshot};
+use terrapin_base::{Env, Error, ErrorKind, Result, Sim, Slice};
+use terrapin_disk::SimDisk;
+use terrapin_disk::sim::CrashMode;
+
+use crate::configuration::Configuration;
+use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span};
+use crate::oracle::{State, walked};
+use crate::pattern::Pattern;
+use crate::subject::Subject;
+
+/// Steps of background work after which it is said to run for ever.
+const STEPS_MAX: u64 = 2_000_000;
+
+/// A database on a simulated disk. The same seed, configuration and operations give the same calls on the disk.
+pub struct Simulated {
+    name: String,
+    configuration: Configuration,
+    /// As it is open now: [`Reopen`] may vary it.
+    current: Configuration,
+    seed: u64,
+    lives: u64,
+    disk: SimDisk,
+    sim: Sim,
+    // Handles may go in any order; these go before the database that they keep open.
+    ranges: BTreeMap<String, Range>,
+    snapshots: BTreeMap<String, (Snapshot, Handles)>,
+    handles: Handles,
+    database: Option<Database>,
+}
+
+type Handles = BTreeMap<String, Keyspace>;
+
+impl Simulated {
+    /// A new database on a new disk.
+    pub fn new(name: impl Into<String>, seed: u64, configuration: Configuration) -> Result<Self> {
+        let (_, sim) = Env::simulated(seed);
+        let mut subject = Simulated {
+            name: name.into(),
+            current: configuration.clone(),
+            configuration,
+            seed,
+            lives: 0,
+            disk: SimDisk::new(seed),
+            sim,
+            ranges: BTreeMap::new(),
+            snapshots: BTreeMap::new(),
+            handles: Handles::new(),
+            database: None,
+        };
+        subject.open()?;
+        Ok(subject)
+    }
+
+    /// The disk, to place faults and crashes on.
+    #[must_use]
+    pub fn disk(&self) -> &SimDisk {
+        &self.disk
+    }
+
+    /// The handle on background work.
+    #[must_use]
+    pub fn sim(&self) -> &Sim {
+        &self.sim
+    }
+
+    /// The open database; an error after a crash.
+    pub fn database(&self) -> Result<&Database> {
+        self.database
+            .as_ref()
+            .ok_or_else(|| Error::new(ErrorKind::Closed, "the database is not open"))
+    }
+
+    /// What it was made with.
+    #[must_use]
+    pub fn configuration(&self) -> &Configuration {
+        &self.configuration
+    }
+
+    /// A clock and jobs for another life.
+    fn environment(&mut self) -> Env {
+        self.lives += 1;
+        let (env, sim) = Env::simulated(
+            self.seed
+                .wrapping_add(self.lives.wrapping_mul(0x2545_f491_4f6c_dd1d)),
+        );
+        self.sim = sim;
+        env
+    }
+
+    /// Opens the database that is on the disk, or makes one: after a crash, this recovers it.
+    pub fn open(&mut self) -> Result<()> {
+        let env = self.environment();
+        self.database = Some(self.current.options().open_on(env, self.disk.handle())?);
+        Ok(())
+    }
+
+    /// The process dies here, and with `power` what no sync covered is lost, too. [`Simulated::open`] recovers.
+    pub fn crash(&mut self, power: Option<CrashMode>) {
+        self.disk.crash_process();
+        self.sim.kill();
+        self.let_go();
+        if let Some(mode) = power {
+            self.disk.crash_power(mode);
+        }
+    }
+
+    fn let_go(&mut self) {
+        self.ranges.clear();
+        self.snapshots.clear();
+        self.handles.clear();
+        self.database = None;
+    }
+
+    /// Verifies the files as they are, with the database closed or crashed. Says what is wrong with them.
+    pub fn verify(&mut self) -> Result<Vec<String>> {
+        let env = self.environment();
+        let written = self.disk.stats_total().writes;
+        let report = verify_on(env, self.disk.handle(), &VerifyOptions::default())?;
+        let mut findings: Vec<String> = report
+            .findings
+            .iter()
+            .map(|f| format!("{}: {}", f.place, f.message))
+            .collect();
+        if self.disk.stats_total().writes != written {
+            findings.push("verify wrote to the disk (D11)".to_owned());
+        }
+        Ok(findings)
+    }
+
+    /// Everything that the database holds, read by scans.
+    pub fn state(&mut self) -> Result<State> {
+        state_of(self.database()?)
+    }
+
+    fn keyspace(&mut self, name: &str) -> Result<Keyspace> {
+        if let Some(handle) = self.handles.get(name) {
+            return Ok(handle.clone());
+        }
+        let handle = self.database()?.open_keyspace(name)?;
+        self.handles.insert(name.to_owned(), handle.clone());
+        Ok(handle)
+    }
+
+    fn write(
+        &mut self,
+        keyspace: &str,
+        key: &Pattern,
+        value: Option<&Pattern>,
+        durability: Durability,
+    ) -> Result<Answer> {
+        let keyspace = self.keyspace(keyspace)?;
+        match (value, durability) {
+            (Some(value), None) => keyspace.put(key.bytes(), value.bytes()),
+            (Some(value), Some(durability)) => {
+                keyspace.put_with(key.bytes(), value.bytes(), durability)
+            }
+            (None, None) => keyspace.delete(key.bytes()),
+            (None, Some(durability)) => keyspace.delete_with(key.bytes(), durability),
+        }?;
+        Ok(Answer::Done)
+    }
+
+    fn batch(&mut self, changes: &[Change], durability: Durability) -> Result<Answer> {
+        let mut batch: Batch = self.database()?.batch();
+        for change in changes {
+            let keyspace = self.keyspace(&change.keyspace)?;
+            match &change.value {
+                Some(value) => batch.put(&keyspace, change.key.bytes(), value.bytes()),
+                None => batch.delete(&keyspace, change.key.bytes()),
+            }
+        }
+        let database = self.database()?;
+        match durability {
+            None => database.write(batch)?,
+            Some(durability) => database.write_with(batch, durability)?,
+        }
+        Ok(Answer::Done)
+    }
+
+    fn read(&mut self, snapshot: Option<&str>, name: &str, read: &Read) -> Result<Answer> {
+        let source = match snapshot {
+            None => Source {
+                snapshot: None,
+                keyspace: self.keyspace(name)?,
+            },
+            Some(snapshot) => {
+                let Some((taken, handles)) = self.snapshots.get(snapshot) else {
+                    return Ok(Answer::Broken(format!("there is no snapshot {snapshot}")));
+                };
+                let (taken, handle) = (taken.clone(), handles.get(name).cloned());
+                // A keyspace that is younger than the snapshot: it is not in there, and the snapshot says so.
+                let keyspace = handle.map_or_else(|| self.keyspace(name), Ok)?;
+                Source {
+                    snapshot: Some(taken),
+                    keyspace,
+                }
+            }
+        };
+        if let Read::Open(range, span) = read {
+            // The first error of a range comes with its first record; a keyspace that is not there is told at once.
+            source.count()?;
+            self.ranges.insert(range.clone(), source.span(span));
+            return Ok(Answer::Done);
+        }
+        source.read(read)
+    }
+
+    fn take_snapshot(&mut self, name: &str) -> Result<Answer> {
+        let database = self.database()?.clone();
+        let names: Vec<String> = database.keyspaces()?.into_iter().map(|k| k.name).collect();
+        let handles = names
+            .into_iter()
+            .map(|name| Ok((name.clone(), self.keyspace(&name)?)))
+            .collect::<Result<_>>()?;
+        self.snapshots
+            .insert(name.to_owned(), (database.snapshot()?, handles));
+        Ok(Answer::Done)
+    }
+
+    fn drop_keyspace(&mut self, name: &str) -> Result<Answer> {
+        self.database()?.drop_keyspace(name)?;
+        if let Some(old) = self.handles.remove(name) {
+            let outcomes = [
+                old.get("key").map(drop),
+                old.put("key", "value"),
+                old.clear(),
+            ];
+            if !outcomes
+                .iter()
+                .all(|o| matches!(o, Err(e) if e.kind() == ErrorKind::NotFound))
+            {
+                return Ok(Answer::Broken(format!(
+                    "a handle on a dropped keyspace says {outcomes:?}"
+                )));
+            }
+        }
+        Ok(Answer::Done)
+    }
+
+    fn reopen(&mut self, how: Reopen) -> Result<Answer> {
+        let database = self.database()?.clone();
+        if how.dropped {
+            drop(database);
+            self.let_go();
+        } else {
+            database.close()?;
+            for (snapshot, handles) in self.snapshots.values() {
+                for keyspace in handles.values() {
+                    let (newest, old) = (keyspace.get("key"), snapshot.get(keyspace, "key"));
+                    let is_closed = |outcome: &Result<Option<Slice>>| matches!(outcome, Err(e) if e.kind() == ErrorKind::Closed);
+                    if !is_closed(&newest) || !is_closed(&old) {
+                        return Ok(Answer::Broken(format!(
+                            "a closed database answers {newest:?} and {old:?}"
+                        )));
+                    }
+                }
+            }
+            drop(database);
+            self.let_go();
+        }
+        if how.vary != 0 {
+            self.current = self.configuration.varied(how.vary);
+        }
+        if !how.inspected {
+            self.open()?;
+        } else if let Some(broken) = self.inspect_and_open()? {
+            return Ok(Answer::Broken(broken));
+        }
+        let replayed = self.database()?.metrics().replayed_records;
+        if !how.dropped && replayed > 0 {
+            return Ok(Answer::Broken(format!(
+                "{replayed} records were replayed after a clean close"
+            )));
+        }
+        Ok(Answer::Done)
+    }
+
+    /// Verifies the closed database, reads all of it through a read-only open, opens it, and reads it again.
+    fn inspect_and_open(&mut self) -> Result<Option<String>> {
+        let findings = self.verify()?;
+        if !findings.is_empty() {
+            return Ok(Some(format!("verify finds: {}", findings.join("; "))));
+        }
+        let env = self.environment();
+        let written = self.disk.stats_total().writes;
+        let seen = match self
+            .current
+            .options()
+            .read_only(true)
+            .open_on(env, self.disk.handle())
+        {
+            Ok(database) => {
+                let seen = state_of(&database)?;
+                let refused = database.default_keyspace().put("key", "value");
+                if !matches!(&refused, Err(e) if e.kind() == ErrorKind::ReadOnly) {
+                    return Ok(Some(format!(
+                        "a read-only database takes a write: {refused:?}"
+                    )));
+                }
+                database.close()?;
+                Some(seen)
+            }
+            // A log that does not fit in memory is refused (D11).
+            Err(error) if error.kind() == ErrorKind::OutOfMemory => None,
+            Err(error) => return Err(error),
+        };
+        if self.disk.stats_total().writes != written {
+            return Ok(Some("a read-only open wrote to the disk (D11)".to_owned()));
+        }
+        self.open()?;
+        let opened = self.state()?;
+        Ok(seen.filter(|seen| *seen != opened).map(|seen| {
+            format!(
+                "read-only differs from read-write: {}",
+                seen.difference(&opened)
+            )
+        }))
+    }
+
+    fn pass(&mut self, ms: u64) -> Result<Answer> {
+        self.sim.advance_ns(ms.saturating_mul(1_000_000));
+        for _ in 0..STEPS_MAX {
+            if !self.sim.step() {
+                return Ok(Answer::Done);
+            }
+        }
+        Ok(Answer::Broken(
+            "background work does not come to an end".to_owned(),
+        ))
+    }
+
+    fn act(&mut self, operation: &Operation) -> Result<Answer> {
+        match operation {
+            Operation::Put {
+                keyspace,
+                key,
+                value,
+                durability,
+            } => self.write(keyspace, key, Some(value), *durability),
+            Operation::Delete {
+                keyspace,
+                key,
+                durability,
+            } => self.write(keyspace, key, None, *durability),
+            Operation::Batch {
+                changes,
+                durability,
+            } => self.batch(changes, *durability),
+            Operation::Read {
+                snapshot,
+                keyspace,
+                read,
+            } => self.read(snapshot.as_deref(), keyspace, read),
+            Operation::Next { range, count, back } => match self.ranges.get_mut(range) {
+                Some(range) => {
+                    let next = || {
+                        if *back {
+                            range.next_back()
+                        } else {
+                            range.next()
+                        }
+                    };
+                    std::iter::from_fn(next)
+                        .take(*count)
+                        .map(own)
+                        .collect::<Result<_>>()
+                        .map(Answer::Records)
+                }
+                None => Ok(Answer::Broken(format!("there is no open range {range}"))),
+            },
+            Operation::Shut { range } => {
+                self.ranges.remove(range);
+                Ok(Answer::Done)
+            }
+            Operation::Snapshot { name } => self.take_snapshot(name),
+            Operation::Release { name } => {
+                self.snapshots.remove(name);
+                Ok(Answer::Done)
+            }
+            Operation::Create { keyspace } => {
+                let handle = self
+                    .database()?
+                    .create_keyspace(keyspace, KeyspaceOptions::default())?;
+                self.handles.insert(keyspace.clone(), handle);
+                Ok(Answer::Done)
+            }
+            Operation::Drop { keyspace } => self.drop_keyspace(keyspace),
+            Operation::Clear { keyspace } => {
+                self.keyspace(keyspace)?.clear().map(|()| Answer::Done)
+            }
+            Operation::Keyspaces => {
+                let mut names: Vec<_> = self
+                    .database()?
+                    .keyspaces()?
+                    .into_iter()
+                    .map(|k| k.name)
+                    .collect();
+                names.sort();
+                Ok(Answer::Names(names))
+            }
+            Operation::Checkpoint => self.database()?.checkpoint().map(|()| Answer::Done),
+            Operation::Flush => self.database()?.flush().map(|()| Answer::Done),
+            Operation::Chi { distance } => {
+                let distance = distance.map_or(CheckpointDistance::Auto, CheckpointDistance::Fixed);
+                tuned(self.database()?.set_checkpoint_distance(distance))
+            }
+            Operation::Memory { kib } => tuned(self.database()?.set_memory(kib << 10)),
+            Operation::Reopen(how) => self.reopen(*how),
+            Operation::Pass { ms } => self.pass(*ms),
+        }
+    }
+}
+
+/// What does not fit is refused and changes nothing; how much fits, the oracle does not know.
+fn tuned(outcome: Result<()>) -> Result<Answer> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(Answer::Done),
+        outcome => outcome.map(|()| Answer::Done),
+    }
+}
+
+fn own(record: Result<(Slice, Slice)>) -> Result<Record> {
+    record.map(|(key, value)| (key.to_vec(), value.to_vec()))
+}
+
+fn state_of(database: &Database) -> Result<State> {
+    let mut all = Vec::new();
+    for info in database.keyspaces()? {
+        let keyspace = database.open_keyspace(&info.name)?;
+        all.push((
+            info.name,
+            keyspace.iter().map(own).collect::<Result<Vec<_>>>()?,
+        ));
+    }
+    Ok(State::of(all))
+}
+
+/// Where a read goes.
+struct Source {
+    snapshot: Option<Snapshot>,
+    keyspace: Keyspace,
+}
+
+impl Source {
+    fn count(&self) -> Result<u64> {
+        match &self.snapshot {
+            Some(snapshot) => snapshot.approximate_count(&self.keyspace),
+            None => self.keyspace.approximate_count(),
+        }
+    }
+
+    fn span(&self, span: &Span) -> Range {
+        let own = |bound: &Bound<Pattern>| match bound {
+            Bound::Unbounded => Bound::Unbounded,
+            Bound::Included(key) => Bound::Included(key.bytes()),
+            Bound::Excluded(key) => Bound::Excluded(key.bytes()),
+        };
+        match (span, &self.snapshot) {
+            (Span::Between(lower, upper), Some(snapshot)) => {
+                snapshot.range(&self.keyspace, (own(lower), own(upper)))
+            }
+            (Span::Between(lower, upper), None) => self.keyspace.range((own(lower), own(upper))),
+            (Span::Prefix(prefix), Some(snapshot)) => {
+                snapshot.prefix(&self.keyspace, prefix.bytes())
+            }
+            (Span::Prefix(prefix), None) => self.keyspace.prefix(prefix.bytes()),
+        }
+    }
+
+    fn read(&self, read: &Read) -> Result<Answer> {
+        let keyspace = &self.keyspace;
+        let value = |value: Option<Slice>| value.map(|v| v.to_vec());
+        let one = |record: Option<(Slice, Slice)>| {
+            Answer::Records(
+                record
+                    .map(|(k, v)| (k.to_vec(), v.to_vec()))
+                    .into_iter()
+                    .collect(),
+            )
+        };
+        Ok(match (read, &self.snapshot) {
+            (Read::Get(key), None) => Answer::Value(value(keyspace.get(key.bytes())?)),
+            (Read::Get(key), Some(s)) => Answer::Value(value(s.get(keyspace, key.bytes())?)),
+            (Read::Contains(key), None) => Answer::Flag(keyspace.contains(key.bytes())?),
+            (Read::Contains(key), Some(s)) => Answer::Flag(s.contains(keyspace, key.bytes())?),
+            (Read::MultiGet(keys), source) => {
+                let keys: Vec<Vec<u8>> = keys.iter().map(Pattern::bytes).collect();
+                let values = match source {
+                    None => keyspace.multi_get(&keys)?,
+                    Some(s) => s.multi_get(keyspace, &keys)?,
+                };
+                Answer::Values(values.into_iter().map(value).collect())
+            }
+            (Read::First, None) => one(keyspace.first()?),
+            (Read::First, Some(s)) => one(s.first(keyspace)?),
+            (Read::Last, None) => one(keyspace.last()?),
+            (Read::Last, Some(s)) => one(s.last(keyspace)?),
+            (Read::Count, _) => Answer::About(self.count()?),
+            (Read::Range(span, walk, limit), _) => {
+                let records = walked(&mut self.span(span), *walk, limit.unwrap_or(usize::MAX));
+                Answer::Records(records.into_iter().map(own).collect::<Result<_>>()?)
+            }
+            (Read::Open(..), _) => Answer::Done,
+        })
+    }
+}
+
+impl Subject for Simulated {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+
+    fn record_bytes_max(&self) -> usize {
+        self.configuration.record_bytes_max()
+    }
+
+    fn apply(&mut self, operation: &Operation) -> Answer {
+        self.act(operation)
+            .unwrap_or_else(|error| Answer::Failed(error.kind(), error.to_string()))
+    }
+}
