@@ -261,3 +261,184 @@ fn count(reader: &mut Reader<'_>, bytes_min: usize) -> Result<usize> {
         .filter(|&count| count <= reader.remaining() / bytes_min)
         .ok_or_else(|| reader.corrupt("count too large").with("count", count))
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use terrapin_base::{ErrorKind, PageId};
+
+    use super::*;
+
+    fn group(number: u64) -> GroupRef {
+        GroupRef {
+            id: PageId(number),
+            offset: number << 20,
+            bytes: 2048,
+            index_offset: 1024,
+            index_bytes: 512,
+            filter_offset: 1536,
+            filter_bytes: 0,
+            records: 3 + number,
+            tombstones: number % 3,
+            logical_bytes: 1000 + number,
+        }
+    }
+
+    fn key(number: usize) -> Box<[u8]> {
+        format!("{number:05}").into_bytes().into()
+    }
+
+    /// A node of any shape that the rules allow: `shape` tells the levels, the segments and their live parts.
+    fn node(height: u16, pivots: usize, shape: &[Vec<Vec<(u16, u32, u64)>>]) -> Node {
+        let child = |i: usize| match height {
+            1 => Child::Leaf(group(i as u64)),
+            _ => Child::Node {
+                page: PageRef {
+                    id: PageId(i as u64),
+                    offset: 4096 * i as u64,
+                    bytes: 512,
+                },
+                records: i as u64 * 1000,
+                leaf_bytes: 1 << i,
+            },
+        };
+        let lower = |i: usize| if i == 0 { Box::default() } else { key(i * 7) };
+        let pivots: Vec<Pivot> = (0..pivots)
+            .map(|i| Pivot {
+                lower: lower(i),
+                child: child(i),
+                pending_bytes: 0,
+            })
+            .collect();
+        let segment = |(i, parts): (usize, &Vec<(u16, u32, u64)>)| {
+            let mut live: Vec<LivePart> = Vec::new();
+            for &(skip, records, bytes) in parts {
+                let pivot = live.last().map_or(skip, |part| part.pivot + 1 + skip) % 64;
+                if usize::from(pivot) < pivots.len()
+                    && live.last().is_none_or(|part| part.pivot < pivot)
+                {
+                    live.push(LivePart {
+                        pivot,
+                        records: records.max(1),
+                        bytes,
+                    });
+                }
+            }
+            (!live.is_empty()).then(|| Segment {
+                group: group(i as u64),
+                min: key(2 * i),
+                max: key(2 * i + 1),
+                live,
+            })
+        };
+        let levels = shape
+            .iter()
+            .map(|level| level.iter().enumerate().filter_map(segment).collect())
+            .collect();
+        let mut node = Node {
+            height,
+            replaced_permille: pivots.len() as u16,
+            pivots,
+            levels,
+        };
+        node.tidy();
+        node
+    }
+
+    fn any_node() -> impl Strategy<Value = Node> {
+        let parts = proptest::collection::vec((0..9u16, any::<u32>(), 0..1u64 << 40), 0..6);
+        let levels =
+            proptest::collection::vec(proptest::collection::vec(parts, 0..5), 0..LEVELS_MAX);
+        (1..=HEIGHT_MAX, 1..40usize, levels)
+            .prop_map(|(height, pivots, shape)| node(height, pivots, &shape))
+    }
+
+    proptest! {
+        #[test]
+        fn nodes_round_trip_and_every_cut_is_refused(node in any_node()) {
+            let bytes = node.encode().unwrap();
+            prop_assert_eq!(Node::decode(&bytes).unwrap(), node);
+            for end in 0..bytes.len() {
+                prop_assert_eq!(Node::decode(&bytes[..end]).unwrap_err().kind(), ErrorKind::Corrupt);
+            }
+        }
+
+        #[test]
+        fn changed_bytes_give_an_error_or_a_node_that_keeps_the_rules(
+            node in any_node(), changes in proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4)
+        ) {
+            let mut bytes = node.encode().unwrap();
+            for (at, value) in changes {
+                let at = at.index(bytes.len());
+                bytes[at] = value;
+            }
+            if let Ok(node) = Node::decode(&bytes) {
+                prop_assert_eq!(&Node::decode(&node.encode().unwrap()).unwrap(), &node);
+                prop_assert!(node.pivots.windows(2).all(|two| two[0].lower < two[1].lower));
+                for segment in node.levels.iter().flatten() {
+                    prop_assert!(segment.live.iter().all(|part| usize::from(part.pivot) < node.pivots.len()));
+                }
+            }
+        }
+
+        #[test]
+        fn random_bytes_never_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (Node::decode(&bytes), Root::decode(&bytes));
+        }
+    }
+
+    #[test]
+    fn counts_on_a_page_allocate_no_more_than_the_page_is_worth() {
+        let mut bytes = node(1, 2, &[]).encode().unwrap();
+        bytes[4..6].copy_from_slice(&u16::MAX.to_le_bytes());
+        assert!(Node::decode(&bytes).is_err());
+        let mut bytes = node(1, 2, &[vec![vec![(0, 1, 1)]]]).encode().unwrap();
+        let at = node(1, 2, &[]).encode().unwrap().len();
+        bytes.splice(at..=at, [0xff, 0xff, 0xff, 0xff, 0x0f]);
+        assert!(Node::decode(&bytes).is_err());
+    }
+
+    #[test]
+    fn roots_round_trip() {
+        let page = PageRef {
+            id: PageId(9),
+            offset: 4096,
+            bytes: 512,
+        };
+        for root in [
+            Root::Empty,
+            Root::Leaf(group(4)),
+            Root::Node(page, 1),
+            Root::Node(page, HEIGHT_MAX),
+        ] {
+            let bytes = root.encode();
+            assert_eq!(Root::decode(&bytes).unwrap(), root);
+            for end in 0..bytes.len() {
+                assert!(Root::decode(&bytes[..end]).is_err());
+            }
+            assert!(Root::decode(&[&bytes[..], &[0]].concat()).is_err());
+        }
+        assert!(Root::decode(&Root::Node(page, 0).encode()).is_err());
+        assert!(Root::decode(&Root::Node(page, HEIGHT_MAX + 1).encode()).is_err());
+    }
+
+    /// The annotated dump is part of the format's description: bytes, then what they are.
+    #[test]
+    fn a_small_node_is_what_its_golden_dump_shows() {
+        let node = node(1, 2, &[vec![vec![(0, 2, 40), (0, 3, 60)]]]);
+        let hex: Vec<String> = node
+            .encode()
+            .unwrap()
+            .iter()
+            .map(|b| format!("{b:02x}"))
+            .collect();
+        let dump = include_str!("../tests/golden/node.txt");
+        let documented = dump.lines().flat_map(|line| {
+            line.split('|')
+                .next()
+                .unwrap_or_default()
+                .split_whitespace()
+        });
+        assert_eq!(hex.join(" "), documented.collect::<Vec<_>>().join(" "));
+    }
+}
