@@ -288,8 +288,11 @@ mod tests {
         format!("{number:05}").into_bytes().into()
     }
 
+    /// Live parts: pivots left out before it, records, bytes.
+    type Parts = Vec<(u16, u32, u64)>;
+
     /// A node of any shape that the rules allow: `shape` tells the levels, the segments and their live parts.
-    fn node(height: u16, pivots: usize, shape: &[Vec<Vec<(u16, u32, u64)>>]) -> Node {
+    fn node(height: u16, pivots: usize, shape: &[Vec<Parts>]) -> Node {
         let child = |i: usize| match height {
             1 => Child::Leaf(group(i as u64)),
             _ => Child::Node {
@@ -310,7 +313,7 @@ mod tests {
                 pending_bytes: 0,
             })
             .collect();
-        let segment = |(i, parts): (usize, &Vec<(u16, u32, u64)>)| {
+        let segment = |(i, parts): (usize, &Parts)| {
             let mut live: Vec<LivePart> = Vec::new();
             for &(skip, records, bytes) in parts {
                 let pivot = live.last().map_or(skip, |part| part.pivot + 1 + skip) % 64;
