@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrapin::{Database, Keyspace, Options};
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::arguments;
 
@@ -40,8 +40,26 @@ impl DatabaseArgs {
 
     /// Opens what is there, or creates it.
     pub fn open_or_create(&self) -> Result<Database> {
+        refuse_foreign(&self.path)?;
         self.options().create_if_missing(true).open(&self.path)
     }
+}
+
+/// The file that a database has from the first moment of its creation on.
+const DATA_FILE: &str = "data";
+
+/// Refuses to make a database among files that are something else: a mistyped path costs nothing then.
+pub fn refuse_foreign(path: &Path) -> Result<()> {
+    // What cannot be listed is told by the open, with its reason.
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return Ok(());
+    };
+    let mut entries = entries.filter_map(std::io::Result::ok).peekable();
+    if entries.peek().is_none() || entries.any(|entry| entry.file_name() == DATA_FILE) {
+        return Ok(());
+    }
+    let message = "the directory holds something that is not a Terrapin database";
+    Err(Error::new(ErrorKind::NotADatabase, message).with("directory", path.display()))
 }
 
 /// The keyspace that a command works on.

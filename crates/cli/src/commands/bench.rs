@@ -120,6 +120,9 @@ impl Ycsb {
         } else {
             Compression::None
         };
+        if create {
+            database::refuse_foreign(directory)?;
+        }
         let options = Options::new()
             .create_if_missing(create)
             .memory(self.memory)

@@ -17,7 +17,7 @@ use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_by
 
 use super::import::{check_sizes, format_of, open_input};
 use crate::bytes::{human, show, thousands};
-use crate::database::Temporary;
+use crate::database::{Temporary, refuse_foreign};
 use crate::formats::{self, Dialect, Format};
 use crate::table::Table;
 use crate::{arguments, output, progress};
@@ -85,6 +85,7 @@ impl Demo {
             Some(path) => Some((format_of(self.format, path)?, open_input(path)?)),
             None => None,
         };
+        refuse_foreign(directory)?;
         let options = Options::new().memory(self.memory).error_if_exists(true);
         let database = options.open(directory)?;
         let keyspace = database.keyspace(KEYSPACE)?;
@@ -131,7 +132,7 @@ impl Demo {
         output::say("\n4. Close, reopen, verify")?;
         stage.reopen(self.memory)?;
         output::say(format_args!(
-            "   peak memory of the whole process: {} (budget {}, the demo's own lists included)",
+            "   peak memory: {} for the whole process, code and the demo's own lists included; the budget of {} bounds the database",
             human(rss_peak_bytes()),
             human(self.memory)
         ))?;
