@@ -1,0 +1,125 @@
+//! What reads cost in device reads, counted by the simulated disk. Blocks are cold in all of these: each is read once.
+
+mod common;
+
+use common::{World, key, tiny, value};
+use terrapin::{CheckpointDistance, Database, Options};
+
+const RECORDS: u64 = 16_000;
+/// One record fills a block of 512 bytes more than half: no two share one.
+const VALUE_BYTES: usize = 300;
+
+fn options() -> Options {
+    tiny().group_bytes(64 << 10).memory(16 << 20).checkpoint_distance(CheckpointDistance::Fixed(4)).log_bytes_max(4 << 20)
+}
+
+/// A tree some levels high, with buffers that hold records at every level, and nothing cached.
+fn cold_store(world: &World) -> Database {
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    let tree = &database.stat().unwrap().keyspaces[0].tree;
+    assert!(tree.height >= 3, "{tree:?}");
+    assert!(tree.buffered_records > RECORDS / 20, "{tree:?}");
+    database.close().unwrap();
+    world.open(&options())
+}
+
+fn reads(world: &World) -> u64 {
+    world.disk.stats("data").reads
+}
+
+#[test]
+fn a_cold_get_costs_one_device_read() {
+    let world = World::new(1);
+    let database = cold_store(&world);
+    let keyspace = database.default_keyspace();
+    // The first quarter brings nodes, indexes and filters into the cache.
+    let get = |i: u64| assert_eq!(keyspace.get(key(i)).unwrap().as_deref(), Some(&value(i, VALUE_BYTES)[..]));
+    (0..RECORDS).filter(|i| i % 4 == 0).for_each(get);
+    let before = reads(&world);
+    (0..RECORDS).filter(|i| i % 4 == 1).for_each(get);
+    let each = (reads(&world) - before) as f64 / (RECORDS / 4) as f64;
+    println!("{each} device reads for a cold get");
+    assert!((0.99..=1.05).contains(&each), "{each} device reads for a cold get");
+
+    let before = reads(&world);
+    let keys: Vec<_> = (0..RECORDS).filter(|i| i % 4 == 2).map(key).collect();
+    for keys in keys.chunks(50) {
+        assert!(keyspace.multi_get(keys).unwrap().iter().all(Option::is_some));
+    }
+    let each = (reads(&world) - before) as f64 / keys.len() as f64;
+    println!("{each} device reads for a key of a multi_get");
+    assert!((0.99..=1.05).contains(&each), "{each} device reads for a key of a multi_get");
+
+    let snapshot = database.snapshot().unwrap();
+    let before = reads(&world);
+    for i in (0..RECORDS).filter(|i| i % 4 == 3) {
+        assert!(snapshot.contains(&keyspace, key(i)).unwrap());
+    }
+    let each = (reads(&world) - before) as f64 / (RECORDS / 4) as f64;
+    assert!(each <= 1.05, "{each} device reads for a cold contains");
+    database.close().unwrap();
+}
+
+#[test]
+fn a_key_that_is_not_there_costs_hardly_any() {
+    let world = World::new(2);
+    let database = cold_store(&world);
+    let keyspace = database.default_keyspace();
+    let absent = |range: std::ops::Range<u64>| range.for_each(|i| assert!(!keyspace.contains(key(i)).unwrap()));
+    absent(RECORDS..2 * RECORDS);
+    let before = reads(&world);
+    absent(2 * RECORDS..3 * RECORDS);
+    let each = (reads(&world) - before) as f64 / RECORDS as f64;
+    println!("{each} device reads for an absent key");
+    assert!(each <= 0.06, "{each} device reads for an absent key");
+    database.close().unwrap();
+}
+
+#[test]
+fn reads_after_the_dial_was_turned_cost_what_they_did_before() {
+    let world = World::new(3);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    for (part, chi) in [1, 16, 2].into_iter().enumerate() {
+        database.set_checkpoint_distance(CheckpointDistance::Fixed(chi)).unwrap();
+        for i in (0..RECORDS).filter(|i| i % 3 == part as u64) {
+            keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+        }
+    }
+    database.close().unwrap();
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    (0..RECORDS).step_by(2).for_each(|i| assert!(keyspace.get(key(i)).unwrap().is_some()));
+    let before = reads(&world);
+    (1..RECORDS).step_by(2).for_each(|i| assert!(keyspace.get(key(i)).unwrap().is_some()));
+    let each = (reads(&world) - before) as f64 / (RECORDS / 2) as f64;
+    assert!((0.99..=1.05).contains(&each), "{each} device reads for a cold get");
+    database.close().unwrap();
+}
+
+#[test]
+fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
+    let world = World::new(4);
+    let database = cold_store(&world);
+    let keyspace = database.default_keyspace();
+    // Nodes and indexes first.
+    keyspace.get(key(1)).unwrap();
+    let before = reads(&world);
+    assert!(keyspace.first().unwrap().is_some());
+    let first = reads(&world) - before;
+    let before = world.disk.stats("data");
+    assert_eq!(keyspace.iter().count() as u64, RECORDS);
+    let after = world.disk.stats("data");
+    let (reads, bytes) = (after.reads - before.reads, after.read_bytes - before.read_bytes);
+    println!("{first} reads for the first record; {reads} of {bytes} bytes for all of {RECORDS}");
+    assert!(first <= 40, "{first} device reads for one record");
+    let tree = database.stat().unwrap().keyspaces[0].tree.clone();
+    // Data is read once, and many blocks at a time.
+    assert!(bytes <= tree.page_bytes * 5 / 4, "{bytes} bytes read of {}", tree.page_bytes);
+    assert!(bytes / reads >= 8 << 10, "{bytes} bytes in {reads} device reads");
+    database.close().unwrap();
+}
