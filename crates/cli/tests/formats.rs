@@ -175,6 +175,19 @@ fn acknowledgements_count_records_and_end_with_all_of_them() {
     );
     assert_eq!(run("700", "", "c"), "acknowledged 0\n");
     assert_eq!(run("1", &input, "d").lines().count(), 2500);
+    let db = place.path("e");
+    let unlogged = [
+        "import",
+        text(&db),
+        "-",
+        "--format",
+        "tsv",
+        "--ack-every",
+        "1",
+        "--durability",
+        "none",
+    ];
+    assert!(fail(&unlogged).contains("--durability"));
 }
 
 #[test]

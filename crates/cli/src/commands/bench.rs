@@ -54,7 +54,7 @@ struct Ycsb {
     /// Bytes of a value
     #[arg(long, value_name = "N", default_value_t = 120)]
     value_bytes: usize,
-    /// Bytes of a key, 8 or more
+    /// Bytes of a key, from 8 on
     #[arg(long, value_name = "N", default_value_t = 8)]
     key_bytes: usize,
     /// Client threads

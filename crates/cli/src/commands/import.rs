@@ -51,6 +51,11 @@ pub struct Import {
 impl Import {
     /// See the head of this file.
     pub fn run(&self) -> Result<()> {
+        if self.ack_every.is_some() && matches!(self.durability, DurabilityName::None) {
+            return Err(Error::invalid(
+                "without a log nothing can be acknowledged: --ack-every needs another --durability",
+            ));
+        }
         let format = format_of(self.format, &self.input)?;
         let (input, bytes_total) = open_input(&self.input)?;
         let dialect = Dialect {
@@ -64,6 +69,7 @@ impl Import {
             target: None,
             pending: Pending::default(),
             records: 0,
+            written: 0,
             acknowledged: None,
             bar: bar.clone(),
         };
@@ -147,7 +153,9 @@ struct Loader<'a> {
     target: Option<Target>,
     /// What was read before there is a target.
     pending: Pending,
+    /// Records read, and those of them that are in the database.
     records: u64,
+    written: u64,
     acknowledged: Option<u64>,
     bar: ProgressBar,
 }
@@ -211,6 +219,7 @@ impl Loader<'_> {
         self.pending = pending;
         self.pending.bytes.clear();
         self.pending.lengths.clear();
+        self.written = self.records;
         self.bar
             .set_message(format!("{} records", bytes::thousands(self.records)));
         Ok(())
@@ -228,12 +237,17 @@ impl Loader<'_> {
                 return Err(error);
             };
             let database = target.database.clone();
-            // The first error is the one to tell, and a closed database loses nothing that was acknowledged.
-            if error.kind() == ErrorKind::InvalidArgument || error.kind() == ErrorKind::TooLarge {
-                self.write()?;
-            }
-            database.close()?;
-            return Err(error.with("records imported before it", self.records));
+            // What was read well before a malformed line goes in. The first error is the one to tell; others only add to it.
+            let malformed = matches!(
+                error.kind(),
+                ErrorKind::InvalidArgument | ErrorKind::TooLarge
+            );
+            let written = if malformed { self.write() } else { Ok(()) };
+            let error = match written.and(database.close()) {
+                Ok(()) => error,
+                Err(also) => error.with("and then", also),
+            };
+            return Err(error.with("records imported before it", self.written));
         }
         self.write()?;
         if self.import.ack_every.is_some() && self.acknowledged != Some(self.records) {

@@ -44,7 +44,7 @@ pub enum Command {
     Set(set::Set),
     /// List, create, drop or clear keyspaces
     Keyspace(keyspace::Keyspace),
-    /// Measure
+    /// Measure speed, latency, device bytes and memory with the workloads of YCSB
     Bench(bench::Bench),
     /// Show the store at work: import or generate records, query them, turn the dial while it runs
     Demo(demo::Demo),

@@ -15,7 +15,7 @@ use crate::database::{DatabaseArgs, KeyspaceArgs};
 pub struct Put {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Key
+    /// Key; -- before it lets it begin with a dash
     key: OsString,
     /// Value; or give --file
     #[arg(required_unless_present = "file", conflicts_with = "file")]
