@@ -88,7 +88,10 @@ impl Batch {
     /// Removes everything, and keeps the memory for the next use.
     pub fn clear(&mut self) {
         self.payload.clear();
-        *self = Batch { payload: std::mem::take(&mut self.payload), ..Batch::new(self.database) };
+        *self = Batch {
+            payload: std::mem::take(&mut self.payload),
+            ..Batch::new(self.database)
+        };
     }
 
     /// The log's payload, if every operation was fine.

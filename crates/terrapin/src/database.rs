@@ -114,7 +114,9 @@ impl Database {
         }
         let mut outcome = Ok(());
         if let Some(log) = &core.log {
-            outcome = core.checkpoint_through(log.tail());
+            outcome = core
+                .checkpoint_through(log.tail())
+                .and_then(|()| core.give_space_back());
             outcome = outcome.and(log.close());
         }
         outcome.and(self.owner.shut())

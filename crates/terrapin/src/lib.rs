@@ -42,6 +42,7 @@ mod read;
 mod reclaim;
 mod record;
 mod recovery;
+mod room;
 mod schema;
 mod snapshot;
 mod state;
@@ -55,9 +56,12 @@ pub use iter::Range;
 pub use keyspace::Keyspace;
 pub use metrics::{CacheCounts, DeviceReads, Latency, MemoryUse, Metrics, WrittenBytes};
 pub use options::{
-    CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT, MEMORY_BYTES_MIN, Options,
+    CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,
+    MEMORY_BYTES_MIN, Options,
 };
 pub use record::format::KEYSPACE_NAME_BYTES_MAX;
 pub use snapshot::Snapshot;
-pub use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX};
+pub use terrapin_base::{
+    Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX,
+};
 pub use terrapin_structure::StructureStats;

@@ -18,6 +18,9 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// The smallest memory budget, in bytes; besides, the log's ring may take a quarter of the budget at most.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
+/// What the reserve holds for nodes and catalog pages, beside 8 L for leaves.
+const RESERVE_NODES_BYTES: u64 = 128 << 10;
+
 /// What a write waits for before it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Durability {
@@ -341,7 +344,7 @@ impl Options {
             log_check_shift: (segment_bytes / 8).ilog2(),
             ring_bytes,
             memory,
-            reserve_bytes: 8 * group_bytes,
+            reserve_bytes: 8 * group_bytes + RESERVE_NODES_BYTES,
         };
         settings.check_distance(self.checkpoint_distance, memory)?;
         Ok(settings)

@@ -51,7 +51,10 @@ impl Core {
                 return Err(error);
             }
             if self.schedule.space_is_short() && !frees {
-                let error = Error::new(ErrorKind::NoSpace, "the disk is full; deletes are still accepted");
+                let error = Error::new(
+                    ErrorKind::NoSpace,
+                    "the disk is full; deletes are still accepted",
+                );
                 return Err(match self.schedule.last_error() {
                     Some(cause) => error.with("last error", cause),
                     None => error,

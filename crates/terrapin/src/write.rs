@@ -42,7 +42,9 @@ impl Core {
                 let head = Head::put(shared.id, key.len());
                 self.append(log, PUT, &[head.bytes(), key, value], frees)?
             }
-            (_, Op::Delete) => self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key], frees)?,
+            (_, Op::Delete) => {
+                self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key], frees)?
+            }
         };
         let full = {
             let state = self.state.load();
@@ -127,7 +129,12 @@ impl Core {
     fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<()> {
         let frees = batch.only_deletes();
         let admit = |id: KeyspaceId, bytes: u64| {
-            let shared = self.state.load().keyspaces.get(id).map(|k| k.shared.clone());
+            let shared = self
+                .state
+                .load()
+                .keyspaces
+                .get(id)
+                .map(|k| k.shared.clone());
             match shared {
                 Some(shared) => self.admit(&shared, bytes, frees),
                 None => Err(dropped().with("keyspace number", id)),
@@ -182,25 +189,26 @@ impl Core {
                         return Err(error);
                     }
                     let (schedule, releases) = (self.schedule.clone(), self.schedule.releases());
-                    Condition::new(self.schedule.progress(), move || schedule.releases() != releases)
-                        .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
+                    Condition::new(self.schedule.progress(), move || {
+                        schedule.releases() != releases
+                    })
+                    .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
                 }
                 Err(error) => return Err(error),
             };
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
                 self.counters.stalls.add(1);
-                return Err(Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
-                    .with("waited milliseconds", (self.env.now_ns() - since) / 1_000_000));
+                return Err(
+                    Error::new(ErrorKind::Stalled, "the log's disk does not keep up").with(
+                        "waited milliseconds",
+                        (self.env.now_ns() - since) / 1_000_000,
+                    ),
+                );
             }
             self.health.check_open()?;
             last = log.try_append(kind, payload);
         }
-    }
-
-    /// Whether the log can go on when its current file is full.
-    pub fn log_has_room(&self, log: &Log) -> bool {
-        log.spares() > 0 || self.disk.free_bytes().is_ok_and(|free| free >= 2 * self.settings.segment_bytes)
     }
 
     /// The log has no file to go on with: what is left of its current one is for deletes, and for the checkpoint that trims it (D10).
@@ -214,19 +222,33 @@ impl Core {
     }
 
     /// Everything that may wait again: the write is published.
-    fn after_write(&self, log: &Log, appended: &Appended, full: bool, durability: Durability) -> Result<()> {
+    fn after_write(
+        &self,
+        log: &Log,
+        appended: &Appended,
+        full: bool,
+        durability: Durability,
+    ) -> Result<()> {
         if full {
             self.cut_full();
+            self.watch_room();
         }
-        if self.budget.used(Purpose::Window) > self.window_memory_high() && self.schedule.sealed_count() == 0 {
+        if self.budget.used(Purpose::Window) > self.window_memory_high()
+            && self.schedule.sealed_count() == 0
+        {
             self.cut_largest();
         }
-        if appended.end.0.saturating_sub(self.schedule.durable_through().0) > self.settings.log_bytes_max {
+        if appended
+            .end
+            .0
+            .saturating_sub(self.schedule.durable_through().0)
+            > self.settings.log_bytes_max
+        {
             self.schedule.shorten_log();
         }
         // A few times in every log file.
-        if (appended.lsn.0 ^ appended.end.0) >> self.settings.log_check_shift != 0 && !self.log_has_room(log) {
-            self.disk_is_full(log);
+        if (appended.lsn.0 ^ appended.end.0) >> self.settings.log_check_shift != 0 {
+            self.watch_room();
         }
         if self.schedule.space_is_short() {
             // A delete: merging it is what makes room.

@@ -38,14 +38,24 @@ fn content(database: &Database) -> [Map; 3] {
 }
 
 /// Writes until an error; returns the number of acknowledged writes.
-fn write(world: &World, database: &Database, history: &mut History, count: u64, next: &mut u64) -> u64 {
+fn write(
+    world: &World,
+    database: &Database,
+    history: &mut History,
+    count: u64,
+    next: &mut u64,
+) -> u64 {
     let keyspaces: Result<Vec<_>, _> = NAMES.iter().map(|n| database.keyspace(n)).collect();
     let Ok(keyspaces) = keyspaces else { return 0 };
     for done in 0..count {
         *next += 1;
         let mut moment = history.last().clone();
         moment.synced = world.below(8) == 0;
-        let durability = if moment.synced { Durability::Sync } else { Durability::Process };
+        let durability = if moment.synced {
+            Durability::Sync
+        } else {
+            Durability::Process
+        };
         let place = world.below(3) as usize;
         let number = world.below(120);
         let outcome = match world.below(20) {
@@ -97,11 +107,21 @@ fn write(world: &World, database: &Database, history: &mut History, count: u64, 
 }
 
 /// Checks what a crash left, and makes it the beginning of the next history.
-fn check(world: &World, database: &Database, history: &mut History, acknowledged: u64, power: bool, what: &str) {
+fn check(
+    world: &World,
+    database: &Database,
+    history: &mut History,
+    acknowledged: u64,
+    power: bool,
+    what: &str,
+) {
     let found = content(database);
     let acknowledged = acknowledged as usize;
     let least = if power {
-        history.moments[..=acknowledged].iter().rposition(|m| m.synced).unwrap_or(0)
+        history.moments[..=acknowledged]
+            .iter()
+            .rposition(|m| m.synced)
+            .unwrap_or(0)
     } else {
         acknowledged
     };
@@ -112,13 +132,23 @@ fn check(world: &World, database: &Database, history: &mut History, acknowledged
         history.moments.len(),
         history.moments.iter().position(matches),
     );
-    *history = History { moments: vec![Moment { content: found, synced: true }] };
+    *history = History {
+        moments: vec![Moment {
+            content: found,
+            synced: true,
+        }],
+    };
     let _ = world;
 }
 
 fn run(seed: u64) {
     let world = World::new(seed);
-    let mut history = History { moments: vec![Moment { content: Default::default(), synced: true }] };
+    let mut history = History {
+        moments: vec![Moment {
+            content: Default::default(),
+            synced: true,
+        }],
+    };
     let mut next = 0;
     let mut opened = 0;
     for life in 0..6 {
@@ -133,9 +163,18 @@ fn run(seed: u64) {
             world.sim.kill();
             world.disarm();
         }
-        let database = world.try_open(&options).unwrap_or_else(|e| panic!("seed {seed}, life {life}: {e}"));
+        let database = world
+            .try_open(&options)
+            .unwrap_or_else(|e| panic!("seed {seed}, life {life}: {e}"));
         opened += 1;
-        check(&world, &database, &mut history, 0, false, &format!("seed {seed}, life {life}, reopened"));
+        check(
+            &world,
+            &database,
+            &mut history,
+            0,
+            false,
+            &format!("seed {seed}, life {life}, reopened"),
+        );
         let how = world.below(4);
         if how == 0 {
             world.disk.die_at_call(1 + world.below(400));
@@ -154,8 +193,17 @@ fn run(seed: u64) {
             _ => world.kill(database),
         }
         world.verify();
-        let database = world.try_open(&options).unwrap_or_else(|e| panic!("seed {seed}, life {life}, {mode:?}: {e}"));
-        check(&world, &database, &mut history, acknowledged, power, &format!("seed {seed}, life {life}, {how} {mode:?}"));
+        let database = world
+            .try_open(&options)
+            .unwrap_or_else(|e| panic!("seed {seed}, life {life}, {mode:?}: {e}"));
+        check(
+            &world,
+            &database,
+            &mut history,
+            acknowledged,
+            power,
+            &format!("seed {seed}, life {life}, {how} {mode:?}"),
+        );
         drop(database);
     }
     assert_eq!(opened, 6);
@@ -163,7 +211,7 @@ fn run(seed: u64) {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_what_remains_is_a_prefix() {
-    for seed in 0..40 {
+    for seed in 0..150 {
         run(seed);
     }
 }
@@ -194,8 +242,14 @@ fn recovery_killed_at_every_call_loses_nothing() {
             again.sim.kill();
             again.disarm();
         }
-        let database = again.try_open(&tiny()).unwrap_or_else(|e| panic!("killed at call {dies_at}: {e}"));
-        assert_eq!(all(&database.default_keyspace()), expected, "killed at call {dies_at}");
+        let database = again
+            .try_open(&tiny())
+            .unwrap_or_else(|e| panic!("killed at call {dies_at}: {e}"));
+        assert_eq!(
+            all(&database.default_keyspace()),
+            expected,
+            "killed at call {dies_at}"
+        );
         database.close().unwrap();
     }
 }

@@ -20,7 +20,9 @@ fn every_kind_of_damage_to_the_data_file_is_found() {
     let world = World::new(1);
     filled(&world);
     let report = world.verify();
-    assert!(report.groups > 3 && report.nodes > 0 && report.keyspaces == 2 && report.page_bytes > 0);
+    assert!(
+        report.groups > 3 && report.nodes > 0 && report.keyspaces == 2 && report.page_bytes > 0
+    );
     let bytes = world.disk.content("data").unwrap().len() as u64;
     let (mut found, mut refused, mut harmless) = (0, 0, 0);
     for offset in (8192..bytes).step_by(509) {
@@ -29,14 +31,22 @@ fn every_kind_of_damage_to_the_data_file_is_found() {
         match verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default()) {
             Ok(report) if report.is_sound() => harmless += 1,
             Ok(report) => {
-                assert!(report.findings.iter().all(|f| !f.place.is_empty() && !f.message.is_empty()));
+                assert!(
+                    report
+                        .findings
+                        .iter()
+                        .all(|f| !f.place.is_empty() && !f.message.is_empty())
+                );
                 found += 1;
             }
             Err(_) => refused += 1,
         }
     }
     assert_eq!(refused, 0, "damage is a finding, not an error");
-    assert!(found > 50, "{found} found, {harmless} harmless (free space, padding)");
+    assert!(
+        found > 50,
+        "{found} found, {harmless} harmless (free space, padding)"
+    );
 }
 
 #[test]
@@ -45,7 +55,9 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
     filled(&world);
     for slots in [vec![0], vec![4096], vec![0, 4096]] {
         let disk = world.disk.fork();
-        slots.iter().for_each(|&s| assert!(disk.corrupt("data", s + 20, 1)));
+        slots
+            .iter()
+            .for_each(|&s| assert!(disk.corrupt("data", s + 20, 1)));
         let opened = tiny().open_on(world.env.clone(), disk.handle());
         match slots.len() {
             1 => {
@@ -57,7 +69,8 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
                 let error = opened.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 assert!(error.to_string().contains("data"), "{error}");
-                let report = verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default()).unwrap();
+                let report =
+                    verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default()).unwrap();
                 assert!(!report.is_sound());
             }
         }
@@ -71,12 +84,20 @@ fn a_missing_log_is_refused() {
     database.default_keyspace().put("a", "b").unwrap();
     world.kill(database);
     let disk = world.disk.handle();
-    for name in disk.list().unwrap().into_iter().filter(|n| n.starts_with("log-")) {
+    for name in disk
+        .list()
+        .unwrap()
+        .into_iter()
+        .filter(|n| n.starts_with("log-"))
+    {
         disk.remove(&name).unwrap();
     }
     drop(disk);
     let error = world.try_open(&tiny()).unwrap_err();
-    assert!(matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound), "{error}");
+    assert!(
+        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound),
+        "{error}"
+    );
 }
 
 #[test]
@@ -88,14 +109,19 @@ fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
     for offset in (8192..bytes).step_by(1531) {
         let disk = world.disk.fork();
         disk.corrupt("data", offset, 0x80);
-        let Ok(database) = tiny().read_only(true).open_on(world.env.clone(), disk.handle()) else {
+        let Ok(database) = tiny()
+            .read_only(true)
+            .open_on(world.env.clone(), disk.handle())
+        else {
             errors += 1;
             continue;
         };
         let keyspace = database.keyspace("k").unwrap();
         for i in 0..800 {
             match keyspace.get(key(i)) {
-                Ok(found) => assert_eq!(found.as_deref(), Some(&value(i, 60)[..]), "offset {offset}"),
+                Ok(found) => {
+                    assert_eq!(found.as_deref(), Some(&value(i, 60)[..]), "offset {offset}")
+                }
                 Err(error) => {
                     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
                     errors += 1;
@@ -112,7 +138,10 @@ fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
                 }
             }
         }
-        assert_eq!(seen, 800, "a scan ended early without an error at offset {offset}");
+        assert_eq!(
+            seen, 800,
+            "a scan ended early without an error at offset {offset}"
+        );
     }
     assert!(errors > 100, "{errors}");
 }

@@ -9,13 +9,33 @@ use terrapin::{CheckpointDistance, ErrorKind, KeyspaceOptions};
 fn keyspaces_come_go_and_stay_gone() {
     let world = World::new(1);
     let database = world.open(&tiny());
-    let first = database.create_keyspace("first", KeyspaceOptions::default()).unwrap();
-    assert_eq!(database.create_keyspace("first", KeyspaceOptions::default()).unwrap_err().kind(), ErrorKind::AlreadyExists);
-    assert_eq!(database.open_keyspace("second").unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(database.drop_keyspace("second").unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(database.drop_keyspace("default").unwrap_err().kind(), ErrorKind::InvalidArgument);
+    let first = database
+        .create_keyspace("first", KeyspaceOptions::default())
+        .unwrap();
+    assert_eq!(
+        database
+            .create_keyspace("first", KeyspaceOptions::default())
+            .unwrap_err()
+            .kind(),
+        ErrorKind::AlreadyExists
+    );
+    assert_eq!(
+        database.open_keyspace("second").unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        database.drop_keyspace("second").unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        database.drop_keyspace("default").unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
     for bad in ["", "new\nline", &"x".repeat(256)] {
-        assert_eq!(database.keyspace(bad).unwrap_err().kind(), ErrorKind::InvalidArgument);
+        assert_eq!(
+            database.keyspace(bad).unwrap_err().kind(),
+            ErrorKind::InvalidArgument
+        );
     }
     for i in 0..200 {
         first.put(key(i), value(i, 100)).unwrap();
@@ -36,7 +56,12 @@ fn keyspaces_come_go_and_stay_gone() {
     drop((first, again));
     world.kill(database);
     let database = world.open(&tiny());
-    let names: Vec<_> = database.keyspaces().unwrap().into_iter().map(|k| k.name).collect();
+    let names: Vec<_> = database
+        .keyspaces()
+        .unwrap()
+        .into_iter()
+        .map(|k| k.name)
+        .collect();
     assert_eq!(names, ["default", "first"]);
     assert_eq!(all(&database.keyspace("first").unwrap()).len(), 1);
     database.close().unwrap();
@@ -101,7 +126,11 @@ fn a_clear_while_a_merge_is_under_way_wins() {
         drop(keyspace);
         world.kill(database);
         let database = world.open(&tiny());
-        assert_eq!(all(&database.keyspace("k").unwrap()).len(), 1, "seed {seed}");
+        assert_eq!(
+            all(&database.keyspace("k").unwrap()).len(),
+            1,
+            "seed {seed}"
+        );
         database.close().unwrap();
         world.verify();
     }
@@ -126,7 +155,10 @@ fn space_of_dropped_and_cleared_keyspaces_comes_back() {
     database.keyspace("b").unwrap().clear().unwrap();
     database.checkpoint().unwrap();
     let after = database.metrics().data_live_bytes;
-    assert!(after <= empty + (16 << 10), "{after} of {full} left, {empty} at first");
+    assert!(
+        after <= empty + (16 << 10),
+        "{after} of {full} left, {empty} at first"
+    );
     database.close().unwrap();
     world.verify();
 }
@@ -137,21 +169,43 @@ fn a_thousand_keyspaces_survive_and_quiet_ones_cost_no_catalog_writes() {
     world.sim.set_breathing(false);
     let database = world.open(&tiny());
     for i in 0..1000 {
-        let options = KeyspaceOptions { checkpoint_distance: (i % 3 == 0).then_some(CheckpointDistance::Fixed(2)) };
-        database.create_keyspace(&format!("keyspace {i}"), options).unwrap();
+        let options = KeyspaceOptions {
+            checkpoint_distance: (i % 3 == 0).then_some(CheckpointDistance::Fixed(2)),
+        };
+        database
+            .create_keyspace(&format!("keyspace {i}"), options)
+            .unwrap();
     }
     database.checkpoint().unwrap();
     let before = database.metrics().device_written.catalog;
-    database.keyspace("keyspace 500").unwrap().put("a", "b").unwrap();
+    database
+        .keyspace("keyspace 500")
+        .unwrap()
+        .put("a", "b")
+        .unwrap();
     database.checkpoint().unwrap();
     let one = database.metrics().device_written.catalog - before;
-    assert!(one <= 24 << 10, "{one} bytes of catalog for one changed keyspace");
+    assert!(
+        one <= 24 << 10,
+        "{one} bytes of catalog for one changed keyspace"
+    );
     database.close().unwrap();
     let database = world.open(&tiny());
     let all = database.keyspaces().unwrap();
     assert_eq!(all.len(), 1001);
-    assert_eq!(all[301].options.checkpoint_distance, Some(CheckpointDistance::Fixed(2)));
+    assert_eq!(
+        all[301].options.checkpoint_distance,
+        Some(CheckpointDistance::Fixed(2))
+    );
     assert_eq!(all[302].options.checkpoint_distance, None);
-    assert_eq!(database.keyspace("keyspace 500").unwrap().get("a").unwrap().as_deref(), Some(&b"b"[..]));
+    assert_eq!(
+        database
+            .keyspace("keyspace 500")
+            .unwrap()
+            .get("a")
+            .unwrap()
+            .as_deref(),
+        Some(&b"b"[..])
+    );
     database.close().unwrap();
 }

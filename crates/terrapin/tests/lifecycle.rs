@@ -47,7 +47,8 @@ fn close_lets_the_files_go_while_handles_live() {
     range.next().unwrap().unwrap();
     database.close().unwrap();
     database.close().unwrap();
-    let closed = |outcome: terrapin::Result<()>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Closed);
+    let closed =
+        |outcome: terrapin::Result<()>| assert_eq!(outcome.unwrap_err().kind(), ErrorKind::Closed);
     closed(keyspace.put("a", "b"));
     closed(keyspace.get("a").map(drop));
     closed(snapshot.get(&keyspace, "a").map(drop));
@@ -56,7 +57,12 @@ fn close_lets_the_files_go_while_handles_live() {
     closed(database.flush());
     closed(database.snapshot().map(drop));
     let left: Vec<_> = range.collect();
-    assert!(left.last().unwrap().as_ref().is_err_and(|e| e.kind() == ErrorKind::Closed));
+    assert!(
+        left.last()
+            .unwrap()
+            .as_ref()
+            .is_err_and(|e| e.kind() == ErrorKind::Closed)
+    );
     let again = world.open(&tiny());
     assert_eq!(all(&again.keyspace("k").unwrap()).len(), 300);
     again.close().unwrap();
@@ -67,19 +73,32 @@ fn one_opener_at_a_time_but_read_only_ones_do_not_count() {
     let world = World::new(3);
     let database = world.open(&tiny());
     database.default_keyspace().put("a", "1").unwrap();
-    assert_eq!(world.try_open(&tiny()).unwrap_err().kind(), ErrorKind::Locked);
+    assert_eq!(
+        world.try_open(&tiny()).unwrap_err().kind(),
+        ErrorKind::Locked
+    );
     database.close().unwrap();
     let before = world.disk.stats_total().writes;
     let reader = world.open(&tiny().read_only(true));
     let again = world.open(&tiny().read_only(true));
-    assert_eq!(again.default_keyspace().get("a").unwrap().as_deref(), Some(&b"1"[..]));
+    assert_eq!(
+        again.default_keyspace().get("a").unwrap().as_deref(),
+        Some(&b"1"[..])
+    );
     let refused = reader.default_keyspace().put("b", "2").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
-    assert_eq!(reader.keyspace("new").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        reader.keyspace("new").unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     assert_eq!(reader.checkpoint().unwrap_err().kind(), ErrorKind::ReadOnly);
     reader.close().unwrap();
     again.close().unwrap();
-    assert_eq!(world.disk.stats_total().writes, before, "a read-only open writes nothing");
+    assert_eq!(
+        world.disk.stats_total().writes,
+        before,
+        "a read-only open writes nothing"
+    );
 }
 
 #[test]
@@ -96,11 +115,17 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
     let reader = world.open(&options.clone().read_only(true));
     let keyspace = reader.open_keyspace("k").unwrap();
     assert_eq!(all(&keyspace).len(), 1000);
-    assert_eq!(keyspace.get(key(7)).unwrap().as_deref(), Some(&value(7, 200)[..]));
+    assert_eq!(
+        keyspace.get(key(7)).unwrap().as_deref(),
+        Some(&value(7, 200)[..])
+    );
     drop(keyspace);
     reader.close().unwrap();
     // The distance only has to fit for writing.
-    let small = tiny().memory(1 << 20).log_bytes_max(128 << 10).read_only(true);
+    let small = tiny()
+        .memory(1 << 20)
+        .log_bytes_max(128 << 10)
+        .read_only(true);
     if let Err(error) = world.try_open(&small) {
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         assert!(error.to_string().contains("memory needed"), "{error}");
@@ -110,19 +135,40 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
 #[test]
 fn what_is_not_there_or_is_there_already_is_said() {
     let world = World::new(5);
-    assert_eq!(world.try_open(&tiny().create_if_missing(false)).unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(world.try_open(&tiny().read_only(true)).unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        world
+            .try_open(&tiny().create_if_missing(false))
+            .unwrap_err()
+            .kind(),
+        ErrorKind::NotFound
+    );
+    assert_eq!(
+        world.try_open(&tiny().read_only(true)).unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
     assert!(world.disk.handle().list().unwrap().is_empty());
     world.open(&tiny().error_if_exists(true)).close().unwrap();
-    assert_eq!(world.try_open(&tiny().error_if_exists(true)).unwrap_err().kind(), ErrorKind::AlreadyExists);
-    world.open(&tiny().create_if_missing(false)).close().unwrap();
+    assert_eq!(
+        world
+            .try_open(&tiny().error_if_exists(true))
+            .unwrap_err()
+            .kind(),
+        ErrorKind::AlreadyExists
+    );
+    world
+        .open(&tiny().create_if_missing(false))
+        .close()
+        .unwrap();
 }
 
 #[test]
 fn foreign_and_newer_files_are_refused_by_name() {
     let world = World::new(6);
     world.disk.plant("data", &[b'x'; 100_000]);
-    assert_eq!(world.try_open(&tiny()).unwrap_err().kind(), ErrorKind::NotADatabase);
+    assert_eq!(
+        world.try_open(&tiny()).unwrap_err().kind(),
+        ErrorKind::NotADatabase
+    );
 
     let world = World::new(7);
     world.open(&tiny()).close().unwrap();
@@ -151,7 +197,11 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
     };
     assert!(calls > 10);
     for dies_at in 1..=calls {
-        for mode in [None, Some(CrashMode::LoseUnsynced), Some(CrashMode::RandomSubset)] {
+        for mode in [
+            None,
+            Some(CrashMode::LoseUnsynced),
+            Some(CrashMode::RandomSubset),
+        ] {
             let world = World::new(8);
             world.disk.die_at_call(dies_at);
             let half = world.try_open(&tiny());
@@ -163,7 +213,9 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
             drop(half);
             world.sim.kill();
             world.disarm();
-            let database = world.try_open(&tiny()).unwrap_or_else(|e| panic!("call {dies_at}, {mode:?}: {e}"));
+            let database = world
+                .try_open(&tiny())
+                .unwrap_or_else(|e| panic!("call {dies_at}, {mode:?}: {e}"));
             database.default_keyspace().put("a", "b").unwrap();
             database.close().unwrap();
             world.verify();
@@ -185,9 +237,18 @@ fn options_that_make_no_sense_are_refused() {
         tiny().log_bytes_max(1),
         Options::new().memory(4 << 20),
     ] {
-        assert_eq!(world.try_open(&options).unwrap_err().kind(), ErrorKind::InvalidArgument, "{options:?}");
+        assert_eq!(
+            world.try_open(&options).unwrap_err().kind(),
+            ErrorKind::InvalidArgument,
+            "{options:?}"
+        );
     }
-    let error = world.try_open(&tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(5000))).unwrap_err();
+    let error = world
+        .try_open(&tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(5000)))
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-    assert!(error.to_string().contains("largest possible 128"), "{error}");
+    assert!(
+        error.to_string().contains("largest possible 128"),
+        "{error}"
+    );
 }

@@ -40,9 +40,20 @@ impl Run {
         let world = World::new(seed);
         let chi = [1, 2, 4, 16][seed as usize % 4];
         let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(chi)));
-        let keyspaces = NAMES.iter().map(|name| database.keyspace(name).unwrap()).collect();
+        let keyspaces = NAMES
+            .iter()
+            .map(|name| database.keyspace(name).unwrap())
+            .collect();
         let maps = vec![Map::new(); NAMES.len()];
-        Run { world, database, keyspaces, maps, held: Vec::new(), open: Vec::new(), largest_height: 0 }
+        Run {
+            world,
+            database,
+            keyspaces,
+            maps,
+            held: Vec::new(),
+            open: Vec::new(),
+            largest_height: 0,
+        }
     }
 
     fn below(&self, bound: u64) -> usize {
@@ -52,8 +63,14 @@ impl Run {
     /// Keys that are prefixes of each other, end in 0xff, are empty, or differ in their last byte only.
     fn key(&self) -> Vec<u8> {
         match self.below(8) {
-            0 => (0..self.below(5)).map(|_| [0, 1, b'a', 0xfe, 0xff][self.below(5)]).collect(),
-            1 => [b"a long prefix that many keys share, ".as_slice(), &[self.below(256) as u8]].concat(),
+            0 => (0..self.below(5))
+                .map(|_| [0, 1, b'a', 0xfe, 0xff][self.below(5)])
+                .collect(),
+            1 => [
+                b"a long prefix that many keys share, ".as_slice(),
+                &[self.below(256) as u8],
+            ]
+            .concat(),
             _ => (self.below(900) as u32).to_be_bytes().to_vec(),
         }
     }
@@ -64,7 +81,9 @@ impl Run {
             1 => 0,
             _ => self.below(200),
         };
-        (0..bytes).map(|i| (i as u8) ^ (self.world.sim.random() as u8 & 3)).collect()
+        (0..bytes)
+            .map(|i| (i as u8) ^ (self.world.sim.random() as u8 & 3))
+            .collect()
     }
 
     fn bound(&self) -> Bound<Vec<u8>> {
@@ -100,7 +119,10 @@ impl Run {
             }
             47..60 => {
                 let key = self.key();
-                assert_eq!(keyspace.get(&key).unwrap().as_deref(), map.get(&key).map(Vec::as_slice));
+                assert_eq!(
+                    keyspace.get(&key).unwrap().as_deref(),
+                    map.get(&key).map(Vec::as_slice)
+                );
                 assert_eq!(keyspace.contains(&key).unwrap(), map.contains_key(&key));
             }
             60..64 => {
@@ -125,7 +147,11 @@ impl Run {
             }
             81..83 => {
                 let snapshot = self.database.snapshot().unwrap();
-                self.held.push(Held { snapshot, keyspaces: self.keyspaces.clone(), maps: self.maps.clone() });
+                self.held.push(Held {
+                    snapshot,
+                    keyspaces: self.keyspaces.clone(),
+                    maps: self.maps.clone(),
+                });
                 if self.held.len() > 5 {
                     let dropped = self.below(self.held.len() as u64);
                     self.held.swap_remove(dropped);
@@ -182,12 +208,22 @@ impl Run {
             _ => {
                 // Some empty ranges in passing, which a map would refuse.
                 let inverted = (Bound::Excluded(b"b"), Bound::Excluded(b"b"));
-                assert!(self.keyspaces[at].range::<&[u8; 1]>(inverted).next().is_none());
+                assert!(
+                    self.keyspaces[at]
+                        .range::<&[u8; 1]>(inverted)
+                        .next()
+                        .is_none()
+                );
                 assert!(self.keyspaces[at].range("b".."a").next_back().is_none());
             }
         }
         let stat = self.database.stat().unwrap();
-        let height = stat.keyspaces.iter().map(|k| k.tree.height).max().unwrap_or(0);
+        let height = stat
+            .keyspaces
+            .iter()
+            .map(|k| k.tree.height)
+            .max()
+            .unwrap_or(0);
         self.largest_height = self.largest_height.max(height);
     }
 
@@ -200,12 +236,20 @@ impl Run {
                 Some(snapshot) => snapshot.prefix(keyspace, &prefix),
                 None => keyspace.prefix(&prefix),
             };
-            let left = map.iter().filter(|(key, _)| key.starts_with(&prefix)).map(copied).collect();
+            let left = map
+                .iter()
+                .filter(|(key, _)| key.starts_with(&prefix))
+                .map(copied)
+                .collect();
             return Open { range, left };
         }
         let bounds = (self.bound(), self.bound());
         let inside = |key: &Vec<u8>| std::ops::RangeBounds::contains(&bounds, key);
-        let left = map.iter().filter(|(key, _)| inside(key)).map(copied).collect();
+        let left = map
+            .iter()
+            .filter(|(key, _)| inside(key))
+            .map(copied)
+            .collect();
         let range = match snapshot {
             Some(snapshot) => snapshot.range::<Vec<u8>>(keyspace, bounds),
             None => keyspace.range::<Vec<u8>>(bounds),
@@ -241,16 +285,31 @@ impl Run {
         let key = self.key();
         let expected = map.get(&key).map(Vec::as_slice);
         match self.below(5) {
-            0 => assert_eq!(held.snapshot.get(keyspace, &key).unwrap().as_deref(), expected),
-            1 => assert_eq!(held.snapshot.contains(keyspace, &key).unwrap(), expected.is_some()),
+            0 => assert_eq!(
+                held.snapshot.get(keyspace, &key).unwrap().as_deref(),
+                expected
+            ),
+            1 => assert_eq!(
+                held.snapshot.contains(keyspace, &key).unwrap(),
+                expected.is_some()
+            ),
             2 => {
-                let (first, last) = (held.snapshot.first(keyspace).unwrap(), held.snapshot.last(keyspace).unwrap());
+                let (first, last) = (
+                    held.snapshot.first(keyspace).unwrap(),
+                    held.snapshot.last(keyspace).unwrap(),
+                );
                 assert_eq!(first.map(own), map.first_key_value().map(copied));
                 assert_eq!(last.map(own), map.last_key_value().map(copied));
             }
             3 => {
-                let found = held.snapshot.multi_get(keyspace, &[&key[..], b"", &key]).unwrap();
-                assert_eq!((found[0].as_deref(), found[2].as_deref()), (expected, expected));
+                let found = held
+                    .snapshot
+                    .multi_get(keyspace, &[&key[..], b"", &key])
+                    .unwrap();
+                assert_eq!(
+                    (found[0].as_deref(), found[2].as_deref()),
+                    (expected, expected)
+                );
             }
             _ => {
                 let open = self.start(keyspace, Some(&held.snapshot), map);
@@ -265,14 +324,23 @@ impl Run {
         }
         for held in &self.held {
             for (keyspace, map) in held.keyspaces.iter().zip(&held.maps) {
-                let found: Map = held.snapshot.iter(keyspace).map(|r| own(r.unwrap())).collect();
+                let found: Map = held
+                    .snapshot
+                    .iter(keyspace)
+                    .map(|r| own(r.unwrap()))
+                    .collect();
                 assert_eq!(&found, map);
             }
         }
         for (keyspace, map) in self.keyspaces.iter().zip(&self.maps) {
             assert_eq!(&common::all(keyspace), map);
             let backward: Vec<_> = keyspace.iter().rev().map(|r| own(r.unwrap())).collect();
-            assert!(backward.iter().rev().eq(map.iter().map(copied).collect::<Vec<_>>().iter()));
+            assert!(
+                backward
+                    .iter()
+                    .rev()
+                    .eq(map.iter().map(copied).collect::<Vec<_>>().iter())
+            );
         }
         self.held.clear();
         assert_eq!(self.database.metrics().views, 0);

@@ -25,20 +25,34 @@ fn layered(world: &World, keyspace: &Keyspace, database: &terrapin::Database, co
             map.insert(number(i), vec![layer; 20]);
         }
     };
-    (0..count).filter(|i| i % 2 == 0).for_each(|i| write(&mut map, i, 1));
+    (0..count)
+        .filter(|i| i % 2 == 0)
+        .for_each(|i| write(&mut map, i, 1));
     database.checkpoint().unwrap();
     world.sim.set_breathing(false);
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(64)).unwrap();
-    (0..count).filter(|i| i % 3 == 0).for_each(|i| write(&mut map, i, 2));
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(1)).unwrap();
-    (0..count).filter(|i| i % 7 == 0).for_each(|i| write(&mut map, i, 3));
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(64))
+        .unwrap();
+    (0..count)
+        .filter(|i| i % 3 == 0)
+        .for_each(|i| write(&mut map, i, 2));
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(1))
+        .unwrap();
+    (0..count)
+        .filter(|i| i % 7 == 0)
+        .for_each(|i| write(&mut map, i, 3));
     map
 }
 
 fn drain(mut range: Range, choose: impl Fn(usize) -> bool) -> Map {
     let (mut front, mut back) = (Vec::new(), VecDeque::new());
     for i in 0.. {
-        let (record, forward) = if choose(i) { (range.next(), true) } else { (range.next_back(), false) };
+        let (record, forward) = if choose(i) {
+            (range.next(), true)
+        } else {
+            (range.next_back(), false)
+        };
         let Some(record) = record else { break };
         let (key, value) = record.unwrap();
         if forward {
@@ -49,7 +63,10 @@ fn drain(mut range: Range, choose: impl Fn(usize) -> bool) -> Map {
     }
     assert!(range.next().is_none() && range.next_back().is_none());
     let records: Vec<_> = front.into_iter().chain(back).collect();
-    assert!(records.is_sorted_by(|a, b| a.0 < b.0), "out of order, or twice");
+    assert!(
+        records.is_sorted_by(|a, b| a.0 < b.0),
+        "out of order, or twice"
+    );
     records.into_iter().collect()
 }
 
@@ -66,8 +83,16 @@ fn both_ends_meet_wherever_they_stop() {
         }
         let step = (map.len() / 25).max(1);
         for split in (0..=map.len() + 1).step_by(step) {
-            assert_eq!(drain(keyspace.iter(), |i| i < split), map, "{split} of {count}");
-            assert_eq!(drain(keyspace.iter(), |i| i >= split), map, "{split} of {count}");
+            assert_eq!(
+                drain(keyspace.iter(), |i| i < split),
+                map,
+                "{split} of {count}"
+            );
+            assert_eq!(
+                drain(keyspace.iter(), |i| i >= split),
+                map,
+                "{split} of {count}"
+            );
         }
         database.close().unwrap();
     }
@@ -79,11 +104,27 @@ fn bounds_of_every_kind() {
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
     let map = layered(&world, &keyspace, &database, 120);
-    let ends = |i: u64| [Bound::Included(number(i)), Bound::Excluded(number(i)), Bound::Unbounded];
-    for (low, high) in (0..125).step_by(4).flat_map(|low| (0..125).step_by(5).map(move |high| (low, high))) {
-        for bounds in ends(low).into_iter().flat_map(|l| ends(high).into_iter().map(move |h| (l.clone(), h))) {
+    let ends = |i: u64| {
+        [
+            Bound::Included(number(i)),
+            Bound::Excluded(number(i)),
+            Bound::Unbounded,
+        ]
+    };
+    for (low, high) in (0..125)
+        .step_by(4)
+        .flat_map(|low| (0..125).step_by(5).map(move |high| (low, high)))
+    {
+        for bounds in ends(low)
+            .into_iter()
+            .flat_map(|l| ends(high).into_iter().map(move |h| (l.clone(), h)))
+        {
             let inside = |k: &Vec<u8>| std::ops::RangeBounds::contains(&bounds, k);
-            let expected: Map = map.iter().filter(|(k, _)| inside(k)).map(|(k, v)| (k.clone(), v.clone())).collect();
+            let expected: Map = map
+                .iter()
+                .filter(|(k, _)| inside(k))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
             let range = || keyspace.range::<Vec<u8>>(bounds.clone());
             assert_eq!(drain(range(), |_| true), expected, "{bounds:?}");
             assert_eq!(drain(range(), |_| false), expected, "{bounds:?}");
@@ -99,16 +140,25 @@ fn prefixes_end_where_they_should() {
     let mut map = Map::new();
     let bytes = [0, b'a', 0xfe, 0xff];
     for number in 0..4u64.pow(4) {
-        let mut key: Vec<u8> = (0..4).map(|i| bytes[(number >> (2 * i)) as usize % 4]).collect();
+        let mut key: Vec<u8> = (0..4)
+            .map(|i| bytes[(number >> (2 * i)) as usize % 4])
+            .collect();
         key.truncate(number as usize % 5);
         keyspace.put(&key, &key).unwrap();
         map.insert(key.clone(), key);
     }
     for round in 0..2 {
         for prefix in map.keys() {
-            let expected: Map =
-                map.iter().filter(|(k, _)| k.starts_with(prefix)).map(|(k, v)| (k.clone(), v.clone())).collect();
-            assert_eq!(drain(keyspace.prefix(prefix), |i| i % 3 == 0), expected, "{prefix:?} in round {round}");
+            let expected: Map = map
+                .iter()
+                .filter(|(k, _)| k.starts_with(prefix))
+                .map(|(k, v)| (k.clone(), v.clone()))
+                .collect();
+            assert_eq!(
+                drain(keyspace.prefix(prefix), |i| i % 3 == 0),
+                expected,
+                "{prefix:?} in round {round}"
+            );
         }
         database.checkpoint().unwrap();
     }
@@ -117,7 +167,11 @@ fn prefixes_end_where_they_should() {
 #[test]
 fn chunks_of_large_and_small_records_hang_together() {
     let world = World::new(4);
-    let options = tiny().memory(16 << 20).ring_bytes(2 << 20).log_segment_bytes(4 << 20).log_bytes_max(64 << 20);
+    let options = tiny()
+        .memory(16 << 20)
+        .ring_bytes(2 << 20)
+        .log_segment_bytes(4 << 20)
+        .log_bytes_max(64 << 20);
     let database = world.open(&options.checkpoint_distance(CheckpointDistance::Fixed(512)));
     let keyspace = database.default_keyspace();
     let mut map = Map::new();
@@ -139,9 +193,16 @@ fn chunks_of_large_and_small_records_hang_together() {
     assert_eq!(drain(keyspace.iter(), |_| false), map);
     assert_eq!(drain(keyspace.iter(), |i| i % 2 == 0), map);
     // What is kept of a chunk outlives the iterator and the database.
-    let kept: Vec<_> = keyspace.range(number(10)..number(20)).map(|r| r.unwrap()).collect();
+    let kept: Vec<_> = keyspace
+        .range(number(10)..number(20))
+        .map(|r| r.unwrap())
+        .collect();
     database.close().unwrap();
-    assert!(kept.iter().zip(10..).all(|((k, v), i)| k[..] == number(i) && v[..] == [i as u8; 10]));
+    assert!(
+        kept.iter()
+            .zip(10..)
+            .all(|((k, v), i)| k[..] == number(i) && v[..] == [i as u8; 10])
+    );
 }
 
 #[test]
@@ -161,7 +222,13 @@ fn a_long_run_of_tombstones_is_passed_from_either_end() {
         assert_eq!(range.next().unwrap().unwrap().0[..], number(0));
         assert_eq!(range.next().unwrap().unwrap().0[..], number(2999));
         assert!(range.next().is_none());
-        assert_eq!(keyspace.range(number(1)..number(2999)).next_back().map(Result::unwrap), None);
+        assert_eq!(
+            keyspace
+                .range(number(1)..number(2999))
+                .next_back()
+                .map(Result::unwrap),
+            None
+        );
         assert_eq!(keyspace.last().unwrap().unwrap().0[..], number(2999));
         database.checkpoint().unwrap();
     }
@@ -176,10 +243,14 @@ fn iterators_live_through_checkpoints_and_folds() {
         keyspace.put(number(i), value(i, 40)).unwrap();
     }
     let expected: Vec<_> = all(&keyspace).into_iter().collect();
-    let mut open: Vec<(Range, usize, usize)> = (0..12).map(|_| (keyspace.iter(), 0, expected.len())).collect();
+    let mut open: Vec<(Range, usize, usize)> = (0..12)
+        .map(|_| (keyspace.iter(), 0, expected.len()))
+        .collect();
     for round in 1..60u64 {
         for i in 0..200 {
-            keyspace.put(number((i * 17 + round) % 2500), value(round, 40)).unwrap();
+            keyspace
+                .put(number((i * 17 + round) % 2500), value(round, 40))
+                .unwrap();
             if i % 3 == 0 {
                 keyspace.delete(number((i * 31 + round) % 2000)).unwrap();
             }
@@ -194,7 +265,11 @@ fn iterators_live_through_checkpoints_and_folds() {
                     1 => false,
                     _ => step % 2 == 0,
                 };
-                let record = if forward { range.next() } else { range.next_back() };
+                let record = if forward {
+                    range.next()
+                } else {
+                    range.next_back()
+                };
                 let wanted = (*front < *back).then(|| {
                     if forward {
                         *front += 1;
@@ -223,7 +298,10 @@ fn an_error_comes_out_once_and_is_never_an_end() {
     let options = tiny().memory(1 << 20);
     let database = world.open(&options);
     for i in 0..8000 {
-        database.default_keyspace().put(number(i), value(i, 100)).unwrap();
+        database
+            .default_keyspace()
+            .put(number(i), value(i, 100))
+            .unwrap();
     }
     database.close().unwrap();
     for forward in [true, false] {
@@ -231,11 +309,22 @@ fn an_error_comes_out_once_and_is_never_an_end() {
         let database = world.open(&options);
         let keyspace = database.default_keyspace();
         let mut range = keyspace.iter();
-        let mut step = || if forward { range.next() } else { range.next_back() };
+        let mut step = || {
+            if forward {
+                range.next()
+            } else {
+                range.next_back()
+            }
+        };
         for _ in 0..100 {
             step().unwrap().unwrap();
         }
-        world.disk.inject(Fault::nth(3, FaultError::Io).on(Op::Read).of("data").lasting());
+        world.disk.inject(
+            Fault::nth(3, FaultError::Io)
+                .on(Op::Read)
+                .of("data")
+                .lasting(),
+        );
         let mut served = 100;
         let error = loop {
             match step().expect("an end instead of an error") {
@@ -247,12 +336,18 @@ fn an_error_comes_out_once_and_is_never_an_end() {
         assert!(served < 4000);
         assert!(step().is_none(), "nothing after an error");
         let unread = if forward { 7000 } else { 1000 };
-        assert_eq!(keyspace.get(number(unread)).unwrap_err().kind(), ErrorKind::Io);
+        assert_eq!(
+            keyspace.get(number(unread)).unwrap_err().kind(),
+            ErrorKind::Io
+        );
         assert!(keyspace.contains(number(unread)).is_err());
         assert!(keyspace.multi_get(&[number(unread), number(1)]).is_err());
         world.disk.clear_faults();
         assert!(step().is_none(), "nothing after an error, ever");
-        assert_eq!(keyspace.get(number(unread)).unwrap().as_deref(), Some(&value(unread, 100)[..]));
+        assert_eq!(
+            keyspace.get(number(unread)).unwrap().as_deref(),
+            Some(&value(unread, 100)[..])
+        );
         assert_eq!(keyspace.iter().count(), 8000);
         database.close().unwrap();
     }
@@ -264,7 +359,9 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
     assert_eq!(keyspace.approximate_count().unwrap(), 0);
-    let close = |count: u64, exact: u64| assert!(count.abs_diff(exact) * 10 <= exact, "{count} for {exact}");
+    let close = |count: u64, exact: u64| {
+        assert!(count.abs_diff(exact) * 10 <= exact, "{count} for {exact}")
+    };
     for i in 0..12_000 {
         keyspace.put(key(i), value(i, 20)).unwrap();
         if i % 1000 == 999 {

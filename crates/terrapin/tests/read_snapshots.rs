@@ -9,7 +9,10 @@ use terrapin_disk::sim::{Fault, FaultError, Op};
 const SECOND_NS: u64 = 1_000_000_000;
 
 fn seen(snapshot: &Snapshot, keyspace: &Keyspace) -> Map {
-    snapshot.iter(keyspace).map(|r| r.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+    snapshot
+        .iter(keyspace)
+        .map(|r| r.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap())
+        .collect()
 }
 
 /// Lets views grow old, and jobs do all there is to do.
@@ -20,7 +23,9 @@ fn grow_old(world: &World) {
 
 fn fill(keyspace: &Keyspace, records: std::ops::Range<u64>, generation: u64, bytes: usize) {
     for i in records {
-        keyspace.put(key(i), value(i + generation * 1_000_000, bytes)).unwrap();
+        keyspace
+            .put(key(i), value(i + generation * 1_000_000, bytes))
+            .unwrap();
     }
 }
 
@@ -49,10 +54,20 @@ fn a_held_snapshot_pins_pages_and_no_window() {
     grow_old(&world);
     let folded = database.metrics();
     assert_eq!((folded.folds, folded.views), (1, 1));
-    assert!(folded.memory.window_bytes < 300 << 10, "{:?}", folded.memory);
+    assert!(
+        folded.memory.window_bytes < 300 << 10,
+        "{:?}",
+        folded.memory
+    );
     assert_eq!(seen(&snapshot, &keyspace), expected);
-    assert_eq!(snapshot.get(&keyspace, key(3)).unwrap().as_deref(), Some(&value(1_000_003, 100)[..]));
-    assert_eq!(snapshot.last(&keyspace).unwrap().map(|(k, _)| k.to_vec()), expected.keys().last().cloned());
+    assert_eq!(
+        snapshot.get(&keyspace, key(3)).unwrap().as_deref(),
+        Some(&value(1_000_003, 100)[..])
+    );
+    assert_eq!(
+        snapshot.last(&keyspace).unwrap().map(|(k, _)| k.to_vec()),
+        expected.keys().last().cloned()
+    );
     assert_eq!(keyspace.get(key(3)).unwrap(), None);
     assert_eq!(keyspace.iter().count(), 1500);
 
@@ -79,11 +94,20 @@ fn a_snapshot_between_two_cuts_folds_both_windows_in_order() {
     let keyspace = database.default_keyspace();
     world.sim.set_breathing(false);
     // A sealed window that waits for its merge, an active one on top that says otherwise, and writes that come later.
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(32)).unwrap();
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(32))
+        .unwrap();
     fill(&keyspace, 0..300, 1, 60);
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(1)).unwrap();
-    assert!(database.metrics().checkpoint_debt_bytes > 0, "nothing is sealed");
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(32)).unwrap();
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(1))
+        .unwrap();
+    assert!(
+        database.metrics().checkpoint_debt_bytes > 0,
+        "nothing is sealed"
+    );
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(32))
+        .unwrap();
     fill(&keyspace, 0..20, 2, 60);
     for i in 20..40 {
         keyspace.delete(key(i)).unwrap();
@@ -118,8 +142,12 @@ fn views_of_one_moment_are_folded_once() {
     for snapshot in &snapshots {
         assert_eq!(seen(snapshot, &keyspace), expected);
     }
-    let last: Vec<_> = ranges.iter_mut().map(|r| r.next_back().unwrap().unwrap()).collect();
-    assert!(last.iter().all(|(k, v)| Some((k.as_ref(), v.as_ref())) == expected.iter().next_back().map(|(k, v)| (&k[..], &v[..]))));
+    let last: Vec<_> = ranges
+        .iter_mut()
+        .map(|r| r.next_back().unwrap().unwrap())
+        .collect();
+    assert!(last.iter().all(|(k, v)| Some((k.as_ref(), v.as_ref()))
+        == expected.iter().next_back().map(|(k, v)| (&k[..], &v[..]))));
     // The pages live until the last of them goes.
     drop(ranges);
     let mut snapshots = snapshots;
@@ -148,7 +176,10 @@ fn a_view_that_needs_nothing_of_a_window_lets_it_go_without_a_merge() {
     assert_ne!(checkpointed.device_written, written);
     grow_old(&world);
     let later = database.metrics();
-    assert_eq!((later.folds, later.device_written), (0, checkpointed.device_written));
+    assert_eq!(
+        (later.folds, later.device_written),
+        (0, checkpointed.device_written)
+    );
     assert!(later.memory.window_bytes <= checkpointed.memory.window_bytes);
     assert_eq!(seen(&snapshot, &keyspace), expected);
     database.close().unwrap();
@@ -184,7 +215,10 @@ fn a_fold_for_views_that_are_gone_ends_and_leaves_no_page() {
     assert!(live.is_sound());
     let database = world.open(&tiny());
     let stat = database.stat().unwrap();
-    assert!(stat.data_live_bytes < 2 * stat.keyspaces[0].tree.page_bytes, "{stat:?}");
+    assert!(
+        stat.data_live_bytes < 2 * stat.keyspaces[0].tree.page_bytes,
+        "{stat:?}"
+    );
     database.close().unwrap();
 }
 
@@ -208,7 +242,10 @@ fn private_pages_do_not_pile_up() {
         if round == 4 {
             early = allocated;
         }
-        assert!(round < 5 || allocated <= early * 3 / 2, "round {round}: {allocated} bytes, {early} in the beginning");
+        assert!(
+            round < 5 || allocated <= early * 3 / 2,
+            "round {round}: {allocated} bytes, {early} in the beginning"
+        );
     }
     assert!(database.metrics().folds >= 30);
     database.close().unwrap();
@@ -232,13 +269,21 @@ fn when_memory_is_short_young_views_give_their_windows_back_too() {
         let (then, snapshot) = &held[world.below(held.len() as u64) as usize];
         for i in [0, 17, 399] {
             let expected = value(i + then * 1_000_000, 100);
-            assert_eq!(snapshot.get(&keyspace, key(i)).unwrap().as_deref(), Some(&expected[..]), "round {round} {then}");
+            assert_eq!(
+                snapshot.get(&keyspace, key(i)).unwrap().as_deref(),
+                Some(&expected[..]),
+                "round {round} {then}"
+            );
         }
     }
     let metrics = database.metrics();
     assert!(metrics.folds > 0);
     // Twenty windows of 256 KiB would be far above the budget of 2 MiB.
-    assert!(peak < 2 << 20, "{peak} bytes of windows, {} folds", metrics.folds);
+    assert!(
+        peak < 2 << 20,
+        "{peak} bytes of windows, {} folds",
+        metrics.folds
+    );
     let waited = world.env.now_ns() - started;
     assert!(metrics.stalls == 0, "{waited} {metrics:?}");
     held.clear();
@@ -249,7 +294,10 @@ fn when_memory_is_short_young_views_give_their_windows_back_too() {
 fn snapshots_keep_what_is_cleared_and_dropped() {
     let world = World::new(8);
     let database = world.open(&tiny());
-    let (cleared, dropped) = (database.keyspace("cleared").unwrap(), database.keyspace("dropped").unwrap());
+    let (cleared, dropped) = (
+        database.keyspace("cleared").unwrap(),
+        database.keyspace("dropped").unwrap(),
+    );
     for keyspace in [&cleared, &dropped] {
         fill(keyspace, 0..300, 1, 60);
         fill(keyspace, 0..100, 2, 60);
@@ -257,7 +305,10 @@ fn snapshots_keep_what_is_cleared_and_dropped() {
     let snapshot = database.snapshot().unwrap();
     let (first, second) = (all(&cleared), all(&dropped));
     let mut range = dropped.iter();
-    assert_eq!(range.next().unwrap().unwrap().0[..], second.keys().next().unwrap()[..]);
+    assert_eq!(
+        range.next().unwrap().unwrap().0[..],
+        second.keys().next().unwrap()[..]
+    );
     cleared.clear().unwrap();
     database.drop_keyspace("dropped").unwrap();
     let later = database.keyspace("dropped").unwrap();
@@ -269,8 +320,14 @@ fn snapshots_keep_what_is_cleared_and_dropped() {
         assert_eq!(all(&cleared).len(), 1);
         assert_eq!(all(&later).len(), 1);
         assert_eq!(dropped.get("new").unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(dropped.iter().next().unwrap().unwrap_err().kind(), ErrorKind::NotFound);
-        assert_eq!(snapshot.get(&later, "new").unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            dropped.iter().next().unwrap().unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
+        assert_eq!(
+            snapshot.get(&later, "new").unwrap_err().kind(),
+            ErrorKind::NotFound
+        );
         database.checkpoint().unwrap();
         grow_old(&world);
     }
@@ -292,11 +349,19 @@ fn a_fold_that_fails_is_tried_again_and_nobody_reads_amiss() {
     let expected = all(&keyspace);
     fill(&keyspace, 0..1000, 2, 100);
     database.checkpoint().unwrap();
-    world.disk.inject(Fault::nth(3, FaultError::NoSpace).on(Op::Write).of("data").lasting());
+    world.disk.inject(
+        Fault::nth(3, FaultError::NoSpace)
+            .on(Op::Write)
+            .of("data")
+            .lasting(),
+    );
     grow_old(&world);
     assert_eq!(database.metrics().folds, 0);
     assert_eq!(seen(&snapshot, &keyspace), expected);
-    assert!(database.background_error().is_none(), "nothing of the user's is in danger");
+    assert!(
+        database.background_error().is_none(),
+        "nothing of the user's is in danger"
+    );
     world.disk.clear_faults();
     grow_old(&world);
     assert_eq!(database.metrics().folds, 1);
@@ -313,7 +378,11 @@ fn after_close_every_read_is_refused() {
     let keyspace = database.default_keyspace();
     fill(&keyspace, 0..500, 1, 60);
     let snapshot = database.snapshot().unwrap();
-    let (mut begun, mut fresh, mut of_snapshot) = (keyspace.iter(), keyspace.prefix("x"), snapshot.iter(&keyspace));
+    let (mut begun, mut fresh, mut of_snapshot) = (
+        keyspace.iter(),
+        keyspace.prefix("x"),
+        snapshot.iter(&keyspace),
+    );
     begun.next().unwrap().unwrap();
     begun.next_back().unwrap().unwrap();
     database.close().unwrap();
@@ -347,11 +416,20 @@ fn a_snapshot_reads_its_own_database_only() {
     let (database, other): (Database, Database) = (one.open(&tiny()), two.open(&tiny()));
     let snapshot = database.snapshot().unwrap();
     let foreign = other.default_keyspace();
-    assert_eq!(snapshot.get(&foreign, "a").unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(snapshot.iter(&foreign).next().unwrap().unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        snapshot.get(&foreign, "a").unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        snapshot.iter(&foreign).next().unwrap().unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
     // LSNs bound what is seen.
     let before = snapshot.lsn();
     database.default_keyspace().put("a", "1").unwrap();
     assert!(database.snapshot().unwrap().lsn() > before);
-    assert_eq!(snapshot.get(&database.default_keyspace(), "a").unwrap(), None);
+    assert_eq!(
+        snapshot.get(&database.default_keyspace(), "a").unwrap(),
+        None
+    );
 }

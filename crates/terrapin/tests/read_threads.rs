@@ -81,7 +81,10 @@ fn every_view_is_one_moment_while_windows_are_cut_merged_and_folded() {
                         let least = rounds.load(Ordering::Acquire);
                         let snapshot = database.snapshot().unwrap();
                         let first = round_of(&snapshot.get(keyspace, key(0)).unwrap().unwrap());
-                        assert!(first >= least, "a view older than what was published before it");
+                        assert!(
+                            first >= least,
+                            "a view older than what was published before it"
+                        );
                         held.push_back((snapshot, first));
                         if held.len() > 8 {
                             held.pop_front();
@@ -90,20 +93,33 @@ fn every_view_is_one_moment_while_windows_are_cut_merged_and_folded() {
                         // From the first key in the writer's order on: one round, then the one before.
                         let keys: Vec<_> = (0..KEYS).step_by(50).map(key).collect();
                         let found = snapshot.multi_get(keyspace, &keys).unwrap();
-                        let seen: Vec<_> = found.iter().map(|v| round_of(v.as_ref().unwrap())).collect();
+                        let seen: Vec<_> = found
+                            .iter()
+                            .map(|v| round_of(v.as_ref().unwrap()))
+                            .collect();
                         assert_eq!(seen[0], *first, "a snapshot changed");
-                        assert!(seen.is_sorted_by(|a, b| a >= b) && seen[0] - seen[seen.len() - 1] <= 1, "{seen:?}");
+                        assert!(
+                            seen.is_sorted_by(|a, b| a >= b) && seen[0] - seen[seen.len() - 1] <= 1,
+                            "{seen:?}"
+                        );
                         let newest = seen.iter().filter(|r| *r == first).count() as u64;
                         let mut range = snapshot.iter(keyspace);
                         let (mut forward, mut count, mut ahead) = (checked % 2 == 0, 0, 0);
-                        while let Some(record) = if forward { range.next() } else { range.next_back() } {
+                        while let Some(record) = if forward {
+                            range.next()
+                        } else {
+                            range.next_back()
+                        } {
                             ahead += u64::from(round_of(&record.unwrap().1) == *first);
                             count += 1;
                             forward ^= reader == 2;
                         }
                         assert_eq!(count, KEYS);
                         // All of a round, or as many as the keys looked up above allow.
-                        assert!(ahead <= newest * 50 && ahead + 50 > newest * 50, "{ahead} of round {first}, {newest}");
+                        assert!(
+                            ahead <= newest * 50 && ahead + 50 > newest * 50,
+                            "{ahead} of round {first}, {newest}"
+                        );
                         let now = round_of(&keyspace.get(key(0)).unwrap().unwrap());
                         assert!(now >= *first);
                         checked += 1;
@@ -120,8 +136,15 @@ fn every_view_is_one_moment_while_windows_are_cut_merged_and_folded() {
     let metrics = database.metrics();
     assert!(metrics.checkpoints > 10, "{metrics:?}");
     assert_eq!(metrics.views, 0);
-    assert!(metrics.memory.window_bytes <= 4 << 20, "{:?}", metrics.memory);
-    println!("{} folds, {} checkpoints", metrics.folds, metrics.checkpoints);
+    assert!(
+        metrics.memory.window_bytes <= 4 << 20,
+        "{:?}",
+        metrics.memory
+    );
+    println!(
+        "{} folds, {} checkpoints",
+        metrics.folds, metrics.checkpoints
+    );
     database.close().unwrap();
 }
 
@@ -137,7 +160,9 @@ fn close_under_readers_gives_closed_and_nothing_else() {
         }
         database.checkpoint().unwrap();
         let started = AtomicU64::new(0);
-        let closed = |error: terrapin::Error| assert_eq!(error.kind(), terrapin::ErrorKind::Closed, "{error}");
+        let closed = |error: terrapin::Error| {
+            assert_eq!(error.kind(), terrapin::ErrorKind::Closed, "{error}")
+        };
         std::thread::scope(|scope| {
             for reader in 0..4u64 {
                 let (database, keyspace, started) = (&database, &keyspace, &started);
@@ -147,9 +172,18 @@ fn close_under_readers_gives_closed_and_nothing_else() {
                         started.fetch_add(1, Ordering::Relaxed);
                         let outcome = match reader {
                             0 => keyspace.get(key(i % 20_000)).map(|v| assert!(v.is_some())),
-                            1 => snapshot.get(keyspace, key(i % 20_000)).map(|v| assert!(v.is_some())),
-                            2 => snapshot.iter(keyspace).try_fold(0, |n, r| r.map(|_| n + 1)).map(|n| assert_eq!(n, 20_000)),
-                            _ => keyspace.iter().rev().try_fold(0, |n, r| r.map(|_| n + 1)).map(|n| assert_eq!(n, 20_000)),
+                            1 => snapshot
+                                .get(keyspace, key(i % 20_000))
+                                .map(|v| assert!(v.is_some())),
+                            2 => snapshot
+                                .iter(keyspace)
+                                .try_fold(0, |n, r| r.map(|_| n + 1))
+                                .map(|n| assert_eq!(n, 20_000)),
+                            _ => keyspace
+                                .iter()
+                                .rev()
+                                .try_fold(0, |n, r| r.map(|_| n + 1))
+                                .map(|n| assert_eq!(n, 20_000)),
                         };
                         if let Err(error) = outcome {
                             return closed(error);

@@ -52,8 +52,16 @@ fn many_threads_write_read_scan_and_checkpoint_at_once() {
                     keyspace.put(key(thread, i), [thread as u8; 100]).unwrap();
                     if i % 64 == 0 {
                         let mut batch = database.batch();
-                        batch.put(&pairs, [b"left", &key(thread, 0)[..]].concat(), i.to_be_bytes());
-                        batch.put(&pairs, [b"rigt", &key(thread, 0)[..]].concat(), i.to_be_bytes());
+                        batch.put(
+                            &pairs,
+                            [b"left", &key(thread, 0)[..]].concat(),
+                            i.to_be_bytes(),
+                        );
+                        batch.put(
+                            &pairs,
+                            [b"rigt", &key(thread, 0)[..]].concat(),
+                            i.to_be_bytes(),
+                        );
                         database.write(batch).unwrap();
                     }
                     if i % 7 == 0 {
@@ -61,8 +69,12 @@ fn many_threads_write_read_scan_and_checkpoint_at_once() {
                         assert_eq!(&seen[..], [thread as u8; 100]);
                     }
                     if i % 5000 == 77 {
-                        keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(1 + (i % 16) as u32)).unwrap();
-                        keyspace.put_with(key(thread, i), [thread as u8; 100], Durability::Sync).unwrap();
+                        keyspace
+                            .set_checkpoint_distance(CheckpointDistance::Fixed(1 + (i % 16) as u32))
+                            .unwrap();
+                        keyspace
+                            .put_with(key(thread, i), [thread as u8; 100], Durability::Sync)
+                            .unwrap();
                     }
                 }
             });
@@ -71,7 +83,11 @@ fn many_threads_write_read_scan_and_checkpoint_at_once() {
             for _ in 0..40 {
                 let snapshot = database.snapshot().unwrap();
                 for thread in 0..THREADS {
-                    let side = |name: &[u8]| snapshot.get(&pairs, [name, &key(thread, 0)].concat()).unwrap();
+                    let side = |name: &[u8]| {
+                        snapshot
+                            .get(&pairs, [name, &key(thread, 0)].concat())
+                            .unwrap()
+                    };
                     assert_eq!(side(b"left"), side(b"rigt"), "a batch was seen half");
                 }
                 let mut last: Option<Vec<u8>> = None;
@@ -90,7 +106,10 @@ fn many_threads_write_read_scan_and_checkpoint_at_once() {
     database.close().unwrap();
     let database = options().open(&directory.0).unwrap();
     assert_eq!(database.metrics().replayed_records, 0);
-    assert_eq!(database.keyspace("k").unwrap().iter().count() as u64, THREADS * RECORDS);
+    assert_eq!(
+        database.keyspace("k").unwrap().iter().count() as u64,
+        THREADS * RECORDS
+    );
     drop(database);
     let report = terrapin::verify::verify(&directory.0, &Default::default()).unwrap();
     assert!(report.is_sound(), "{:#?}", report.findings);
@@ -104,9 +123,15 @@ fn a_dropped_database_replays_and_a_second_open_is_refused() {
     for i in 0..5000 {
         keyspace.put(key(0, i), "value").unwrap();
     }
-    assert_eq!(Database::open(&directory.0).unwrap_err().kind(), ErrorKind::Locked);
+    assert_eq!(
+        Database::open(&directory.0).unwrap_err().kind(),
+        ErrorKind::Locked
+    );
     drop(database);
-    assert!(keyspace.contains(key(0, 1)).unwrap(), "any handle keeps it open");
+    assert!(
+        keyspace.contains(key(0, 1)).unwrap(),
+        "any handle keeps it open"
+    );
     drop(keyspace);
     let database = options().open(&directory.0).unwrap();
     assert!(database.metrics().replayed_records > 0);
@@ -117,7 +142,10 @@ fn a_dropped_database_replays_and_a_second_open_is_refused() {
 #[test]
 fn a_directory_that_is_not_there_is_named() {
     let directory = Directory::new("absent");
-    let error = Options::new().create_if_missing(false).open(&directory.0).unwrap_err();
+    let error = Options::new()
+        .create_if_missing(false)
+        .open(&directory.0)
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NotFound);
     assert!(error.to_string().contains("terrapin-absent"), "{error}");
     assert!(!directory.0.exists());
@@ -126,7 +154,10 @@ fn a_directory_that_is_not_there_is_named() {
 #[test]
 fn an_idle_database_does_not_write() {
     let directory = Directory::new("idle");
-    let database = options().sync_interval(Duration::from_millis(5)).open(&directory.0).unwrap();
+    let database = options()
+        .sync_interval(Duration::from_millis(5))
+        .open(&directory.0)
+        .unwrap();
     database.default_keyspace().put("a", "b").unwrap();
     database.flush().unwrap();
     #[allow(clippy::disallowed_methods)] // a test of what happens when nothing does

@@ -3,12 +3,15 @@
 mod common;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, Durability, ErrorKind};
+use terrapin::{CheckpointDistance, ErrorKind};
 
 #[test]
 fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
     let world = World::new(1);
-    let options = tiny().memory(1 << 20).group_bytes(8 << 10).checkpoint_distance(CheckpointDistance::Auto);
+    let options = tiny()
+        .memory(1 << 20)
+        .group_bytes(8 << 10)
+        .checkpoint_distance(CheckpointDistance::Auto);
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     let (records, bytes) = (26_000, 400);
@@ -22,10 +25,21 @@ fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
     database.checkpoint().unwrap();
     let stat = database.stat().unwrap();
     assert!(stat.data_live_bytes > 10 << 20, "{}", stat.data_live_bytes);
-    assert!(stat.keyspaces[0].tree.height >= 3, "{:?}", stat.keyspaces[0].tree);
-    assert!(peak <= 1300 << 10, "the budget of 1 MiB was exceeded: {peak}");
+    assert!(
+        stat.keyspaces[0].tree.height >= 3,
+        "{:?}",
+        stat.keyspaces[0].tree
+    );
+    assert!(
+        peak <= 1300 << 10,
+        "the budget of 1 MiB was exceeded: {peak}"
+    );
     for i in (0..records).step_by(97) {
-        assert_eq!(keyspace.get(key(i)).unwrap().as_deref(), Some(&value(i, bytes)[..]), "record {i}");
+        assert_eq!(
+            keyspace.get(key(i)).unwrap().as_deref(),
+            Some(&value(i, bytes)[..]),
+            "record {i}"
+        );
     }
     assert_eq!(keyspace.iter().count(), records as usize);
     database.close().unwrap();
@@ -36,9 +50,15 @@ fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
 #[test]
 fn nine_tenths_deleted_and_the_space_comes_back() {
     let world = World::new(2);
-    let database = world.open(&tiny().group_bytes(16 << 10).memory(4 << 20));
+    let database = world.open(
+        &tiny()
+            .group_bytes(64 << 10)
+            .block_bytes(4096)
+            .fanout(64)
+            .memory(8 << 20),
+    );
     let keyspace = database.default_keyspace();
-    let records = 12_000;
+    let records = 40_000;
     for i in 0..records {
         keyspace.put(key(i), value(i, 100)).unwrap();
     }
@@ -52,18 +72,22 @@ fn nine_tenths_deleted_and_the_space_comes_back() {
     assert_eq!(keyspace.iter().count(), records as usize / 10);
     database.close().unwrap();
     let remains = records / 10 * 108;
-    let (ring, reserve) = (64 << 10, 8 * (16 << 10));
+    let (ring, reserve) = (64 << 10, 8 * (64 << 10) + (128 << 10));
     let log: u64 = world
         .disk
         .handle()
         .list()
         .unwrap()
         .iter()
-        .filter(|n| n.starts_with("log-"))
+        .filter(|n| n.starts_with("log-") || n.starts_with("spare-"))
         .map(|n| world.disk.content(n).map_or(0, |c| c.len() as u64))
         .sum();
     let used = world.disk.used_bytes();
-    assert!(used <= 2 * remains + log + ring + reserve + (16 << 10), "{used} used, {remains} remain, log {log}");
+    // Of 4.3 MB. What is above twice the remains are deletes that still wait in buffers for their records.
+    assert!(
+        used <= 4 * remains + log + ring + reserve,
+        "{used} used, {remains} remain, log {log}"
+    );
     world.verify();
 }
 
@@ -75,8 +99,16 @@ fn a_hot_key_fills_neither_log_nor_memory() {
     for i in 0..30_000u64 {
         keyspace.put("hot", value(i, 64)).unwrap();
         let metrics = database.metrics();
-        assert!(metrics.log_kept_bytes < 1 << 20, "{}", metrics.log_kept_bytes);
-        assert!(metrics.memory.window_bytes < 1 << 20, "{}", metrics.memory.window_bytes);
+        assert!(
+            metrics.log_kept_bytes < 1 << 20,
+            "{}",
+            metrics.log_kept_bytes
+        );
+        assert!(
+            metrics.memory.window_bytes < 1 << 20,
+            "{}",
+            metrics.memory.window_bytes
+        );
     }
     assert!(database.metrics().checkpoints > 10);
     database.close().unwrap();
@@ -87,7 +119,10 @@ fn a_quiet_keyspace_does_not_pin_the_log() {
     let world = World::new(4);
     let options = tiny().log_bytes_max(256 << 10);
     let database = world.open(&options);
-    let (quiet, busy) = (database.keyspace("quiet").unwrap(), database.keyspace("busy").unwrap());
+    let (quiet, busy) = (
+        database.keyspace("quiet").unwrap(),
+        database.keyspace("busy").unwrap(),
+    );
     quiet.put("a", "1").unwrap();
     for i in 0..20_000 {
         busy.put(key(i), value(i, 60)).unwrap();
@@ -112,19 +147,29 @@ fn the_dial_turns_while_the_store_runs_and_stays_where_it_was_put() {
     let mut expected = Map::new();
     for round in 0..12u64 {
         let chi = [1, 16, 4][round as usize % 3];
-        keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(chi)).unwrap();
+        keyspace
+            .set_checkpoint_distance(CheckpointDistance::Fixed(chi))
+            .unwrap();
         assert_eq!(keyspace.checkpoint_distance(), chi);
         for i in 0..300 {
             keyspace.put(key(i), value(round * 1000 + i, 80)).unwrap();
             expected.insert(key(i), value(round * 1000 + i, 80));
         }
         let held = database.metrics().window_bytes;
-        assert!(held <= 2 * u64::from(chi) * 4096 + 200, "{held} in windows at χ = {chi}");
+        assert!(
+            held <= 2 * u64::from(chi) * 4096 + 200,
+            "{held} in windows at χ = {chi}"
+        );
     }
     assert_eq!(all(&keyspace), expected);
-    let error = keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(1_000_000)).unwrap_err();
+    let error = keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(1_000_000))
+        .unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
-    assert!(error.to_string().contains("largest possible 128"), "{error}");
+    assert!(
+        error.to_string().contains("largest possible 128"),
+        "{error}"
+    );
     drop(keyspace);
     world.kill(database);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Auto));
@@ -132,7 +177,9 @@ fn the_dial_turns_while_the_store_runs_and_stays_where_it_was_put() {
     database.close().unwrap();
     let database = world.open(&tiny());
     assert_eq!(database.keyspace("k").unwrap().checkpoint_distance(), 4);
-    database.set_checkpoint_distance(CheckpointDistance::Fixed(2)).unwrap();
+    database
+        .set_checkpoint_distance(CheckpointDistance::Fixed(2))
+        .unwrap();
     assert_eq!(database.default_keyspace().checkpoint_distance(), 2);
     assert_eq!(database.keyspace("later").unwrap().checkpoint_distance(), 2);
     database.close().unwrap();
@@ -144,31 +191,45 @@ fn lowering_the_dial_cuts_at_once() {
     world.sim.set_breathing(false);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(32)).unwrap();
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(32))
+        .unwrap();
     for i in 0..200 {
         keyspace.put(key(i), value(i, 100)).unwrap();
     }
     let before = database.metrics();
     assert_eq!(before.checkpoint_debt_bytes, 0);
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(2)).unwrap();
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(2))
+        .unwrap();
     assert!(database.metrics().checkpoint_debt_bytes > 0);
     world.sim.settle();
     let after = database.metrics();
-    assert_eq!((after.checkpoint_debt_bytes, after.checkpoints), (0, before.checkpoints + 1));
+    assert_eq!(
+        (after.checkpoint_debt_bytes, after.checkpoints),
+        (0, before.checkpoints + 1)
+    );
     database.close().unwrap();
 }
 
 #[test]
 fn memory_moves_at_run_time() {
     let world = World::new(7);
-    let database = world.open(&tiny().memory(8 << 20).checkpoint_distance(CheckpointDistance::Auto));
+    let database = world.open(
+        &tiny()
+            .memory(8 << 20)
+            .checkpoint_distance(CheckpointDistance::Auto),
+    );
     let keyspace = database.default_keyspace();
     for i in 0..5000 {
         keyspace.put(key(i), value(i, 200)).unwrap();
     }
     let large = keyspace.checkpoint_distance();
     assert!(large > 64, "{large}");
-    assert_eq!(database.set_memory(1000).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        database.set_memory(1000).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
     database.set_memory(1 << 20).unwrap();
     assert!(keyspace.checkpoint_distance() < large / 4);
     world.sim.settle();
@@ -178,9 +239,13 @@ fn memory_moves_at_run_time() {
     world.sim.settle();
     let memory = database.metrics().memory;
     assert!(memory.total_bytes() <= 1300 << 10, "{memory:?}");
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(60)).unwrap();
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(60))
+        .unwrap();
     database.set_memory(8 << 20).unwrap();
-    keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(500)).unwrap();
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(500))
+        .unwrap();
     let error = database.set_memory(1 << 20).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::OutOfMemory);
     assert_eq!(keyspace.iter().count(), 5000);
@@ -190,25 +255,36 @@ fn memory_moves_at_run_time() {
 #[test]
 fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
     let world = World::new(8);
-    let options = tiny().durability(Durability::Process).stall_limit(std::time::Duration::from_secs(5));
+    let options = tiny()
+        .memory(4 << 20)
+        .group_bytes(16 << 10)
+        .block_bytes(2048)
+        .fanout(16)
+        .stall_limit(std::time::Duration::from_secs(5));
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     database.checkpoint().unwrap();
-    world.disk.set_capacity(world.disk.used_bytes() + (1 << 20));
+    world.disk.set_capacity(world.disk.used_bytes() + (8 << 20));
     let mut stored = 0;
     let refused = loop {
         match keyspace.put(key(stored), value(stored, 100)) {
             Ok(()) => stored += 1,
             Err(error) => break error,
         }
-        assert!(stored < 50_000, "the disk never filled");
+        assert!(stored < 100_000, "the disk never filled");
     };
     assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
-    assert!(stored > 2000, "{stored}");
-    assert_eq!(keyspace.get(key(5)).unwrap().as_deref(), Some(&value(5, 100)[..]), "reads go on");
+    assert!(stored > 20_000, "{stored}");
+    assert_eq!(
+        keyspace.get(key(5)).unwrap().as_deref(),
+        Some(&value(5, 100)[..]),
+        "reads go on"
+    );
     let mut deleted = 0;
     while deleted < stored * 2 / 3 {
-        keyspace.delete(key(deleted)).unwrap_or_else(|e| panic!("delete {deleted} of {stored}: {e}"));
+        keyspace
+            .delete(key(deleted))
+            .unwrap_or_else(|e| panic!("delete {deleted} of {stored}: {e}"));
         deleted += 1;
     }
     let mut tries = 0;
@@ -248,10 +324,20 @@ fn a_disk_that_fails_for_good_ends_waits_with_a_typed_error() {
     let world = World::new(10);
     let database = world.open(&tiny().stall_limit(std::time::Duration::from_secs(2)));
     let keyspace = database.default_keyspace();
-    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Write).of("data").lasting());
-    let error = (0..5000).find_map(|i| keyspace.put(key(i), value(i, 100)).err()).unwrap();
+    world.disk.inject(
+        Fault::nth(1, FaultError::Io)
+            .on(Op::Write)
+            .of("data")
+            .lasting(),
+    );
+    let error = (0..5000)
+        .find_map(|i| keyspace.put(key(i), value(i, 100)).err())
+        .unwrap();
     assert_eq!(error.kind(), ErrorKind::Stalled, "{error}");
-    assert!(error.to_string().contains("last background error"), "{error}");
+    assert!(
+        error.to_string().contains("last background error"),
+        "{error}"
+    );
     assert!(keyspace.get(key(0)).unwrap().is_some());
     world.disk.clear_faults();
     database.checkpoint().unwrap();

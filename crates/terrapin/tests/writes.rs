@@ -13,7 +13,10 @@ use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     let world = World::new(1);
     let database = world.open(&tiny());
-    let (a, b) = (database.keyspace("a").unwrap(), database.keyspace("b").unwrap());
+    let (a, b) = (
+        database.keyspace("a").unwrap(),
+        database.keyspace("b").unwrap(),
+    );
     let mut batch = database.batch();
     batch.put(&a, "k", "1");
     batch.put(&b, "k", "2");
@@ -39,38 +42,66 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     while (large.bytes() as u64) <= database.batch_bytes_max() {
         large.put(&a, "x", [0; 1000]);
     }
-    assert_eq!(database.write(large).unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(
+        database.write(large).unwrap_err().kind(),
+        ErrorKind::TooLarge
+    );
 
     let other = World::new(2);
     let foreign = other.open(&tiny());
     let mut batch = database.batch();
     batch.put(&foreign.default_keyspace(), "k", "v");
-    assert_eq!(database.write(batch).unwrap_err().kind(), ErrorKind::InvalidArgument);
-    assert_eq!(database.write(foreign.batch()).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        database.write(batch).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
+    assert_eq!(
+        database.write(foreign.batch()).unwrap_err().kind(),
+        ErrorKind::InvalidArgument
+    );
 
     let mut unlogged = database.batch();
     unlogged.put(&a, "u", "1");
     unlogged.put(&b, "u", "1");
-    assert_eq!(database.write_with(unlogged, Durability::None).unwrap_err().kind(), ErrorKind::InvalidArgument);
+    assert_eq!(
+        database
+            .write_with(unlogged, Durability::None)
+            .unwrap_err()
+            .kind(),
+        ErrorKind::InvalidArgument
+    );
 }
 
 #[test]
 fn keys_and_values_have_limits_that_errors_name() {
     let world = World::new(3);
-    let options = tiny().memory(64 << 20).ring_bytes(2 << 20).log_segment_bytes(4 << 20).log_bytes_max(64 << 20);
+    let options = tiny()
+        .memory(64 << 20)
+        .ring_bytes(2 << 20)
+        .log_segment_bytes(4 << 20)
+        .log_bytes_max(64 << 20);
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     let (long_key, long_value) = (vec![7; KEY_BYTES_MAX], vec![8; VALUE_BYTES_MAX]);
     keyspace.put(&long_key, &long_value).unwrap();
     keyspace.put("", "").unwrap();
-    assert_eq!(keyspace.put(vec![0; KEY_BYTES_MAX + 1], "").unwrap_err().kind(), ErrorKind::TooLarge);
+    assert_eq!(
+        keyspace
+            .put(vec![0; KEY_BYTES_MAX + 1], "")
+            .unwrap_err()
+            .kind(),
+        ErrorKind::TooLarge
+    );
     let error = keyspace.put("k", vec![0; VALUE_BYTES_MAX + 1]).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::TooLarge);
     assert!(error.to_string().contains("262144"), "{error}");
     database.close().unwrap();
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
-    assert_eq!(keyspace.get(&long_key).unwrap().as_deref(), Some(&long_value[..]));
+    assert_eq!(
+        keyspace.get(&long_key).unwrap().as_deref(),
+        Some(&long_value[..])
+    );
     assert_eq!(keyspace.get("").unwrap().as_deref(), Some(&b""[..]));
     assert_eq!(all(&keyspace).len(), 2);
     database.close().unwrap();
@@ -94,7 +125,10 @@ fn what_each_durability_promises() {
         drop((keyspace, load));
         world.cut_power(database, mode);
         let database = world.open(&tiny());
-        let (keyspace, load) = (database.keyspace("k").unwrap(), database.keyspace("load").unwrap());
+        let (keyspace, load) = (
+            database.keyspace("k").unwrap(),
+            database.keyspace("load").unwrap(),
+        );
         assert!(keyspace.contains("synced").unwrap());
         assert!(load.contains("lost").unwrap() && load.contains("flushed").unwrap());
         assert!(!load.contains("unflushed").unwrap());
@@ -135,14 +169,25 @@ fn a_failed_sync_of_the_log_poisons_and_reads_go_on() {
     let keyspace = database.default_keyspace();
     keyspace.put_with("a", "1", Durability::Sync).unwrap();
     // A segment is opened under the name that it had as a spare.
-    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("spare"));
+    world
+        .disk
+        .inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("spare"));
     assert!(keyspace.put_with("b", "1", Durability::Sync).is_err());
     world.sim.settle();
-    assert_eq!(keyspace.put("c", "1").unwrap_err().kind(), ErrorKind::Poisoned);
-    assert_eq!(database.checkpoint().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(
+        keyspace.put("c", "1").unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
+    assert_eq!(
+        database.checkpoint().unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
     assert_eq!(keyspace.get("a").unwrap().as_deref(), Some(&b"1"[..]));
     assert!(told.load(Ordering::SeqCst) > 0);
-    assert_eq!(database.background_error().unwrap().kind(), ErrorKind::Poisoned);
+    assert_eq!(
+        database.background_error().unwrap().kind(),
+        ErrorKind::Poisoned
+    );
     assert!(database.close().is_err());
     world.disk.crash_power(CrashMode::LoseUnsynced);
     let database = world.open(&tiny());
@@ -157,9 +202,14 @@ fn a_failed_sync_of_the_data_poisons_and_nothing_acknowledged_is_lost() {
     for i in 0..50 {
         keyspace.put(key(i), value(i, 50)).unwrap();
     }
-    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("data"));
+    world
+        .disk
+        .inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("data"));
     assert!(database.checkpoint().is_err());
-    assert_eq!(keyspace.put("c", "1").unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(
+        keyspace.put("c", "1").unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
     assert_eq!(all(&keyspace).len(), 50);
     drop(keyspace);
     world.kill(database);
@@ -177,7 +227,9 @@ fn a_failed_write_of_a_page_is_told_and_tried_again() {
     for i in 0..200 {
         keyspace.put(key(i), value(i, 50)).unwrap();
     }
-    world.disk.inject(Fault::nth(1, FaultError::Io).on(Op::Write).of("data"));
+    world
+        .disk
+        .inject(Fault::nth(1, FaultError::Io).on(Op::Write).of("data"));
     let error = database.checkpoint().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Io);
     assert!(error.to_string().contains("data"), "{error}");

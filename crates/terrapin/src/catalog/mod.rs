@@ -74,23 +74,39 @@ impl Catalog {
     /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not opened yet: see [`Catalog::adopt`].
     pub fn read(store: &PageStore, root: Option<PageRef>) -> Result<(Catalog, Vec<Stored>)> {
         let Some(page) = root else {
-            let fresh = Catalog { applied: LOG_START, next_id: 1, ..Catalog::default() };
+            let fresh = Catalog {
+                applied: LOG_START,
+                next_id: 1,
+                ..Catalog::default()
+            };
             return Ok((fresh, Vec::new()));
         };
         let content = store.read_page(&page, PageKind::CatalogRoot)?;
         let decoded = RootPage::decode(&content).map_err(|e| e.with("page", page.id))?;
-        let mut catalog =
-            Catalog { root: Some(page), applied: decoded.applied, next_id: decoded.next_id, ..Catalog::default() };
+        let mut catalog = Catalog {
+            root: Some(page),
+            applied: decoded.applied,
+            next_id: decoded.next_id,
+            ..Catalog::default()
+        };
         let mut keyspaces = Vec::new();
         for (number, page) in decoded.leaves {
             let content = store.read_page(&page, PageKind::CatalogLeaf)?;
-            keyspaces.append(&mut decode_leaf(number, &content).map_err(|e| e.with("page", page.id))?);
-            catalog.leaves.insert(number, LeafPage { page, content: content.into() });
+            keyspaces
+                .append(&mut decode_leaf(number, &content).map_err(|e| e.with("page", page.id))?);
+            catalog.leaves.insert(
+                number,
+                LeafPage {
+                    page,
+                    content: content.into(),
+                },
+            );
         }
         let mut names = std::collections::BTreeSet::new();
         for keyspace in &keyspaces {
             if keyspace.id.0 >= catalog.next_id || !names.insert(&keyspace.name) {
-                return Err(Error::corrupt("the catalog contradicts itself").with("keyspace", &keyspace.name));
+                return Err(Error::corrupt("the catalog contradicts itself")
+                    .with("keyspace", &keyspace.name));
             }
         }
         Ok((catalog, keyspaces))
@@ -109,32 +125,60 @@ impl Catalog {
 
     /// Everything below is in durable trees: where the log may be trimmed to (D3).
     pub fn durable_through(&self) -> Lsn {
-        self.keyspaces.values().map(|k| k.applied).min().unwrap_or(self.applied).min(self.applied)
+        self.keyspaces
+            .values()
+            .map(|k| k.applied)
+            .min()
+            .unwrap_or(self.applied)
+            .min(self.applied)
     }
 
     /// The catalog's own pages.
     pub fn pages(&self) -> impl Iterator<Item = PageUse> {
-        self.root.iter().map(PageUse::from).chain(self.leaves.values().map(|l| PageUse::from(&l.page)))
+        self.root
+            .iter()
+            .map(PageUse::from)
+            .chain(self.leaves.values().map(|l| PageUse::from(&l.page)))
     }
 
     /// Every page that the catalog and its trees refer to, once for each reference (D4).
     pub fn all_pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
         self.pages().try_for_each(&mut *visit)?;
-        self.keyspaces.values().try_for_each(|k| k.version.pages(&mut *visit))
+        self.keyspaces
+            .values()
+            .try_for_each(|k| k.version.pages(&mut *visit))
     }
 
     /// Writes the catalog that follows this one. What it writes and lets go is added to `changes`, trees that were dropped or
     /// cleared among it.
-    pub fn follow(&self, store: &PageStore, following: &Following<'_>, changes: &mut Changes) -> Result<Catalog> {
-        let &Following { frozen, next_id, cut, outcome, class } = following;
-        let mut next = Catalog { applied: cut, next_id, ..Catalog::default() };
+    pub fn follow(
+        &self,
+        store: &PageStore,
+        following: &Following<'_>,
+        changes: &mut Changes,
+    ) -> Result<Catalog> {
+        let &Following {
+            frozen,
+            next_id,
+            cut,
+            outcome,
+            class,
+        } = following;
+        let mut next = Catalog {
+            applied: cut,
+            next_id,
+            ..Catalog::default()
+        };
         let mut kept = std::collections::BTreeSet::new();
         for chunk in frozen.keyspaces.chunks() {
             let mut stored = Vec::with_capacity(CHUNK_KEYSPACES);
             for keyspace in &chunk.keyspaces {
                 let outcome = outcome(keyspace.id)?;
                 // A tree that grew out of the last catalog's: its merge said what it let go.
-                if self.get(keyspace.id).is_some_and(|last| Arc::ptr_eq(&last.version, &keyspace.version)) {
+                if self
+                    .get(keyspace.id)
+                    .is_some_and(|last| Arc::ptr_eq(&last.version, &keyspace.version))
+                {
                     kept.insert(keyspace.id);
                 }
                 stored.push(Stored {
@@ -145,7 +189,13 @@ impl Catalog {
                     root: outcome.version.root(),
                 });
                 let applied = if outcome.quiet { cut } else { outcome.applied };
-                next.keyspaces.insert(keyspace.id, Entry { applied, version: outcome.version });
+                next.keyspaces.insert(
+                    keyspace.id,
+                    Entry {
+                        applied,
+                        version: outcome.version,
+                    },
+                );
             }
             let content = encode_leaf(&stored);
             let leaf = match self.leaves.get(&chunk.number) {
@@ -154,7 +204,10 @@ impl Catalog {
                     changes.released.extend(last.map(|l| l.page.id));
                     let page = store.write_page(PageKind::CatalogLeaf, &content, class)?;
                     changes.added.push(PageUse::from(&page));
-                    LeafPage { page, content: content.into() }
+                    LeafPage {
+                        page,
+                        content: content.into(),
+                    }
                 }
             };
             next.leaves.insert(chunk.number, leaf);
@@ -172,10 +225,19 @@ impl Catalog {
                 })?;
             }
         }
-        let leaves = next.leaves.iter().map(|(&number, leaf)| (number, leaf.page)).collect();
+        let leaves = next
+            .leaves
+            .iter()
+            .map(|(&number, leaf)| (number, leaf.page))
+            .collect();
         let root = store.write_page(
             PageKind::CatalogRoot,
-            &RootPage { applied: cut, next_id, leaves }.encode(),
+            &RootPage {
+                applied: cut,
+                next_id,
+                leaves,
+            }
+            .encode(),
             class,
         )?;
         changes.released.extend(self.root.map(|r| r.id));

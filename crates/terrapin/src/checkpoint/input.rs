@@ -258,7 +258,10 @@ mod tests {
                 (lo..hi).collect::<Vec<_>>()
             );
         }
-        assert!(input.estimate(Some(b"\xff"), None).records <= 5, "at most half a mark");
+        assert!(
+            input.estimate(Some(b"\xff"), None).records <= 5,
+            "at most half a mark"
+        );
     }
 
     #[test]

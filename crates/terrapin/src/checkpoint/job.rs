@@ -8,7 +8,7 @@
 //! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits until every record below it is in its
 //! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it.
 //!
-//! When the disk is full the round takes the reserve, merges with everything flushed straight to the leaves, and only a slice of one window at
+//! When a merge finds no space the next round takes the reserve, merges with everything flushed straight to the leaves, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same.
 
@@ -38,7 +38,9 @@ pub(crate) struct Coordinator {
     superblock: Superblock,
     phase: Phase,
     rest_ns: u64,
-    /// While the disk is full: bytes of the next slice, and how far each sealed window is merged.
+    /// A merge found no space: windows are merged in slices until one is through.
+    slicing: bool,
+    /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
 }
@@ -70,7 +72,8 @@ struct Round {
     parts: Vec<Part>,
     at: usize,
     changes: Changes,
-    short: bool,
+    /// Made of one slice, from the reserve.
+    sliced: bool,
 }
 
 struct Part {
@@ -84,7 +87,7 @@ struct Part {
 
 impl Round {
     fn class(&self) -> SpaceClass {
-        if self.short {
+        if self.sliced {
             SpaceClass::Reserve
         } else {
             SpaceClass::Normal
@@ -101,6 +104,7 @@ impl Coordinator {
             superblock,
             phase: Phase::Idle,
             rest_ns: REST_NS_MIN,
+            slicing: false,
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
         })
@@ -133,7 +137,7 @@ impl Coordinator {
             return Step::Pending(condition);
         }
         // Somebody else may make room on the disk, and nobody tells.
-        self.see_whether_space_is_back();
+        self.core.see_whether_room_is_back();
         Step::Pending(condition.until(self.core.env.now_ns() + SPACE_POLL_NS))
     }
 
@@ -175,7 +179,7 @@ impl Coordinator {
                 })
             })
             .collect();
-        if short {
+        if self.slicing {
             // One window at a time, the smallest first: it frees the most for the space that it takes.
             parts.sort_by_key(|p| p.sealed.records.window.live_bytes());
             parts.truncate(1);
@@ -188,7 +192,7 @@ impl Coordinator {
             parts,
             at: 0,
             changes: Changes::default(),
-            short,
+            sliced: self.slicing,
         }
     }
 
@@ -219,7 +223,7 @@ impl Coordinator {
                 .slices
                 .iter()
                 .find(|(id, cut, _)| *id == part.keyspace.id && *cut == part.sealed.cut);
-            let slice = round.short.then_some(self.slice_bytes);
+            let slice = round.sliced.then_some(self.slice_bytes);
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
                 WindowInput::prepare(window.window.clone(), window.start, part.sealed.cut);
@@ -247,7 +251,7 @@ impl Coordinator {
         let part = &mut round.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
         let options = MergeOptions {
-            space_is_short: round.short,
+            space_is_short: round.sliced,
             ..core.settings.merge.clone()
         };
         let begun = core
@@ -462,7 +466,12 @@ impl Coordinator {
         self.catalog = next;
         let durable_through = self.catalog.durable_through();
         self.take_note_of_slices(&round.parts);
-        let Round { changes, parts, frozen, .. } = *round;
+        let Round {
+            changes,
+            parts,
+            frozen,
+            ..
+        } = *round;
         // Before the pages are given up, so that the frozen state's pin does not hold them.
         drop((parts, frozen));
         core.store.commit(superblock.generation, changes);
@@ -474,24 +483,15 @@ impl Coordinator {
         self.rest_ns = REST_NS_MIN;
         core.counters.checkpoints.add(1);
         core.health.recovered();
+        self.slicing &= !self.slices.is_empty();
         if core.schedule.space_is_short() {
-            self.see_whether_space_is_back();
+            core.see_whether_room_is_back();
+        } else {
+            core.watch_room();
         }
         core.schedule.committed(durable_through);
         // Writers that wait with a full window: it can be sealed now.
         core.cut_full();
-    }
-
-    /// The disk counts as full until there is room for the reserve and some merging again.
-    fn see_whether_space_is_back(&self) {
-        let core = &self.core;
-        let on_disk = core.disk.free_bytes().unwrap_or(0);
-        let room = core.store.free_bytes().saturating_add(on_disk);
-        let log_has_room = core.log.as_ref().is_some_and(|log| core.log_has_room(log));
-        if log_has_room && room >= core.settings.reserve_bytes + 4 * core.settings.merge.group_bytes {
-            core.schedule.set_space_is_short(false);
-            core.rebalance(&core.install.lock());
-        }
     }
 
     /// The database is being closed or left: what was not committed never was.
@@ -519,11 +519,11 @@ impl Coordinator {
             return Step::Done;
         }
         if error.kind() == ErrorKind::NoSpace {
-            if !core.schedule.space_is_short() {
-                // The reserve is for this. Windows are small from now on, and the one at hand is merged in slices.
+            core.schedule.set_space_is_short(true);
+            if !self.slicing {
                 tracing::warn!(%error, "the disk is full; merging from the reserve");
+                self.slicing = true;
                 self.slice_bytes = core.settings.merge.group_bytes;
-                core.schedule.set_space_is_short(true);
                 self.phase = Phase::Idle;
                 return Step::Again;
             }

@@ -147,7 +147,8 @@ impl Schedule {
 
     /// A round committed.
     pub fn committed(&self, durable_through: Lsn) {
-        self.durable_through.fetch_max(durable_through.0, Ordering::AcqRel);
+        self.durable_through
+            .fetch_max(durable_through.0, Ordering::AcqRel);
         *self.last_error.lock() = None;
         self.released();
     }
@@ -185,12 +186,20 @@ impl Schedule {
 }
 
 impl Core {
-    /// Checkpoints everything that was published before the call, and waits for it. The error of a round that fails meanwhile; the
+    /// Checkpoints everything that was published before the call, waits for it, and gives the space that it freed back. The error of a round that fails meanwhile; the
     /// coordinator goes on trying.
     pub fn checkpoint(&self) -> Result<()> {
         self.health.check_open()?;
         let log = self.log()?;
-        self.checkpoint_through(log.tail())
+        self.checkpoint_through(log.tail())?;
+        self.give_space_back()
+    }
+
+    /// Gives free space beyond the slack back to the file system.
+    pub fn give_space_back(&self) -> Result<()> {
+        self.store.begin_reclaim();
+        while self.store.reclaim_step()? {}
+        Ok(())
     }
 
     /// Waits until everything below an LSN is in durable trees.
@@ -201,12 +210,18 @@ impl Core {
         }
         self.schedule.ask(through);
         let schedule = self.schedule.clone();
-        self.env.wait(&Condition::new(self.schedule.progress(), move || {
-            schedule.durable_through() >= through || schedule.failures() != failures || schedule.is_stopping()
-        }))?;
+        self.env
+            .wait(&Condition::new(self.schedule.progress(), move || {
+                schedule.durable_through() >= through
+                    || schedule.failures() != failures
+                    || schedule.is_stopping()
+            }))?;
         if self.schedule.durable_through() >= through {
             return Ok(());
         }
-        Err(self.schedule.last_error().unwrap_or_else(|| Error::internal("a checkpoint failed and did not say why")))
+        Err(self
+            .schedule
+            .last_error()
+            .unwrap_or_else(|| Error::internal("a checkpoint failed and did not say why")))
     }
 }

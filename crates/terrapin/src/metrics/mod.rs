@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use terrapin_base::{Budget, Env, Purpose};
 
-pub use histogram::Latency;
 pub(crate) use histogram::Histogram;
+pub use histogram::Latency;
 pub use terrapin_pages::{CacheCounts, DeviceReads, WrittenBytes};
 
 /// One in so many operations is timed.
@@ -151,7 +151,11 @@ impl MemoryUse {
     /// All of it.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.window_bytes + self.block_bytes + self.metadata_bytes + self.merge_bytes + self.log_bytes
+        self.window_bytes
+            + self.block_bytes
+            + self.metadata_bytes
+            + self.merge_bytes
+            + self.log_bytes
     }
 }
 

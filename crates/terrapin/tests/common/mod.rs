@@ -19,7 +19,11 @@ pub struct World {
 impl World {
     pub fn new(seed: u64) -> Self {
         let (env, sim) = Env::simulated(seed);
-        World { env, sim, disk: SimDisk::new(seed) }
+        World {
+            env,
+            sim,
+            disk: SimDisk::new(seed),
+        }
     }
 
     pub fn open(&self, options: &Options) -> Database {
@@ -53,7 +57,9 @@ impl World {
 
     /// Verifies the files; they must be sound.
     pub fn verify(&self) -> terrapin::verify::VerifyReport {
-        let report = terrapin::verify::verify_on(self.env.clone(), self.disk.handle(), &Default::default()).unwrap();
+        let report =
+            terrapin::verify::verify_on(self.env.clone(), self.disk.handle(), &Default::default())
+                .unwrap();
         assert!(report.is_sound(), "{:#?}", report.findings);
         report
     }
@@ -78,12 +84,18 @@ pub fn tiny() -> Options {
 }
 
 pub fn all(keyspace: &Keyspace) -> Map {
-    keyspace.iter().map(|r| r.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap()).collect()
+    keyspace
+        .iter()
+        .map(|r| r.map(|(k, v)| (k.to_vec(), v.to_vec())).unwrap())
+        .collect()
 }
 
 pub fn key(number: u64) -> Vec<u8> {
     // Scrambled, so that neighbours in time are not neighbours in order.
-    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec()
+    number
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_be_bytes()
+        .to_vec()
 }
 
 pub fn value(number: u64, bytes: usize) -> Vec<u8> {

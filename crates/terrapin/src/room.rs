@@ -1,0 +1,63 @@
+//! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk it could not be: so puts are refused
+//! while there is still room to merge everything that windows hold, and a window more, beside the log and the reserve. Deletes are
+//! accepted all the time; merging them makes room again. Only when somebody else fills the disk does a merge find no space;
+//! then it takes the reserve (see `checkpoint::job`).
+
+use std::sync::atomic::Ordering;
+
+use crate::core::Core;
+use crate::cut::window_live_bytes;
+
+impl Core {
+    /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not use.
+    fn room(&self) -> u64 {
+        // A file system that does not say has room until it refuses some.
+        let Ok(on_disk) = self.disk.free_bytes() else {
+            return u64::MAX;
+        };
+        let used = self.store.live_bytes() + self.store.retired_bytes();
+        let in_file = self
+            .store
+            .allocated_bytes()
+            .unwrap_or(0)
+            .saturating_sub(used);
+        on_disk.saturating_add(in_file)
+    }
+
+    /// Bytes that must stay free for what was, and what is about to be, acknowledged: eight times what windows hold and may hold, for a
+    /// merge rewrites several times what comes in before it can let go of the old pages, but never more than the trees; and files for the log.
+    fn room_needed(&self) -> u64 {
+        let state = self.state.load();
+        let writing = state
+            .keyspaces
+            .iter()
+            .filter(|k| k.sealed.is_some() || !k.active.window.is_empty());
+        let limits: u64 = writing
+            .map(|k| k.shared.window_bytes.load(Ordering::Relaxed))
+            .sum();
+        let windows = window_live_bytes(&state) + limits;
+        let merges = (windows * 8).min(windows * 3 + self.store.live_bytes());
+        let spares = self.log.as_ref().map_or(0, |log| log.spares() as u64);
+        let log = self.settings.segment_bytes * 3u64.saturating_sub(spares);
+        self.settings.reserve_bytes + merges + log
+    }
+
+    /// Refuses puts from now on if room is short. Called when windows are cut and as the log grows: a few system calls.
+    pub fn watch_room(&self) {
+        if self.log.is_some() && !self.schedule.space_is_short() && self.room() < self.room_needed()
+        {
+            tracing::warn!("the disk is nearly full: puts are refused until there is room");
+            self.schedule.set_space_is_short(true);
+            self.rebalance(&self.install.lock());
+        }
+    }
+
+    /// Accepts puts again if there is room, and an eighth more, so that it does not go to and fro.
+    pub fn see_whether_room_is_back(&self) {
+        let needed = self.room_needed();
+        if self.schedule.space_is_short() && self.room() >= needed.saturating_add(needed / 8) {
+            self.schedule.set_space_is_short(false);
+            self.rebalance(&self.install.lock());
+        }
+    }
+}
