@@ -1,9 +1,12 @@
 //! A progress bar with rate and remaining time on a terminal; nothing at all elsewhere.
 
+use std::fmt::Write;
 use std::io::IsTerminal;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+
+use crate::bytes::thousands;
 
 const REDRAW: Duration = Duration::from_millis(200);
 
@@ -18,6 +21,10 @@ fn bar(total: Option<u64>, with_total: &str, without: &str) -> ProgressBar {
     bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
     // The templates are constants of this file; should one be wrong, a plain bar is no reason to fail.
     if let Ok(style) = ProgressStyle::with_template(template) {
+        let style = style.with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
+            // The bar has nobody to tell of an error.
+            let _ = write!(out, "{} a second", thousands(state.per_sec() as u64));
+        });
         bar.set_style(style.progress_chars("=> "));
     }
     bar.enable_steady_tick(REDRAW);
@@ -39,8 +46,8 @@ pub fn of_bytes(total: Option<u64>) -> ProgressBar {
 pub fn of_records(total: Option<u64>, name: &'static str) -> ProgressBar {
     let bar = bar(
         total,
-        "{msg:8} [{bar:30}] {human_pos} of {human_len}, {per_sec}, {eta} left",
-        "{msg:8} {spinner} {human_pos}, {per_sec}, {elapsed}",
+        "{msg:8} [{bar:30}] {human_pos} of {human_len}, {rate}, {eta} left",
+        "{msg:8} {spinner} {human_pos}, {rate}, {elapsed}",
     );
     bar.set_message(name);
     bar

@@ -137,7 +137,7 @@ impl Ycsb {
             output::say(PhaseReport::table_head())?;
         }
         let mut failure = None;
-        let ran = with_bar(|seen| {
+        let ran = with_bar(self.records, |seen| {
             terrapin_bench::run(config, &store, directory, seen, &mut |report| {
                 let line = if self.json {
                     report.json()
@@ -154,9 +154,9 @@ impl Ycsb {
 }
 
 /// Runs something that counts, with a bar that shows the count.
-fn with_bar<R>(run: impl FnOnce(&Progress) -> R) -> R {
+fn with_bar<R>(records: u64, run: impl FnOnce(&Progress) -> R) -> R {
     let seen = Progress::default();
-    let bar = progress::of_records(Some(0), "ycsb");
+    let bar = progress::of_records(Some(records), "ycsb");
     let result = std::thread::scope(|scope| {
         let (done, wait) = mpsc::channel::<()>();
         let (seen, bar) = (&seen, &bar);
