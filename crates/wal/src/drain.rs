@@ -14,7 +14,9 @@ use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Condition, Error, Job, Result, Step};
 use terrapin_disk::{AlignedBuf, File, RingReader};
 
-use crate::format::{BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down};
+use crate::format::{
+    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, segment_name,
+};
 use crate::log::Shared;
 
 /// Largest write.
@@ -32,6 +34,13 @@ pub(crate) struct Current {
     pub(crate) number: u64,
     pub(crate) start: u64,
     pub(crate) file: Arc<dyn File>,
+}
+
+impl Current {
+    /// Its handle knows only the name under which the file was opened, as a spare.
+    fn name_in(&self, error: Error) -> Error {
+        error.with("segment", segment_name(self.number))
+    }
 }
 
 /// The bound of whole records at or below `Drain::drained`.
@@ -183,9 +192,9 @@ impl Drain {
             .min(self.buffer.len() as u64);
         let chunk = &mut self.buffer[..count as usize];
         self.reader.read(self.drained, chunk);
-        self.current
-            .file
-            .write_at(chunk, BLOCK_BYTES + (self.drained - self.current.start))?;
+        let offset = BLOCK_BYTES + (self.drained - self.current.start);
+        let written = self.current.file.write_at(chunk, offset);
+        written.map_err(|error| self.current.name_in(error))?;
         self.drained += count;
         self.bound = self.find_bound();
         self.reader.free(self.bound.whole_below);
@@ -247,7 +256,8 @@ impl Drain {
 
     fn sync_current(&mut self) -> Result<()> {
         let began = self.log.env.now_ns();
-        self.current.file.sync()?;
+        let synced = self.current.file.sync();
+        synced.map_err(|error| self.current.name_in(error))?;
         let took = self.log.env.now_ns().saturating_sub(began);
         let counters = &self.log.counters;
         counters.syncs.fetch_add(1, Ordering::Relaxed);

@@ -1,0 +1,257 @@
+//! Damage: what was synced and is bad is refused with its place; only a torn tail is cut; no bytes make recovery panic (D8).
+
+mod common;
+
+use common::{DATABASE, Process, Random, append, collect, tiny};
+use terrapin_base::checksum::crc32c;
+use terrapin_base::{ErrorKind, Lsn};
+use terrapin_disk::SimDisk;
+use terrapin_disk::sim::CrashMode;
+use terrapin_wal::LogOptions;
+
+const OPTIONS: LogOptions = LogOptions {
+    ring_bytes: 64 << 10,
+    segment_bytes: 1 << 20,
+    sync_interval_ns: 1_000_000,
+    database_id: DATABASE,
+};
+
+/// A log in one segment, synced now and then; the last records are not. Returns how many there are, how many were
+/// synced, and how many of them a mark says were.
+fn build(medium: &SimDisk) -> (u64, u64, u64) {
+    let process = Process::new(medium, 0);
+    let log = process.create(OPTIONS).unwrap();
+    let (mut synced, mut marked) = (0, 0);
+    for index in 0..400 {
+        process.append(&log, index).unwrap();
+        if index % 70 == 69 {
+            log.sync(log.tail()).unwrap();
+            (marked, synced) = (synced, index + 1);
+        }
+    }
+    (400, synced, marked)
+}
+
+#[test]
+fn a_flipped_byte_below_a_mark_is_refused_and_above_it_cuts_the_tail() {
+    let medium = SimDisk::new(1);
+    let (count, synced, marked) = build(&medium);
+    medium.crash_power(CrashMode::LoseUnsynced);
+    let name = "log-0000000000000001";
+    let process = Process::new(&medium.fork(), 0);
+    let recovery = process.scan(OPTIONS, Lsn(4096)).unwrap();
+    let (end, mut replay) = (recovery.end(), recovery.read_only());
+    let records = collect(&mut replay).unwrap();
+    assert!(records.len() as u64 >= synced && (records.len() as u64) < count);
+    let marked_end = records[marked as usize].0;
+    let (mut refused, mut cut) = (0, 0);
+    for lsn in (4096..end.0).step_by(97) {
+        let medium = medium.fork();
+        let offset = 4096 + (lsn - 4096);
+        assert!(medium.corrupt(name, offset, 0x20));
+        let process = Process::new(&medium, 0);
+        match process.scan(OPTIONS, Lsn(4096)) {
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Corrupt);
+                let text = error.to_string();
+                assert!(
+                    text.contains(name) && text.contains("offset") && text.contains("lsn"),
+                    "{text}"
+                );
+                refused += 1;
+            }
+            Ok(recovery) => {
+                // The kernel may have written a page of the ring back in time; then the record is whole there.
+                let kept = collect(&mut recovery.read_only()).unwrap();
+                assert_eq!(kept, records[..kept.len()]);
+                let seen = kept.len() == records.len() || lsn >= marked_end.0;
+                assert!(seen, "damage at {lsn} below {marked_end} cut the log");
+                assert!(kept.len() as u64 >= marked);
+                cut += 1;
+            }
+        }
+    }
+    assert!(refused > 1000 && cut > 10, "{refused} refused, {cut} cut");
+}
+
+#[test]
+fn a_flipped_byte_anywhere_gives_an_error_or_a_prefix() {
+    let medium = SimDisk::new(2);
+    build(&medium);
+    medium.crash_process();
+    let all = collect(
+        &mut Process::new(&medium.fork(), 0)
+            .scan(OPTIONS, Lsn(4096))
+            .unwrap()
+            .read_only(),
+    )
+    .unwrap();
+    let mut random = Random(3);
+    for _ in 0..600 {
+        let medium = medium.fork();
+        for _ in 0..=random.below(3) {
+            let (name, bytes) = match random.below(3) {
+                0 => ("ring", 64 << 10),
+                _ => ("log-0000000000000001", 200 << 10),
+            };
+            medium.corrupt(name, random.below(bytes), 1 << random.below(8));
+        }
+        let process = Process::new(&medium, 0);
+        if let Ok((_, records)) = process.recover(OPTIONS) {
+            assert_eq!(records, all[..records.len()]);
+        }
+    }
+}
+
+#[test]
+fn lost_short_and_foreign_files_are_refused() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    for index in 0..400 {
+        append(&process.env, &log, index).unwrap();
+    }
+    medium.crash_process();
+    let second = "log-0000000000000002";
+    let refusal = |change: &dyn Fn(&SimDisk, &Process)| {
+        let medium = medium.fork();
+        let process = Process::new(&medium, 0);
+        change(&medium, &process);
+        process.scan(tiny(), Lsn(4096)).err().unwrap().to_string()
+    };
+    let text = refusal(&|_, p| p.disk.remove(second).unwrap());
+    assert!(text.contains("begins after"), "{text}");
+    let text = refusal(&|m, _| m.plant(second, &m.content(second).unwrap()[..8192]));
+    assert!(text.contains("shorter than its header"), "{text}");
+    let text = refusal(&|m, _| m.plant(second, &[]));
+    assert!(text.contains("too short"), "{text}");
+    let text = refusal(&|m, _| m.plant(second, &m.content("log-0000000000000003").unwrap()));
+    assert!(text.contains("another's name"), "{text}");
+    let text = refusal(&|m, _| m.plant("ring", &[0; 5000]));
+    assert!(text.contains("impossible size"), "{text}");
+    let text = refusal(&|m, _| assert!(m.corrupt(second, 8, 0x40)));
+    assert!(text.contains("newer"), "{text}");
+    let text = refusal(&|m, _| assert!(m.corrupt(second, 40, 1)));
+    assert!(text.contains("checksum"), "{text}");
+    let empty = Process::new(&SimDisk::new(1), 0);
+    assert_eq!(
+        empty.scan(tiny(), Lsn(4096)).err().unwrap().kind(),
+        ErrorKind::NotFound
+    );
+}
+
+/// A segment's first block by the document, not by the crate: see `docs/format-parts/wal.md`.
+fn header(fields: [u64; 7], incarnation: u32) -> Vec<u8> {
+    let mut block = b"TERRALOG".to_vec();
+    block.extend(1u32.to_le_bytes());
+    block.extend(incarnation.to_le_bytes());
+    for field in fields {
+        block.extend(field.to_le_bytes());
+    }
+    block.extend([0; 12]);
+    block.extend(crc32c(&block).to_le_bytes());
+    block.resize(4096, 0);
+    block
+}
+
+/// A record by the document.
+fn record(kind: u8, payload: &[u8], incarnation: u32, lsn: u64) -> Vec<u8> {
+    let length = payload.len() as u32;
+    let mut summed = payload.to_vec();
+    summed.extend(DATABASE.to_le_bytes());
+    summed.extend(incarnation.to_le_bytes());
+    summed.extend(length.to_le_bytes());
+    summed.push(kind);
+    summed.extend(lsn.to_le_bytes());
+    let mut out = crc32c(&summed).to_le_bytes().to_vec();
+    out.extend(length.to_le_bytes());
+    out.push(kind);
+    out.extend(payload);
+    out
+}
+
+#[test]
+fn headers_and_records_that_lie_with_good_checksums_never_panic() {
+    let mut random = Random(11);
+    let mut accepted = 0;
+    for _ in 0..3000 {
+        let medium = SimDisk::new(0);
+        let mut start = 4096;
+        let mut incarnation = 1;
+        for number in 1..=1 + random.below(4) {
+            let capacity = 4096 * (1 + random.below(4));
+            let mut fields = [DATABASE, number, start, start, start, start, capacity];
+            if random.below(3) == 0 {
+                let value = [
+                    0,
+                    4096,
+                    start + 8192,
+                    u64::MAX,
+                    u64::MAX - 4095,
+                    1 << 61,
+                    1 << 40,
+                ][random.below(7) as usize];
+                fields[random.below(7) as usize] = value;
+            }
+            let mut file = header(fields, incarnation);
+            file.resize(4096 + capacity as usize, 0);
+            let mut lsn = start;
+            while lsn < start + capacity {
+                let kind = [1, 2, 3, 4, 16, 16, 16, 255][random.below(8) as usize];
+                let payload = vec![random.below(256) as u8; random.below(900) as usize];
+                let record = record(kind, &payload, incarnation, lsn);
+                let at = 4096 + (lsn - start) as usize;
+                let count = record.len().min(file.len() - at);
+                file[at..at + count].copy_from_slice(&record[..count]);
+                if random.below(30) == 0 {
+                    // A header alone, whose length means nothing.
+                    let length = file.iter_mut().skip(at + 4).take(4);
+                    length.for_each(|byte| *byte = 0x0f);
+                }
+                lsn += record.len() as u64;
+            }
+            medium.plant(&format!("log-{number:016x}"), &file);
+            if random.below(3) == 0 {
+                incarnation += 1;
+            } else {
+                start += capacity;
+            }
+        }
+        medium.plant("ring", &[0; 64 << 10]);
+        let process = Process::new(&medium, 0);
+        if let Ok(recovery) = process.scan(tiny(), Lsn(4096)) {
+            accepted += 1;
+            let (_, mut replay) = recovery.begin().unwrap();
+            while replay.next().unwrap().is_some() {}
+        }
+    }
+    assert!(accepted > 100, "{accepted}");
+}
+
+#[test]
+fn a_documented_segment_is_understood() {
+    let medium = SimDisk::new(0);
+    let mut file = header([DATABASE, 1, 4096, 4096, 4096, 4096, 16384], 7);
+    file.extend(record(16, b"one", 7, 4096));
+    file.extend(record(200, b"", 7, 4096 + 12));
+    file.resize(4096 + 16384, 0);
+    medium.plant("log-0000000000000001", &file);
+    // The next record lies in the ring, at its LSN's remainder.
+    let mut ring = vec![0; 64 << 10];
+    let third = record(17, b"three", 7, 4117);
+    ring[4117..4117 + third.len()].copy_from_slice(&third);
+    medium.plant("ring", &ring);
+    let process = Process::new(&medium, 0);
+    let recovery = process.scan(tiny(), Lsn(4108)).unwrap();
+    assert_eq!(
+        (recovery.end(), recovery.incarnation().0),
+        (Lsn(4117 + 14), 7)
+    );
+    let (log, mut replay) = recovery.begin().unwrap();
+    assert_eq!(log.tail(), Lsn(8192));
+    let mut seen = Vec::new();
+    while let Some(record) = replay.next().unwrap() {
+        seen.push((record.lsn.0, record.kind, record.payload.to_vec()));
+    }
+    assert_eq!(seen, [(4108, 200, vec![]), (4117, 17, b"three".to_vec())]);
+}

@@ -1,0 +1,300 @@
+//! A disk that fails or is full: what poisons the log, what only holds it up, and that neither loses what was appended.
+
+mod common;
+
+use common::{KIND, Process, Random, assert_prefix, payload, tiny};
+use terrapin_base::{Error, ErrorKind, Lsn};
+use terrapin_disk::SimDisk;
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
+use terrapin_wal::{Append, LogOptions};
+
+// A segment's handle keeps the name under which the file was opened, `spare-…`, and faults go by that.
+
+#[test]
+fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process
+        .create(LogOptions {
+            segment_bytes: 1 << 20,
+            ..tiny()
+        })
+        .unwrap();
+    process.append(&log, 0).unwrap();
+    log.sync(log.tail()).unwrap();
+    process.append(&log, 1).unwrap();
+    medium.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("spare-"));
+    let synced = log.synced();
+    let error = log.sync(log.tail()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    let text = error.to_string();
+    let named = text.contains("Sync") && text.contains("log-0000000000000001");
+    assert!(named, "the cause is named: {text}");
+    // Nothing that comes later makes it good again, though the disk would.
+    let writes = medium.stats_total().writes;
+    process.sim.settle();
+    assert_eq!(
+        log.try_append(KIND, &[]).err().unwrap().kind(),
+        ErrorKind::Poisoned
+    );
+    assert_eq!(
+        log.sync(log.tail()).unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
+    assert_eq!(log.close().unwrap_err().kind(), ErrorKind::Poisoned);
+    assert_eq!(
+        log.trim(log.tail()).unwrap_err().kind(),
+        ErrorKind::Poisoned
+    );
+    assert_eq!(
+        (log.synced(), medium.stats_total().writes),
+        (synced, writes)
+    );
+    assert!(log.failed().is_some());
+    assert!(log.request_sync(log.tail()).holds());
+    medium.crash_process();
+    let (_, records) = Process::new(&medium, 0).recover(tiny()).unwrap();
+    assert_eq!(assert_prefix(&records), 2);
+}
+
+#[test]
+fn a_failed_drain_is_a_failed_sync() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.sim.settle();
+    medium.inject(
+        Fault::nth(2, FaultError::Io)
+            .on(Op::Write)
+            .of("spare-")
+            .lasting(),
+    );
+    let mut count = 0;
+    let error = loop {
+        match process.append(&log, count) {
+            Ok(_) => count += 1,
+            Err(error) => break error,
+        }
+        assert!(count < 10_000);
+    };
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    medium.clear_faults();
+    medium.crash_process();
+    let (_, records) = Process::new(&medium, 0).recover(tiny()).unwrap();
+    assert_eq!(assert_prefix(&records), count);
+}
+
+#[test]
+fn others_may_poison_the_log_and_the_first_reason_stays() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(tiny()).unwrap();
+    let seen = log.clone();
+    let failed =
+        terrapin_base::Condition::new(log.failure_signal(), move || seen.failed().is_some());
+    assert!(!failed.holds());
+    log.poison(Error::internal("the page file did not sync"));
+    log.poison(Error::internal("something else"));
+    assert!(failed.holds());
+    let error = log.try_append(KIND, &[]).err().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Poisoned);
+    assert!(error.to_string().contains("page file"), "{error}");
+}
+
+#[test]
+fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
+    for alive in [true, false] {
+        let medium = SimDisk::new(1);
+        let process = Process::new(&medium, 0);
+        let log = process.create(tiny()).unwrap();
+        process.append(&log, 0).unwrap();
+        process.sim.settle();
+        medium.set_capacity(medium.used_bytes());
+        let mut count = 1;
+        let error = loop {
+            match process.append(&log, count) {
+                Ok(_) => count += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(error.kind(), ErrorKind::NoSpace);
+        assert!(log.failed().is_none() && log.shortage().is_some());
+        let bytes: u64 = (0..count).map(|i| payload(i).len() as u64 + 9).sum();
+        // The rest of the segment, the spare that waited, and the ring but for its reserve and a largest record.
+        assert!(
+            bytes > (32 << 10) + (64 << 10) - (16 << 10) - (20 << 10),
+            "{bytes}"
+        );
+        assert_eq!(log.sync(log.tail()).unwrap_err().kind(), ErrorKind::NoSpace);
+        assert_eq!(
+            process.append(&log, count).unwrap_err().kind(),
+            ErrorKind::NoSpace
+        );
+        if alive {
+            medium.set_capacity(1 << 30);
+            // The append that still finds the ring full asks for another try.
+            while process.append(&log, count).is_err() {
+                process.sim.settle();
+            }
+            count += 1;
+            assert!(log.shortage().is_none());
+            log.sync(log.tail()).unwrap();
+            medium.crash_power(CrashMode::LoseUnsynced);
+        } else {
+            medium.crash_process();
+            // Recovery on the full disk is refused clearly, and works once there is room.
+            let error = Process::new(&medium, 0).recover(tiny()).err().unwrap();
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+            medium.set_capacity(1 << 30);
+        }
+        let (_, records) = Process::new(&medium, 0).recover(tiny()).unwrap();
+        assert_eq!(assert_prefix(&records), count);
+    }
+}
+
+#[test]
+fn space_is_found_again_without_anybody_asking() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.sim.settle();
+    medium.set_capacity(0);
+    let mut count = 0;
+    while log.shortage().is_none() {
+        process.append(&log, count).unwrap();
+        process.sim.settle();
+        count += 1;
+    }
+    medium.set_capacity(1 << 30);
+    process.sim.advance_ns(20_000_000);
+    process.sim.settle();
+    assert!(log.shortage().is_none());
+}
+
+#[test]
+fn a_close_that_found_no_space_may_be_tried_again() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.sim.settle();
+    medium.set_capacity(0);
+    let mut count = 0;
+    while log.shortage().is_none() {
+        process.append(&log, count).unwrap();
+        process.sim.settle();
+        count += 1;
+    }
+    assert_eq!(log.close().unwrap_err().kind(), ErrorKind::NoSpace);
+    assert_eq!(
+        log.try_append(KIND, &[]).err().unwrap().kind(),
+        ErrorKind::Closed
+    );
+    medium.set_capacity(1 << 30);
+    log.close().unwrap();
+    medium.crash_power(CrashMode::LoseUnsynced);
+    let process = Process::new(&medium, 0);
+    assert!(process.scan(tiny(), Lsn(4096)).unwrap().clean());
+    let (_, records) = process.recover(tiny()).unwrap();
+    assert_eq!(assert_prefix(&records), count);
+}
+
+/// Appends, syncs and trims until the end or the first error that is not a full ring; returns how many records were appended.
+fn work(process: &Process, seed: u64, appended: &mut u64, synced: &mut u64) -> Result<(), Error> {
+    let log = process.create(tiny())?;
+    let mut random = Random(seed);
+    for _ in 0..150 {
+        match random.below(12) {
+            0 => {
+                log.sync(log.tail())?;
+                *synced = *appended;
+            }
+            1 => drop(process.sim.settle()),
+            _ => {
+                process.append(&log, *appended)?;
+                *appended += 1;
+            }
+        }
+    }
+    log.close()?;
+    *synced = *appended;
+    Ok(())
+}
+
+#[test]
+fn any_call_may_fail_once_or_for_good_and_nothing_is_lost_by_it() {
+    let calls = {
+        let medium = SimDisk::new(7);
+        work(&Process::new(&medium, 7), 7, &mut 0, &mut 0).unwrap();
+        medium.io_count()
+    };
+    for error in [
+        FaultError::Io,
+        FaultError::NoSpace,
+        FaultError::TooManyFiles,
+    ] {
+        for at in 1..=calls {
+            for (lasting, power) in [(false, false), (true, false), (false, true), (true, true)] {
+                let medium = SimDisk::new(7);
+                let fault = Fault::nth(at, error);
+                medium.inject(if lasting { fault.lasting() } else { fault });
+                let (mut appended, mut synced) = (0, 0);
+                let outcome = work(&Process::new(&medium, 7), 7, &mut appended, &mut synced);
+                medium.clear_faults();
+                match power {
+                    true => medium.crash_power(CrashMode::RandomSubset),
+                    false => medium.crash_process(),
+                }
+                let process = Process::new(&medium, 8);
+                let none = process
+                    .scan(tiny(), Lsn(4096))
+                    .err()
+                    .is_some_and(|e| e.kind() == ErrorKind::NotFound);
+                if none {
+                    assert!(outcome.is_err() && appended == 0);
+                    drop(process.create(tiny()).unwrap());
+                    continue;
+                }
+                // Recovery meets a fault too, and is tried again.
+                medium.inject(Fault::nth(1 + at % 17, error));
+                let _ = process.recover(tiny());
+                medium.clear_faults();
+                medium.crash_process();
+                let (_, records) = Process::new(&medium, 9).recover(tiny()).unwrap();
+                let there = assert_prefix(&records);
+                let promised = if power { synced } else { appended };
+                assert!(
+                    there >= promised && there <= appended + 1,
+                    "{there} of {appended}, {error:?} at {at}"
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_largest_record_always_fits_however_full_the_ring_was() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    let large = vec![3; log.record_bytes_max() as usize];
+    let mut random = Random(5);
+    for _ in 0..2000 {
+        let bytes = match random.below(4) {
+            0 => large.len(),
+            1 => large.len() - random.below(9000) as usize,
+            _ => random.below(5000) as usize,
+        };
+        if random.below(3) == 0 {
+            drop(log.request_sync(log.tail()));
+        }
+        loop {
+            match log.try_append(KIND, &[&large[..bytes]]).unwrap() {
+                Append::Done(appended) => break log.publish(&appended),
+                Append::Full(condition) => drop(process.env.wait(&condition).unwrap()),
+            }
+        }
+        if random.below(50) == 0 {
+            log.trim(log.synced()).unwrap();
+        }
+    }
+    assert!(log.metrics().full > 100);
+}
