@@ -5,7 +5,6 @@
 //! stands. So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
 //! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
 
-use std::collections::VecDeque;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -17,8 +16,11 @@ use crate::read::{OwnedBounds, windows};
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
 
-/// Records of the first chunk; each further one doubles.
-const CHUNK_RECORDS_FIRST: usize = 16;
+/// Records of the first chunk. Later ones hold half of what was fetched so far, so that a scan that ends somewhere has not
+/// fetched much more than it took, and a refill, which costs about six records, is rare.
+const CHUNK_RECORDS_FIRST: usize = 8;
+/// Least records of a later chunk.
+const CHUNK_RECORDS_MIN: usize = 16;
 /// Most records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 4096;
 /// A chunk ends when it holds so many bytes.
@@ -46,20 +48,21 @@ pub struct Range {
 
 /// One end of a range.
 struct End {
-    fetched: VecDeque<(Slice, Slice)>,
+    fetched: Chunk,
     scan: Option<TreeScan>,
-    /// Records of the next chunk at most, and the bytes that they will take if they are like those of the last.
+    /// Records fetched so far.
+    total_records: usize,
+    /// Records of the next chunk at most.
     chunk_records: usize,
-    chunk_bytes: usize,
 }
 
 impl Default for End {
     fn default() -> Self {
         End {
-            fetched: VecDeque::new(),
+            fetched: Chunk::default(),
             scan: None,
+            total_records: 0,
             chunk_records: CHUNK_RECORDS_FIRST,
-            chunk_bytes: 0,
         }
     }
 }
@@ -168,24 +171,23 @@ impl Range {
             Direction::Backward => &mut self.back,
         };
         let tree = TreeScan::current(&mut end.scan, keyspace, (lower, upper), direction)?;
-        let mut chunk = Chunk::new(end.chunk_records, end.chunk_bytes);
+        let mut filling = end.fetched.refill(end.chunk_records);
         let whole = merge(
             keyspace,
             view.before,
             tree,
             (lower, upper),
             direction,
-            &mut chunk,
+            &mut filling,
         )?;
-        core.counters
-            .scanned_records
-            .add(chunk.lengths.len() as u64);
-        end.chunk_records = (end.chunk_records * 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_MAX);
-        end.chunk_bytes = chunk.bytes_if(end.chunk_records);
-        chunk.into_records(&mut end.fetched);
+        end.fetched = filling.done();
+        let count = end.fetched.places.len();
+        core.counters.scanned_records.add(count as u64);
+        end.total_records += count;
+        end.chunk_records = (end.total_records / 2).clamp(CHUNK_RECORDS_MIN, CHUNK_RECORDS_MAX);
         if whole {
             self.exhausted = true;
-        } else if let Some((last, _)) = end.fetched.back() {
+        } else if let Some(last) = end.fetched.last_key() {
             match direction {
                 Direction::Forward => self.lower = Bound::Excluded(last.to_vec()),
                 Direction::Backward => self.upper = Bound::Excluded(last.to_vec()),
@@ -251,49 +253,88 @@ impl TreeScan {
     }
 }
 
-/// Copied records, back to back.
+/// Copied records, back to back, in the order in which they were fetched.
+#[derive(Default)]
 struct Chunk {
-    bytes: Vec<u8>,
-    lengths: Vec<(usize, usize)>,
-    records_max: usize,
+    bytes: Slice,
+    /// Where each record's key and value end; it starts where the one before ends.
+    places: Vec<(usize, usize)>,
+    /// How many were taken from the front.
+    taken: usize,
 }
 
 impl Chunk {
-    fn new(records_max: usize, bytes_expected: usize) -> Self {
-        let bytes = Vec::with_capacity(bytes_expected);
-        Chunk {
+    fn start(&self, record: usize) -> usize {
+        record
+            .checked_sub(1)
+            .map_or(0, |before| self.places[before].1)
+    }
+
+    #[inline]
+    fn pop_front(&mut self) -> Option<(Slice, Slice)> {
+        let &(key_end, end) = self.places.get(self.taken)?;
+        let start = self.start(self.taken);
+        self.taken += 1;
+        Some((self.bytes.sub(start..key_end), self.bytes.sub(key_end..end)))
+    }
+
+    fn pop_back(&mut self) -> Option<(Slice, Slice)> {
+        if self.taken == self.places.len() {
+            return None;
+        }
+        let (key_end, end) = self.places.pop()?;
+        let start = self.start(self.places.len());
+        Some((self.bytes.sub(start..key_end), self.bytes.sub(key_end..end)))
+    }
+
+    fn last_key(&self) -> Option<&[u8]> {
+        let &(key_end, _) = self.places.last()?;
+        Some(&self.bytes[self.start(self.places.len() - 1)..key_end])
+    }
+
+    /// An empty chunk for so many records, in what this one, all taken, leaves.
+    fn refill(&mut self, records_max: usize) -> Filling {
+        let Chunk {
+            bytes, mut places, ..
+        } = std::mem::take(self);
+        let expected = bytes.len() * records_max / places.len().max(1);
+        places.clear();
+        let bytes = Vec::with_capacity(expected.min(CHUNK_BYTES_MAX));
+        Filling {
             bytes,
-            lengths: Vec::with_capacity(records_max.min(64)),
+            places,
             records_max,
         }
     }
+}
 
-    /// What so many records like these would take, within a chunk's limit.
-    fn bytes_if(&self, records: usize) -> usize {
-        (self.bytes.len() * records / self.lengths.len().max(1)).min(CHUNK_BYTES_MAX)
-    }
+/// A chunk that is being filled.
+struct Filling {
+    bytes: Vec<u8>,
+    places: Vec<(usize, usize)>,
+    records_max: usize,
+}
 
+impl Filling {
+    #[inline]
     fn is_full(&self) -> bool {
-        self.lengths.len() >= self.records_max || self.bytes.len() >= CHUNK_BYTES_MAX
+        self.places.len() >= self.records_max || self.bytes.len() >= CHUNK_BYTES_MAX
     }
 
+    #[inline]
     fn push(&mut self, key: &[u8], value: &[u8]) {
         self.bytes.extend_from_slice(key);
+        let key_end = self.bytes.len();
         self.bytes.extend_from_slice(value);
-        self.lengths.push((key.len(), value.len()));
+        self.places.push((key_end, self.bytes.len()));
     }
 
-    fn into_records(self, out: &mut VecDeque<(Slice, Slice)>) {
-        let bytes = Slice::from_vec(self.bytes);
-        let mut at = 0;
-        out.extend(self.lengths.into_iter().map(|(key, value)| {
-            let record = (
-                bytes.sub(at..at + key),
-                bytes.sub(at + key..at + key + value),
-            );
-            at += key + value;
-            record
-        }));
+    fn done(self) -> Chunk {
+        Chunk {
+            bytes: Slice::from_vec(self.bytes),
+            places: self.places,
+            taken: 0,
+        }
     }
 }
 
@@ -305,7 +346,7 @@ fn merge(
     tree: &mut TreeScan,
     (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
     direction: Direction,
-    chunk: &mut Chunk,
+    chunk: &mut Filling,
 ) -> Result<bool> {
     let mut cursors = windows(keyspace, before).map(|window| {
         let mut cursor = window?.cursor(Lsn(0), before);

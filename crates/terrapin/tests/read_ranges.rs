@@ -17,7 +17,7 @@ fn number(i: u64) -> Vec<u8> {
 fn layered(world: &World, keyspace: &Keyspace, database: &terrapin::Database, count: u64) -> Map {
     let mut map = Map::new();
     let write = |map: &mut Map, i: u64, layer: u8| {
-        if (i + u64::from(layer)) % 5 == 0 {
+        if (i + u64::from(layer)).is_multiple_of(5) {
             keyspace.delete(number(i)).unwrap();
             map.remove(&number(i));
         } else {
