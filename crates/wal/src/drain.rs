@@ -5,7 +5,8 @@
 //! given back when the write has returned, but only by whole records: what a record's first half is in a segment, its ring copy is still
 //! whole, and recovery reads each record from one place.
 //!
-//! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it. What fails
+//! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a
+//! checkpoint asks to be synced is synced with everything before it (D2). What fails
 //! here poisons the log, except the search for space: that is a shortage, which ends by itself when space is found.
 
 use std::ops::ControlFlow;

@@ -18,13 +18,15 @@ mod drain;
 mod format;
 mod log;
 mod metrics;
+mod options;
 mod recovery;
 mod replay;
 mod segments;
 mod stream;
 
 pub use format::{RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN};
-pub use log::{Append, Appended, Cut, Log, LogOptions};
+pub use log::{Append, Appended, Cut, Log};
 pub use metrics::LogMetrics;
+pub use options::LogOptions;
 pub use recovery::Recovery;
 pub use replay::{Record, Replay};
