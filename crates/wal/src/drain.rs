@@ -2,7 +2,7 @@
 //!
 //! It writes whole blocks only, each once: a sync first fills the stream up to a block's start, so a synced block is never
 //! written again. What a sync has to reach is fixed when it begins, or a busy writer would starve it. Ring space is
-//! given back when the write has returned, but only by whole records: what a record's first half is in a segment, its ring copy is still
+//! given back when the write has returned, but only by whole records: while a record is partly in a segment, its copy in the ring is still
 //! whole, and recovery reads each record from one place.
 //!
 //! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a

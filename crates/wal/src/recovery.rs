@@ -24,7 +24,8 @@ use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, RECORD_KIND_USER_MIN, RING_NAME, RING_NEW_NAME,
     SegmentHeader, block_up, segment_name, segment_number, spare_name, spare_number,
 };
-use crate::log::{Beginning, Log, LogOptions};
+use crate::log::{Beginning, Log};
+use crate::options::LogOptions;
 use crate::replay::Replay;
 use crate::segments::Segments;
 use crate::stream::{RingFile, Stream};
