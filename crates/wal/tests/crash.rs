@@ -200,7 +200,7 @@ fn a_power_cut_at_any_call_loses_nothing_that_was_synced() {
 
 #[test]
 fn lives_that_end_in_every_way_by_turns_lose_nothing_by_any() {
-    for seed in 0..1500 {
+    for seed in 0..1000 {
         let medium = SimDisk::new(seed);
         let mut truth = Truth::default();
         let mut random = Random(seed);
