@@ -138,6 +138,7 @@ impl Core {
             self.pool.set_bytes_max(bytes / crate::core::POOL_SHARE);
             self.rebalance(&install);
         }
+        while self.store.shrink() {}
         if self.log.is_some() {
             self.cut_full();
             if self.budget.used(Purpose::Window) > self.window_memory_high() {

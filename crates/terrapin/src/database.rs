@@ -245,7 +245,7 @@ impl Database {
         self.core().checkpoint()
     }
 
-    /// Moves the memory budget, in bytes. Caches give back what is too much as they are used; windows over their new share are cut at
+    /// Moves the memory budget, in bytes. Caches give back what is too much, and windows over their new share are cut, at
     /// once. Errors: `InvalidArgument` below the minimum, `OutOfMemory` when a χ that was set does not fit any more.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.core().set_memory(bytes)

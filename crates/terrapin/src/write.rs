@@ -249,6 +249,10 @@ impl Core {
         // A few times in every log file.
         if (appended.lsn.0 ^ appended.end.0) >> self.settings.log_check_shift != 0 {
             self.watch_room();
+            // Windows grow at the cost of caches, which otherwise learn of it at their next insert only.
+            if self.store.shrink_needed() {
+                self.store.shrink();
+            }
         }
         if self.schedule.space_is_short() {
             // A delete: merging it is what makes room.

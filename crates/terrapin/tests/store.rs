@@ -345,3 +345,32 @@ fn a_disk_that_fails_for_good_ends_waits_with_a_typed_error() {
     database.close().unwrap();
     world.verify();
 }
+
+#[test]
+fn windows_take_their_memory_from_full_caches() {
+    let world = World::new(11);
+    let database = world.open(
+        &tiny()
+            .memory(4 << 20)
+            .checkpoint_distance(CheckpointDistance::Auto),
+    );
+    let keyspace = database.default_keyspace();
+    for i in 0..20_000 {
+        keyspace.put(key(i), value(i, 300)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for i in 0..20_000 {
+        keyspace.get(key(i)).unwrap();
+    }
+    let full = database.metrics().memory;
+    assert!(
+        full.total_bytes() > 3 << 20,
+        "the caches are full: {full:?}"
+    );
+    for i in 0..10_000 {
+        keyspace.put(key(i), value(i + 1, 300)).unwrap();
+        let memory = database.metrics().memory;
+        assert!(memory.total_bytes() <= 4_400_000, "{memory:?}");
+    }
+    database.close().unwrap();
+}
