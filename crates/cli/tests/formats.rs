@@ -128,6 +128,9 @@ fn json_strings_are_unescaped_and_other_values_are_kept_as_text() {
     let exported = succeed(&["export", text(&db), "--format", "json"]);
     let expected = "{\n  \"a\": \"{\\\"x\\\": [1.50, null]}\",\n  \"b\": \"é\\n😀\",\n  \"b2\": \"last\",\n  \"n\": \"null\",\n  \"s\": \"null\"\n}\n";
     assert_eq!(String::from_utf8(exported.clone()).unwrap(), expected);
+    let typed = succeed(&["export", text(&db), "--format", "json", "--typed"]);
+    let expected = "{\n  \"a\": {\"x\": [1.50, null]},\n  \"b\": \"é\\n😀\",\n  \"b2\": \"last\",\n  \"n\": null,\n  \"s\": null\n}\n";
+    assert_eq!(String::from_utf8(typed).unwrap(), expected);
     for format in ["json", "jsonl"] {
         let copy = place.path(&format!("copy-{format}"));
         let out = succeed(&["export", text(&db), "--format", format]);

@@ -133,6 +133,21 @@ fn the_whole_flow_on_a_registry_of_packages() {
         expected(&out) == records,
         "the export differs from the import"
     );
+    succeed(&[
+        "export",
+        text(&db),
+        text(&out),
+        "--typed",
+        "--memory",
+        "64MiB",
+    ]);
+    let object = |file: &Path| -> serde_json::Map<String, Value> {
+        serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap()
+    };
+    assert!(
+        object(&out) == object(&file),
+        "the typed export is not the JSON that was imported"
+    );
     assert!(
         succeed(&["scan", text(&db)]) == lines(records.iter()),
         "the scan differs, or is out of order"

@@ -33,6 +33,10 @@ pub struct Export {
     /// csv: begin with a line that names the columns key and value
     #[arg(long)]
     header: bool,
+    /// json, jsonl: write values that are the JSON text of a number, object, array, true, false or null as they stand, so that
+    /// what was imported from JSON comes back as it was (a string that says 12 becomes the number, though)
+    #[arg(long)]
+    typed: bool,
 }
 
 impl Export {
@@ -42,6 +46,7 @@ impl Export {
             format: format_of(self.format, &self.output)?,
             hex: self.hex,
             header: self.header,
+            typed: self.typed,
         };
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;

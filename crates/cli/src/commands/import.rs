@@ -62,6 +62,7 @@ impl Import {
             format,
             hex: self.hex,
             header: self.header,
+            typed: false,
         };
         let bar = progress::of_bytes(bytes_total);
         let mut loader = Loader {

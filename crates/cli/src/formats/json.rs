@@ -336,12 +336,28 @@ pub(super) fn write(
     first: bool,
     key: &[u8],
     value: &[u8],
+    typed: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), &'static str> {
     out.extend_from_slice(if first { b"{\n  " } else { b",\n  " });
     write_string(key, out)?;
     out.extend_from_slice(b": ");
+    if typed && is_text_of_no_string(value) {
+        out.extend_from_slice(value);
+        return Ok(());
+    }
     write_string(value, out)
+}
+
+/// Whether bytes are the JSON text of one value that is not a string, with nothing around it: what an import keeps of such a
+/// value.
+pub(super) fn is_text_of_no_string(bytes: &[u8]) -> bool {
+    // Most values are no JSON at all, which the first byte tells.
+    matches!(
+        bytes.first(),
+        Some(b'{' | b'[' | b't' | b'f' | b'n' | b'-' | b'0'..=b'9')
+    ) && serde_json::from_slice::<&serde_json::value::RawValue>(bytes)
+        .is_ok_and(|text| text.get().len() == bytes.len())
 }
 
 /// Writes the object's end.

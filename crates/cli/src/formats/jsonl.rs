@@ -2,7 +2,7 @@
 
 use terrapin_base::{ErrorKind, Result};
 
-use super::json::{Values, colon, string, value, write_string};
+use super::json::{Values, colon, is_text_of_no_string, string, value, write_string};
 use super::{Sink, Source};
 
 pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
@@ -85,11 +85,25 @@ fn space(source: &mut Source<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn write(key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
+pub(super) fn write(
+    key: &[u8],
+    value: &[u8],
+    typed: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), &'static str> {
     out.extend_from_slice(b"{\"key\":");
     write_string(key, out)?;
     out.extend_from_slice(b",\"value\":");
-    write_string(value, out)?;
+    if typed && is_text_of_no_string(value) {
+        // Line ends stand only between the text's tokens, where any blank will do: a record is one line.
+        out.extend(
+            value
+                .iter()
+                .map(|&b| if matches!(b, b'\n' | b'\r') { b' ' } else { b }),
+        );
+    } else {
+        write_string(value, out)?;
+    }
     out.extend_from_slice(b"}\n");
     Ok(())
 }

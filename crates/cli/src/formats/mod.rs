@@ -60,6 +60,8 @@ pub struct Dialect {
     pub hex: bool,
     /// csv begins with the columns' names.
     pub header: bool,
+    /// json and jsonl write values that are the JSON text of anything but a string as they stand.
+    pub typed: bool,
 }
 
 /// Takes records: the line on which one ends, its key, its value.
@@ -136,11 +138,15 @@ impl<W: Write> Writer<W> {
         if self.records == 0 {
             begin(self.dialect, &mut self.line);
         }
+        let typed = self.dialect.typed && !self.dialect.hex;
         let carried = match self.dialect.format {
             Format::Tsv => tsv::write(shown_key, shown_value, &mut self.line),
             Format::Csv => csv::write(shown_key, shown_value, &mut self.line),
-            Format::Json => json::write(self.records == 0, shown_key, shown_value, &mut self.line),
-            Format::Jsonl => jsonl::write(shown_key, shown_value, &mut self.line),
+            Format::Json => {
+                let first = self.records == 0;
+                json::write(first, shown_key, shown_value, typed, &mut self.line)
+            }
+            Format::Jsonl => jsonl::write(shown_key, shown_value, typed, &mut self.line),
         };
         carried
             .map_err(|why| Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key)))?;
@@ -226,10 +232,10 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_a_format_writes_it_reads_back(records in prop::collection::vec((nasty(), nasty()), 0..8), header: bool) {
+        fn whatever_a_format_writes_it_reads_back(records in prop::collection::vec((nasty(), nasty()), 0..8), header: bool, typed: bool) {
             for format in FORMATS {
                 for hex in [false, true] {
-                    let dialect = Dialect { format, hex, header };
+                    let dialect = Dialect { format, hex, header, typed };
                     match written(dialect, &records) {
                         Ok(text) => prop_assert_eq!(&read_back(dialect, &text).unwrap(), &records, "{:?}", dialect),
                         Err(error) => {
@@ -245,7 +251,7 @@ mod tests {
         fn hostile_text_never_panics(text in nasty()) {
             for format in FORMATS {
                 for (hex, header) in [(false, false), (true, true)] {
-                    let _ = read_back(Dialect { format, hex, header }, &text);
+                    let _ = read_back(Dialect { format, hex, header, typed: false }, &text);
                 }
             }
         }
@@ -258,6 +264,7 @@ mod tests {
                 format,
                 hex: false,
                 header: false,
+                typed: false,
             };
             written(dialect, &vec![(key.to_vec(), value.to_vec())])
                 .unwrap_err()

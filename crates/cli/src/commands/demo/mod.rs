@@ -112,6 +112,7 @@ impl Demo {
                     format,
                     hex: false,
                     header: false,
+                    typed: false,
                 };
                 let read = formats::read(
                     dialect,
