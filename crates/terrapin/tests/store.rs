@@ -367,10 +367,20 @@ fn windows_take_their_memory_from_full_caches() {
         full.total_bytes() > 3 << 20,
         "the caches are full: {full:?}"
     );
+    // A window takes a chunk of half a MiB at once; caches make room for it within the next few puts.
+    let mut over = 0;
     for i in 0..10_000 {
         keyspace.put(key(i), value(i + 1, 300)).unwrap();
         let memory = database.metrics().memory;
-        assert!(memory.total_bytes() * 10 <= (4 << 20) * 11, "{memory:?}");
+        assert!(
+            memory.total_bytes() <= (4 << 20) + (640 << 10),
+            "{memory:?}"
+        );
+        over += u64::from(memory.total_bytes() > (4 << 20) / 10 * 11);
     }
+    assert!(
+        over < 300,
+        "{over} of 10,000 puts found more than the budget taken"
+    );
     database.close().unwrap();
 }
