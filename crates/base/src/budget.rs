@@ -20,7 +20,13 @@ pub enum Purpose {
 
 impl Purpose {
     /// Every purpose, in the order of its number.
-    pub const ALL: [Purpose; 5] = [Purpose::Window, Purpose::Blocks, Purpose::Metadata, Purpose::Merge, Purpose::Log];
+    pub const ALL: [Purpose; 5] = [
+        Purpose::Window,
+        Purpose::Blocks,
+        Purpose::Metadata,
+        Purpose::Merge,
+        Purpose::Log,
+    ];
 }
 
 /// The memory budget: a limit, and what is charged to it. Charging never fails; who charges first asks whether there is room.
@@ -34,7 +40,10 @@ impl Budget {
     /// A budget of `limit_bytes`.
     #[must_use]
     pub fn new(limit_bytes: u64) -> Arc<Self> {
-        Arc::new(Budget { limit: AtomicU64::new(limit_bytes), used: Default::default() })
+        Arc::new(Budget {
+            limit: AtomicU64::new(limit_bytes),
+            used: Default::default(),
+        })
     }
 
     /// The limit in bytes.
@@ -63,7 +72,11 @@ impl Budget {
     #[must_use]
     pub fn charge(self: &Arc<Self>, purpose: Purpose, bytes: u64) -> Charge {
         self.take(purpose, bytes);
-        Charge { budget: self.clone(), purpose, bytes }
+        Charge {
+            budget: self.clone(),
+            purpose,
+            bytes,
+        }
     }
 
     /// Bytes held for one purpose.
@@ -81,7 +94,8 @@ impl Budget {
     /// What is left for caches once everything else is counted.
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {
-        let other = self.used(Purpose::Window) + self.used(Purpose::Merge) + self.used(Purpose::Log);
+        let other =
+            self.used(Purpose::Window) + self.used(Purpose::Merge) + self.used(Purpose::Log);
         self.limit().saturating_sub(other)
     }
 }

@@ -71,7 +71,12 @@ struct Inner {
 impl Error {
     /// An error of that kind.
     pub fn new(kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
-        Error(Arc::new(Inner { kind, message: message.into(), context: Vec::new(), source: None }))
+        Error(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            context: Vec::new(),
+            source: None,
+        }))
     }
 
     /// Damaged bytes.
@@ -100,13 +105,20 @@ impl Error {
             K::ReadOnlyFilesystem => ErrorKind::PermissionDenied,
             _ => ErrorKind::Io,
         };
-        Error(Arc::new(Inner { kind, message: message.into(), context: Vec::new(), source: Some(Arc::new(source)) }))
+        Error(Arc::new(Inner {
+            kind,
+            message: message.into(),
+            context: Vec::new(),
+            source: Some(Arc::new(source)),
+        }))
     }
 
     /// Adds a place, size or limit: `.with("file", name)`.
     #[must_use]
     pub fn with(mut self, key: &'static str, value: impl fmt::Display) -> Self {
-        Arc::make_mut(&mut self.0).context.push((key, value.to_string()));
+        Arc::make_mut(&mut self.0)
+            .context
+            .push((key, value.to_string()));
         self
     }
 

@@ -48,7 +48,10 @@ impl PageId {
     /// 2^24 recoveries or 2^40 pages within one.
     #[must_use]
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {
-        assert!(incarnation.0 < 1 << 24 && counter < 1 << 40, "page ids exhausted");
+        assert!(
+            incarnation.0 < 1 << 24 && counter < 1 << 40,
+            "page ids exhausted"
+        );
         PageId(u64::from(incarnation.0) << 40 | counter)
     }
 

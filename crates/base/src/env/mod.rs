@@ -66,7 +66,12 @@ impl Signal {
     }
 
     /// Waits on this thread until `ready` or the deadline (nanoseconds of `now`).
-    fn wait(&self, ready: &dyn Fn() -> bool, deadline_ns: Option<u64>, now: &dyn Fn() -> u64) -> Wait {
+    fn wait(
+        &self,
+        ready: &dyn Fn() -> bool,
+        deadline_ns: Option<u64>,
+        now: &dyn Fn() -> u64,
+    ) -> Wait {
         if ready() {
             return Wait::Ready;
         }
@@ -84,7 +89,8 @@ impl Signal {
                     if left == 0 {
                         break Wait::TimedOut;
                     }
-                    self.changed.wait_for(&mut guard, std::time::Duration::from_nanos(left));
+                    self.changed
+                        .wait_for(&mut guard, std::time::Duration::from_nanos(left));
                 }
             }
         };
@@ -106,7 +112,11 @@ pub struct Condition {
 impl Condition {
     /// Holds when `ready` says so.
     pub fn new(signal: &Arc<Signal>, ready: impl Fn() -> bool + Send + Sync + 'static) -> Self {
-        Condition { signal: signal.clone(), ready: Arc::new(ready), deadline_ns: None }
+        Condition {
+            signal: signal.clone(),
+            ready: Arc::new(ready),
+            deadline_ns: None,
+        }
     }
 
     /// Ends the wait at that time of [`Env::now_ns`] at the latest.
@@ -170,7 +180,10 @@ impl Env {
 
     /// Starts a job. Fails when the system gives no thread.
     pub fn spawn(&self, job: Box<dyn Job>) -> Result<JobHandle> {
-        let handle = JobHandle { env: self.clone(), state: Arc::default() };
+        let handle = JobHandle {
+            env: self.clone(),
+            state: Arc::default(),
+        };
         self.0.spawn(job, &handle)?;
         Ok(handle)
     }
@@ -220,7 +233,9 @@ impl JobHandle {
     /// Waits until the job is over. An error if it panicked.
     pub fn join(&self) -> Result<()> {
         let state = self.state.clone();
-        self.env.wait(&Condition::new(&self.state.signal, move || state.done.load(Ordering::Acquire)))?;
+        self.env.wait(&Condition::new(&self.state.signal, move || {
+            state.done.load(Ordering::Acquire)
+        }))?;
         match &*self.state.panic.lock() {
             Some(error) => Err(error.clone()),
             None => Ok(()),
@@ -252,7 +267,9 @@ impl JobHandle {
                     .cloned()
                     .or_else(|| payload.downcast_ref::<&str>().map(ToString::to_string))
                     .unwrap_or_else(|| "no message".into());
-                let error = Error::internal("a background job panicked").with("job", job.name()).with("message", text);
+                let error = Error::internal("a background job panicked")
+                    .with("job", job.name())
+                    .with("message", text);
                 job.panicked(error.clone());
                 Stepped::Over(Some(error))
             }

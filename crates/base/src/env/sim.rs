@@ -41,9 +41,17 @@ fn next(rng: &mut u64) -> u64 {
 
 impl Sim {
     pub(super) fn new(seed: u64) -> Self {
-        let state =
-            State { rng: seed, now_ns: 1, jobs: Vec::new(), stepping: false, steps: 0, breathing: true };
-        Sim(Arc::new(Driven { state: Mutex::new(state) }))
+        let state = State {
+            rng: seed,
+            now_ns: 1,
+            jobs: Vec::new(),
+            stepping: false,
+            steps: 0,
+            breathing: true,
+        };
+        Sim(Arc::new(Driven {
+            state: Mutex::new(state),
+        }))
     }
 
     pub(super) fn driver(&self) -> Arc<dyn Driver> {
@@ -98,7 +106,11 @@ impl Driven {
         // Conditions are tested without the lock: they may look at anything but this environment's jobs.
         let (conditions, now) = {
             let state = self.state.lock();
-            let all: Vec<_> = state.jobs.iter().map(|s| (s.job.is_some(), s.pending.clone())).collect();
+            let all: Vec<_> = state
+                .jobs
+                .iter()
+                .map(|s| (s.job.is_some(), s.pending.clone()))
+                .collect();
             (all, state.now_ns)
         };
         let runnable: Vec<usize> = (0..conditions.len())
@@ -113,21 +125,29 @@ impl Driven {
         }
         let (mut job, handle) = {
             let mut state = self.state.lock();
-            assert!(!state.stepping, "a job's step stepped the simulation: steps never wait");
+            assert!(
+                !state.stepping,
+                "a job's step stepped the simulation: steps never wait"
+            );
             let pick = runnable[(next(&mut state.rng) % runnable.len() as u64) as usize];
             state.stepping = true;
             state.steps += 1;
             state.now_ns += 100;
             let slot = &mut state.jobs[pick];
             slot.pending = None;
-            let Some(job) = slot.job.take() else { return false };
+            let Some(job) = slot.job.take() else {
+                return false;
+            };
             (job, slot.handle.clone())
         };
         let outcome = handle.step(&mut job);
         let mut state = self.state.lock();
         state.stepping = false;
         // The job's place is found again by its handle: a step may have spawned others, or the test may have killed all.
-        let place = state.jobs.iter().position(|s| Arc::ptr_eq(&s.handle.state, &handle.state));
+        let place = state
+            .jobs
+            .iter()
+            .position(|s| Arc::ptr_eq(&s.handle.state, &handle.state));
         match (place, outcome) {
             (Some(place), Stepped::Over(panic)) => {
                 let slot = state.jobs.remove(place);
@@ -167,7 +187,12 @@ impl Driver for Driven {
     }
 
     fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
-        let slot = Slot { name: job.name(), job: Some(job), handle: handle.clone(), pending: None };
+        let slot = Slot {
+            name: job.name(),
+            job: Some(job),
+            handle: handle.clone(),
+            pending: None,
+        };
         self.state.lock().jobs.push(slot);
         Ok(())
     }
@@ -177,22 +202,34 @@ impl Driver for Driven {
             if condition.holds() {
                 return Ok(Wait::Ready);
             }
-            if condition.deadline_ns.is_some_and(|d| d <= self.state.lock().now_ns) {
+            if condition
+                .deadline_ns
+                .is_some_and(|d| d <= self.state.lock().now_ns)
+            {
                 return Ok(Wait::TimedOut);
             }
-            assert!(!self.state.lock().stepping, "a job's step waited: steps never wait");
+            assert!(
+                !self.state.lock().stepping,
+                "a job's step waited: steps never wait"
+            );
             if self.step() {
                 continue;
             }
             // Nothing is runnable: time passes until the earliest deadline, the waiter's own included.
             let mut state = self.state.lock();
-            let earliest = state.jobs.iter().filter_map(|s| s.pending.as_ref()?.deadline_ns).min();
+            let earliest = state
+                .jobs
+                .iter()
+                .filter_map(|s| s.pending.as_ref()?.deadline_ns)
+                .min();
             match earliest.into_iter().chain(condition.deadline_ns).min() {
                 Some(deadline) => state.now_ns = state.now_ns.max(deadline),
                 None => {
                     let names: Vec<_> = state.jobs.iter().map(|s| s.name).collect();
-                    return Err(Error::internal("deadlock: the foreground waits and no job can run")
-                        .with("jobs", format!("[{}]", names.join(", "))));
+                    return Err(Error::internal(
+                        "deadlock: the foreground waits and no job can run",
+                    )
+                    .with("jobs", format!("[{}]", names.join(", "))));
                 }
             }
         }
@@ -247,10 +284,17 @@ mod tests {
     fn run(env: &Env) -> u64 {
         let (count, signal) = (Arc::new(AtomicU64::new(0)), Signal::new());
         let handles: Vec<_> = (0..3)
-            .map(|_| env.spawn(Box::new(Count(count.clone(), signal.clone(), 10))).unwrap())
+            .map(|_| {
+                env.spawn(Box::new(Count(count.clone(), signal.clone(), 10)))
+                    .unwrap()
+            })
             .collect();
         let seen = count.clone();
-        let outcome = env.wait(&Condition::new(&signal, move || seen.load(Ordering::SeqCst) >= 7)).unwrap();
+        let outcome = env
+            .wait(&Condition::new(&signal, move || {
+                seen.load(Ordering::SeqCst) >= 7
+            }))
+            .unwrap();
         assert_eq!(outcome, Wait::Ready);
         let at = count.load(Ordering::SeqCst);
         handles.iter().for_each(|h| h.join().unwrap());
@@ -272,12 +316,23 @@ mod tests {
     fn a_wait_that_nothing_can_end_is_reported_and_a_deadline_ends_it() {
         let (env, _sim) = Env::simulated(1);
         let never = Condition::new(&Signal::new(), || false);
-        assert!(env.wait(&never).unwrap_err().to_string().contains("deadlock"));
+        assert!(
+            env.wait(&never)
+                .unwrap_err()
+                .to_string()
+                .contains("deadlock")
+        );
         let later = env.now_ns() + 1_000_000;
-        assert_eq!(env.wait(&never.clone().until(later)).unwrap(), Wait::TimedOut);
+        assert_eq!(
+            env.wait(&never.clone().until(later)).unwrap(),
+            Wait::TimedOut
+        );
         assert!(env.now_ns() >= later);
         let real = Env::threads();
-        assert_eq!(real.wait(&never.until(real.now_ns() + 1_000_000)).unwrap(), Wait::TimedOut);
+        assert_eq!(
+            real.wait(&never.until(real.now_ns() + 1_000_000)).unwrap(),
+            Wait::TimedOut
+        );
     }
 
     struct Panics;

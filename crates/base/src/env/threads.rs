@@ -16,7 +16,11 @@ pub(super) struct Threads {
 
 impl Threads {
     pub(super) fn new() -> Self {
-        Threads { start: Instant::now(), entropy: RandomState::new(), drawn: AtomicU64::new(0) }
+        Threads {
+            start: Instant::now(),
+            entropy: RandomState::new(),
+            drawn: AtomicU64::new(0),
+        }
     }
 }
 
