@@ -1,15 +1,15 @@
-//! A growable byte buffer whose first byte lies on a multiple of [`MEMORY_ALIGNMENT`], as direct I/O wants it.
+//! A growable byte buffer whose first byte lies on a multiple of [`terrapin_base::MEMORY_ALIGNMENT`], as direct I/O wants it.
+//! Its memory comes from the kernel, not from the global allocator (`region` says why).
 
-use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 
-use terrapin_base::MEMORY_ALIGNMENT;
+use crate::region::Region;
 
-/// Bytes on a multiple of [`MEMORY_ALIGNMENT`]; otherwise used like a `Vec<u8>`.
+/// Bytes on a multiple of [`terrapin_base::MEMORY_ALIGNMENT`]; otherwise used like a `Vec<u8>`.
 ///
-/// The capacity is always a multiple of [`MEMORY_ALIGNMENT`], so a buffer can be padded up to a block without moving.
+/// The capacity is always a multiple of [`terrapin_base::MEMORY_ALIGNMENT`], so a buffer can be padded up to a block without moving.
 ///
 /// ```
 /// use terrapin_disk::AlignedBuf;
@@ -20,31 +20,9 @@ use terrapin_base::MEMORY_ALIGNMENT;
 /// assert_eq!((&buffer[..5], buffer.len()), (&b"hello"[..], 512));
 /// ```
 pub struct AlignedBuf {
-    /// Start of `capacity` allocated bytes, the first `len` of them initialised; dangling when `capacity` is 0.
-    start: NonNull<u8>,
+    /// Its first `len` bytes are the content.
+    region: Region,
     len: usize,
-    capacity: usize,
-}
-
-// SAFETY: the buffer owns its bytes alone, as a `Vec<u8>` does; `&AlignedBuf` gives shared reads only.
-unsafe impl Send for AlignedBuf {}
-// SAFETY: as above.
-unsafe impl Sync for AlignedBuf {}
-
-/// The layout of `capacity` bytes. Panics when that is more than an address space holds, as `Vec` does.
-fn layout(capacity: usize) -> Layout {
-    match Layout::from_size_align(capacity, MEMORY_ALIGNMENT) {
-        Ok(layout) => layout,
-        Err(_) => panic!("capacity overflow"),
-    }
-}
-
-/// `bytes` rounded up to whole units of alignment. Panics on overflow, as `Vec` does.
-fn round_up(bytes: usize) -> usize {
-    match bytes.checked_next_multiple_of(MEMORY_ALIGNMENT) {
-        Some(rounded) => rounded,
-        None => panic!("capacity overflow"),
-    }
 }
 
 impl AlignedBuf {
@@ -52,9 +30,8 @@ impl AlignedBuf {
     #[must_use]
     pub const fn new() -> Self {
         AlignedBuf {
-            start: NonNull::dangling(),
+            region: Region::empty(),
             len: 0,
-            capacity: 0,
         }
     }
 
@@ -69,27 +46,16 @@ impl AlignedBuf {
     /// `len` zeros.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
-        if len == 0 {
-            return Self::new();
-        }
-        let capacity = round_up(len);
-        let layout = layout(capacity);
-        // SAFETY: the layout's size is not zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
-        };
         AlignedBuf {
-            start,
+            region: Region::zeroed(len),
             len,
-            capacity,
         }
     }
 
     /// Bytes that fit without moving.
     #[must_use]
     pub fn capacity(&self) -> usize {
-        self.capacity
+        self.region.bytes()
     }
 
     /// Makes room for `additional` bytes more; grows by doubling, so that appending is amortised O(1) a byte.
@@ -97,21 +63,17 @@ impl AlignedBuf {
         let Some(needed) = self.len.checked_add(additional) else {
             panic!("capacity overflow")
         };
-        if needed <= self.capacity {
+        if needed <= self.capacity() {
             return;
         }
-        let capacity = round_up(needed.max(self.capacity.saturating_mul(2)));
-        let layout = layout(capacity);
-        // SAFETY: the layout's size is not zero, since `needed` is more than some capacity.
-        let start = unsafe { alloc(layout) };
-        let Some(start) = NonNull::new(start) else {
-            handle_alloc_error(layout)
-        };
-        // SAFETY: the first `len` bytes are initialised in the old memory and fit in the new, which is separate from it.
-        unsafe { start.copy_from_nonoverlapping(self.start, self.len) };
-        self.release();
-        self.start = start;
-        self.capacity = capacity;
+        let region = Region::new(needed.max(self.capacity().saturating_mul(2)));
+        // SAFETY: the first `len` bytes are initialised in the old region and fit in the new, which is separate from it.
+        unsafe {
+            region
+                .start()
+                .copy_from_nonoverlapping(self.region.start(), self.len);
+        }
+        self.region = region;
     }
 
     /// Changes the length; bytes that come in are `value`.
@@ -120,7 +82,7 @@ impl AlignedBuf {
             let more = len - self.len;
             self.reserve(more);
             // SAFETY: `reserve` made room for `more` bytes behind the first `len`.
-            unsafe { self.start.add(self.len).write_bytes(value, more) };
+            unsafe { self.region.start().add(self.len).write_bytes(value, more) };
         }
         self.len = len;
     }
@@ -131,7 +93,8 @@ impl AlignedBuf {
         let source = NonNull::from(bytes).cast::<u8>();
         // SAFETY: `reserve` made room for them, and a buffer borrowed mutably does not overlap what else is borrowed.
         unsafe {
-            self.start
+            self.region
+                .start()
                 .add(self.len)
                 .copy_from_nonoverlapping(source, bytes.len());
         }
@@ -146,19 +109,6 @@ impl AlignedBuf {
     /// Forgets what lies at `len` and behind it; does nothing when the buffer is shorter.
     pub fn truncate(&mut self, len: usize) {
         self.len = self.len.min(len);
-    }
-
-    fn release(&mut self) {
-        if self.capacity > 0 {
-            // SAFETY: `start` came from an allocation with this very layout and is not used any more.
-            unsafe { dealloc(self.start.as_ptr(), layout(self.capacity)) };
-        }
-    }
-}
-
-impl Drop for AlignedBuf {
-    fn drop(&mut self) {
-        self.release();
     }
 }
 
@@ -185,15 +135,15 @@ impl From<&[u8]> for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes are initialised (or `len` is 0 and `start` dangles, which is allowed).
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        // SAFETY: the first `len` bytes are initialised (or `len` is 0 and the region dangles, which is allowed).
+        unsafe { std::slice::from_raw_parts(self.region.start().as_ptr(), self.len) }
     }
 }
 
 impl DerefMut for AlignedBuf {
     fn deref_mut(&mut self) -> &mut [u8] {
         // SAFETY: as in `deref`, and the borrow is unique.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.region.start().as_ptr(), self.len) }
     }
 }
 
@@ -211,7 +161,7 @@ impl AsMut<[u8]> for AlignedBuf {
 
 impl fmt::Debug for AlignedBuf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "AlignedBuf({} of {} bytes)", self.len, self.capacity)
+        write!(f, "AlignedBuf({} of {} bytes)", self.len, self.capacity())
     }
 }
 
@@ -228,6 +178,8 @@ impl std::io::Write for AlignedBuf {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::MEMORY_ALIGNMENT;
+
     use super::*;
 
     #[test]
@@ -279,7 +231,8 @@ mod tests {
         for len in [0, 1, 4095, 4096, 4097, 1 << 20] {
             let buffer = AlignedBuf::zeroed(len);
             assert_eq!(buffer.len(), len);
-            assert_eq!(buffer.capacity(), len.next_multiple_of(MEMORY_ALIGNMENT));
+            assert!(buffer.capacity() >= len);
+            assert_eq!(buffer.capacity() % MEMORY_ALIGNMENT, 0);
             assert!(buffer.iter().all(|&b| b == 0));
         }
     }

@@ -2,10 +2,11 @@
 //! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in three places
-//! only: [`AlignedBuf`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
+//! only: the memory of [`AlignedBuf`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
 
 mod aligned;
 mod real;
+mod region;
 mod ring;
 pub mod sim;
 

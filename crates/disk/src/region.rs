@@ -1,0 +1,281 @@
+//! Memory for buffers: it comes from the kernel and goes back to it.
+//!
+//! A general allocator keeps what is freed for what comes next, and serves aligned requests badly: a freed buffer may be too
+//! short for the next of the same size, which wants room for its alignment besides. Buffers of many sizes and lives,
+//! freed by other threads than took them, then leave gaps that nobody can use, and the process comes to hold several times
+//! what it uses. A mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the last
+//! that were freed are kept for who asks next: at most [`KEPT_BYTES_MAX`] in the whole process, charged to no budget.
+
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use terrapin_base::MEMORY_ALIGNMENT;
+
+/// What freed memory may come to before it goes back to the kernel: some page groups of the largest usual size.
+const KEPT_BYTES_MAX: usize = 16 << 20;
+/// Of how many pieces.
+const KEPT_PIECES_MAX: usize = 16;
+
+/// Memory on a multiple of [`MEMORY_ALIGNMENT`], owned.
+pub(crate) struct Region(Pages);
+
+impl Region {
+    /// Nothing.
+    pub(crate) const fn empty() -> Self {
+        Region(Pages::NONE)
+    }
+
+    /// At least `bytes`, rounded up to whole units of alignment and perhaps a quarter more; all initialised, to what is not
+    /// said. Panics when that exceeds an address space, as `Vec` does; aborts, as any allocation does, without memory.
+    pub(crate) fn new(bytes: usize) -> Self {
+        Self::take(bytes, false)
+    }
+
+    /// As [`Region::new`], and every byte is zero.
+    pub(crate) fn zeroed(bytes: usize) -> Self {
+        Self::take(bytes, true)
+    }
+
+    fn take(bytes: usize, zeroed: bool) -> Self {
+        let Some(bytes) = bytes
+            .checked_next_multiple_of(MEMORY_ALIGNMENT)
+            .filter(|&bytes| isize::try_from(bytes).is_ok())
+        else {
+            panic!("capacity overflow")
+        };
+        if bytes == 0 {
+            return Self::empty();
+        }
+        let kept = Kept::lock().take(bytes);
+        let Some(pages) = kept else {
+            return Region(Pages::map(bytes));
+        };
+        if zeroed {
+            // SAFETY: the piece is that long, and nobody else has it.
+            unsafe { pages.start.write_bytes(0, pages.bytes) };
+        }
+        Region(pages)
+    }
+
+    /// Where it starts; dangling when it is empty.
+    #[inline]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.0.start
+    }
+
+    /// How long it is: a multiple of [`MEMORY_ALIGNMENT`].
+    #[inline]
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        let pages = std::mem::replace(&mut self.0, Pages::NONE);
+        // What goes back to the kernel for it does so outside of the lock.
+        let _surplus = Kept::lock().put(pages);
+    }
+}
+
+/// Freed memory that waits for its next use, that freed last at the back.
+struct Kept {
+    pieces: VecDeque<Pages>,
+    bytes: usize,
+}
+
+static KEPT: Mutex<Kept> = Mutex::new(Kept {
+    pieces: VecDeque::new(),
+    bytes: 0,
+});
+
+impl Kept {
+    fn lock() -> MutexGuard<'static, Kept> {
+        // No code that may panic runs under it.
+        KEPT.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The shortest piece that is long enough, unless it is more than a quarter too long.
+    fn take(&mut self, bytes: usize) -> Option<Pages> {
+        let fitting = bytes..=bytes.saturating_add(bytes / 4);
+        let (at, _) = self
+            .pieces
+            .iter()
+            .enumerate()
+            .filter(|(_, pages)| fitting.contains(&pages.bytes))
+            .min_by_key(|(_, pages)| pages.bytes)?;
+        let pages = self.pieces.remove(at)?;
+        self.bytes -= pages.bytes;
+        Some(pages)
+    }
+
+    /// Keeps a piece if it is worth it; what must go back to the kernel, be it this piece or those that were not used for
+    /// the longest time.
+    fn put(&mut self, pages: Pages) -> Vec<Pages> {
+        if pages.bytes == 0 {
+            return Vec::new();
+        }
+        if pages.bytes > KEPT_BYTES_MAX / 2 {
+            return vec![pages];
+        }
+        let mut surplus = Vec::new();
+        while self.pieces.len() >= KEPT_PIECES_MAX || self.bytes + pages.bytes > KEPT_BYTES_MAX {
+            let Some(oldest) = self.pieces.pop_front() else {
+                break;
+            };
+            self.bytes -= oldest.bytes;
+            surplus.push(oldest);
+        }
+        self.bytes += pages.bytes;
+        self.pieces.push_back(pages);
+        surplus
+    }
+}
+
+/// Memory of our own from the kernel, given back when dropped.
+struct Pages {
+    /// Dangling when `bytes` is 0.
+    start: NonNull<u8>,
+    /// A multiple of [`MEMORY_ALIGNMENT`].
+    bytes: usize,
+}
+
+// SAFETY: pages own their memory alone, as a box does.
+unsafe impl Send for Pages {}
+// SAFETY: through a shared reference there is only the address to be had.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    const NONE: Pages = Pages {
+        start: NonNull::dangling(),
+        bytes: 0,
+    };
+
+    /// Zeroed memory; untouched, it costs address space only.
+    fn map(bytes: usize) -> Self {
+        match system::map(bytes) {
+            Some(start) => Pages { start, bytes },
+            None => std::alloc::handle_alloc_error(system::layout(bytes)),
+        }
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        if self.bytes > 0 {
+            // SAFETY: `system::map` gave it with that length, and its owner goes.
+            unsafe { system::unmap(self.start, self.bytes) };
+        }
+    }
+}
+
+/// Anonymous mappings. Miri knows none, and checks the more of what comes from the allocator.
+mod system {
+    use std::alloc::Layout;
+    use std::ptr::NonNull;
+
+    use terrapin_base::MEMORY_ALIGNMENT;
+
+    /// What is asked for, for messages.
+    pub(super) fn layout(bytes: usize) -> Layout {
+        match Layout::from_size_align(bytes, MEMORY_ALIGNMENT) {
+            Ok(layout) => layout,
+            Err(_) => panic!("capacity overflow"),
+        }
+    }
+
+    /// `bytes` zeros, which are more than 0, on a multiple of [`MEMORY_ALIGNMENT`], which no page is shorter than.
+    pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
+        if cfg!(miri) {
+            // SAFETY: the layout's size is not zero.
+            return NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(bytes)) });
+        }
+        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
+        let start = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )
+        };
+        start.ok().and_then(|start| NonNull::new(start.cast()))
+    }
+
+    /// Gives memory back.
+    ///
+    /// # Safety
+    /// [`map`] gave it, with that length, and nothing refers to it any more.
+    pub(super) unsafe fn unmap(start: NonNull<u8>, bytes: usize) {
+        if cfg!(miri) {
+            // SAFETY: by contract, it came from an allocation with this very layout.
+            unsafe { std::alloc::dealloc(start.as_ptr(), layout(bytes)) };
+            return;
+        }
+        // SAFETY: by contract. A refusal leaks the memory, nothing worse.
+        let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), bytes) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty_list() -> Kept {
+        Kept {
+            pieces: VecDeque::new(),
+            bytes: 0,
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_the_least_used_goes_first() {
+        let mut kept = empty_list();
+        for i in 1..=KEPT_PIECES_MAX {
+            assert!(kept.put(Pages::map(i * MEMORY_ALIGNMENT)).is_empty());
+        }
+        let gone = kept.put(Pages::map(MEMORY_ALIGNMENT));
+        assert_eq!(
+            gone.iter().map(|p| p.bytes).collect::<Vec<_>>(),
+            [MEMORY_ALIGNMENT]
+        );
+        let large = KEPT_BYTES_MAX / 2;
+        assert_eq!(kept.put(Pages::map(large)).len(), 1);
+        assert_eq!(kept.put(Pages::map(large)).len(), KEPT_PIECES_MAX);
+        assert_eq!((kept.pieces.len(), kept.bytes), (1, large));
+        let gone = kept.put(Pages::map(large + MEMORY_ALIGNMENT));
+        assert_eq!(gone[0].bytes, large + MEMORY_ALIGNMENT, "not worth it");
+        assert_eq!(kept.bytes, large);
+    }
+
+    #[test]
+    fn the_shortest_piece_that_fits_is_used_again_but_none_that_is_much_too_long() {
+        let unit = MEMORY_ALIGNMENT;
+        let mut kept = empty_list();
+        for units in [100, 40, 41, 39] {
+            assert!(kept.put(Pages::map(units * unit)).is_empty());
+        }
+        let mut taken = |units: usize| kept.take(units * unit).map(|p| p.bytes / unit);
+        assert_eq!(taken(40), Some(40));
+        assert_eq!(taken(40), Some(41));
+        assert_eq!(taken(40), None);
+        assert_eq!(taken(79), None);
+        assert_eq!(taken(80), Some(100));
+        assert_eq!(taken(39), Some(39));
+        assert_eq!(kept.bytes, 0);
+    }
+
+    #[test]
+    fn zeros_are_zeros_though_the_memory_was_used_before() {
+        for _ in 0..20 {
+            let region = Region::zeroed(5 * MEMORY_ALIGNMENT + 1);
+            // SAFETY: initialised, that long, and ours.
+            let bytes =
+                unsafe { std::slice::from_raw_parts_mut(region.start().as_ptr(), region.bytes()) };
+            assert!(bytes.len() > 5 * MEMORY_ALIGNMENT && bytes.iter().all(|&b| b == 0));
+            bytes.fill(1);
+        }
+    }
+}
