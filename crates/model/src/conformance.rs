@@ -32,6 +32,7 @@ scripts!(
     "reopen",
     "snapshots",
     "the_dial",
+    "untouched_keyspace",
     "values",
 );
 
@@ -72,12 +73,12 @@ pub fn run_script(script: &Script, subject: &mut dyn Subject) -> Result<usize, F
         trace.note(step.operation.to_string());
         let failure = |message: String| trace.failure(format!("line {}: {message}", step.line));
         let answer = compare(&mut oracle, subject, &step.operation).map_err(failure)?;
-        if let Some(expected) = &step.expected {
-            if !expected.allows(&answer) {
-                return Err(failure(format!(
-                    "got {answer}, the script expects {expected:?}"
-                )));
-            }
+        if let Some(expected) = &step.expected
+            && !expected.allows(&answer)
+        {
+            return Err(failure(format!(
+                "got {answer}, the script expects {expected:?}"
+            )));
         }
     }
     // Whatever a script leaves behind, it is still there afterwards.

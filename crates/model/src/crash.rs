@@ -5,6 +5,7 @@
 use terrapin_disk::sim::CrashMode;
 
 use crate::generate::Generator;
+use crate::operation::Operation;
 use crate::oracle::{Oracle, State, Survives};
 use crate::random::Random;
 use crate::run::{Failure, Outcome, Trace, crash_parts, finish, guarded};
@@ -63,11 +64,20 @@ impl Run {
         let Some(operation) = self.generator.next() else {
             return Ok(());
         };
+        let drops = matches!(&operation, Operation::Reopen(how) if how.dropped);
+        if drops && self.oracle.holds_unlogged() {
+            // What is not in the log would be lost.
+            self.does(&Operation::Flush)?;
+        }
+        self.does(&operation)
+    }
+
+    fn does(&mut self, operation: &Operation) -> Result<(), Failure> {
         self.trace.note(operation.to_string());
         let before = self.oracle.in_flight();
-        let answer = guarded(&mut self.subject, &operation);
+        let answer = guarded(&mut self.subject, operation);
         if self.subject.disk().is_alive() {
-            let expected = self.oracle.apply(&operation);
+            let expected = self.oracle.apply(operation);
             return match answer.agrees(&expected) {
                 true => Ok(()),
                 false => Err(self.trace.failure(answer.difference(&expected))),
@@ -75,7 +85,7 @@ impl Run {
         }
         // The process died in there: whatever it answered, nobody heard it.
         if operation.is_write() {
-            self.oracle.apply(&operation);
+            self.oracle.apply(operation);
             self.oracle.last_was_in_flight(before);
         }
         self.recover()

@@ -147,7 +147,7 @@ impl Generator {
                     / 2;
                 let bytes = 9
                     + (number as usize * 131)
-                        % if number % 23 == 0 {
+                        % if number.is_multiple_of(23) {
                             longest.max(10)
                         } else {
                             60
@@ -381,11 +381,6 @@ impl Generator {
                 };
                 self.snapshots.clear();
                 self.ranges.clear();
-                if how.dropped {
-                    // What is not logged would be lost.
-                    self.queued.push(Operation::Reopen(how));
-                    return Operation::Flush;
-                }
                 Operation::Reopen(how)
             }
             10..14 => Operation::Pass {

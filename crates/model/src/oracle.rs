@@ -23,10 +23,13 @@ pub struct State {
     keyspaces: BTreeMap<String, Arc<Map>>,
 }
 
+/// Keyspace, key, and the value, or none for a delete.
+type Committed = (String, Vec<u8>, Option<Arc<[u8]>>);
+
 /// A change that was committed: what a crash keeps or loses as one.
 #[derive(Clone, Debug)]
 enum Commit {
-    Records(Vec<(String, Vec<u8>, Option<Arc<[u8]>>)>),
+    Records(Vec<Committed>),
     Create(String),
     Drop(String),
     Clear(String),
@@ -68,6 +71,7 @@ pub struct Oracle {
     unlogged: History,
     /// What writes without a durability of their own get.
     default_is_sync: bool,
+    holds_unlogged: bool,
 }
 
 /// The only keyspace that crash tests write to without the log, and they write to it in no other way.
@@ -292,6 +296,7 @@ impl Oracle {
             snapshots: BTreeMap::new(),
             ranges: BTreeMap::new(),
             default_is_sync: false,
+            holds_unlogged: false,
         }
     }
 
@@ -312,6 +317,12 @@ impl Oracle {
     #[must_use]
     pub fn commits(&self) -> usize {
         self.logged.commits.len() + self.unlogged.commits.len()
+    }
+
+    /// Whether there are writes that are lost when the database is not closed: they are not in the log.
+    #[must_use]
+    pub fn holds_unlogged(&self) -> bool {
+        self.holds_unlogged
     }
 
     /// The operation that was applied last did not return before the process died: what it changed may be there or not.
@@ -348,6 +359,7 @@ impl Oracle {
     fn settled(&mut self) {
         self.snapshots.clear();
         self.ranges.clear();
+        self.holds_unlogged = false;
         self.logged.restart(self.state.part(false));
         self.unlogged.restart(self.state.part(true));
     }
@@ -357,6 +369,7 @@ impl Oracle {
             None => self.default_is_sync,
             Some(durability) => durability == terrapin::Durability::Sync,
         };
+        self.holds_unlogged |= durability == Some(terrapin::Durability::None);
         self.state.apply(&commit, &mut 0);
         let is_unlogged = match &commit {
             Commit::Records(changes) => changes.iter().any(|(keyspace, ..)| keyspace == UNLOGGED),
@@ -375,6 +388,7 @@ impl Oracle {
     }
 
     fn all_durable(&mut self) {
+        self.holds_unlogged = false;
         for history in [&mut self.logged, &mut self.unlogged] {
             history.durable = history.commits.len();
         }
@@ -443,13 +457,11 @@ impl Oracle {
             Read::Last => record(map.last_key_value()),
             Read::Count => Answer::About(map.len() as u64),
             Read::Range(span, walk, limit) => {
-                let mut found = select(map, span).map(|(k, v)| (k.clone(), v.to_vec()));
+                let mut found = select(map, span).into_iter();
                 Answer::Records(walked(&mut found, *walk, limit.unwrap_or(usize::MAX)))
             }
             Read::Open(name, span) => {
-                let records = select(map, span)
-                    .map(|(k, v)| (k.clone(), v.to_vec()))
-                    .collect();
+                let records = select(map, span).into();
                 self.ranges.insert(name.clone(), OpenRange { records });
                 Answer::Done
             }
@@ -468,29 +480,21 @@ fn failed(kind: ErrorKind, what: &str) -> Answer {
     Answer::Failed(kind, what.to_owned())
 }
 
-/// The records of a span. Bounds that cross select nothing.
-fn select<'a>(
-    map: &'a Map,
-    span: &Span,
-) -> Box<dyn DoubleEndedIterator<Item = (&'a Vec<u8>, &'a Arc<[u8]>)> + 'a> {
+/// The records of a span, in order. Bounds that cross select nothing.
+fn select(map: &Map, span: &Span) -> Vec<Record> {
+    let own = |(key, value): (&Vec<u8>, &Arc<[u8]>)| (key.clone(), value.to_vec());
     match span {
         Span::Prefix(prefix) => {
-            let (prefix, end) = (prefix.bytes(), prefix.bytes());
+            let prefix = prefix.bytes();
             let from = (Bound::Included(prefix.clone()), Bound::Unbounded);
-            let count = map
-                .range::<Vec<u8>, _>(from)
-                .take_while(|(k, _)| k.starts_with(&prefix))
-                .count();
-            let all = map.range::<Vec<u8>, _>((Bound::Included(end), Bound::Unbounded));
-            Box::new(all.take(count).collect::<Vec<_>>().into_iter())
+            let all = map.range::<Vec<u8>, _>(from);
+            all.take_while(|(key, _)| key.starts_with(&prefix))
+                .map(own)
+                .collect()
         }
         Span::Between(lower, upper) => {
-            let own = |bound: &Bound<Pattern>| match bound {
-                Bound::Unbounded => Bound::Unbounded,
-                Bound::Included(key) => Bound::Included(key.bytes()),
-                Bound::Excluded(key) => Bound::Excluded(key.bytes()),
-            };
-            let (lower, upper) = (own(lower), own(upper));
+            let bytes = |bound: &Bound<Pattern>| bound.as_ref().map(Pattern::bytes);
+            let (lower, upper) = (bytes(lower), bytes(upper));
             let crossed = match (&lower, &upper) {
                 (Bound::Excluded(a), Bound::Excluded(b)) => a >= b,
                 (
@@ -500,10 +504,9 @@ fn select<'a>(
                 _ => false,
             };
             if crossed {
-                Box::new(std::iter::empty())
-            } else {
-                Box::new(map.range::<Vec<u8>, _>((lower, upper)))
+                return Vec::new();
             }
+            map.range::<Vec<u8>, _>((lower, upper)).map(own).collect()
         }
     }
 }

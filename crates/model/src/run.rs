@@ -121,6 +121,19 @@ pub(crate) fn compare(
     }
 }
 
+/// Flushes before an operation that would lose what is not in the log.
+fn flush_before(
+    oracle: &mut Oracle,
+    subject: &mut dyn Subject,
+    operation: &Operation,
+) -> Result<(), String> {
+    let drops = matches!(operation, Operation::Reopen(how) if how.dropped);
+    if drops && oracle.holds_unlogged() {
+        compare(oracle, subject, &Operation::Flush)?;
+    }
+    Ok(())
+}
+
 /// The configuration and the operations' profile that a seed stands for.
 fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
     let configuration = Configuration::random(random);
@@ -166,6 +179,7 @@ pub fn replay(
         Simulated::new(name, seed, configuration.clone()).map_err(|e| trace.failure(e))?;
     let mut oracle = Oracle::new().with_default(configuration.durability);
     for operation in operations {
+        flush_before(&mut oracle, &mut subject, &operation).map_err(|m| trace.failure(m))?;
         let expected = oracle.apply(&operation);
         if matches!(expected, Answer::Broken(_)) {
             continue;

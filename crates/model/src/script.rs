@@ -608,12 +608,11 @@ impl Line {
         let count = ahead.next();
         if let (Some(Token::Word { text: count, .. }), Some(Token::Word { text, .. })) =
             (count, ahead.next())
+            && text == "records"
         {
-            if text == "records" {
-                let count = count.parse().map_err(|_| Error::invalid("N records"))?;
-                self.tokens = ahead;
-                return Ok(Expected::Records(count));
-            }
+            let count = count.parse().map_err(|_| Error::invalid("N records"))?;
+            self.tokens = ahead;
+            return Ok(Expected::Records(count));
         }
         Ok(Expected::Exactly(Answer::Records(self.records()?)))
     }
