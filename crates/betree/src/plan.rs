@@ -15,8 +15,9 @@ pub(crate) struct Policy {
     /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves' bytes, while flushes
     /// replace what is there; none for the paper's bound only.
     pub(crate) share_permille: Option<u64>,
-    /// Flush everything.
-    pub(crate) flush_all: bool,
+    /// Disk space is short (D10): what comes in goes straight to the leaves, and nothing else is touched, so that a small
+    /// window makes few new pages.
+    pub(crate) flush_what_comes: bool,
 }
 
 /// What a node above leaves knows of them.
@@ -71,9 +72,6 @@ impl Policy {
         incoming: u64,
         bound: u64,
     ) -> Vec<bool> {
-        if self.flush_all {
-            return counted.iter().map(|&bytes| bytes > 0).collect();
-        }
         let weight = |pivot: usize| counted[pivot] + dead[pivot];
         let mut flush = vec![false; counted.len()];
         let mut heaviest: Vec<usize> = (0..counted.len())
@@ -129,7 +127,7 @@ mod tests {
         group_bytes: 100,
         fanout: 64,
         share_permille: Some(250),
-        flush_all: false,
+        flush_what_comes: false,
     };
 
     #[test]
@@ -161,14 +159,6 @@ mod tests {
         assert_eq!(
             POLICY.flush_set(&[20, 30, 50, 0], &[0; 4], 10, 0),
             [true, true, true, false]
-        );
-        assert_eq!(
-            Policy {
-                flush_all: true,
-                ..POLICY
-            }
-            .flush_set(&[1, 0, 500], &[0; 3], 1, 1000),
-            [true, false, true]
         );
     }
 

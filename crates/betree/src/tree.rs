@@ -90,7 +90,7 @@ impl Structure for BeTree {
             share_permille: options
                 .space_amplification_percent
                 .map(Policy::share_permille_of),
-            flush_all: options.space_is_short,
+            flush_what_comes: options.space_is_short,
         };
         let context = Context {
             store: self.store.clone(),

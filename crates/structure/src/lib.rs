@@ -67,7 +67,7 @@ pub struct MergeOptions {
     pub compression: terrapin_pages::block::Compression,
     /// Accepted space amplification while overwriting, times 100 (130 means 1.3×); none bounds buffers by the paper's rule only.
     pub space_amplification_percent: Option<u32>,
-    /// Disk space is short: flush everything straight to the leaves and allocate from the reserve (D10).
+    /// Disk space is short: flush what comes in straight to the leaves, touch little else, and allocate from the reserve (D10).
     pub space_is_short: bool,
 }
 

@@ -30,6 +30,8 @@ pub(super) struct Descend {
 struct Load {
     arriving: Estimate,
     counted: u64,
+    /// What of `counted` was added because messages are smaller than the records below: deletes.
+    raised: u64,
 }
 
 impl Descend {
@@ -63,15 +65,21 @@ impl Descend {
         let loads = self.loads(context, &node, &ranges)?;
         let counted: Vec<u64> = loads.iter().map(|load| load.counted).collect();
         let arriving = loads.iter().map(|load| load.arriving.bytes).sum();
+        // Deletes replace something by their nature, and what they delete will not be there to take a share of: the average of
+        // past flushes would learn of that too late.
+        let raised: u64 = loads.iter().map(|load| load.raised).sum();
+        let deletes = raised.saturating_mul(1000) / counted.iter().sum::<u64>().max(1);
         let below = (node.height == 1).then(|| Below {
-            leaf_bytes: node.leaf_bytes(),
-            replaced_permille: node.replaced_permille,
+            leaf_bytes: node.leaf_bytes().saturating_sub(raised),
+            replaced_permille: node.replaced_permille.max(deletes.min(1000) as u16),
         });
         let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
-        let flush =
-            context
-                .policy
-                .flush_set(&counted, &dead_bytes(context, &node)?, arriving, bound);
+        let flush = if context.policy.flush_what_comes {
+            loads.iter().map(|load| load.arriving.records > 0).collect()
+        } else {
+            let dead = dead_bytes(context, &node)?;
+            context.policy.flush_set(&counted, &dead, arriving, bound)
+        };
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
@@ -141,7 +149,12 @@ impl Descend {
             let counted = arriving
                 .bytes
                 .max(arriving.records.saturating_mul(mean(pivot)));
-            loads.push(Load { arriving, counted });
+            let raised = counted - arriving.bytes;
+            loads.push(Load {
+                arriving,
+                counted,
+                raised,
+            });
         }
         for part in node
             .levels
@@ -150,10 +163,12 @@ impl Descend {
             .flat_map(|segment| &segment.live)
         {
             let pivot = usize::from(part.pivot);
-            loads[pivot].counted += part
+            let counted = part
                 .bytes
                 .max(u64::from(part.records).saturating_mul(mean(pivot)))
                 .max(1);
+            loads[pivot].counted += counted;
+            loads[pivot].raised += counted - part.bytes.min(counted);
         }
         Ok(loads)
     }
