@@ -87,13 +87,13 @@ fn arrows_between_crates_point_strictly_downward() {
     let mut wrong = Vec::new();
     for (name, package) in &packages {
         for (dependency, _) in &package.dependencies {
-            if let Some(below) = packages.get(dependency) {
-                if below.layer >= package.layer {
-                    wrong.push(format!(
-                        "{name} (layer {}) → {dependency} (layer {})",
-                        package.layer, below.layer
-                    ));
-                }
+            if let Some(below) = packages.get(dependency)
+                && below.layer >= package.layer
+            {
+                wrong.push(format!(
+                    "{name} (layer {}) → {dependency} (layer {})",
+                    package.layer, below.layer
+                ));
             }
         }
     }
