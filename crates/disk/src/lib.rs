@@ -30,6 +30,10 @@ pub struct OpenOptions {
     pub write: bool,
     /// Bypass the kernel's page cache where the file system allows it.
     pub direct: bool,
+    /// Only with `write` off: as long as the file is open, nobody may hold it for writing, while any number may share it
+    /// (D9). Writes nothing, and so works on a read-only file system too; where the system knows no locks, only writers of
+    /// this process are kept out.
+    pub shared: bool,
 }
 
 /// One read of a batch.
@@ -42,7 +46,8 @@ pub struct Read<'a> {
 
 /// A database's directory: flat names, no paths.
 pub trait Disk: Send + Sync {
-    /// Opens or creates a file. [`terrapin_base::ErrorKind::Locked`] when another process (or handle) holds it.
+    /// Opens or creates a file. [`terrapin_base::ErrorKind::Locked`] when another process (or handle) holds it in a way that
+    /// these options exclude.
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>>;
     /// Names of the files there are, sorted.
     fn list(&self) -> Result<Vec<String>>;
@@ -122,6 +127,9 @@ fn check_options(name: &str, options: OpenOptions) -> Result<()> {
     check_name(name)?;
     if options.create_new && !options.write {
         return Err(Error::invalid("a file is created for writing only").with("file", name));
+    }
+    if options.shared && options.write {
+        return Err(Error::invalid("a file is shared for reading only").with("file", name));
     }
     Ok(())
 }

@@ -13,6 +13,7 @@ const READ: OpenOptions = OpenOptions {
     create_new: false,
     write: false,
     direct: false,
+    shared: false,
 };
 const WRITE: OpenOptions = OpenOptions {
     write: true,
@@ -299,6 +300,11 @@ fn names_that_lead_out_of_the_directory_are_refused() {
             ..READ
         };
         assert_eq!(kind(disk.open("f", options)), ErrorKind::InvalidArgument);
+        let options = OpenOptions {
+            shared: true,
+            ..CREATE
+        };
+        assert_eq!(kind(disk.open("f", options)), ErrorKind::InvalidArgument);
     });
 }
 
@@ -318,6 +324,31 @@ fn one_writer_holds_a_file_until_it_closes_and_readers_do_not_count() {
         assert_eq!(kind(disk.open("f", WRITE)), ErrorKind::Locked);
         drop((file, reader));
         drop(disk.open("f", WRITE).unwrap());
+    });
+}
+
+#[test]
+fn who_shares_a_file_keeps_writers_out_and_is_kept_out_by_them() {
+    const SHARED: OpenOptions = OpenOptions {
+        shared: true,
+        ..READ
+    };
+    on_both(|disk, other| {
+        let writer = disk.open("f", CREATE).unwrap();
+        assert_eq!(kind(disk.open("f", SHARED)), ErrorKind::Locked);
+        assert_eq!(kind(other.open("f", SHARED)), ErrorKind::Locked);
+        drop(writer);
+        let first = other.open("f", SHARED).unwrap();
+        let second = disk.open("f", SHARED).unwrap();
+        let third = disk.open("f", SHARED).unwrap();
+        assert_eq!(kind(first.write_at(b"x", 0)), ErrorKind::ReadOnly);
+        drop(disk.open("f", READ).unwrap());
+        for reader in [first, second, third] {
+            assert_eq!(kind(disk.open("f", WRITE)), ErrorKind::Locked);
+            assert_eq!(kind(other.open("f", WRITE)), ErrorKind::Locked);
+            drop(reader);
+        }
+        drop(other.open("f", WRITE).unwrap());
     });
 }
 

@@ -9,6 +9,7 @@ const WRITE: OpenOptions = OpenOptions {
     create_new: false,
     write: true,
     direct: false,
+    shared: false,
 };
 const CREATE: OpenOptions = OpenOptions {
     create_new: true,
@@ -52,6 +53,37 @@ fn another_process_is_waited_for_five_seconds_and_then_named() {
     assert!(env.now_ns() - before >= 5_000_000_000);
     drop(disk.open("f", OpenOptions::default()).unwrap());
     drop(other);
+    drop(disk.open("f", WRITE).unwrap());
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn a_reader_that_shares_waits_for_a_writing_process_and_a_writer_for_a_reading_one() {
+    let path = directory("shares");
+    let (env, _) = Env::simulated(1);
+    let disk = RealDisk::open(env.clone(), &path, false).unwrap();
+    drop(disk.open("f", CREATE).unwrap());
+    let shared = OpenOptions {
+        shared: true,
+        ..OpenOptions::default()
+    };
+    let refused = |options: OpenOptions| {
+        let before = env.now_ns();
+        let Err(error) = disk.open("f", options) else {
+            panic!("another process holds it")
+        };
+        assert_eq!(error.kind(), ErrorKind::Locked);
+        assert!(env.now_ns() - before >= 5_000_000_000);
+    };
+    let other = hold(&path.join("f"));
+    refused(shared);
+    other.unlock().unwrap();
+    other.lock_shared().unwrap();
+    let reader = disk.open("f", shared).unwrap();
+    drop(reader);
+    refused(WRITE);
+    drop(other);
+    // Nothing that was refused holds anything.
     drop(disk.open("f", WRITE).unwrap());
     std::fs::remove_dir_all(path).unwrap();
 }

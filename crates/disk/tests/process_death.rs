@@ -23,6 +23,7 @@ fn what_a_killed_process_stored_in_the_ring_is_there_and_its_locks_are_gone() {
             create_new: true,
             write: true,
             direct: true,
+            shared: false,
         };
         let file = disk.open("f", options).unwrap();
         file.write_at(&[8; 4096], 0).unwrap();
@@ -51,6 +52,7 @@ fn what_a_killed_process_stored_in_the_ring_is_there_and_its_locks_are_gone() {
         create_new: false,
         write: true,
         direct: true,
+        shared: false,
     };
     let file = disk.open("f", options).unwrap();
     let mut out = [0; 4096];

@@ -11,6 +11,7 @@ const READ: OpenOptions = OpenOptions {
     create_new: false,
     write: false,
     direct: false,
+    shared: false,
 };
 const WRITE: OpenOptions = OpenOptions {
     write: true,

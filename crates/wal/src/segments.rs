@@ -23,6 +23,7 @@ const WRITE: OpenOptions = OpenOptions {
     create_new: false,
     write: true,
     direct: true,
+    shared: false,
 };
 
 /// A segment that may still be needed.

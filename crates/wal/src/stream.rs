@@ -129,9 +129,8 @@ impl SegmentFiles {
             return Ok(file.clone());
         }
         let options = OpenOptions {
-            create_new: false,
-            write: false,
             direct: true,
+            ..OpenOptions::default()
         };
         let file = self.disk.open(&segment_name(number), options)?;
         self.open = Some((number, file.clone()));

@@ -9,7 +9,7 @@ use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::{Error, Result};
 
-use super::lock::Held;
+use super::lock::{Held, Shared};
 use super::{batch, retry};
 use crate::{AlignedBuf, File, OpenOptions, Read};
 
@@ -34,6 +34,7 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
 /// An open file. Fields are dropped in this order: the registry forgets the file while its descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) held: Option<Held>,
+    pub(super) _shared: Option<Shared>,
     pub(super) descriptor: OwnedFd,
     pub(super) path: String,
     pub(super) options: OpenOptions,

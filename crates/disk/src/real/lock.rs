@@ -1,9 +1,9 @@
-//! Who holds what for writing: `flock` between processes, a registry within this one (D9).
+//! Who holds what, for writing or shared: `flock` between processes, a registry within this one (D9).
 //!
 //! The kernel frees an `flock` when the last reference to its descriptor goes, and I/O in flight is such a reference. So a descriptor
 //! that a killed process wrote through stays locked until its writes are over, which may take a second on a slow disk: who opens next waits.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
@@ -17,8 +17,16 @@ const LOCK_WAIT_NS: u64 = 5_000_000_000;
 /// How often it looks, in nanoseconds.
 const LOCK_RETRY_NS: u64 = 10_000_000;
 
-/// Device and inode of every file and directory that this process holds for writing.
-static HELD: Mutex<BTreeSet<(u64, u64)>> = Mutex::new(BTreeSet::new());
+/// How this process holds a file or directory.
+#[derive(Clone, Copy)]
+enum Hold {
+    Writing,
+    /// By so many handles.
+    Shared(usize),
+}
+
+/// Device and inode of every file and directory that this process holds.
+static HELD: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
 
 /// A file or directory in the registry until this is dropped. Whoever has it keeps the descriptor open longer than this, so that the inode's
 /// number cannot pass to another file in between.
@@ -29,20 +37,54 @@ pub(super) struct Claim {
 impl Claim {
     /// Claims what the descriptor is open on; [`ErrorKind::Locked`] at once when this process holds it already.
     pub(super) fn new(descriptor: BorrowedFd<'_>, describe: impl Fn() -> String) -> Result<Self> {
+        Self::take(descriptor, false, describe)
+    }
+
+    /// As [`Claim::new`], beside others that share it.
+    fn shared(descriptor: BorrowedFd<'_>, describe: impl Fn() -> String) -> Result<Self> {
+        Self::take(descriptor, true, describe)
+    }
+
+    fn take(
+        descriptor: BorrowedFd<'_>,
+        shared: bool,
+        describe: impl Fn() -> String,
+    ) -> Result<Self> {
         let stat = fstat(descriptor)
             .map_err(|e| Error::io("cannot look at the file", e.into()).with("file", describe()))?;
         let key = (stat.st_dev, stat.st_ino);
-        if !HELD.lock().insert(key) {
-            let message = "already open for writing in this process";
-            return Err(Error::new(ErrorKind::Locked, message).with("file", describe()));
-        }
-        Ok(Claim { key })
+        let mut held = HELD.lock();
+        let message = match (held.get(&key), shared) {
+            (None, false) => {
+                held.insert(key, Hold::Writing);
+                return Ok(Claim { key });
+            }
+            (None, true) => {
+                held.insert(key, Hold::Shared(1));
+                return Ok(Claim { key });
+            }
+            (Some(Hold::Shared(handles)), true) => {
+                let handles = handles + 1;
+                held.insert(key, Hold::Shared(handles));
+                return Ok(Claim { key });
+            }
+            (Some(Hold::Shared(_)), false) => "already open for reading in this process",
+            (Some(Hold::Writing), _) => "already open for writing in this process",
+        };
+        drop(held);
+        Err(Error::new(ErrorKind::Locked, message).with("file", describe()))
     }
 }
 
 impl Drop for Claim {
     fn drop(&mut self) {
-        HELD.lock().remove(&self.key);
+        let mut held = HELD.lock();
+        match held.get_mut(&self.key) {
+            Some(Hold::Shared(handles)) if *handles > 1 => *handles -= 1,
+            _ => {
+                held.remove(&self.key);
+            }
+        }
     }
 }
 
@@ -63,34 +105,79 @@ impl Held {
         describe: impl Fn() -> String,
     ) -> Result<Self> {
         let file = Claim::new(descriptor, &describe)?;
-        let mut deadline_ns = None;
-        loop {
-            match flock(descriptor, FlockOperation::NonBlockingLockExclusive) {
-                Ok(()) => break,
-                Err(Errno::INTR) => continue,
-                Err(Errno::WOULDBLOCK) => {}
-                Err(e) => {
-                    let error = Error::io("cannot lock the file", e.into());
-                    return Err(error.with("file", describe()));
-                }
+        let operation = FlockOperation::NonBlockingLockExclusive;
+        match wait_for_lock(env, descriptor, operation, &describe)? {
+            Ok(waited) => Ok(Held {
+                _file: file,
+                _directory: directory,
+                waited,
+            }),
+            Err(e) => {
+                let error = Error::io("cannot lock the file", e.into());
+                Err(error.with("file", describe()))
             }
-            let now_ns = env.now_ns();
-            let deadline_ns = *deadline_ns.get_or_insert_with(|| {
-                tracing::info!(file = describe(), "waiting for another process to close");
-                now_ns.saturating_add(LOCK_WAIT_NS)
-            });
-            if now_ns >= deadline_ns {
-                let message = "another process has the file open for writing";
-                return Err(Error::new(ErrorKind::Locked, message)
-                    .with("file", describe())
-                    .with("waited_ms", LOCK_WAIT_NS / 1_000_000));
-            }
-            env.wait(&Condition::delay_until(now_ns + LOCK_RETRY_NS))?;
         }
-        Ok(Held {
+    }
+}
+
+/// A file that nobody writes meanwhile: its claim, and the shared `flock` that goes with the descriptor.
+pub(super) struct Shared {
+    _file: Claim,
+    /// Whether another process held the lock first.
+    pub(super) waited: bool,
+}
+
+impl Shared {
+    /// As [`Held::new`], beside others that do the same. Where the file system knows no locks, there is only the registry.
+    pub(super) fn new(
+        env: &Env,
+        descriptor: BorrowedFd<'_>,
+        describe: impl Fn() -> String,
+    ) -> Result<Self> {
+        let file = Claim::shared(descriptor, &describe)?;
+        let operation = FlockOperation::NonBlockingLockShared;
+        let waited = wait_for_lock(env, descriptor, operation, &describe)?.unwrap_or_else(|e| {
+            tracing::info!(file = describe(), error = %e, "no lock here, reading without one");
+            false
+        });
+        Ok(Shared {
             _file: file,
-            _directory: directory,
-            waited: deadline_ns.is_some(),
+            waited,
         })
+    }
+}
+
+/// Waits until the lock is ours, and tells whether that took time; inside, the file system's refusal to lock anything.
+fn wait_for_lock(
+    env: &Env,
+    descriptor: BorrowedFd<'_>,
+    operation: FlockOperation,
+    describe: &dyn Fn() -> String,
+) -> Result<std::result::Result<bool, Errno>> {
+    let mut deadline_ns = None;
+    loop {
+        match flock(descriptor, operation) {
+            Ok(()) => return Ok(Ok(deadline_ns.is_some())),
+            Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) => {}
+            Err(e) => return Ok(Err(e)),
+        }
+        let now_ns = env.now_ns();
+        let deadline_ns = *deadline_ns.get_or_insert_with(|| {
+            tracing::info!(file = describe(), "waiting for another process to close");
+            now_ns.saturating_add(LOCK_WAIT_NS)
+        });
+        if now_ns >= deadline_ns {
+            let message = match operation {
+                FlockOperation::NonBlockingLockShared => {
+                    "another process has the file open for writing"
+                }
+                _ => "another process has the file open",
+            };
+            return Err(Error::new(ErrorKind::Locked, message)
+                .with("file", describe())
+                .with("waited_ms", LOCK_WAIT_NS / 1_000_000));
+        }
+        env.wait(&Condition::delay_until(now_ns + LOCK_RETRY_NS))?;
     }
 }

@@ -147,16 +147,23 @@ impl RealDisk {
         crate::check_options(name, options)?;
         let directory = options.write.then(|| self.claim()).transpose()?;
         let describe = || self.full_name(name);
-        let (descriptor, held) = loop {
+        let (descriptor, held, shared) = loop {
             let descriptor = self.open_descriptor(name, options)?;
             let Some(directory) = directory.clone() else {
-                break (descriptor, None);
+                if !options.shared {
+                    break (descriptor, None, None);
+                }
+                let shared = lock::Shared::new(&self.env, descriptor.as_fd(), describe)?;
+                if shared.waited && !self.is_still(name, &descriptor) {
+                    continue;
+                }
+                break (descriptor, None, Some(shared));
             };
             let locked = lock::Held::new(&self.env, descriptor.as_fd(), directory, describe);
             match locked {
                 // While we waited, the name may have passed to another file.
                 Ok(held) if held.waited && !self.is_still(name, &descriptor) => {}
-                Ok(held) => break (descriptor, Some(held)),
+                Ok(held) => break (descriptor, Some(held), None),
                 Err(error) => {
                     if options.create_new && error.kind() != terrapin_base::ErrorKind::Locked {
                         let _ = sys::unlinkat(&self.directory, name, AtFlags::empty());
@@ -175,6 +182,7 @@ impl RealDisk {
         );
         Ok(RealFile {
             held,
+            _shared: shared,
             descriptor,
             path: describe(),
             options,
@@ -254,7 +262,7 @@ impl Disk for RealDisk {
         let options = OpenOptions {
             create_new: ring.create,
             write: true,
-            direct: false,
+            ..OpenOptions::default()
         };
         let file = Arc::new(self.open_file(name, options)?);
         let bytes = if ring.create {

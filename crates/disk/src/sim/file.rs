@@ -105,7 +105,7 @@ impl File for SimFile {
 impl Drop for SimFile {
     fn drop(&mut self) {
         let mut world = self.world.lock();
-        world.close(self.life, self.inode, self.options.write);
+        world.close(self.life, self.inode, self.options);
     }
 }
 
@@ -130,6 +130,10 @@ impl RingStore for SimRing {
 
 impl Drop for SimRing {
     fn drop(&mut self) {
-        self.world.lock().close(self.life, self.inode, true);
+        let options = OpenOptions {
+            write: true,
+            ..OpenOptions::default()
+        };
+        self.world.lock().close(self.life, self.inode, options);
     }
 }

@@ -38,6 +38,8 @@ pub(super) struct Inode {
     pub(super) ring_pages: BTreeMap<u64, u64>,
     pub(super) handles: u64,
     pub(super) locked: bool,
+    /// Handles that keep writers out.
+    pub(super) sharers: u64,
     pub(super) stats: IoStats,
 }
 

@@ -206,7 +206,7 @@ impl Random {
 /// use terrapin_disk::{Disk, File, OpenOptions, SimDisk, sim::CrashMode};
 /// let medium = SimDisk::new(42);
 /// let disk = medium.handle();
-/// let options = OpenOptions { create_new: true, write: true, direct: false };
+/// let options = OpenOptions { create_new: true, write: true, ..OpenOptions::default() };
 /// let file = disk.open("a", options)?;
 /// disk.sync_directory()?;
 /// file.write_at(b"gone with the power", 0)?;

@@ -103,6 +103,7 @@ impl World {
         for inode in self.inodes.values_mut() {
             inode.handles = 0;
             inode.locked = false;
+            inode.sharers = 0;
         }
         self.collect();
     }
@@ -300,29 +301,30 @@ impl World {
         };
         self.end(dying)?;
         let inode = self.inode(number, name)?;
-        if options.write {
-            if inode.locked {
-                return Err(Error::new(
-                    ErrorKind::Locked,
-                    "the file is open for writing elsewhere",
-                )
-                .with("file", name));
-            }
-            inode.locked = true;
+        let message = if inode.locked {
+            "the file is open for writing elsewhere"
+        } else {
+            "the file is open for shared reading elsewhere"
+        };
+        if (options.write || options.shared) && inode.locked || options.write && inode.sharers > 0 {
+            return Err(Error::new(ErrorKind::Locked, message).with("file", name));
         }
+        inode.locked |= options.write;
+        inode.sharers += u64::from(options.shared);
         inode.handles += 1;
         Ok(number)
     }
 
-    pub(super) fn close(&mut self, life: u64, number: u64, write: bool) {
+    pub(super) fn close(&mut self, life: u64, number: u64, options: OpenOptions) {
         if life != self.life {
             return;
         }
         if let Some(inode) = self.inodes.get_mut(&number) {
             inode.handles -= 1;
-            if write {
+            if options.write {
                 inode.locked = false;
             }
+            inode.sharers -= u64::from(options.shared);
             if inode.handles == 0 {
                 self.collect();
             }
@@ -564,12 +566,12 @@ impl World {
         let options = OpenOptions {
             create_new: ring.create,
             write: true,
-            direct: false,
+            ..OpenOptions::default()
         };
         let number = self.open(life, name, options)?;
         let outcome = self.prepare_ring(life, number, name, ring);
         if outcome.is_err() {
-            self.close(life, number, true);
+            self.close(life, number, options);
         }
         outcome.map(|bytes| (number, bytes))
     }

@@ -60,6 +60,7 @@ impl PageStore {
             create_new: true,
             write: true,
             direct: true,
+            shared: false,
         };
         let file = match disk.open(DATA_FILE, mode) {
             Ok(file) => file,
@@ -126,6 +127,8 @@ impl PageStore {
                 create_new: false,
                 write: !read_only,
                 direct: true,
+                // A data file that changes under a reader is no tree.
+                shared: read_only,
             },
         )?;
         let name = file.describe();
