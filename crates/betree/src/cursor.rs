@@ -76,6 +76,8 @@ pub(crate) struct GroupCursor {
     /// The current record, and how many follow it in the block, inside the range.
     at: usize,
     following: usize,
+    /// Where the current value lies in the block; none for a delete.
+    value: Option<Range<usize>>,
     /// The current key; its first `prefix_bytes` are the block's prefix.
     key: Vec<u8>,
     prefix_bytes: usize,
@@ -132,6 +134,7 @@ impl GroupCursor {
             block: None,
             at: 0,
             following: 0,
+            value: None,
             key: Vec::new(),
             prefix_bytes: 0,
             run: Vec::new(),
@@ -174,9 +177,9 @@ impl GroupCursor {
     /// The current message; a delete behind the last record.
     #[inline]
     pub(crate) fn current_message(&self) -> Message<'_> {
-        match &self.block {
-            Some(block) => block.message(self.at),
-            None => Message::Delete,
+        match (&self.block, &self.value) {
+            (Some(block), Some(value)) => Message::Put(&block.bytes()[value.clone()]),
+            _ => Message::Delete,
         }
     }
 
@@ -190,8 +193,10 @@ impl GroupCursor {
                     Direction::Forward => self.at += 1,
                     Direction::Backward => self.at -= 1,
                 }
+                let entry = block.entry(self.at);
                 self.key.truncate(self.prefix_bytes);
-                self.key.extend_from_slice(block.key_suffix(self.at));
+                self.key.extend_from_slice(entry.suffix);
+                self.value = (!entry.is_delete).then_some(entry.value);
                 Ok(())
             }
             _ => self.next_in_blocks(),
@@ -229,7 +234,9 @@ impl GroupCursor {
                 self.key.clear();
                 self.key.extend_from_slice(block.prefix());
                 self.prefix_bytes = self.key.len();
-                self.key.extend_from_slice(block.key_suffix(self.at));
+                let entry = block.entry(self.at);
+                self.key.extend_from_slice(entry.suffix);
+                self.value = (!entry.is_delete).then_some(entry.value);
                 self.block = Some(block);
                 return Ok(());
             }

@@ -23,7 +23,7 @@ pub(crate) fn estimate(store: &PageStore, top: Top<'_>, bounds: KeyBounds<'_>) -
     if !is_empty(bounds.0, bounds.1) {
         match top {
             Top::Empty => {}
-            Top::Leaf(group) => add_group(store, group, bounds, &mut sum)?,
+            Top::Leaf(group, _) => add_group(store, group, bounds, &mut sum)?,
             Top::Node(node) => add_node(store, node, bounds, &mut sum)?,
         }
     }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use terrapin_base::{Error, Result, Slice};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
-use terrapin_pages::{Fill, PageStore};
+use terrapin_pages::{Fill, GroupHandle, PageStore};
 
-use crate::load::{LoadedNode, load_child};
+use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 
 /// Most blocks that are read at once: far more than a device does in parallel, and a megabyte of buffers.
@@ -20,7 +20,7 @@ pub(crate) enum Top<'v> {
     /// Nowhere: there are no records.
     Empty,
     /// At a lone leaf.
-    Leaf(&'v GroupRef),
+    Leaf(&'v GroupRef, &'v GroupHandle),
     /// At the root node.
     Node(&'v LoadedNode),
 }
@@ -45,7 +45,8 @@ impl std::ops::Deref for Hold<'_> {
 
 enum At<'v> {
     Done,
-    Leaf(GroupRef),
+    /// At a leaf that is the whole tree.
+    Leaf(&'v GroupRef, &'v GroupHandle),
     Node {
         node: Hold<'v>,
         pivot: usize,
@@ -73,7 +74,7 @@ impl<'v, 'k> Walk<'v, 'k> {
     fn new(top: Top<'v>, key: &'k [u8], hash: u64) -> Self {
         let at = match top {
             Top::Empty => At::Done,
-            Top::Leaf(group) => At::Leaf(*group),
+            Top::Leaf(group, handle) => At::Leaf(group, handle),
             Top::Node(node) => At::Node {
                 pivot: node.pivot_of(key),
                 node: Hold::Root(node),
@@ -88,69 +89,81 @@ impl<'v, 'k> Walk<'v, 'k> {
         loop {
             match &mut self.at {
                 At::Done => return Ok(None),
-                At::Leaf(group) => {
-                    let group = *group;
+                At::Leaf(group, handle) => {
+                    let place = in_leaf(store, group, handle, self.key, self.hash)?;
                     self.at = At::Done;
-                    return self.in_leaf(store, group);
+                    return Ok(place);
                 }
                 At::Node { node, pivot, level } => {
                     while *level < node.levels.len() {
                         let candidate = node.candidate(*level, *pivot, self.key);
                         *level += 1;
-                        let Some(segment) = candidate else { continue };
-                        if store.may_contain(&segment.group, self.hash)? {
-                            let group = segment.group;
-                            let index = store.index(&group)?;
+                        let Some((segment, handle)) = candidate else {
+                            continue;
+                        };
+                        if store.may_contain_by(&segment.group, handle, self.hash)? {
+                            let index = store.index_by(&segment.group, handle)?;
                             let number = index.find(self.key);
                             return Ok(Some(Place {
-                                group,
+                                group: segment.group,
                                 index,
                                 number,
                                 block: None,
                             }));
                         }
                     }
-                    let next = match &node.pivots[*pivot].child {
-                        Child::Leaf(group) => At::Leaf(*group),
+                    match &node.pivots[*pivot].child {
+                        Child::Leaf(group) => {
+                            let handle = node.leaf_handle(*pivot);
+                            let place = in_leaf(store, group, handle, self.key, self.hash)?;
+                            self.at = At::Done;
+                            return Ok(place);
+                        }
                         Child::Node { page, .. } => {
-                            let node = load_child(store, page, node.height)?;
-                            At::Node {
+                            let node = load_child_of(store, node, *pivot, page)?;
+                            self.at = At::Node {
                                 pivot: node.pivot_of(self.key),
                                 node: Hold::Cached(node),
                                 level: 0,
-                            }
+                            };
                         }
-                    };
-                    self.at = next;
+                    }
                 }
             }
         }
     }
-
-    /// Most keys that get this far are there: the filter is only asked when the block would have to be read.
-    fn in_leaf(&self, store: &PageStore, group: GroupRef) -> Result<Option<Place>> {
-        let index = store.index(&group)?;
-        let number = index.find(self.key);
-        let block = store.cached_block(&group, number);
-        if block.is_none() && !store.may_contain(&group, self.hash)? {
-            return Ok(None);
-        }
-        Ok(Some(Place {
-            group,
-            index,
-            number,
-            block,
-        }))
-    }
 }
 
-/// Finds a key's value and hands block and position to `take`; none when the key has no value.
+/// Most keys that get as far as a leaf are there: the filter is only asked when the block would have to be read.
+fn in_leaf(
+    store: &PageStore,
+    group: &GroupRef,
+    handle: &GroupHandle,
+    key: &[u8],
+    hash: u64,
+) -> Result<Option<Place>> {
+    let index = store.index_by(group, handle)?;
+    let number = index.find(key);
+    let block = store.cached_block(group, number);
+    if block.is_none() && !store.may_contain_by(group, handle, hash)? {
+        return Ok(None);
+    }
+    Ok(Some(Place {
+        group: *group,
+        index,
+        number,
+        block,
+    }))
+}
+
+/// Finds a key's newest record and hands block and position to `take`, which says whether that is a value; none when there
+/// is no record.
 pub(crate) fn find<R>(
     store: &PageStore,
     top: Top<'_>,
     key: &[u8],
     hash: u64,
-    take: impl FnOnce(&Arc<Block>, usize) -> R,
+    take: impl FnOnce(&Arc<Block>, usize) -> Option<R>,
 ) -> Result<Option<R>> {
     let mut walk = Walk::new(top, key, hash);
     while let Some(place) = walk.next(store)? {
@@ -159,7 +172,7 @@ pub(crate) fn find<R>(
             None => store.block(&place.group, &place.index, place.number, Fill::Normal)?,
         };
         if let Ok(at) = block.search(key) {
-            return Ok((!block.message(at).is_delete()).then(|| take(&block, at)));
+            return Ok(take(&block, at));
         }
     }
     Ok(None)
@@ -192,7 +205,7 @@ pub(crate) fn find_many(
                     break;
                 };
                 if let Ok(at) = block.search(walk.key) {
-                    out[i] = value(&block, at);
+                    out[i] = block.put_slice(at);
                     break;
                 }
             }
@@ -222,15 +235,10 @@ pub(crate) fn find_many(
                 return Err(Error::internal("fewer blocks than were asked for"));
             };
             match block.search(walk.key) {
-                Ok(at) => out[i] = value(block, at),
+                Ok(at) => out[i] = block.put_slice(at),
                 Err(_) => walks.push((i, walk)),
             }
         }
     }
     Ok(())
-}
-
-/// The value at a position, unless it is a delete.
-fn value(block: &Arc<Block>, at: usize) -> Option<Slice> {
-    (!block.message(at).is_delete()).then(|| block.value_slice(at))
 }

@@ -4,9 +4,10 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Result};
-use terrapin_pages::{PageKind, PageRef, PageStore};
+use terrapin_pages::heads::{equal_heads, head};
+use terrapin_pages::{GroupHandle, Handle, PageKind, PageRef, PageStore};
 
-use crate::node::{Node, Segment};
+use crate::node::{Child, Node, Segment};
 
 /// Most levels of nodes that a tree can have: with four children a node and one record a leaf, 16 levels hold 4·10⁹ leaves.
 pub(crate) const HEIGHT_MAX: u16 = 16;
@@ -21,6 +22,12 @@ pub(crate) struct LoadedNode {
     heads: Box<[u64]>,
     /// For each level and pivot, in this order: the segments with something for the pivot, as a half-open range.
     routes: Box<[(u16, u16)]>,
+    /// Of each child that is a node.
+    child_handles: Box<[Handle<LoadedNode>]>,
+    /// Of each child that is a leaf, then of each segment, level after level.
+    group_handles: Box<[GroupHandle]>,
+    /// For each level, where its segments begin in `group_handles`.
+    level_handles: Box<[usize]>,
 }
 
 impl Deref for LoadedNode {
@@ -80,12 +87,36 @@ impl LoadedNode {
                 }
             }
         }
+        let leaves = node
+            .pivots
+            .iter()
+            .filter(|p| matches!(p.child, Child::Leaf(_)))
+            .count();
+        // Children are of one kind (rule 1), so a pivot's number finds its handle in either array.
+        if leaves != 0 && leaves != pivots {
+            return Err(Error::corrupt("children of both kinds"));
+        }
+        let mut groups = leaves;
+        let mut level_handles = Vec::with_capacity(node.levels.len());
+        for segments in &node.levels {
+            level_handles.push(groups);
+            groups += segments.len();
+        }
         Ok(LoadedNode {
             node,
             common,
             heads,
             routes: routes.into(),
+            child_handles: (leaves..pivots).map(|_| Handle::default()).collect(),
+            group_handles: (0..groups).map(|_| GroupHandle::default()).collect(),
+            level_handles: level_handles.into(),
         })
+    }
+
+    /// The direct way to the child of a pivot, which is a leaf. Panics when it is a node.
+    #[inline]
+    pub(crate) fn leaf_handle(&self, pivot: usize) -> &GroupHandle {
+        &self.group_handles[..self.node.pivots.len()][pivot]
     }
 
     /// The pivot whose key range holds a key; the first for keys below all others.
@@ -109,10 +140,9 @@ impl LoadedNode {
             std::cmp::Ordering::Greater => return 0,
             std::cmp::Ordering::Equal => {}
         }
-        let head = head(&key[shared..]);
-        let below = self.heads.partition_point(|&h| h < head);
-        let same = self.heads[below..].partition_point(|&h| h == head);
-        below + self.node.pivots[below + 1..][..same].partition_point(|p| comes_before(&p.lower))
+        let same = equal_heads(&self.heads, head(&key[shared..]));
+        let pivots = &self.node.pivots[same.start + 1..same.end + 1];
+        same.start + pivots.partition_point(|p| comes_before(&p.lower))
     }
 
     /// The segments of a level that have something for a pivot, in key order.
@@ -122,12 +152,23 @@ impl LoadedNode {
         &self.node.levels[level][usize::from(from)..usize::from(to)]
     }
 
-    /// The one segment of a level that can hold a key, which lies in the range of `pivot`.
+    /// The one segment of a level that can hold a key, which lies in the range of `pivot`, and the direct way to it.
     #[inline]
-    pub(crate) fn candidate(&self, level: usize, pivot: usize, key: &[u8]) -> Option<&Segment> {
-        let segments = self.segments_for(level, pivot);
-        let segment = segments.get(segments.partition_point(|s| s.max[..] < *key))?;
-        (segment.min[..] <= *key).then_some(segment)
+    pub(crate) fn candidate(
+        &self,
+        level: usize,
+        pivot: usize,
+        key: &[u8],
+    ) -> Option<(&Segment, &GroupHandle)> {
+        let (from, to) = self.routes[level * self.node.pivots.len() + pivot];
+        let (from, to) = (usize::from(from), usize::from(to));
+        let segments = &self.node.levels[level][from..to];
+        let place = segments.partition_point(|s| s.max[..] < *key);
+        let segment = segments.get(place)?;
+        (segment.min[..] <= *key).then(|| {
+            let handle = self.level_handles[level] + from + place;
+            (segment, &self.group_handles[handle])
+        })
     }
 
     /// Bytes of memory that it takes.
@@ -144,41 +185,24 @@ impl LoadedNode {
             bytes += size_of_val(segment)
                 + segment.min.len()
                 + segment.max.len()
-                + size_of_val(&segment.live[..]);
+                + size_of_val(&segment.live[..])
+                + GroupHandle::memory_bytes(&segment.group);
         }
-        bytes
-    }
-}
-
-/// The first eight bytes as a number; comparing it is comparing them.
-#[inline]
-pub(crate) fn head(key: &[u8]) -> u64 {
-    match key.first_chunk::<8>() {
-        Some(chunk) => u64::from_be_bytes(*chunk),
-        None => {
-            let mut chunk = [0; 8];
-            chunk[..key.len()].copy_from_slice(key);
-            u64::from_be_bytes(chunk)
+        for pivot in &self.node.pivots {
+            bytes += match &pivot.child {
+                Child::Leaf(group) => GroupHandle::memory_bytes(group),
+                Child::Node { .. } => size_of::<Handle<LoadedNode>>(),
+            };
         }
+        bytes + size_of_val(&self.level_handles[..])
     }
 }
 
 /// Reads a node of a height, through the cache. As heights fall by one from parent to child, no walk is deeper than
 /// [`HEIGHT_MAX`], whatever the pages say (D8).
 pub(crate) fn load_node(store: &PageStore, page: &PageRef, height: u16) -> Result<Arc<LoadedNode>> {
-    let decode = |bytes: &[u8]| {
-        let node = LoadedNode::new(Node::decode(bytes)?)?;
-        let memory_bytes = node.memory_bytes();
-        Ok((node, memory_bytes))
-    };
     let node = store.object(page, PageKind::Node, &decode)?;
-    if node.height != height || height == 0 || height > HEIGHT_MAX {
-        return Err(Error::corrupt("node of a wrong height")
-            .with("page", page.id)
-            .with("height", node.height)
-            .with("expected", height));
-    }
-    Ok(node)
+    check_height(node, page, height)
 }
 
 /// Reads a child of a node of height `parent`.
@@ -188,4 +212,34 @@ pub(crate) fn load_child(
     parent: u16,
 ) -> Result<Arc<LoadedNode>> {
     load_node(store, page, parent.saturating_sub(1))
+}
+
+/// As [`load_child`], for the child of a pivot of a node in memory. Panics when that child is a leaf.
+#[inline]
+pub(crate) fn load_child_of(
+    store: &PageStore,
+    node: &LoadedNode,
+    pivot: usize,
+    page: &PageRef,
+) -> Result<Arc<LoadedNode>> {
+    let handle = &node.child_handles[pivot];
+    let child = store.object_by(page, PageKind::Node, handle, &decode)?;
+    check_height(child, page, node.height.saturating_sub(1))
+}
+
+fn decode(bytes: &[u8]) -> Result<(LoadedNode, usize)> {
+    let node = LoadedNode::new(Node::decode(bytes)?)?;
+    let memory_bytes = node.memory_bytes();
+    Ok((node, memory_bytes))
+}
+
+#[inline]
+fn check_height(node: Arc<LoadedNode>, page: &PageRef, height: u16) -> Result<Arc<LoadedNode>> {
+    if node.height != height || height == 0 || height > HEIGHT_MAX {
+        return Err(Error::corrupt("node of a wrong height")
+            .with("page", page.id)
+            .with("height", node.height)
+            .with("expected", height));
+    }
+    Ok(node)
 }

@@ -17,6 +17,7 @@ use std::sync::Arc;
 use terrapin_base::Result;
 use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
+use terrapin_pages::heads::head as prefix_of;
 use terrapin_pages::message::Message;
 use terrapin_structure::{Direction, KeyBounds, Scan};
 
@@ -24,7 +25,7 @@ use crate::bounds::{
     as_slice, is_empty, lets_in_above, lets_in_below, tighter_lower, tighter_upper,
 };
 use crate::cursor::{GroupCursor, ReadAhead};
-use crate::load::{LoadedNode, head as prefix_of, load_child};
+use crate::load::{LoadedNode, load_child};
 use crate::node::Child;
 
 /// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.

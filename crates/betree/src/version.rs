@@ -5,7 +5,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Result, Slice};
-use terrapin_pages::{PageStore, PageUse};
+use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{Direction, Estimate, Finding, KeyBounds, Scan, StructureStats, Version};
 
 use crate::get::{Top, find, find_many};
@@ -20,6 +20,8 @@ pub(crate) struct TreeVersion {
     root: Root,
     /// The root node, if there is one: held here, it costs lookups no visit to the cache.
     node: Option<Arc<LoadedNode>>,
+    /// The direct way to the leaf, if that is the whole tree.
+    leaf: GroupHandle,
 }
 
 impl TreeVersion {
@@ -33,6 +35,7 @@ impl TreeVersion {
             store: store.clone(),
             root,
             node,
+            leaf: GroupHandle::default(),
         }))
     }
 
@@ -42,6 +45,7 @@ impl TreeVersion {
             store: store.clone(),
             root: Root::Empty,
             node: None,
+            leaf: GroupHandle::default(),
         })
     }
 
@@ -53,7 +57,7 @@ impl TreeVersion {
     /// Where lookups start.
     pub(crate) fn top(&self) -> Top<'_> {
         match (&self.root, &self.node) {
-            (Root::Leaf(group), _) => Top::Leaf(group),
+            (Root::Leaf(group), _) => Top::Leaf(group, &self.leaf),
             (_, Some(node)) => Top::Node(node),
             _ => Top::Empty,
         }
@@ -67,12 +71,15 @@ impl Version for TreeVersion {
 
     fn get(&self, key: &[u8], hash: u64) -> Result<Option<Slice>> {
         find(&self.store, self.top(), key, hash, |block, at| {
-            block.value_slice(at)
+            block.put_slice(at)
         })
     }
 
     fn contains(&self, key: &[u8], hash: u64) -> Result<bool> {
-        Ok(find(&self.store, self.top(), key, hash, |_, _| ())?.is_some())
+        Ok(find(&self.store, self.top(), key, hash, |block, at| {
+            (!block.entry(at).is_delete).then_some(())
+        })?
+        .is_some())
     }
 
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()> {

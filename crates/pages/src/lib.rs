@@ -8,6 +8,7 @@
 pub mod block;
 mod cache;
 pub mod group;
+pub mod heads;
 pub mod message;
 mod metrics;
 mod page;
@@ -18,5 +19,8 @@ mod superblock;
 pub use metrics::{CacheCounts, DeviceReads, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
-pub use store::{DATA_FILE, DecodePage, Fill, PageStore, Presence, PrivatePages, StoreOptions};
+pub use store::{
+    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, PageStore, Presence, PrivatePages,
+    StoreOptions,
+};
 pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

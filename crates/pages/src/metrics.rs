@@ -2,7 +2,7 @@
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-/// Lookups in the cache, by what was looked up.
+/// Lookups in the cache, by what was looked up. Those through a [`crate::Handle`] are counted some at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CacheCounts {
     /// Data blocks.

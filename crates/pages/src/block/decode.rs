@@ -9,6 +9,7 @@ use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, Slice, VALUE_BYTES_MAX
 
 use super::codec::{Compression, decompress};
 use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum};
+use crate::heads::head;
 use crate::message::{KIND_DELETE, KIND_PUT, Message};
 
 /// A block in memory, decompressed and without padding.
@@ -79,27 +80,32 @@ impl Block {
 
     /// Proves every record: what the accessors rely on.
     fn check(&self) -> Result<()> {
-        if self.start(0) != self.prefix {
+        if self.extent(0).0 != self.prefix {
             return Err(Error::corrupt(
                 "first record does not start behind the prefix",
             ));
         }
+        let records = &self.payload[..self.records_end];
         for i in 0..self.count {
-            let end = if i + 1 < self.count {
-                self.start(i + 1)
-            } else {
-                self.records_end
+            let (start, end) = self.extent(i);
+            let record = records
+                .get(start..end)
+                .ok_or_else(|| Error::corrupt("record out of bounds").with("record", i))?;
+            let (tag, tag_bytes) = match record.first() {
+                Some(&byte) if byte < 0x80 => (u64::from(byte), 1),
+                _ => {
+                    let mut reader = Reader::new("record", record);
+                    let tag = reader.varint()?;
+                    (tag, record.len() - reader.remaining())
+                }
             };
-            let record = self.payload[..self.records_end].get(self.start(i)..end);
-            let record =
-                record.ok_or_else(|| Error::corrupt("record out of bounds").with("record", i))?;
-            let mut reader = Reader::new("record", record);
-            let tag = reader.varint()?;
-            let suffix = reader.bytes(usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX))?;
-            let value_bytes = reader.remaining();
+            let suffix_bytes = usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX);
+            let value_bytes = (record.len() - tag_bytes)
+                .checked_sub(suffix_bytes)
+                .ok_or_else(|| Error::corrupt("record ends too early").with("record", i))?;
             let kind = (tag & ((1 << KIND_BITS) - 1)) as u8;
             let known = kind == KIND_PUT || kind == KIND_DELETE && value_bytes == 0;
-            if !known || self.prefix + suffix.len() > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX
+            if !known || self.prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX
             {
                 return Err(Error::corrupt("impossible record")
                     .with("record", i)
@@ -109,43 +115,88 @@ impl Block {
         Ok(())
     }
 
-    /// Where a record starts in the payload. A lone record has no start in the array.
+    /// Where records start, behind the prefix. A lone record has no start in the array: it starts there.
     #[inline]
-    fn start(&self, index: usize) -> usize {
-        if self.count == 1 {
-            return self.prefix;
-        }
-        let at = self.records_end + index * START_BYTES;
-        self.prefix + usize::from(u16::from_le_bytes([self.payload[at], self.payload[at + 1]]))
+    fn starts(&self) -> &[[u8; START_BYTES]] {
+        self.payload[self.records_end..].as_chunks().0
+    }
+
+    /// Where a record starts and ends in the payload.
+    #[inline]
+    fn extent(&self, index: usize) -> (usize, usize) {
+        let starts = self.starts();
+        let place =
+            |start: &[u8; START_BYTES]| self.prefix + usize::from(u16::from_le_bytes(*start));
+        (
+            starts.get(index).map_or(self.prefix, place),
+            starts.get(index + 1).map_or(self.records_end, place),
+        )
     }
 
     /// Kind, where the key suffix starts, where the value starts, where the record ends.
     #[inline]
     fn record(&self, index: usize) -> (u8, usize, usize, usize) {
         assert!(index < self.count, "record {index} of {}", self.count);
-        let mut at = self.start(index);
-        let end = if index + 1 < self.count {
-            self.start(index + 1)
-        } else {
-            self.records_end
-        };
-        let mut tag = 0usize;
-        let mut shift = 0;
-        loop {
-            let byte = self.payload[at];
-            at += 1;
-            tag |= usize::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                break;
-            }
-            shift += 7;
-        }
+        let (start, end) = self.extent(index);
+        let (tag, at) = self.tag(start);
         (
             (tag & ((1 << KIND_BITS) - 1)) as u8,
             at,
             at + (tag >> KIND_BITS),
             end,
         )
+    }
+
+    /// The tag at a record's start, and where it ends.
+    #[inline]
+    fn tag(&self, start: usize) -> (usize, usize) {
+        let first = usize::from(self.payload[start]);
+        // A suffix below 32 bytes: the tag is one byte.
+        if first < 0x80 {
+            (first, start + 1)
+        } else {
+            self.long_tag(start)
+        }
+    }
+
+    /// Where a record's key suffix lies in the payload.
+    #[inline]
+    fn suffix_range(&self, index: usize) -> (usize, usize) {
+        let start = match self.starts().get(index) {
+            Some(start) => self.prefix + usize::from(u16::from_le_bytes(*start)),
+            None => self.prefix,
+        };
+        let (tag, at) = self.tag(start);
+        (at, at + (tag >> KIND_BITS))
+    }
+
+    /// A tag of several bytes, and where it ends.
+    fn long_tag(&self, mut at: usize) -> (usize, usize) {
+        let (mut tag, mut shift) = (0, 0);
+        loop {
+            let byte = self.payload[at];
+            at += 1;
+            tag |= usize::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return (tag, at);
+            }
+            shift += 7;
+        }
+    }
+
+    /// The first eight bytes of `payload[from..to]`, as [`head`] has them; reads over the end where the payload goes on,
+    /// which costs less than a copy of unknown length.
+    #[inline]
+    fn head_at(&self, from: usize, to: usize) -> u64 {
+        let Some(eight) = self.payload[from..].first_chunk::<8>() else {
+            return head(&self.payload[from..to]);
+        };
+        let eight = u64::from_be_bytes(*eight);
+        match to - from {
+            8.. => eight,
+            0 => 0,
+            known => eight & (u64::MAX << (64 - 8 * known)),
+        }
     }
 
     /// Records in the block: at least one.
@@ -212,16 +263,35 @@ impl Block {
             Ordering::Equal => {}
         }
         let suffix = &key[self.prefix..];
+        let wanted = head(suffix);
         let (mut low, mut high) = (0, self.count);
         while low < high {
             let middle = low.midpoint(high);
-            match self.key_suffix(middle).cmp(suffix) {
+            let (from, to) = self.suffix_range(middle);
+            // Different heads compare as the strings do; equal ones say nothing.
+            let order = match self.head_at(from, to).cmp(&wanted) {
+                Ordering::Equal => self.payload[from..to].cmp(suffix),
+                unequal => unequal,
+            };
+            match order {
                 Ordering::Less => low = middle + 1,
                 Ordering::Greater => high = middle,
                 Ordering::Equal => return Ok(middle),
             }
         }
         Err(low)
+    }
+
+    /// A record, decoded once: what its key has behind the prefix, and what it says.
+    #[inline]
+    #[must_use]
+    pub fn entry(&self, index: usize) -> Entry<'_> {
+        let (kind, suffix, value, end) = self.record(index);
+        Entry {
+            suffix: &self.payload[suffix..value],
+            value: value..end,
+            is_delete: kind == KIND_DELETE,
+        }
     }
 
     /// What a record says.
@@ -248,13 +318,23 @@ impl Block {
     /// then lives as long as the slice. Empty for a delete.
     #[must_use]
     pub fn value_slice(self: &Arc<Self>, index: usize) -> Slice {
+        self.slice(self.value_range(index))
+    }
+
+    /// As [`Block::value_slice`]; none for a delete.
+    #[must_use]
+    pub fn put_slice(self: &Arc<Self>, index: usize) -> Option<Slice> {
+        let (kind, _, value, end) = self.record(index);
+        (kind != KIND_DELETE).then(|| self.slice(value..end))
+    }
+
+    fn slice(self: &Arc<Self>, range: Range<usize>) -> Slice {
         struct Shared(Arc<Block>);
         impl AsRef<[u8]> for Shared {
             fn as_ref(&self) -> &[u8] {
                 self.0.bytes()
             }
         }
-        let range = self.value_range(index);
         if range.len() * 2 < self.payload.len() {
             Slice::copy(&self.payload[range])
         } else {
@@ -274,6 +354,17 @@ impl Block {
     pub fn memory_bytes(&self) -> usize {
         size_of::<Self>() + self.payload.len()
     }
+}
+
+/// A record of a block, as [`Block::entry`] decodes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry<'a> {
+    /// What the key has behind the block's prefix.
+    pub suffix: &'a [u8],
+    /// Where the value lies in [`Block::bytes`]; empty for a delete.
+    pub value: Range<usize>,
+    /// Whether it says that the key has no value.
+    pub is_delete: bool,
 }
 
 impl AsRef<[u8]> for Block {

@@ -130,13 +130,24 @@ impl Cache {
     /// Finds an entry, and counts its use as one of that worth.
     #[inline]
     pub(crate) fn get(&self, key: Key, worth: Worth) -> Option<Held> {
-        self.shard(key).lock().get(key, worth.used_lives())
+        self.shard(key).lock().get(key, worth.used_lives(), 0)
     }
 
     /// As [`Cache::get`], for a value of a known type. A value of another type is not found.
     #[inline]
     pub(crate) fn get_as<T: Any + Send + Sync>(&self, key: Key, worth: Worth) -> Option<Arc<T>> {
         self.get(key, worth).and_then(|held| held.downcast().ok())
+    }
+
+    /// As [`Cache::get_as`], for one of many uses: a hit counts for so many more.
+    pub(crate) fn get_counting<T: Any + Send + Sync>(
+        &self,
+        key: Key,
+        worth: Worth,
+        more: u64,
+    ) -> Option<Arc<T>> {
+        let held = self.shard(key).lock().get(key, worth.used_lives(), more);
+        held.and_then(|held| held.downcast().ok())
     }
 
     /// As [`Cache::get_as`], but a lookup in vain does not count.

@@ -109,12 +109,13 @@ impl Shard {
         self.map.len()
     }
 
-    /// Finds an entry and gives it at least that many lives; counts the lookup. O(1).
+    /// Finds an entry and gives it at least that many lives; counts the lookup, and a hit for so many `more`. O(1).
     #[inline]
-    pub(crate) fn get(&mut self, key: Key, lives: u8) -> Option<Held> {
+    pub(crate) fn get(&mut self, key: Key, lives: u8, more: u64) -> Option<Held> {
         let found = self.get_if_there(key, lives);
-        if found.is_none() {
-            self.misses[key.kind as usize] += 1;
+        match found {
+            Some(_) => self.hits[key.kind as usize] += more,
+            None => self.misses[key.kind as usize] += 1,
         }
         found
     }

@@ -10,6 +10,7 @@ use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result};
 
 use super::GROUP_TARGET_BYTES_MAX;
 use crate::block::{PART_INDEX, common_prefix, part_seed};
+use crate::heads::{equal_heads, head};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks, unit.
 const HEADER_BYTES: usize = 16;
@@ -244,10 +245,9 @@ impl GroupIndex {
             std::cmp::Ordering::Equal => {}
         }
         let wanted = head(&key[common..]);
-        let low = self.heads.partition_point(|&head| head < wanted);
-        let equal = self.heads[low..].partition_point(|&head| head == wanted);
+        let equal = equal_heads(&self.heads, wanted);
         // Separators of equal head: usually none or one.
-        let (mut from, mut to) = (low, low + equal);
+        let (mut from, mut to) = (equal.start, equal.end);
         while from < to {
             let middle = from.midpoint(to);
             if self.separator(middle + 1) <= key {
@@ -342,16 +342,6 @@ impl GroupIndex {
             + self.first_key.len()
             + self.last_key.len()
     }
-}
-
-/// The first eight bytes as a number that compares as they do; a shorter string is filled with zeros, so that equal
-/// numbers say nothing.
-#[inline]
-fn head(bytes: &[u8]) -> u64 {
-    let mut eight = [0; 8];
-    let known = bytes.len().min(8);
-    eight[..known].copy_from_slice(&bytes[..known]);
-    u64::from_be_bytes(eight)
 }
 
 fn key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8]> {

@@ -5,6 +5,7 @@
 //! both slots hold its generation (D2, D5). The order of these calls is the engine's; that no write lands on a page that
 //! somebody may read is this crate's.
 
+mod handle;
 mod open;
 mod read;
 mod write;
@@ -19,6 +20,7 @@ use crate::page::{Changes, PageUse};
 use crate::space::{Pin, Space};
 use crate::superblock::Superblock;
 
+pub use handle::{GroupHandle, Handle};
 pub use open::Presence;
 pub use read::{DecodePage, Fill};
 

@@ -58,7 +58,8 @@ impl Fill {
 pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 
 /// One partition of a filter, checked.
-pub(super) struct FilterPage(Box<[u8]>);
+#[derive(Debug)]
+pub(crate) struct FilterPage(Box<[u8]>);
 
 impl FilterPage {
     pub(super) const BYTES: usize = terrapin_filter::PARTITION_BYTES;
@@ -104,12 +105,23 @@ impl PageStore {
         kind: PageKind,
         decode: DecodePage<'_, T>,
     ) -> Result<Arc<T>> {
+        self.object_counting(page, kind, 0, decode)
+    }
+
+    /// As [`PageStore::object`]; a hit counts for so many more.
+    pub(super) fn object_counting<T: Any + Send + Sync>(
+        &self,
+        page: &PageRef,
+        kind: PageKind,
+        uncounted: u64,
+        decode: DecodePage<'_, T>,
+    ) -> Result<Arc<T>> {
         let key = Key {
             page: page.id,
             kind: Kind::Object,
             number: 0,
         };
-        if let Some(object) = self.cache.get_as::<T>(key, Worth::High) {
+        if let Some(object) = self.cache.get_counting::<T>(key, Worth::High, uncounted) {
             return Ok(object);
         }
         let (object, memory_bytes) = self.with_page(page, kind, decode)?;
@@ -135,12 +147,21 @@ impl PageStore {
 
     /// A group's index, through the cache.
     pub fn index(&self, group: &GroupRef) -> Result<Arc<GroupIndex>> {
+        self.index_counting(group, 0)
+    }
+
+    /// As [`PageStore::index`]; a hit counts for so many more.
+    pub(super) fn index_counting(
+        &self,
+        group: &GroupRef,
+        uncounted: u64,
+    ) -> Result<Arc<GroupIndex>> {
         let key = Key {
             page: group.id,
             kind: Kind::Index,
             number: 0,
         };
-        if let Some(index) = self.cache.get_as::<GroupIndex>(key, Worth::High) {
+        if let Some(index) = self.cache.get_counting(key, Worth::High, uncounted) {
             return Ok(index);
         }
         let offset = self.place_in_group(group, group.index_offset, group.index_bytes)?;
@@ -163,26 +184,47 @@ impl PageStore {
             return Ok(true);
         }
         let number = terrapin_filter::partition_of(hash, partitions);
+        let page = self.filter_page(group, number, 0)?;
+        self.ask(&page, group, number, hash)
+    }
+
+    /// A filter partition, through the cache; a hit counts for so many more.
+    pub(super) fn filter_page(
+        &self,
+        group: &GroupRef,
+        number: u32,
+        uncounted: u64,
+    ) -> Result<Arc<FilterPage>> {
         let key = Key {
             page: group.id,
             kind: Kind::Filter,
             number,
         };
-        let page = match self.cache.get_as::<FilterPage>(key, Worth::High) {
-            Some(page) => page,
-            None => {
-                self.place_in_group(group, group.filter_offset, group.filter_bytes)?;
-                let offset = group.filter_partition_offset(number);
-                let page = self
-                    .with_bytes(ReadFor::Meta, offset, FilterPage::BYTES, |bytes| {
-                        check_filter_partition(bytes, group.id, number)?;
-                        Ok(FilterPage::copy(bytes))
-                    })
-                    .map_err(|e| self.place(e))?;
-                self.cache
-                    .insert(key, Arc::new(page), FilterPage::MEMORY_BYTES, Worth::High)
-            }
-        };
+        if let Some(page) = self.cache.get_counting(key, Worth::High, uncounted) {
+            return Ok(page);
+        }
+        self.place_in_group(group, group.filter_offset, group.filter_bytes)?;
+        let offset = group.filter_partition_offset(number);
+        let page = self
+            .with_bytes(ReadFor::Meta, offset, FilterPage::BYTES, |bytes| {
+                check_filter_partition(bytes, group.id, number)?;
+                Ok(FilterPage::copy(bytes))
+            })
+            .map_err(|e| self.place(e))?;
+        Ok(self
+            .cache
+            .insert(key, Arc::new(page), FilterPage::MEMORY_BYTES, Worth::High))
+    }
+
+    /// Asks the partition that a hash leads to.
+    #[inline]
+    pub(super) fn ask(
+        &self,
+        page: &FilterPage,
+        group: &GroupRef,
+        number: u32,
+        hash: u64,
+    ) -> Result<bool> {
         terrapin_filter::may_contain(&page.0, hash)
             .map_err(|e| self.place_page(e, group.id).with("partition", number))
     }

@@ -1,0 +1,131 @@
+//! Heads: the first eight bytes of strings as numbers, so that sorted strings are searched by comparing integers.
+//!
+//! Different heads compare as their strings do; equal ones say nothing, since shorter strings are filled up with zeros.
+
+use std::ops::Range;
+
+/// Guesses before a search gives up to interpolate and halves.
+const GUESSES: usize = 4;
+/// So few heads are two cache lines: they are looked through one by one.
+const FEW: usize = 16;
+
+/// The first eight bytes as a number that compares as they do; a shorter string is filled up with zeros.
+#[inline]
+#[must_use]
+pub fn head(bytes: &[u8]) -> u64 {
+    match bytes.first_chunk::<8>() {
+        Some(chunk) => u64::from_be_bytes(*chunk),
+        None => bytes
+            .iter()
+            .zip((0..8).rev())
+            .fold(0, |head, (&byte, place)| {
+                head | u64::from(byte) << (8 * place)
+            }),
+    }
+}
+
+/// Where the heads equal to `wanted` stand among ascending ones; where they would stand, if there are none.
+///
+/// Interpolates first (heads of hashed or numbered keys lie evenly: two cache lines instead of one for every halving), each
+/// time between a head below and one above; what that leaves is halved. O(log n) in any case.
+#[inline]
+#[must_use]
+pub fn equal_heads(heads: &[u64], wanted: u64) -> Range<usize> {
+    let (mut low, mut high) = (0, heads.len());
+    // All heads before `low` are below `wanted`; none from `high` on is.
+    let (mut below, mut above) = (0, u64::MAX);
+    if let (Some(&first), Some(&last)) = (heads.first(), heads.last()) {
+        (below, above) = (first, last);
+    }
+    for _ in 0..GUESSES {
+        if high - low <= FEW || wanted <= below || wanted > above {
+            break;
+        }
+        // As `below < wanted <= above`, the part is above 0 and at most 1; rounding costs precision, not correctness.
+        let part = (wanted - below) as f64 / (above - below) as f64;
+        let guess = low + (part * (high - low) as f64) as usize;
+        let margin = FEW / 2;
+        let (from, to) = (
+            guess.saturating_sub(margin).clamp(low, high - 1),
+            (guess + margin).min(high - 1),
+        );
+        if heads[from] < wanted {
+            (low, below) = (from + 1, heads[from]);
+            if heads[to] < wanted {
+                (low, below) = (to + 1, heads[to]);
+            } else {
+                (high, above) = (to, heads[to]);
+            }
+        } else {
+            (high, above) = (from, heads[from]);
+        }
+    }
+    low += heads[low..high].partition_point(|&head| head < wanted);
+    let mut end = low;
+    if heads.get(low) == Some(&wanted) {
+        end += heads[low..].partition_point(|&head| head == wanted);
+    }
+    low..end
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn heads_compare_as_strings_do() {
+        let strings: [&[u8]; 9] = [
+            b"",
+            b"\0",
+            b"a",
+            b"a\0b",
+            b"ab",
+            b"abcdefg",
+            b"abcdefgh",
+            b"abcdefi",
+            b"\xff",
+        ];
+        for a in strings {
+            for b in strings {
+                if head(a) != head(b) {
+                    assert_eq!(head(a) < head(b), a < b, "{a:?} {b:?}");
+                }
+            }
+        }
+        assert_eq!(head(b"abcdefghi"), 0x6162_6364_6566_6768);
+    }
+
+    #[test]
+    fn finds_what_a_plain_search_finds_whatever_the_distribution() {
+        let mut random = 1u64;
+        let mut draw = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            random >> 7 ^ random << 31
+        };
+        for round in 0..600usize {
+            let mut heads: Vec<u64> = (0..round % 200)
+                .map(|i| match round % 6 {
+                    0 => draw(),
+                    1 => 1 << (draw() % 64),
+                    2 => draw() % 20,
+                    3 => u64::MAX - draw() % 300,
+                    4 => i as u64 * 1000,
+                    _ => [0, u64::MAX, draw()][i % 3],
+                })
+                .collect();
+            heads.sort_unstable();
+            let near: Vec<u64> = heads
+                .iter()
+                .flat_map(|&h| [h, h.saturating_sub(1), h.saturating_add(1)])
+                .chain([0, u64::MAX, draw()])
+                .collect();
+            for wanted in near {
+                let low = heads.partition_point(|&h| h < wanted);
+                let high = heads.partition_point(|&h| h <= wanted);
+                assert_eq!(equal_heads(&heads, wanted), low..high, "{heads:?} {wanted}");
+            }
+        }
+    }
+}
