@@ -19,6 +19,7 @@ mod format;
 mod log;
 mod metrics;
 mod options;
+mod publish;
 mod recovery;
 mod replay;
 mod segments;

@@ -20,6 +20,7 @@ use crate::format::{
 };
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::LogOptions;
+use crate::publish::Publisher;
 use crate::segments::{Segments, TrimError};
 
 /// Bytes of the ring that a sync's filler may take.
@@ -39,8 +40,8 @@ pub struct Appended {
     pub lsn: Lsn,
     /// Where it ends: what a sync must reach.
     pub end: Lsn,
-    /// End of the record before it, up to which all must be published first.
-    previous: u64,
+    /// How many records of this life were appended before it; none for what needs no publication.
+    number: Option<u64>,
 }
 
 /// What an append came to.
@@ -95,7 +96,7 @@ pub(crate) struct Shared {
     /// For each block of the ring, the LSN of the last record that starts in it: the drain frees whole records by it.
     starts: Box<[AtomicU64]>,
 
-    visible: AtomicU64,
+    publisher: Publisher,
     visible_changed: Arc<Signal>,
 
     pub(crate) space: RingSpace,
@@ -182,7 +183,7 @@ impl Log {
             append: Mutex::new(tail),
             tail: AtomicU64::new(start),
             starts: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
-            visible: AtomicU64::new(start),
+            publisher: Publisher::new(start),
             visible_changed: Signal::new(),
             space,
             synced: AtomicU64::new(start),
@@ -254,8 +255,17 @@ impl Log {
     /// Makes an appended record visible, after every earlier one: spins, then yields, until those are published.
     pub fn publish(&self, appended: &Appended) {
         let shared = &*self.0;
+        let Some(number) = appended.number else {
+            return;
+        };
         let mut spins = 0u32;
-        while shared.visible.load(Ordering::Acquire) != appended.previous {
+        while !shared.publisher.has_slot(number) {
+            pause(&mut spins);
+        }
+        if shared.publisher.mark(number, appended.end.0) {
+            shared.visible_changed.notify();
+        }
+        while shared.publisher.visible() < appended.end.0 {
             // One thread does everything in a simulation, so nobody could publish the earlier record any more.
             assert!(
                 !shared.simulated,
@@ -263,14 +273,12 @@ impl Log {
             );
             pause(&mut spins);
         }
-        shared.visible.store(appended.end.0, Ordering::Release);
-        shared.visible_changed.notify();
     }
 
     /// Every record that starts below is published.
     #[must_use]
     pub fn visible(&self) -> Lsn {
-        Lsn(self.0.visible.load(Ordering::Acquire))
+        Lsn(self.0.publisher.visible())
     }
 
     /// Runs `install` under the append lock with the tail as the cut: every record that was appended before starts below it, every later one there or
@@ -555,7 +563,7 @@ impl Shared {
             return Ok(Append::Done(Appended {
                 lsn: end,
                 end,
-                previous: end.0,
+                number: None,
             }));
         }
         let end = tail.lsn + total;
@@ -567,8 +575,8 @@ impl Shared {
             }
         }
         let lsn = self.place(&mut tail, kind, length, begun, payload);
-        let previous = tail.publish_end;
         tail.real_end = end;
+        let number = (kind != KIND_CLOSE).then_some(tail.records);
         if kind == KIND_CLOSE {
             tail.close_end = Some(end);
         } else {
@@ -588,7 +596,7 @@ impl Shared {
         Ok(Append::Done(Appended {
             lsn: Lsn(lsn),
             end: Lsn(end),
-            previous,
+            number,
         }))
     }
 
