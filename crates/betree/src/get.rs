@@ -50,8 +50,25 @@ enum At<'v> {
     Node {
         node: Hold<'v>,
         pivot: usize,
+        /// The next level to look at.
         level: usize,
+        /// What to look for there.
+        head: u64,
     },
+}
+
+impl<'v> At<'v> {
+    /// Before the first level of a node; behind the last when none of its segments can hold the key.
+    #[inline]
+    fn node(node: Hold<'v>, key: &[u8]) -> Self {
+        let head = node.segment_head(key);
+        At::Node {
+            pivot: node.pivot_of(key),
+            level: if head.is_some() { 0 } else { node.levels.len() },
+            head: head.unwrap_or(0),
+            node,
+        }
+    }
 }
 
 /// A lookup under way: yields, newest first, the blocks that may hold its key.
@@ -75,11 +92,7 @@ impl<'v, 'k> Walk<'v, 'k> {
         let at = match top {
             Top::Empty => At::Done,
             Top::Leaf(group, handle) => At::Leaf(group, handle),
-            Top::Node(node) => At::Node {
-                pivot: node.pivot_of(key),
-                node: Hold::Root(node),
-                level: 0,
-            },
+            Top::Node(node) => At::node(Hold::Root(node), key),
         };
         Walk { key, hash, at }
     }
@@ -94,9 +107,14 @@ impl<'v, 'k> Walk<'v, 'k> {
                     self.at = At::Done;
                     return Ok(place);
                 }
-                At::Node { node, pivot, level } => {
+                At::Node {
+                    node,
+                    pivot,
+                    level,
+                    head,
+                } => {
                     while *level < node.levels.len() {
-                        let candidate = node.candidate(*level, *pivot, self.key);
+                        let candidate = node.candidate(*level, *pivot, self.key, *head);
                         *level += 1;
                         let Some((segment, handle)) = candidate else {
                             continue;
@@ -121,11 +139,7 @@ impl<'v, 'k> Walk<'v, 'k> {
                         }
                         Child::Node { page, .. } => {
                             let node = load_child_of(store, node, *pivot, page)?;
-                            self.at = At::Node {
-                                pivot: node.pivot_of(self.key),
-                                node: Hold::Cached(node),
-                                level: 0,
-                            };
+                            self.at = At::node(Hold::Cached(node), self.key);
                         }
                     }
                 }

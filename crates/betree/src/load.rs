@@ -4,7 +4,7 @@ use std::ops::Deref;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Result};
-use terrapin_pages::heads::{equal_heads, head};
+use terrapin_pages::heads::{Prefix, equal_heads, head};
 use terrapin_pages::{GroupHandle, Handle, PageKind, PageRef, PageStore};
 
 use crate::node::{Child, Node, Segment};
@@ -17,11 +17,15 @@ pub(crate) const HEIGHT_MAX: u16 = 16;
 pub(crate) struct LoadedNode {
     node: Node,
     /// Bytes that all pivots' lower bounds, but the first pivot's, begin with.
-    common: Box<[u8]>,
+    common: Prefix,
     /// Of each pivot but the first: the eight bytes of the lower bound behind `common`, big-endian, filled up with zeros.
     heads: Box<[u64]>,
     /// For each level and pivot, in this order: the segments with something for the pivot, as a half-open range.
     routes: Box<[(u16, u16)]>,
+    /// What the bounds of all segments begin with.
+    segment_common: Prefix,
+    /// Of each segment, level after level: the heads of its least and greatest key behind `segment_common`.
+    segment_heads: Box<[(u64, u64)]>,
     /// Of each child that is a node.
     child_handles: Box<[Handle<LoadedNode>]>,
     /// Of each child that is a leaf, then of each segment, level after level.
@@ -55,14 +59,10 @@ impl LoadedNode {
             (Some(first), Some(last)) => first.iter().zip(last).take_while(|(a, b)| a == b).count(),
             _ => 0,
         };
-        let common: Box<[u8]> = node
-            .pivots
-            .get(1)
-            .and_then(|p| p.lower.get(..common))
-            .unwrap_or_default()
-            .into();
+        let prefix = node.pivots.get(1).and_then(|p| p.lower.get(..common));
+        let prefix = Prefix::new(prefix.unwrap_or_default());
         let heads = lowers
-            .map(|lower| head(lower.get(common.len()..).unwrap_or_default()))
+            .map(|lower| head(lower.get(common..).unwrap_or_default()))
             .collect();
         let mut routes = vec![(0, 0); node.levels.len() * pivots];
         for (level, segments) in node.levels.iter().enumerate() {
@@ -96,6 +96,19 @@ impl LoadedNode {
         if leaves != 0 && leaves != pivots {
             return Err(Error::corrupt("children of both kinds"));
         }
+        let mut keys = node.levels.iter().flatten().flat_map(|s| [&s.min, &s.max]);
+        let mut segment_common: Vec<u8> = keys.next().map_or(Vec::new(), |key| key.to_vec());
+        for key in keys {
+            let same = segment_common.iter().zip(key).take_while(|(a, b)| a == b);
+            segment_common.truncate(same.count());
+        }
+        let behind = |key: &[u8]| head(key.get(segment_common.len()..).unwrap_or_default());
+        let segment_heads = node
+            .levels
+            .iter()
+            .flatten()
+            .map(|segment| (behind(&segment.min), behind(&segment.max)))
+            .collect();
         let mut groups = leaves;
         let mut level_handles = Vec::with_capacity(node.levels.len());
         for segments in &node.levels {
@@ -104,8 +117,10 @@ impl LoadedNode {
         }
         Ok(LoadedNode {
             node,
-            common,
+            common: prefix,
             heads,
+            segment_common: Prefix::new(&segment_common),
+            segment_heads,
             routes: routes.into(),
             child_handles: (leaves..pivots).map(|_| Handle::default()).collect(),
             group_handles: (0..groups).map(|_| GroupHandle::default()).collect(),
@@ -134,13 +149,12 @@ impl LoadedNode {
     /// How many lower bounds, without the first pivot's, come before a key; `comes_before` decides where heads are equal.
     #[inline]
     fn lowers_before(&self, key: &[u8], comes_before: impl Fn(&[u8]) -> bool) -> usize {
-        let shared = self.common.len().min(key.len());
-        match self.common[..].cmp(&key[..shared]) {
-            std::cmp::Ordering::Less => return self.heads.len(),
-            std::cmp::Ordering::Greater => return 0,
-            std::cmp::Ordering::Equal => {}
-        }
-        let same = equal_heads(&self.heads, head(&key[shared..]));
+        let wanted = match self.common.strip(key) {
+            Ok(suffix) => head(suffix),
+            Err(std::cmp::Ordering::Less) => return 0,
+            Err(_) => return self.heads.len(),
+        };
+        let same = equal_heads(&self.heads, wanted);
         let pivots = &self.node.pivots[same.start + 1..same.end + 1];
         same.start + pivots.partition_point(|p| comes_before(&p.lower))
     }
@@ -152,28 +166,47 @@ impl LoadedNode {
         &self.node.levels[level][usize::from(from)..usize::from(to)]
     }
 
+    /// The head that [`LoadedNode::candidate`] looks for; none when no segment here can hold the key.
+    #[inline]
+    pub(crate) fn segment_head(&self, key: &[u8]) -> Option<u64> {
+        self.segment_common.strip(key).ok().map(head)
+    }
+
     /// The one segment of a level that can hold a key, which lies in the range of `pivot`, and the direct way to it.
+    /// `wanted` is the key's [`LoadedNode::segment_head`].
     #[inline]
     pub(crate) fn candidate(
         &self,
         level: usize,
         pivot: usize,
         key: &[u8],
+        wanted: u64,
     ) -> Option<(&Segment, &GroupHandle)> {
         let (from, to) = self.routes[level * self.node.pivots.len() + pivot];
+        if from == to {
+            return None;
+        }
         let (from, to) = (usize::from(from), usize::from(to));
-        let segments = &self.node.levels[level][from..to];
-        let place = segments.partition_point(|s| s.max[..] < *key);
-        let segment = segments.get(place)?;
-        (segment.min[..] <= *key).then(|| {
-            let handle = self.level_handles[level] + from + place;
-            (segment, &self.group_handles[handle])
-        })
+        let segments = &self.node.levels[level];
+        let first_handle = self.level_handles[level];
+        let heads = &self.segment_heads[first_handle - self.level_handles[0]..][from..to];
+        let mut place = heads.partition_point(|&(_, max)| max < wanted);
+        // The keys themselves are looked at only where heads are equal.
+        while heads.get(place).is_some_and(|&(_, max)| max == wanted)
+            && segments[from + place].max[..] < *key
+        {
+            place += 1;
+        }
+        let &(min, _) = heads.get(place)?;
+        let segment = &segments[from + place];
+        let holds = min < wanted || min == wanted && segment.min[..] <= *key;
+        holds.then(|| (segment, &self.group_handles[first_handle + from + place]))
     }
 
     /// Bytes of memory that it takes.
     fn memory_bytes(&self) -> usize {
-        let mut bytes = size_of::<Self>() + self.common.len();
+        let mut bytes = size_of::<Self>() + self.common.bytes().len();
+        bytes += self.segment_common.bytes().len() + size_of_val(&self.segment_heads[..]);
         bytes += size_of_val(&self.heads[..]) + size_of_val(&self.routes[..]);
         bytes += self
             .node

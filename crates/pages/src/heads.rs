@@ -2,6 +2,7 @@
 //!
 //! Different heads compare as their strings do; equal ones say nothing, since shorter strings are filled up with zeros.
 
+use std::cmp::Ordering;
 use std::ops::Range;
 
 /// Guesses before a search gives up to interpolate and halves.
@@ -21,6 +22,63 @@ pub fn head(bytes: &[u8]) -> u64 {
             .fold(0, |head, (&byte, place)| {
                 head | u64::from(byte) << (8 * place)
             }),
+    }
+}
+
+/// What strings have in common at their start, compared with others without a visit to its bytes when it is short.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Prefix {
+    bytes: Box<[u8]>,
+    head: u64,
+    /// The bits of a head that the prefix determines.
+    mask: u64,
+}
+
+impl Prefix {
+    /// A prefix.
+    #[must_use]
+    pub fn new(bytes: &[u8]) -> Self {
+        Prefix {
+            bytes: bytes.into(),
+            head: head(bytes),
+            mask: head_mask(bytes.len()),
+        }
+    }
+
+    /// The prefix itself.
+    #[inline]
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes
+    }
+
+    /// What a string has behind the prefix; else how it compares with all strings that begin with it.
+    ///
+    /// # Errors
+    ///
+    /// The order, when the string does not begin with the prefix: never `Equal`.
+    #[inline]
+    pub fn strip<'a>(&self, string: &'a [u8]) -> Result<&'a [u8], Ordering> {
+        if self.bytes.len() <= 8 && string.len() >= self.bytes.len() {
+            return match (head(string) & self.mask).cmp(&self.head) {
+                Ordering::Equal => Ok(&string[self.bytes.len()..]),
+                unequal => Err(unequal),
+            };
+        }
+        match string.strip_prefix(&*self.bytes) {
+            Some(rest) => Ok(rest),
+            None => Err(string.cmp(&self.bytes)),
+        }
+    }
+}
+
+/// The bits of a head that a string of so many bytes determines.
+#[inline]
+pub(crate) fn head_mask(bytes: usize) -> u64 {
+    match bytes {
+        0 => 0,
+        1..8 => u64::MAX << (64 - 8 * bytes),
+        _ => u64::MAX,
     }
 }
 
@@ -93,6 +151,33 @@ mod tests {
             }
         }
         assert_eq!(head(b"abcdefghi"), 0x6162_6364_6566_6768);
+    }
+
+    #[test]
+    fn a_prefix_is_stripped_or_tells_the_order() {
+        for prefix in [&b""[..], b"b", b"bb\0", b"bcdefghi", b"bcdefghij"] {
+            let stripped = Prefix::new(prefix);
+            for string in [
+                &b""[..],
+                b"\0",
+                b"a",
+                b"b",
+                b"bb",
+                b"bb\0",
+                b"bb\0\0",
+                b"bcdefgh",
+                b"bcdefghi",
+                b"bcdefghijk",
+                b"bcdefghz",
+                b"\xff",
+            ] {
+                let expected = match string.strip_prefix(prefix) {
+                    Some(rest) => Ok(rest),
+                    None => Err(string.cmp(prefix)),
+                };
+                assert_eq!(stripped.strip(string), expected, "{prefix:?} {string:?}");
+            }
+        }
     }
 
     #[test]

@@ -90,18 +90,25 @@ impl Compressor {
     }
 }
 
-/// The payload of `payload_bytes` that was stored so; the caller has bounded that number.
+/// The payload of `payload_bytes` that was stored so, in a vector with room for `more` bytes; the caller has bounded those
+/// numbers.
 pub(super) fn decompress(
     compression: Compression,
     stored: &[u8],
     payload_bytes: usize,
+    more: usize,
 ) -> Result<Vec<u8>> {
     let bad = || Error::corrupt("block does not decompress");
     match compression {
-        Compression::None if stored.len() == payload_bytes => Ok(stored.to_vec()),
+        Compression::None if stored.len() == payload_bytes => {
+            let mut out = Vec::with_capacity(payload_bytes + more);
+            out.extend_from_slice(stored);
+            Ok(out)
+        }
         Compression::None => Err(Error::corrupt("block of unequal lengths")),
         Compression::Lz4 => {
-            let mut out = vec![0; payload_bytes];
+            let mut out = Vec::with_capacity(payload_bytes + more);
+            out.resize(payload_bytes, 0);
             let bytes = lz4_flex::block::decompress_into(stored, &mut out).map_err(|_| bad())?;
             if bytes == payload_bytes {
                 Ok(out)
@@ -111,7 +118,8 @@ pub(super) fn decompress(
         }
         #[cfg(feature = "zstd")]
         Compression::Zstd => {
-            let mut out = vec![0; payload_bytes];
+            let mut out = Vec::with_capacity(payload_bytes + more);
+            out.resize(payload_bytes, 0);
             let bytes =
                 zstd::bulk::decompress_to_buffer(stored, &mut out[..]).map_err(|_| bad())?;
             if bytes == payload_bytes {

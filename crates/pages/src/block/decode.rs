@@ -9,20 +9,28 @@ use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, Slice, VALUE_BYTES_MAX
 
 use super::codec::{Compression, decompress};
 use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum};
-use crate::heads::head;
+use crate::heads::{head, head_mask};
 use crate::message::{KIND_DELETE, KIND_PUT, Message};
+
+/// Bytes of a record's short head.
+const SHORT_HEAD_BYTES: usize = 2;
 
 /// A block in memory, decompressed and without padding.
 ///
 /// Accessors panic when an index is not below [`Block::len`], as a slice does; bytes from disk cannot make them panic.
 #[derive(Debug)]
 pub struct Block {
-    /// Prefix, records, starts.
+    /// Prefix, records, starts; and behind that, for each record, the first two bytes of its key's suffix as a big-endian
+    /// number, filled up with a zero: a search looks at these, side by side, before it looks at any record.
     payload: Box<[u8]>,
+    /// The head of the prefix: a short one is compared without a visit to the payload.
+    prefix_head: u64,
     prefix: usize,
     count: usize,
     /// Where the records end and the starts begin.
     records_end: usize,
+    /// Where the starts end and the short heads begin.
+    heads_start: usize,
 }
 
 impl Block {
@@ -56,40 +64,43 @@ impl Block {
         let compression = Compression::from_number(header.compression).ok_or_else(|| {
             Error::corrupt("unknown compression").with("kind", header.compression)
         })?;
-        let payload =
-            decompress(compression, stored, header.payload_bytes as usize)?.into_boxed_slice();
-
         let count = usize::from(header.count);
+        let heads_bytes = count * SHORT_HEAD_BYTES;
+        let payload_bytes = header.payload_bytes as usize;
+        let mut payload = decompress(compression, stored, payload_bytes, heads_bytes)?;
+        payload.resize(payload_bytes + heads_bytes, 0);
         let starts_bytes = if count > 1 { count * START_BYTES } else { 0 };
         let prefix = usize::from(header.prefix_bytes);
-        let records_end = payload
-            .len()
+        let records_end = payload_bytes
             .checked_sub(starts_bytes)
             .filter(|&end| end >= prefix);
         let records_end =
             records_end.ok_or_else(|| Error::corrupt("block lengths contradict each other"))?;
-        let block = Block {
-            payload,
+        let mut block = Block {
+            prefix_head: head(&payload[..prefix]),
+            payload: payload.into_boxed_slice(),
             prefix,
             count,
             records_end,
+            heads_start: payload_bytes,
         };
         block.check()?;
         Ok(block)
     }
 
-    /// Proves every record: what the accessors rely on.
-    fn check(&self) -> Result<()> {
+    /// Proves every record, which is what the accessors rely on, and fills in the short heads.
+    fn check(&mut self) -> Result<()> {
         if self.extent(0).0 != self.prefix {
             return Err(Error::corrupt(
                 "first record does not start behind the prefix",
             ));
         }
-        let records = &self.payload[..self.records_end];
         for i in 0..self.count {
             let (start, end) = self.extent(i);
-            let record = records
+            let record = self
+                .payload
                 .get(start..end)
+                .filter(|_| end <= self.records_end)
                 .ok_or_else(|| Error::corrupt("record out of bounds").with("record", i))?;
             let (tag, tag_bytes) = match record.first() {
                 Some(&byte) if byte < 0x80 => (u64::from(byte), 1),
@@ -111,6 +122,10 @@ impl Block {
                     .with("record", i)
                     .with("kind", kind));
             }
+            let suffix = &record[tag_bytes..][..suffix_bytes];
+            let short = short_head(head(suffix)).to_le_bytes();
+            let at = self.heads_start + i * SHORT_HEAD_BYTES;
+            self.payload[at..at + SHORT_HEAD_BYTES].copy_from_slice(&short);
         }
         Ok(())
     }
@@ -118,7 +133,9 @@ impl Block {
     /// Where records start, behind the prefix. A lone record has no start in the array: it starts there.
     #[inline]
     fn starts(&self) -> &[[u8; START_BYTES]] {
-        self.payload[self.records_end..].as_chunks().0
+        self.payload[self.records_end..self.heads_start]
+            .as_chunks()
+            .0
     }
 
     /// Where a record starts and ends in the payload.
@@ -250,8 +267,27 @@ impl Block {
     /// How the prefix compares with the other key's first bytes. A key shorter than the prefix is below every key here.
     #[inline]
     fn compare_prefix(&self, other: &[u8]) -> Ordering {
+        if self.prefix <= 8 && other.len() >= self.prefix {
+            let mask = head_mask(self.prefix);
+            return self.prefix_head.cmp(&(head(other) & mask));
+        }
         let common = self.prefix.min(other.len());
         self.prefix().cmp(&other[..common])
+    }
+
+    /// The records whose short heads equal that of a suffix; where they would be, if there are none.
+    #[inline]
+    fn same_short_head(&self, wanted: u16) -> Range<usize> {
+        let heads: &[[u8; SHORT_HEAD_BYTES]] = self.payload[self.heads_start..].as_chunks().0;
+        let low = heads.partition_point(|&head| u16::from_le_bytes(head) < wanted);
+        let equal = |&head: &[u8; SHORT_HEAD_BYTES]| u16::from_le_bytes(head) == wanted;
+        let rest = &heads[low..];
+        // Usually none or one.
+        let same = match rest.get(1) {
+            Some(second) if equal(second) => rest.partition_point(equal),
+            _ => usize::from(rest.first().is_some_and(equal)),
+        };
+        low..low + same
     }
 
     /// Where a key is (`Ok`), or where it would be (`Err`): the number of keys below it. Logarithmic; copies nothing.
@@ -264,7 +300,10 @@ impl Block {
         }
         let suffix = &key[self.prefix..];
         let wanted = head(suffix);
-        let (mut low, mut high) = (0, self.count);
+        let Range {
+            start: mut low,
+            end: mut high,
+        } = self.same_short_head(short_head(wanted));
         while low < high {
             let middle = low.midpoint(high);
             let (from, to) = self.suffix_range(middle);
@@ -335,7 +374,7 @@ impl Block {
                 self.0.bytes()
             }
         }
-        if range.len() * 2 < self.payload.len() {
+        if range.len() * 2 < self.bytes().len() {
             Slice::copy(&self.payload[range])
         } else {
             Slice::from_owner(Shared(self.clone())).sub(range)
@@ -346,7 +385,7 @@ impl Block {
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        &self.payload
+        &self.payload[..self.heads_start]
     }
 
     /// Bytes of memory that the block takes.
@@ -367,8 +406,14 @@ pub struct Entry<'a> {
     pub is_delete: bool,
 }
 
+/// The first two bytes of what a head was made from; they compare as the heads do, or are equal.
+#[inline]
+fn short_head(head: u64) -> u16 {
+    (head >> 48) as u16
+}
+
 impl AsRef<[u8]> for Block {
     fn as_ref(&self) -> &[u8] {
-        &self.payload
+        self.bytes()
     }
 }

@@ -4,13 +4,15 @@
 //! memory the first eight bytes of each behind what all have in common lie in one array, big-endian, so that a search is
 //! over integers and compares strings only where those are equal.
 
+use std::cmp::Ordering;
+
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result};
 
 use super::GROUP_TARGET_BYTES_MAX;
 use crate::block::{PART_INDEX, common_prefix, part_seed};
-use crate::heads::{equal_heads, head};
+use crate::heads::{Prefix, equal_heads, head};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks, unit.
 const HEADER_BYTES: usize = 16;
@@ -96,8 +98,8 @@ pub struct GroupIndex {
     /// Where each separator ends in `separators`.
     ends: Box<[u32]>,
     separators: Box<[u8]>,
-    /// Bytes that all separators have in common at their start.
-    prefix: usize,
+    /// What all separators have in common at their start.
+    prefix: Prefix,
     first_key: Box<[u8]>,
     last_key: Box<[u8]>,
 }
@@ -202,7 +204,7 @@ impl GroupIndex {
             heads: heads.into(),
             ends: ends.into(),
             separators: separators.into(),
-            prefix: prefix.len(),
+            prefix: Prefix::new(prefix),
             first_key: first_key.into(),
             last_key: last_key.into(),
         })
@@ -234,17 +236,14 @@ impl GroupIndex {
     #[inline]
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
-        let Some(&first_end) = self.ends.first() else {
+        if self.heads.is_empty() {
             return 0;
-        };
-        let prefix = &self.separators[..first_end as usize][..self.prefix];
-        let common = self.prefix.min(key.len());
-        match key[..common].cmp(prefix) {
-            std::cmp::Ordering::Less => return 0,
-            std::cmp::Ordering::Greater => return self.blocks() - 1,
-            std::cmp::Ordering::Equal => {}
         }
-        let wanted = head(&key[common..]);
+        let wanted = match self.prefix.strip(key) {
+            Ok(suffix) => head(suffix),
+            Err(Ordering::Less) => return 0,
+            Err(_) => return self.blocks() - 1,
+        };
         let equal = equal_heads(&self.heads, wanted);
         // Separators of equal head: usually none or one.
         let (mut from, mut to) = (equal.start, equal.end);
@@ -341,6 +340,7 @@ impl GroupIndex {
             + self.separators.len()
             + self.first_key.len()
             + self.last_key.len()
+            + self.prefix.bytes().len()
     }
 }
 
