@@ -18,6 +18,9 @@ use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 
 use crate::bounds::{is_empty, lets_in_above, lets_in_below};
 
+/// Room that a cursor's key gets beyond its first: the others of a block are rarely so much longer.
+const KEY_ROOM_BYTES: usize = 24;
+
 /// How far a cursor reads ahead, and what it leaves in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAhead {
@@ -231,10 +234,12 @@ impl GroupCursor {
                     Direction::Backward => to - 1,
                 };
                 self.following = to - from - 1;
+                let entry = block.entry(self.at);
                 self.key.clear();
+                self.key
+                    .reserve(block.prefix().len() + entry.suffix.len() + KEY_ROOM_BYTES);
                 self.key.extend_from_slice(block.prefix());
                 self.prefix_bytes = self.key.len();
-                let entry = block.entry(self.at);
                 self.key.extend_from_slice(entry.suffix);
                 self.value = (!entry.is_delete).then_some(entry.value);
                 self.block = Some(block);

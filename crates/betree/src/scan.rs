@@ -46,6 +46,9 @@ enum Head {
 /// The slot of the leaf among the sources; buffer levels follow it, from the root's newest down.
 const LEAF: u16 = 0;
 
+/// Sources that there is room for from the start: the leaf, and the levels of a node or two.
+const SOURCES_EXPECTED: usize = 12;
+
 /// One sorted run of records: the current leaf, or one buffer level of a node on the path.
 struct Source {
     head: Head,
@@ -197,14 +200,16 @@ impl TreeScan {
         bounds: KeyBounds<'_>,
         direction: Direction,
     ) -> Self {
+        let mut sources = Vec::with_capacity(SOURCES_EXPECTED);
+        sources.push(Source::level(0, 0, 0, 0));
         TreeScan {
             store: store.clone(),
             direction,
             lower: bounds.0.map(<[u8]>::to_vec),
             upper: bounds.1.map(<[u8]>::to_vec),
             frames: Vec::new(),
-            sources: vec![Source::level(0, 0, 0, 0)],
-            order: Vec::new(),
+            sources,
+            order: Vec::with_capacity(SOURCES_EXPECTED),
             returned: false,
             done: is_empty(bounds.0, bounds.1),
         }

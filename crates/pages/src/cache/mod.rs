@@ -12,6 +12,7 @@
 //! another lock. Errors are never cached.
 
 mod shard;
+mod table;
 
 use std::any::Any;
 use std::collections::HashSet;

@@ -1,11 +1,11 @@
 //! One shard of the cache: a map into slots, and a CLOCK hand over them. Nothing here does I/O, decodes or takes a lock.
 
-use std::collections::HashMap;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use terrapin_base::PageId;
 
+use super::table::Table;
 use super::{Held, Kind};
 
 /// What an entry is found by.
@@ -28,13 +28,7 @@ impl Key {
     }
 }
 
-impl std::hash::Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        state.write_u64(Key::hash(self));
-    }
-}
-
-/// A hasher for ids and for keys that are hashed already: one multiplication, the same in every run.
+/// A hasher for ids: one multiplication, the same in every run.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct IdHash;
 
@@ -94,7 +88,7 @@ pub(crate) struct Entry {
 /// Entries whose keys fall into one shard.
 #[derive(Default)]
 pub(crate) struct Shard {
-    map: HashMap<Key, u32, IdHash>,
+    map: Table,
     slots: Vec<Option<Slot>>,
     vacant: Vec<u32>,
     hand: usize,
@@ -107,6 +101,18 @@ impl Shard {
     /// Entries.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
+    }
+
+    /// The slot of a key.
+    #[inline]
+    fn find(&self, key: Key) -> Option<usize> {
+        let is_it = |at: u32| {
+            let slot = self.slots.get(at as usize).and_then(Option::as_ref);
+            slot.is_some_and(|slot| slot.key == key)
+        };
+        self.map
+            .find(key.hash() as u32, is_it)
+            .map(|at| at as usize)
     }
 
     /// Finds an entry and gives it at least that many lives; counts the lookup, and a hit for so many `more`. O(1).
@@ -123,10 +129,7 @@ impl Shard {
     /// As [`Shard::get`], without counting what is not there.
     #[inline]
     pub(crate) fn get_if_there(&mut self, key: Key, lives: u8) -> Option<Held> {
-        let slot = self
-            .map
-            .get(&key)
-            .and_then(|&at| self.slots[at as usize].as_mut())?;
+        let slot = self.find(key).and_then(|at| self.slots[at].as_mut())?;
         slot.lives = slot.lives.max(lives);
         self.hits[key.kind as usize] += 1;
         Some(slot.value.clone())
@@ -134,21 +137,14 @@ impl Shard {
 
     /// Finds an entry, and nothing else.
     pub(crate) fn peek(&self, key: Key) -> Option<Held> {
-        let slot = self
-            .map
-            .get(&key)
-            .and_then(|&at| self.slots[at as usize].as_ref())?;
+        let slot = self.find(key).and_then(|at| self.slots[at].as_ref())?;
         Some(slot.value.clone())
     }
 
     /// Adds an entry; returns the value that was there before instead, if one was.
     pub(crate) fn insert(&mut self, key: Key, value: &Held, bytes: u32, lives: u8) -> Option<Held> {
-        if let Some(slot) = self
-            .map
-            .get(&key)
-            .and_then(|&at| self.slots[at as usize].as_ref())
-        {
-            return Some(slot.value.clone());
+        if let Some(before) = self.peek(key) {
+            return Some(before);
         }
         let at = match self.vacant.pop() {
             Some(at) => at,
@@ -165,14 +161,14 @@ impl Shard {
             bytes,
             lives,
         });
-        self.map.insert(key, at);
+        self.map.insert(key.hash() as u32, at);
         self.bytes += u64::from(bytes);
         None
     }
 
     fn take(&mut self, at: usize) -> Option<Entry> {
         let slot = self.slots[at].take()?;
-        self.map.remove(&slot.key);
+        self.map.remove(slot.key.hash() as u32, at as u32);
         self.vacant.push(at as u32);
         self.bytes -= u64::from(slot.bytes);
         Some(Entry {
@@ -185,7 +181,7 @@ impl Shard {
     /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each entry that it passes; the
     /// first without one leaves.
     pub(crate) fn turn(&mut self, steps: usize, lives: u8) -> Turn {
-        if self.map.is_empty() {
+        if self.map.len() == 0 {
             return Turn::Empty;
         }
         for _ in 0..steps.min(self.slots.len()) {
@@ -240,7 +236,8 @@ impl Shard {
                 ..Shard::default()
             };
             for slot in kept {
-                self.map.insert(slot.key, self.slots.len() as u32);
+                self.map
+                    .insert(slot.key.hash() as u32, self.slots.len() as u32);
                 self.slots.push(Some(slot));
             }
         }

@@ -196,6 +196,12 @@ impl PageStore {
         Ok(())
     }
 
+    /// Brings the older slot up to date and both onto stable storage. To be called before anything is built on what a recovery
+    /// found: the newest slot may have been written by a process that died before its sync, and a power cut would take it back.
+    pub fn settle_slots(&self) -> Result<()> {
+        self.refresh_stale_slot(None)
+    }
+
     /// After a crash between the two slots, one holds an older root whose pages count as free: it is brought up to date, durably, before the
     /// first change to any page. Not if it is `about_to_be_written` anyway.
     pub(super) fn refresh_stale_slot(&self, about_to_be_written: Option<usize>) -> Result<()> {
@@ -208,6 +214,8 @@ impl PageStore {
             return Ok(());
         };
         let newest = roots.newest;
+        // The newest slot may not be durable yet (D2): never both in flight.
+        self.file.sync().map_err(|error| self.poisoned(error))?;
         self.write_slot(slot, &newest)
             .map_err(|error| self.poisoned(error))?;
         self.file.sync().map_err(|error| self.poisoned(error))?;
