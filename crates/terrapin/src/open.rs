@@ -145,6 +145,10 @@ impl Files {
     fn open(disk: &Arc<dyn Disk>, settings: &Settings, budget: &Arc<Budget>) -> Result<Files> {
         let (store, superblock) =
             PageStore::open(disk, store_options(settings, budget), settings.read_only)?;
+        if !settings.read_only {
+            // Found is not durable: see D2.
+            store.settle_slots()?;
+        }
         Ok(Files {
             store,
             superblock,
@@ -268,7 +272,7 @@ fn start(
     let mut names = std::collections::BTreeMap::new();
     for stored in &base.stored {
         let entry = base.catalog.get(stored.id);
-        let start = entry.map_or(Lsn(0), |e| e.applied);
+        let start = entry.map_or(base.catalog.applied, |e| e.applied);
         names.insert(stored.name.clone(), stored.id);
         keyspaces.insert(Arc::new(KeyspaceState {
             id: stored.id,

@@ -29,6 +29,8 @@ pub(crate) struct Chain {
     /// Records below were synced, by what the newest segment's header says.
     pub(crate) whole_below: u64,
     kept: VecDeque<Kept>,
+    /// No record starts between here and the first one: where the life before ended, if its segments are gone.
+    begins: u64,
 }
 
 impl Chain {
@@ -41,7 +43,14 @@ impl Chain {
                 position: p.first,
             })
         });
-        places.find(|place| place.position <= lsn)
+        let found = places.find(|place| place.position <= lsn);
+        let oldest = self.lives.first().and_then(|life| life.pieces.first());
+        // Everything below the end of a life is trimmed with it; the next one begins at a block.
+        let in_gap = oldest.filter(|_| lsn >= self.begins).map(|piece| Place {
+            life: 0,
+            position: piece.first,
+        });
+        found.or(in_gap)
     }
 
     /// Every segment, those included that hold nothing that counts.
@@ -126,8 +135,18 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
             next = Some(header.clone());
         }
     }
-    let first = next.map_or(newest.first, |oldest| oldest.first);
+    let first = next.as_ref().map_or(newest.first, |oldest| oldest.first);
+    // The oldest segment that is kept may be that of an empty life.
+    let begins = [
+        next.as_ref().unwrap_or(&newest),
+        headers.first().unwrap_or(&newest),
+    ]
+    .into_iter()
+    .filter(|header| header.previous_end < header.start)
+    .map(|header| header.previous_end)
+    .fold(first, u64::min);
     Ok(Chain {
+        begins,
         lives: lives.into(),
         first,
         whole_below: newest.whole_below,

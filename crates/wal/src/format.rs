@@ -1,5 +1,5 @@
 //! Every byte of the log: segment headers, record headers and the log's own records. Nothing else in this crate encodes or
-//! decodes. `docs/format-parts/wal.md` tells the same in tables; `tests/golden.rs` holds both to it.
+//! decodes. `docs/FORMAT.md` tells the same in tables; `tests/golden.rs` holds both to it.
 //!
 //! The log is one stream of bytes, and an LSN is an offset in it. Records follow each other without padding or alignment. A
 //! record's CRC32C covers what it says and where it may stand: payload, database, incarnation, length, kind and LSN, in this order, so

@@ -5,7 +5,7 @@
 //!
 //! | to change | look in |
 //! | --- | --- |
-//! | bytes on the disk | `format.rs`, `docs/format-parts/wal.md` |
+//! | bytes on the disk | `format.rs`, `docs/FORMAT.md` |
 //! | appending, publishing, cutting | `log.rs` |
 //! | writing and syncing segments | `drain.rs` |
 //! | names, spares, trimming | `segments.rs` |

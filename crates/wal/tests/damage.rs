@@ -140,7 +140,7 @@ fn lost_short_and_foreign_files_are_refused() {
     );
 }
 
-/// A segment's first block by the document, not by the crate: see `docs/format-parts/wal.md`.
+/// A segment's first block by the document, not by the crate: see `docs/FORMAT.md`.
 fn header(fields: [u64; 7], incarnation: u32) -> Vec<u8> {
     let mut block = b"TERRALOG".to_vec();
     block.extend(1u32.to_le_bytes());
