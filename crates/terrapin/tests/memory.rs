@@ -1,0 +1,154 @@
+//! The process stays within its memory: what the system counts as resident, not what the engine believes to have taken.
+//!
+//! Each run is a process of its own, for the peak is counted per process and other tests' memory would show in it.
+
+#![cfg(target_os = "linux")]
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use terrapin::{Database, Durability, Options};
+
+/// What the peak may exceed the budget by, besides a tenth of it (DESIGN §8).
+const SLACK_BYTES: u64 = 64 << 20;
+/// What must be left of that here: other file systems, kernels and allocators need some of it.
+const MARGIN_BYTES: u64 = SLACK_BYTES / 2;
+/// Set in the process that does the work: the budget in bytes.
+const BUDGET: &str = "TERRAPIN_TEST_MEMORY_BYTES";
+
+struct Directory(PathBuf);
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A well-mixed number.
+fn mix(number: u64) -> u64 {
+    let mixed = number.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let mixed = (mixed ^ (mixed >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    mixed ^ (mixed >> 29)
+}
+
+/// Lengths of all kinds: an allocator that gets but one finds room too easily.
+fn value_bytes(number: u64) -> usize {
+    let mixed = mix(!number) as usize;
+    match mixed % 64 {
+        0 => 8000 + (mixed >> 8) % 24_000,
+        1..40 => 50 + (mixed >> 8) % 500,
+        _ => 500 + (mixed >> 8) % 2000,
+    }
+}
+
+/// The most that was resident so far, in bytes.
+fn peak_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let kib = line.and_then(|line| line.split_whitespace().nth(1));
+    kib.unwrap().parse::<u64>().unwrap() << 10
+}
+
+/// Loads `records` in random order from two threads, then reads, scans and overwrites some of them.
+fn use_database(database: &Database, records: u64) -> u64 {
+    let keyspace = database.default_keyspace();
+    let written = std::thread::scope(|scope| {
+        let halves = [0, 1].map(|thread| {
+            let keyspace = &keyspace;
+            scope.spawn(move || {
+                let mut written = 0;
+                let mut value = vec![0; 32_000];
+                for number in (thread..records).step_by(2) {
+                    let bytes = value_bytes(number);
+                    value[..8].copy_from_slice(&number.to_le_bytes());
+                    keyspace
+                        .put_with(
+                            mix(number).to_be_bytes(),
+                            &value[..bytes],
+                            Durability::Process,
+                        )
+                        .unwrap();
+                    written += 8 + bytes as u64;
+                }
+                written
+            })
+        });
+        halves
+            .into_iter()
+            .map(|half| half.join().unwrap())
+            .sum::<u64>()
+    });
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let keyspace = &keyspace;
+            scope.spawn(move || {
+                for i in 0..records / 8 {
+                    let number = mix(i * 2 + thread) % records;
+                    let key = mix(number).to_be_bytes();
+                    let value = keyspace.get(key).unwrap().unwrap();
+                    assert_eq!(value.len(), value_bytes(number));
+                    if i % 8 == 0 {
+                        let some: u64 = keyspace
+                            .range(&key[..]..)
+                            .take(50)
+                            .map(|entry| entry.unwrap().1.len() as u64)
+                            .sum();
+                        assert!(some > 0);
+                    }
+                    if i % 16 == 0 {
+                        keyspace.put(key, vec![1; value_bytes(number)]).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    written
+}
+
+/// In a process of its own: does the work and checks what it took. In the test's process: starts that one.
+fn stays_within(test: &str, budget: u64, times: u64, records: u64) {
+    if std::env::var(BUDGET).is_err() {
+        let this = std::env::current_exe().unwrap();
+        let output = Command::new(this)
+            .args([test, "--exact", "--nocapture"])
+            .env(BUDGET, budget.to_string())
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        let complained = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            output.status.success() && said.contains("1 passed"),
+            "{said}\n{complained}"
+        );
+        return;
+    }
+    let path = std::env::temp_dir().join(format!("terrapin-{test}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let directory = Directory(path);
+    let database = Options::new().memory(budget).open(&directory.0).unwrap();
+    let written = use_database(&database, records);
+    let peak = peak_bytes();
+    println!("{test}: {written} bytes written, {peak} bytes at the peak");
+    assert!(
+        written >= budget * times,
+        "{written} bytes are not {times} times {budget}"
+    );
+    let allowed = budget + budget / 10 + SLACK_BYTES;
+    assert!(
+        peak + MARGIN_BYTES <= allowed,
+        "{peak} bytes resident at the peak of {allowed} allowed, with too little margin"
+    );
+    database.close().unwrap();
+}
+
+#[test]
+fn a_store_of_ten_times_its_memory_stays_within_it() {
+    let test = "a_store_of_ten_times_its_memory_stays_within_it";
+    stays_within(test, 24 << 20, 10, 245_000);
+}
+
+#[test]
+fn a_larger_cache_stays_within_its_memory() {
+    let test = "a_larger_cache_stays_within_its_memory";
+    stays_within(test, 64 << 20, 4, 260_000);
+}
