@@ -302,28 +302,41 @@ impl Recovery {
         }
     }
 
-    /// Opens the ring; replaces it when it is missing or of another size. The new one takes the name at one stroke.
+    /// Opens the ring; replaces it when it is missing or of another size. The new one takes the name at one stroke. On a disk that
+    /// is too full for it the old one serves on, whatever its size: an open must not need space (D10).
     fn make_ring(&mut self) -> Result<LogRing> {
-        let bytes = self.options.ring_bytes;
-        if self.ring.take().is_some_and(|ring| ring.bytes == bytes) {
-            return self.disk.open_ring(
-                RING_NAME,
-                RingOptions {
-                    bytes,
-                    create: false,
-                },
-            );
+        let wanted = self.options.ring_bytes;
+        let Some(old) = self.ring.take() else {
+            return make_ring(&self.disk, wanted);
+        };
+        if old.bytes != wanted {
+            match make_ring(&self.disk, wanted) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    tracing::warn!(%error, "no space for a ring of the size asked for; the old one is kept");
+                    self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
+                }
+                made => return made,
+            }
         }
-        make_ring(&self.disk, bytes)
+        let options = RingOptions {
+            bytes: old.bytes,
+            create: false,
+        };
+        self.disk.open_ring(RING_NAME, options)
+    }
+}
+
+fn is_absent(error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
     }
 }
 
 /// A new ring, durably under its name.
 fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
-    match disk.remove(RING_NEW_NAME) {
-        Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
+    disk.remove(RING_NEW_NAME).or_else(is_absent)?;
     let ring = disk.open_ring(
         RING_NEW_NAME,
         RingOptions {

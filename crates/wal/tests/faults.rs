@@ -298,3 +298,34 @@ fn a_largest_record_always_fits_however_full_the_ring_was() {
     }
     assert!(log.metrics().full > 100);
 }
+
+#[test]
+fn a_full_disk_keeps_the_ring_it_has_whatever_size_is_asked_for() {
+    let medium = SimDisk::new(5);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.append(&log, 0).unwrap();
+    process.append(&log, 1).unwrap();
+    medium.crash_process();
+    let larger = LogOptions {
+        ring_bytes: 4 * tiny().ring_bytes,
+        ..tiny()
+    };
+    // Room for the segment of the new life, not for the ring.
+    medium.set_capacity(medium.used_bytes() + 2 * tiny().ring_bytes);
+    let process = Process::new(&medium, 0);
+    let (log, records) = process.recover(larger).unwrap();
+    assert_eq!(assert_prefix(&records), 2);
+    let kept = log.record_bytes_max();
+    assert!(kept < tiny().ring_bytes / 4, "{kept}");
+    process.append(&log, 2).unwrap();
+    log.close().unwrap();
+    medium.crash_process();
+    medium.set_capacity(u64::MAX);
+    let (log, records) = Process::new(&medium, 0).recover(larger).unwrap();
+    assert_eq!(assert_prefix(&records), 3);
+    assert!(
+        log.record_bytes_max() > kept,
+        "with room there is a new ring"
+    );
+}
