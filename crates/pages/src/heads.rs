@@ -14,14 +14,23 @@ const FEW: usize = 16;
 #[inline]
 #[must_use]
 pub fn head(bytes: &[u8]) -> u64 {
-    match bytes.first_chunk::<8>() {
-        Some(chunk) => u64::from_be_bytes(*chunk),
-        None => bytes
-            .iter()
-            .zip((0..8).rev())
-            .fold(0, |head, (&byte, place)| {
-                head | u64::from(byte) << (8 * place)
-            }),
+    if let Some(chunk) = bytes.first_chunk::<8>() {
+        return u64::from_be_bytes(*chunk);
+    }
+    // Two pieces that may overlap, where they agree.
+    let below = 64 - 8 * bytes.len() as u32;
+    match (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            let (first, last) = (u32::from_be_bytes(*first), u32::from_be_bytes(*last));
+            u64::from(first) << 32 | u64::from(last) << below
+        }
+        _ => match (bytes.first_chunk::<2>(), bytes.last_chunk::<2>()) {
+            (Some(first), Some(last)) => {
+                let (first, last) = (u16::from_be_bytes(*first), u16::from_be_bytes(*last));
+                u64::from(first) << 48 | u64::from(last) << below
+            }
+            _ => bytes.first().map_or(0, |&byte| u64::from(byte) << 56),
+        },
     }
 }
 
@@ -150,7 +159,12 @@ mod tests {
                 }
             }
         }
-        assert_eq!(head(b"abcdefghi"), 0x6162_6364_6566_6768);
+        for bytes in 0..10 {
+            let string = &b"abcdefghi"[..bytes.min(9)];
+            let mut filled = [0; 8];
+            filled[..bytes.min(8)].copy_from_slice(&string[..bytes.min(8)]);
+            assert_eq!(head(string), u64::from_be_bytes(filled));
+        }
     }
 
     #[test]

@@ -95,8 +95,10 @@ impl Block {
                 "first record does not start behind the prefix",
             ));
         }
+        let mut end = self.prefix;
         for i in 0..self.count {
-            let (start, end) = self.extent(i);
+            let start = end;
+            end = self.extent(i).1;
             let record = self
                 .payload
                 .get(start..end)
@@ -123,7 +125,11 @@ impl Block {
                     .with("kind", kind));
             }
             let suffix = &record[tag_bytes..][..suffix_bytes];
-            let short = short_head(head(suffix)).to_le_bytes();
+            let short = match *suffix {
+                [first, second, ..] => [second, first],
+                [first] => [0, first],
+                [] => [0, 0],
+            };
             let at = self.heads_start + i * SHORT_HEAD_BYTES;
             self.payload[at..at + SHORT_HEAD_BYTES].copy_from_slice(&short);
         }
