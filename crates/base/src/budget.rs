@@ -91,12 +91,13 @@ impl Budget {
         Purpose::ALL.iter().map(|&p| self.used(p)).sum()
     }
 
-    /// What is left for caches once everything else is counted.
+    /// What caches may take: seven eighths of what is left once everything else is counted. The rest pays for what the
+    /// allocator cannot give back after evictions at random places (decision 0006).
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {
         let other =
             self.used(Purpose::Window) + self.used(Purpose::Merge) + self.used(Purpose::Log);
-        self.limit().saturating_sub(other)
+        self.limit().saturating_sub(other) / 8 * 7
     }
 }
 
