@@ -12,6 +12,14 @@ use crate::view::ViewHandle;
 use crate::write::dropped;
 
 impl Keyspace {
+    /// Reads this keyspace as of the newest published write.
+    #[inline]
+    fn observed<R>(&self, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
+        let observed = self.core().observe()?;
+        let keyspace = observed.state.keyspaces.get(self.shared.id);
+        read(keyspace.ok_or_else(dropped)?, observed.before)
+    }
+
     /// The value of a key, as of the newest published write. A value smaller than half its block is copied, a larger one
     /// shares the cached block. Costs two window lookups at most and, in a store far beyond its memory, one device read.
     /// Errors: `Corrupt`, `Io`, `Closed`, and `NotFound` when the keyspace was dropped; never "no value" in their place.
@@ -19,30 +27,22 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
-        let observed = core.observe()?;
-        let keyspace = observed
-            .state
-            .keyspaces
-            .get(self.shared.id)
-            .ok_or_else(dropped)?;
-        let value = get(keyspace, observed.before, key.as_ref());
-        core.counters.gets.add(1);
-        core.counters.get_done(&core.env, timer);
-        value
+        self.observed(|keyspace, before| {
+            let value = get(keyspace, before, key.as_ref());
+            core.counters.gets.add(1);
+            core.counters.get_done(&core.env, timer);
+            value
+        })
     }
 
     /// Whether a key has a value. Costs what [`Keyspace::get`] does, less the copy.
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let core = self.core();
         core.env.breathe();
-        let observed = core.observe()?;
-        let keyspace = observed
-            .state
-            .keyspaces
-            .get(self.shared.id)
-            .ok_or_else(dropped)?;
-        core.counters.gets.add(1);
-        contains(keyspace, observed.before, key.as_ref())
+        self.observed(|keyspace, before| {
+            core.counters.gets.add(1);
+            contains(keyspace, before, key.as_ref())
+        })
     }
 
     /// The values of many keys, all as of one moment, in the order of `keys`. What is not cached is read from the device
@@ -50,14 +50,10 @@ impl Keyspace {
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
         core.env.breathe();
-        let observed = core.observe()?;
-        let keyspace = observed
-            .state
-            .keyspaces
-            .get(self.shared.id)
-            .ok_or_else(dropped)?;
-        core.counters.gets.add(keys.len() as u64);
-        multi_get(keyspace, observed.before, keys)
+        self.observed(|keyspace, before| {
+            core.counters.gets.add(keys.len() as u64);
+            multi_get(keyspace, before, keys)
+        })
     }
 
     /// The record with the smallest key.
@@ -74,13 +70,7 @@ impl Keyspace {
     /// counts once for each place that holds it, and a delete takes one away whether or not there was a record. Exact
     /// bounds are not promised.
     pub fn approximate_count(&self) -> Result<u64> {
-        let observed = self.core().observe()?;
-        let keyspace = observed
-            .state
-            .keyspaces
-            .get(self.shared.id)
-            .ok_or_else(dropped)?;
-        approximate_count(keyspace, observed.before)
+        self.observed(approximate_count)
     }
 
     /// The records of a range of keys, in order, from either end, as of now: later writes do not show.
