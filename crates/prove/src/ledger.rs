@@ -1,0 +1,168 @@
+//! The ledger: a committed table of what has been tried. A line is a run of consecutive units of one layer at one commit.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::{fs, io};
+
+const HEAD: &str = "layer\tcommit\tfirst\tlast\tcounted\tfinds\tseconds\n";
+
+/// Consecutive units of a layer that were tried at one commit.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entry {
+    /// The layer's name.
+    pub layer: String,
+    /// What the engine was: a commit, with a `+` when the tree had changes beyond it.
+    pub commit: String,
+    /// The first unit.
+    pub first: u64,
+    /// The last.
+    pub last: u64,
+    /// What they counted.
+    pub counted: u64,
+    /// How many of them found something.
+    pub finds: u64,
+    /// How long they took, wall time.
+    pub seconds: f64,
+}
+
+/// The ledger, as its file has it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ledger {
+    /// In the order in which they were tried.
+    pub entries: Vec<Entry>,
+}
+
+impl Ledger {
+    /// Reads a ledger; a missing file is an empty one.
+    pub fn read(path: &Path) -> io::Result<Self> {
+        match fs::read_to_string(path) {
+            Ok(text) => Self::parse(&text).map_err(|line| {
+                let message = format!("{} line {line} is no ledger entry", path.display());
+                io::Error::new(io::ErrorKind::InvalidData, message)
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Ledger::default()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Replaces the file as a whole.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        let temporary = path.with_extension("tmp");
+        fs::write(&temporary, self.text())?;
+        fs::rename(&temporary, path)
+    }
+
+    /// The first unit that a layer has not tried at this commit; without a commit, at any.
+    #[must_use]
+    pub fn next(&self, layer: &str, commit: Option<&str>) -> u64 {
+        let tried = self.of(layer, commit).map(|e| e.last + 1);
+        tried.max().unwrap_or(0)
+    }
+
+    /// What a layer has counted, at this commit or at any.
+    #[must_use]
+    pub fn counted(&self, layer: &str, commit: Option<&str>) -> u64 {
+        self.of(layer, commit).map(|e| e.counted).sum()
+    }
+
+    fn of(&self, layer: &str, commit: Option<&str>) -> impl Iterator<Item = &Entry> {
+        self.entries
+            .iter()
+            .filter(move |e| e.layer == layer && commit.is_none_or(|c| e.commit == c))
+    }
+
+    /// Enters what was tried; it lengthens the layer's last line when it continues it.
+    pub fn enter(&mut self, entry: Entry) {
+        let last = self
+            .entries
+            .iter_mut()
+            .rev()
+            .find(|e| e.layer == entry.layer);
+        match last {
+            Some(last) if last.commit == entry.commit && last.last + 1 == entry.first => {
+                last.last = entry.last;
+                last.counted += entry.counted;
+                last.finds += entry.finds;
+                last.seconds += entry.seconds;
+            }
+            _ => self.entries.push(entry),
+        }
+    }
+
+    fn text(&self) -> String {
+        let mut text = HEAD.to_owned();
+        for e in &self.entries {
+            let _ = writeln!(
+                text,
+                "{}\t{}\t{}\t{}\t{}\t{}\t{:.1}",
+                e.layer, e.commit, e.first, e.last, e.counted, e.finds, e.seconds
+            );
+        }
+        text
+    }
+
+    /// The number of the first bad line is the error.
+    fn parse(text: &str) -> Result<Self, usize> {
+        let mut entries = Vec::new();
+        for (number, line) in text.lines().enumerate().skip(1) {
+            let entry = parse_line(line).ok_or(number + 1)?;
+            entries.push(entry);
+        }
+        Ok(Ledger { entries })
+    }
+}
+
+fn parse_line(line: &str) -> Option<Entry> {
+    let mut fields = line.split('\t');
+    let mut next = || fields.next();
+    Some(Entry {
+        layer: next()?.to_owned(),
+        commit: next()?.to_owned(),
+        first: next()?.parse().ok()?,
+        last: next()?.parse().ok()?,
+        counted: next()?.parse().ok()?,
+        finds: next()?.parse().ok()?,
+        seconds: next()?.parse().ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(layer: &str, commit: &str, first: u64, last: u64) -> Entry {
+        Entry {
+            layer: layer.to_owned(),
+            commit: commit.to_owned(),
+            first,
+            last,
+            counted: 10,
+            finds: 0,
+            seconds: 1.5,
+        }
+    }
+
+    #[test]
+    fn what_continues_a_line_lengthens_it_and_what_does_not_begins_one() {
+        let mut ledger = Ledger::default();
+        ledger.enter(entry("a", "c1", 0, 4));
+        ledger.enter(entry("b", "c1", 0, 1));
+        ledger.enter(entry("a", "c1", 5, 9));
+        ledger.enter(entry("a", "c2", 10, 11));
+        assert_eq!(ledger.entries.len(), 3);
+        assert_eq!(ledger.entries[0].last, 9);
+        assert_eq!(ledger.counted("a", None), 30);
+        assert_eq!(ledger.counted("a", Some("c2")), 10);
+        assert_eq!(ledger.next("a", Some("c1")), 10);
+        assert_eq!(ledger.next("c", None), 0);
+    }
+
+    #[test]
+    fn a_ledger_is_read_as_it_was_written_and_a_bad_line_is_named() {
+        let mut ledger = Ledger::default();
+        ledger.enter(entry("a", "c1+", 3, 4));
+        assert_eq!(Ledger::parse(&ledger.text()), Ok(ledger.clone()));
+        let broken = ledger.text() + "a\tc1\tx\n";
+        assert_eq!(Ledger::parse(&broken), Err(3));
+    }
+}

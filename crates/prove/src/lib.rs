@@ -1,0 +1,40 @@
+//! Looks for breaches of what Terrapin promises (docs/DURABILITY.md), in layers from the simulated disk to the real kernel.
+//!
+//! A [`Layer`] tries numbered units, each of which can be tried again by its number alone; the [`run`] goes through them,
+//! and the [`Ledger`] says what has been tried, at which commit, and what was found. docs/TESTING.md explains each layer.
+
+pub mod calls;
+pub mod crash;
+pub mod fuzz;
+pub mod interleave;
+pub mod kernel;
+mod layer;
+mod ledger;
+pub mod linear;
+pub mod media;
+pub mod mutants;
+pub mod operations;
+mod run;
+
+pub use layer::{Find, Layer, Units};
+pub use ledger::{Entry, Ledger};
+pub use run::{Amount, Summary, run};
+
+/// Every layer, cheap and simulated ones first.
+#[must_use]
+pub fn layers() -> Vec<Layer> {
+    [
+        operations::layers(),
+        crash::layers(),
+        calls::layers(),
+        media::layers(),
+        interleave::layers(),
+        linear::layers(),
+        kernel::layers(),
+        mutants::layers(),
+        fuzz::layers(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
+}

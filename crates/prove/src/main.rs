@@ -1,0 +1,250 @@
+//! `cargo run --release -p prove`: tries what the ledger says is still missing from the full amounts, and enters it.
+//! `--ci` tries each layer's smaller amount, always the same units, and enters nothing.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use std::{env, thread};
+
+use clap::Parser;
+use prove::{Amount, Entry, Layer, Ledger, Summary, Units, layers, run};
+
+/// Looks for breaches of what Terrapin promises, and keeps a ledger.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    /// Try CI's amounts, from the first unit, and enter nothing
+    #[arg(long, conflicts_with_all = ["minutes", "fresh"])]
+    ci: bool,
+    /// Go on with new seeds for so long, shared among the layers
+    #[arg(long)]
+    minutes: Option<f64>,
+    /// Only this layer; may be given several times
+    #[arg(long = "layer", value_name = "NAME")]
+    only: Vec<String>,
+    /// All but this layer; may be given several times
+    #[arg(long = "without", value_name = "NAME")]
+    without: Vec<String>,
+    /// Try this one unit of the one layer, and enter nothing
+    #[arg(long)]
+    unit: Option<u64>,
+    /// Count only what was tried with the engine as it is now
+    #[arg(long)]
+    fresh: bool,
+    /// List the layers, their amounts, and what the ledger has of them
+    #[arg(long)]
+    list: bool,
+    /// Units to try at once; at first as many as there are cores
+    #[arg(long)]
+    threads: Option<usize>,
+    /// The ledger's file
+    #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/ledger.tsv"))]
+    ledger: PathBuf,
+    /// Where units may put files: a directory of a real file system
+    #[arg(long)]
+    scratch: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().collect();
+    if let Some(code) = prove::kernel::child(&arguments) {
+        return code;
+    }
+    match proven(&Arguments::parse()) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("prove: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Whether nothing was found.
+fn proven(arguments: &Arguments) -> Result<bool, String> {
+    let chosen = choose(arguments)?;
+    let mut ledger = Ledger::read(&arguments.ledger).map_err(|e| e.to_string())?;
+    let commit = engine_commit();
+    let counted_at = arguments.fresh.then_some(commit.as_str());
+    if arguments.list {
+        list(&chosen, &ledger, counted_at);
+        return Ok(true);
+    }
+    let scratch = arguments
+        .scratch
+        .clone()
+        .unwrap_or_else(|| env::temp_dir().join(format!("prove-{}", std::process::id())));
+    if let Some(unit) = arguments.unit {
+        return one_unit(&chosen, unit, &scratch);
+    }
+    let threads = arguments
+        .threads
+        .or_else(|| thread::available_parallelism().ok().map(Into::into))
+        .unwrap_or(1);
+    let share = arguments
+        .minutes
+        .map(|minutes| Duration::from_secs_f64(minutes * 60.0 / chosen.len() as f64));
+    let mut sound = true;
+    for layer in &chosen {
+        let Some(amount) = amount(arguments, layer, &ledger, counted_at, share) else {
+            continue;
+        };
+        let summary = run(layer, amount, threads, &scratch, |part| {
+            if !arguments.ci {
+                ledger.enter(entry(layer, &commit, part));
+                if let Err(error) = ledger.write(&arguments.ledger) {
+                    eprintln!("prove: {}: {error}", arguments.ledger.display());
+                }
+            }
+        })
+        .map_err(|error| format!("{}: {error}", layer.name))?;
+        report(layer, &summary);
+        sound &= summary.finds.is_empty();
+        if arguments.ci && summary.counted < layer.ci && summary.finds.is_empty() {
+            return Err(format!(
+                "{}: CI is to try {} {}, and all its units have {}",
+                layer.name, layer.ci, layer.counts, summary.counted
+            ));
+        }
+    }
+    let _ = std::fs::remove_dir_all(&scratch);
+    Ok(sound)
+}
+
+fn choose(arguments: &Arguments) -> Result<Vec<Layer>, String> {
+    let all = layers();
+    for name in arguments.only.iter().chain(&arguments.without) {
+        if !all.iter().any(|layer| layer.name == name) {
+            let names: Vec<_> = all.iter().map(|layer| layer.name).collect();
+            return Err(format!("no layer {name}; there are {}", names.join(", ")));
+        }
+    }
+    let named = |names: &[String], layer: &Layer| names.iter().any(|name| name == layer.name);
+    Ok(all
+        .into_iter()
+        .filter(|layer| arguments.only.is_empty() || named(&arguments.only, layer))
+        .filter(|layer| !named(&arguments.without, layer))
+        .collect())
+}
+
+/// What is to be tried of a layer; none when nothing is.
+fn amount(
+    arguments: &Arguments,
+    layer: &Layer,
+    ledger: &Ledger,
+    counted_at: Option<&str>,
+    share: Option<Duration>,
+) -> Option<Amount> {
+    if arguments.ci {
+        return Some(Amount {
+            first: 0,
+            units: u64::MAX,
+            counted: layer.ci,
+            time: None,
+        });
+    }
+    let first = match layer.units {
+        // A seed never tried is worth more than one tried at another commit.
+        Units::Seeds => ledger.next(layer.name, None),
+        Units::Fixed(_) => ledger.next(layer.name, counted_at),
+    };
+    let missing = layer
+        .full
+        .saturating_sub(ledger.counted(layer.name, counted_at));
+    let over = match layer.units {
+        Units::Seeds => missing == 0,
+        Units::Fixed(count) => first >= count,
+    };
+    match (over, share) {
+        (true, None) => None,
+        (true, Some(_)) if layer.units != Units::Seeds => None,
+        (_, time) => Some(Amount {
+            first,
+            units: u64::MAX,
+            counted: if time.is_some() || layer.units != Units::Seeds {
+                u64::MAX
+            } else {
+                missing
+            },
+            time,
+        }),
+    }
+}
+
+fn one_unit(chosen: &[Layer], unit: u64, scratch: &Path) -> Result<bool, String> {
+    let [layer] = chosen else {
+        return Err("--unit needs exactly one --layer".to_owned());
+    };
+    let amount = Amount {
+        first: unit,
+        units: 1,
+        counted: u64::MAX,
+        time: None,
+    };
+    let summary = run(layer, amount, 1, scratch, |_| {}).map_err(|e| e.to_string())?;
+    report(layer, &summary);
+    Ok(summary.finds.is_empty())
+}
+
+fn entry(layer: &Layer, commit: &str, part: &Summary) -> Entry {
+    Entry {
+        layer: layer.name.to_owned(),
+        commit: commit.to_owned(),
+        first: part.first,
+        last: part.first + part.units - 1,
+        counted: part.counted,
+        finds: part.finds.len() as u64,
+        seconds: part.seconds,
+    }
+}
+
+fn report(layer: &Layer, summary: &Summary) {
+    println!(
+        "{}: {} {} in {} units from {}, {} finds, {:.1} s",
+        layer.name,
+        summary.counted,
+        layer.counts,
+        summary.units,
+        summary.first,
+        summary.finds.len(),
+        summary.seconds
+    );
+    for (unit, find) in &summary.finds {
+        println!("  unit {unit}: {find}");
+    }
+}
+
+fn list(chosen: &[Layer], ledger: &Ledger, counted_at: Option<&str>) {
+    for layer in chosen {
+        println!(
+            "{:20} {:>9} of {:>9} {}, CI {}",
+            layer.name,
+            ledger.counted(layer.name, counted_at),
+            layer.full,
+            layer.counts,
+            layer.ci
+        );
+    }
+}
+
+/// The last commit that changed what is proven, with a `+` when the tree has changes beyond it.
+fn engine_commit() -> String {
+    let git = |arguments: &[&str]| {
+        let paths = ["--", ".", ":!../prove", ":!../cli", ":!../bench"];
+        Command::new("git")
+            .args(arguments)
+            .args(paths)
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."))
+            .output()
+            .ok()
+            .filter(|output| output.status.success())
+            .map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    match git(&["log", "-1", "--format=%h"]) {
+        Some(commit) if !commit.is_empty() => {
+            let changed = git(&["status", "--porcelain"]).is_none_or(|s| !s.is_empty());
+            commit + if changed { "+" } else { "" }
+        }
+        _ => "unknown".to_owned(),
+    }
+}
