@@ -25,6 +25,8 @@ pub struct Configuration {
     pub space_amplification: Option<f64>,
     /// Workers that merge.
     pub threads: usize,
+    /// ρ, the most children of a tree's node; none is what the tree chooses.
+    pub fanout: Option<usize>,
     /// The log's ring.
     pub ring_bytes: u64,
     /// A log file.
@@ -49,6 +51,7 @@ impl Configuration {
             chi: Some(4),
             space_amplification: Some(1.3),
             threads: 1,
+            fanout: None,
             ring_bytes: 64 << 10,
             segment_bytes: 64 << 10,
             segments_max: 32,
@@ -67,6 +70,7 @@ impl Configuration {
                 "tiny groups",
                 Configuration {
                     group_bytes: 1 << 10,
+                    fanout: Some(4),
                     chi: Some(1),
                     threads: 2,
                     ..small()
@@ -131,6 +135,7 @@ impl Configuration {
             },
             space_amplification: *random.pick(&[Some(1.3), Some(1.1), Some(2.0), None]),
             threads: 1 + random.index(3),
+            fanout: *random.pick(&[None, None, Some(4), Some(5), Some(8), Some(16)]),
             ring_bytes,
             segment_bytes: (16 << 10) << random.below(4),
             segments_max: 2 + random.scaled(62),
@@ -143,17 +148,28 @@ impl Configuration {
         }
     }
 
-    /// The same database opened with other options: those that may differ from one open to the next.
+    /// The same database opened with other options. The largest write stays possible, and so does every memory budget that the
+    /// run may ask for; what writes promise stays as it is.
     #[must_use]
     pub fn varied(&self, seed: u64) -> Self {
-        let other = Configuration::random(&mut Random::new(seed));
+        let random = &mut Random::new(seed);
+        let other = Configuration::random(random);
+        let memory_bytes = self.memory_bytes + random.below(3) * (512 << 10);
+        let larger = self.ring_bytes << random.below(2);
+        let ring_bytes = if 4 * larger <= self.memory_bytes {
+            larger
+        } else {
+            self.ring_bytes
+        };
+        let varied = Configuration {
+            memory_bytes,
+            ring_bytes,
+            durability: self.durability,
+            ..other
+        };
         Configuration {
-            block_bytes: other.block_bytes,
-            compression: other.compression,
-            space_amplification: other.space_amplification,
-            threads: other.threads,
-            sync_interval_ms: other.sync_interval_ms,
-            ..self.clone()
+            chi: varied.chi.map(|chi| chi.min(varied.distance_max())),
+            ..varied
         }
     }
 
@@ -176,7 +192,7 @@ impl Configuration {
     /// As options.
     #[must_use]
     pub fn options(&self) -> Options {
-        Options::new()
+        let options = Options::new()
             .memory(self.memory_bytes)
             .group_bytes(self.group_bytes)
             .block_bytes(self.block_bytes)
@@ -191,7 +207,11 @@ impl Configuration {
             .log_segment_bytes(self.segment_bytes)
             .log_bytes_max(self.segment_bytes * self.segments_max)
             .durability(self.durability)
-            .sync_interval(Duration::from_millis(self.sync_interval_ms))
+            .sync_interval(Duration::from_millis(self.sync_interval_ms));
+        match self.fanout {
+            Some(children) => options.fanout(children),
+            None => options,
+        }
     }
 }
 

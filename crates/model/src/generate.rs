@@ -29,8 +29,9 @@ impl Profile {
     /// Any.
     #[must_use]
     pub fn random(random: &mut Random, record_bytes_max: usize) -> Self {
+        let universe_max = if random.one_in(8) { 30_000 } else { 4000 };
         Profile {
-            universe: 8 + random.scaled(4000),
+            universe: 8 + random.scaled(universe_max),
             record_bytes_max,
             distance_max: 8,
             memory_kib: 1024,
@@ -60,8 +61,9 @@ pub struct Generator {
     profile: Profile,
     phase: Phase,
     phase_left: u64,
-    /// Where loading and erasing go on.
+    /// Where loading and erasing go on, and how far it is to the next key.
     at: u64,
+    stride: u64,
     keyspaces: Vec<String>,
     snapshots: Vec<String>,
     ranges: Vec<String>,
@@ -78,6 +80,7 @@ impl Generator {
             phase: Phase::Mixed,
             phase_left: 0,
             at: 0,
+            stride: 1,
             keyspaces: vec!["default".to_owned()],
             snapshots: Vec::new(),
             ranges: Vec::new(),
@@ -272,12 +275,17 @@ impl Generator {
         Span::Between(lower, bound(b))
     }
 
+    /// Where a read looks: the newest state, or half the time a snapshot.
+    fn snapshot(&mut self) -> Option<String> {
+        if self.snapshots.is_empty() || self.random.one_in(2) {
+            return None;
+        }
+        Some(self.random.pick(&self.snapshots).clone())
+    }
+
     fn read(&mut self) -> Operation {
         let keyspace = self.keyspace();
-        let snapshot = match self.snapshots.is_empty() || self.random.one_in(2) {
-            true => None,
-            false => Some(self.random.pick(&self.snapshots).clone()),
-        };
+        let snapshot = self.snapshot();
         let read = match self.random.below(20) {
             0..8 => Read::Get(self.key(&keyspace)),
             8 => Read::Contains(self.key(&keyspace)),
@@ -329,9 +337,10 @@ impl Generator {
                 let name = format!("r{taken}");
                 let keyspace = self.random.pick(&self.keyspaces).clone();
                 let read = Read::Open(name.clone(), self.span(&keyspace));
+                let snapshot = self.snapshot();
                 self.ranges.push(name);
                 Operation::Read {
-                    snapshot: None,
+                    snapshot,
                     keyspace,
                     read,
                 }
@@ -364,7 +373,14 @@ impl Generator {
                 } else {
                     Some(self.random.scaled(u64::from(self.profile.distance_max)) as u32)
                 };
-                Operation::Chi { distance }
+                if self.random.one_in(2) {
+                    Operation::Chi { distance }
+                } else {
+                    Operation::Dial {
+                        keyspace: self.keyspace(),
+                        distance,
+                    }
+                }
             }
             6 => Operation::Memory {
                 kib: self.profile.memory_kib + self.random.below(self.profile.memory_kib),
@@ -439,9 +455,9 @@ impl Generator {
         }
     }
 
-    /// Goes on through the keys in order, from where the phase began.
+    /// Goes on through the keys, from where the phase began: upwards, downwards, or in strides that come to every key.
     fn sweep(&mut self, deletes: bool) -> Operation {
-        self.at = (self.at + 1) % self.profile.universe;
+        self.at = (self.at + self.stride) % self.profile.universe;
         let keyspace = self.keyspaces[0].clone();
         let (key, value) = (
             self.key_of(&keyspace, self.at),
@@ -467,6 +483,12 @@ impl Generator {
             _ => (Phase::Mixed, self.random.scaled(400)),
         };
         self.at = self.random.below(universe);
+        self.stride = match self.random.below(4) {
+            0 | 1 => 1,
+            2 => universe - 1,
+            // A prime larger than any universe shares no divisor with it.
+            _ => 104_729 % universe,
+        };
         // Sweeps go over the first keyspace: let it be any.
         let first = self.random.index(self.keyspaces.len());
         self.keyspaces.swap(0, first);

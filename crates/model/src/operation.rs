@@ -128,6 +128,11 @@ pub enum Operation {
     Flush,
     /// Changes χ of all keyspaces; none means auto.
     Chi { distance: Option<u32> },
+    /// Changes χ of one keyspace; none means auto.
+    Dial {
+        keyspace: String,
+        distance: Option<u32>,
+    },
     /// Changes the memory budget, in KiB.
     Memory { kib: u64 },
     /// Closes the store and opens it again. Snapshots and ranges end.
@@ -389,6 +394,13 @@ impl fmt::Display for Operation {
                 distance: Some(distance),
             } => write!(f, "chi {distance}"),
             Operation::Chi { distance: None } => f.write_str("chi auto"),
+            Operation::Dial { keyspace, distance } => {
+                place(f, keyspace)?;
+                match distance {
+                    Some(distance) => write!(f, "dial {distance}"),
+                    None => f.write_str("dial auto"),
+                }
+            }
             Operation::Memory { kib } => write!(f, "memory {kib}"),
             Operation::Reopen(how) => {
                 f.write_str("reopen")?;

@@ -643,9 +643,16 @@ impl Subject for Oracle {
             Operation::Chi { distance: Some(0) } => {
                 failed(ErrorKind::InvalidArgument, "a checkpoint distance of 0")
             }
-            Operation::Chi { .. } | Operation::Memory { .. } | Operation::Pass { .. } => {
-                Answer::Done
+            Operation::Dial { keyspace, .. } if !self.state.keyspaces.contains_key(keyspace) => {
+                failed(ErrorKind::NotFound, keyspace)
             }
+            Operation::Dial {
+                distance: Some(0), ..
+            } => failed(ErrorKind::InvalidArgument, "a checkpoint distance of 0"),
+            Operation::Chi { .. }
+            | Operation::Dial { .. }
+            | Operation::Memory { .. }
+            | Operation::Pass { .. } => Answer::Done,
         }
     }
 }

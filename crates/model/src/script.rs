@@ -507,6 +507,14 @@ impl Line {
             "chi" => Operation::Chi {
                 distance: Some(self.number("a checkpoint distance")?),
             },
+            "dial" => Operation::Dial {
+                keyspace,
+                distance: if self.takes("auto") {
+                    None
+                } else {
+                    Some(self.number("a checkpoint distance")?)
+                },
+            },
             "memory" => Operation::Memory {
                 kib: self.number("KiB of memory")?,
             },

@@ -410,14 +410,21 @@ impl Simulated {
             Operation::Checkpoint => self.database()?.checkpoint().map(|()| Answer::Done),
             Operation::Flush => self.database()?.flush().map(|()| Answer::Done),
             Operation::Chi { distance } => {
-                let distance = distance.map_or(CheckpointDistance::Auto, CheckpointDistance::Fixed);
-                tuned(self.database()?.set_checkpoint_distance(distance))
+                tuned(self.database()?.set_checkpoint_distance(dial(*distance)))
             }
+            Operation::Dial { keyspace, distance } => tuned(
+                self.keyspace(keyspace)?
+                    .set_checkpoint_distance(dial(*distance)),
+            ),
             Operation::Memory { kib } => tuned(self.database()?.set_memory(kib << 10)),
             Operation::Reopen(how) => self.reopen(*how),
             Operation::Pass { ms } => self.pass(*ms),
         }
     }
+}
+
+fn dial(distance: Option<u32>) -> CheckpointDistance {
+    distance.map_or(CheckpointDistance::Auto, CheckpointDistance::Fixed)
 }
 
 /// What does not fit is refused and changes nothing; how much fits, the oracle does not know.

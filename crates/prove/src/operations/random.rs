@@ -1,0 +1,53 @@
+//! Layer `operations`: whatever is done with a store, every answer is the oracle's, under any options. A unit is a run of
+//! [`random_run`] with its number as the seed; most are short, since a fresh store has fresh options, and some are long,
+//! since trees grow tall and lives many only there.
+
+use std::path::Path;
+
+use terrapin_model::{minimize, random_operations, random_run, replay};
+
+use crate::{Find, Layer, Units};
+
+/// Replays that cutting a failing run down may take.
+const REPLAYS_MAX: usize = 400;
+
+pub(super) fn layer() -> Layer {
+    Layer {
+        name: "operations",
+        counts: "operations",
+        ci: 2_000_000,
+        full: 20_000_000,
+        units: Units::Seeds,
+        alone: false,
+        unit,
+    }
+}
+
+/// Operations of a unit.
+fn length(unit: u64) -> usize {
+    match unit % 32 {
+        0 => 40_000,
+        1..4 => 12_000,
+        _ => 3000,
+    }
+}
+
+fn unit(unit: u64, _scratch: &Path) -> Result<u64, Find> {
+    match random_run(unit, length(unit)) {
+        Ok(outcome) => Ok(outcome.operations),
+        Err(failure) => Err(Find(format!("{failure}{}", shortest(unit)))),
+    }
+}
+
+/// A failing run, cut down to operations that matter, as a script.
+fn shortest(unit: u64) -> String {
+    let (configuration, all) = random_operations(unit, length(unit));
+    let replays = std::cell::Cell::new(0);
+    let least = minimize(all, |fewer| {
+        replays.set(replays.get() + 1);
+        replays.get() <= REPLAYS_MAX
+            && replay("shrunk", unit, &configuration, fewer.iter().cloned()).is_err()
+    });
+    let lines: Vec<String> = least.iter().map(|o| format!("\n  {o}")).collect();
+    format!("cut down to {} operations:{}", lines.len(), lines.concat())
+}
