@@ -65,7 +65,8 @@ pub struct Generator {
     at: u64,
     stride: u64,
     keyspaces: Vec<String>,
-    snapshots: Vec<String>,
+    /// And the keyspaces that there were.
+    snapshots: Vec<(String, Vec<String>)>,
     ranges: Vec<String>,
     made: u64,
     queued: Vec<Operation>,
@@ -280,7 +281,7 @@ impl Generator {
         if self.snapshots.is_empty() || self.random.one_in(2) {
             return None;
         }
-        Some(self.random.pick(&self.snapshots).clone())
+        Some(self.random.pick(&self.snapshots).0.clone())
     }
 
     fn read(&mut self) -> Operation {
@@ -317,6 +318,15 @@ impl Generator {
         }
     }
 
+    /// What a range is opened on: a keyspace that is there, as of now or as of a snapshot.
+    fn opened(&mut self) -> (Option<String>, String) {
+        if self.snapshots.is_empty() || self.random.one_in(2) {
+            return (None, self.random.pick(&self.keyspaces).clone());
+        }
+        let (name, keyspaces) = self.random.pick(&self.snapshots);
+        (Some(name.clone()), self.random.pick(keyspaces).clone())
+    }
+
     /// Snapshots and open ranges.
     fn view(&mut self) -> Operation {
         let taken = self.made;
@@ -324,20 +334,19 @@ impl Generator {
         match self.random.below(8) {
             0 | 1 if self.snapshots.len() < 3 => {
                 let name = format!("s{taken}");
-                self.snapshots.push(name.clone());
+                self.snapshots.push((name.clone(), self.keyspaces.clone()));
                 Operation::Snapshot { name }
             }
             2 if !self.snapshots.is_empty() => {
                 let at = self.random.index(self.snapshots.len());
                 Operation::Release {
-                    name: self.snapshots.swap_remove(at),
+                    name: self.snapshots.swap_remove(at).0,
                 }
             }
             3 if self.ranges.len() < 3 => {
                 let name = format!("r{taken}");
-                let keyspace = self.random.pick(&self.keyspaces).clone();
+                let (snapshot, keyspace) = self.opened();
                 let read = Read::Open(name.clone(), self.span(&keyspace));
-                let snapshot = self.snapshot();
                 self.ranges.push(name);
                 Operation::Read {
                     snapshot,
