@@ -7,29 +7,9 @@ use terrapin_base::{ErrorKind, Result};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, IoStats, Op, PAGE_BYTES, SECTOR_BYTES};
 use terrapin_disk::{Disk, File, OpenOptions, Read, RingOptions, SimDisk, read_whole};
 
-const READ: OpenOptions = OpenOptions {
-    create_new: false,
-    write: false,
-    direct: false,
-    shared: false,
-};
-const WRITE: OpenOptions = OpenOptions {
-    write: true,
-    ..READ
-};
-const CREATE: OpenOptions = OpenOptions {
-    create_new: true,
-    ..WRITE
-};
+mod common;
 
-fn durable_file(medium: &SimDisk, name: &str, content: &[u8]) -> Arc<dyn File> {
-    let disk = medium.handle();
-    let file = disk.open(name, CREATE).unwrap();
-    file.write_at(content, 0).unwrap();
-    file.sync().unwrap();
-    disk.sync_directory().unwrap();
-    file
-}
+use common::{CREATE, READ, WRITE, durable_file};
 
 #[test]
 fn the_death_of_the_process_keeps_what_was_written_and_ends_its_handles() {
@@ -268,8 +248,10 @@ fn ring_stores_outlive_the_process_but_no_sync_covers_them() {
                 options.bytes
             );
             let firsts: Vec<u8> = content.chunks(PAGE_BYTES as usize).map(|p| p[0]).collect();
-            for (page, &first) in content.chunks(PAGE_BYTES as usize).zip(&firsts) {
-                assert!(page[..600].iter().all(|&b| b == first));
+            for page in content.chunks(PAGE_BYTES as usize) {
+                for sector in [&page[..512], &page[512..600]] {
+                    assert!(sector.iter().all(|&b| b == sector[0]), "a sector is torn");
+                }
                 assert!(page[600..].iter().all(|&b| b == 0));
             }
             firsts
@@ -281,7 +263,7 @@ fn ring_stores_outlive_the_process_but_no_sync_covers_them() {
             for (page, old) in pages(mode).into_iter().zip(&durable) {
                 assert!(
                     page == 40 || page == *old,
-                    "a page is as on the medium or as in memory"
+                    "a sector is as on the medium or as in memory"
                 );
             }
         }

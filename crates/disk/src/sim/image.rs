@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::inode::Change;
 use super::{PAGE_BYTES, SECTOR_BYTES};
 
 /// A file's bytes and its allocation. A page that is absent is a hole; one that is present without content was allocated
@@ -126,6 +127,30 @@ impl Image {
         match from.pages.get(&page) {
             Some(content) => drop(self.pages.insert(page, content.clone())),
             None => drop(self.pages.remove(&page)),
+        }
+    }
+
+    /// Stores bytes where there are pages; holes stay holes.
+    pub(super) fn store_present(&mut self, offset: u64, bytes: &[u8]) {
+        let mut rest = bytes;
+        for (page, start, len) in pieces(offset, bytes.len() as u64) {
+            let (head, tail) = rest.split_at(len);
+            if self.pages.contains_key(&page) {
+                self.store(page * PAGE_BYTES + start as u64, head);
+            }
+            rest = tail;
+        }
+    }
+
+    /// The store that makes one page what it is here.
+    pub(super) fn page_as_store(&self, page: u64) -> Change {
+        let offset = page * PAGE_BYTES;
+        let bytes = self.bytes.saturating_sub(offset).min(PAGE_BYTES);
+        let mut content = vec![0; bytes as usize];
+        self.read(offset, &mut content);
+        Change::Store {
+            offset,
+            bytes: content.into(),
         }
     }
 

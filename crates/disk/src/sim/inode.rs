@@ -1,11 +1,11 @@
-//! One simulated file, twice: as the process sees it and as the medium holds it, with the changes in between; and what a power cut makes of them.
+//! One simulated file, twice: as the process sees it and as the medium holds it, with the changes in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use terrapin_base::sync::Arc;
 
-use super::image::{Image, pages_of, sectors};
-use super::{CrashMode, IoStats, PAGE_BYTES, Random};
+use super::image::{Image, pages_of};
+use super::{IoStats, PAGE_BYTES, Random};
 
 /// A change to a file that no sync has covered.
 #[derive(Clone)]
@@ -36,6 +36,8 @@ pub(super) struct Inode {
     pub(super) touched: BTreeSet<u64>,
     /// Pages in which they differ through stores into the ring, with the place of the last one.
     pub(super) ring_pages: BTreeMap<u64, u64>,
+    /// Whether it was opened as a ring: its mapping does not show what the medium does.
+    pub(super) is_ring: bool,
     pub(super) handles: u64,
     pub(super) locked: bool,
     /// Handles that keep writers out.
@@ -53,40 +55,6 @@ impl Change {
             Change::SetBytes(bytes) => image.set_bytes(*bytes),
             Change::Allocate { offset, bytes } => image.allocate(*offset, *bytes),
             Change::Punch { offset, bytes } => image.punch(*offset, *bytes),
-        }
-    }
-
-    /// Applies what a cut in the midst of the change may leave: the first sectors of a store, otherwise all or nothing.
-    fn apply_in_part(&self, image: &mut Image, random: &mut Random) {
-        match self {
-            Change::Store { offset, bytes } => {
-                let count = sectors(*offset, bytes).count() as u64;
-                let kept = random.below(count + 1) as usize;
-                for (at, sector) in sectors(*offset, bytes).take(kept) {
-                    image.store(at, sector);
-                    image.grow(at + sector.len() as u64);
-                }
-            }
-            other if random.coin() => other.apply(image),
-            _ => {}
-        }
-    }
-
-    /// Applies any subset of the change's sectors, and the change of size or not.
-    fn apply_some(&self, image: &mut Image, random: &mut Random) {
-        match self {
-            Change::Store { offset, bytes } => {
-                for (at, sector) in sectors(*offset, bytes) {
-                    if random.coin() {
-                        image.store(at, sector);
-                    }
-                }
-                if random.coin() {
-                    image.grow(offset + bytes.len() as u64);
-                }
-            }
-            other if random.coin() => other.apply(image),
-            _ => {}
         }
     }
 }
@@ -156,38 +124,5 @@ impl Inode {
         }
         self.durable.set_bytes(self.current.bytes());
         self.pending.clear();
-    }
-
-    /// What a power cut leaves; `cut` is the place in the order of changes at which [`CrashMode::Prefix`] stops.
-    pub(super) fn after_power_loss(&self, mode: CrashMode, cut: u64, random: &mut Random) -> Image {
-        let mut image = self.durable.clone();
-        match mode {
-            CrashMode::LoseUnsynced => {}
-            CrashMode::KeepAll => return self.current.clone(),
-            CrashMode::RandomSubset => {
-                for (_, change) in &self.pending {
-                    change.apply_some(&mut image, random);
-                }
-                for &page in self.ring_pages.keys() {
-                    if random.coin() {
-                        image.take_page(page, &self.current);
-                    }
-                }
-            }
-            CrashMode::Prefix => {
-                for (at, change) in self.pending.iter().take_while(|(at, _)| *at <= cut) {
-                    if *at < cut {
-                        change.apply(&mut image);
-                    } else {
-                        change.apply_in_part(&mut image, random);
-                    }
-                }
-                for (&page, _) in self.ring_pages.iter().filter(|&(_, &at)| at <= cut) {
-                    image.take_page(page, &self.current);
-                }
-            }
-        }
-        image.clip();
-        image
     }
 }

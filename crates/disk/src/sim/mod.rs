@@ -9,13 +9,20 @@
 //!   kernel's writeback would have it; so a power cut can also leave an old state of a page.
 //! - A sync that fails has lost data for good: the file still reads as written, but what the sync should have covered is not made durable by
 //!   a later sync that succeeds, as the kernel forgets pages whose writeback failed.
-//! - A write that fails may have written some of its sectors.
+//! - A write that fails may have written some of its sectors. One in whose midst the process dies may go on after its death, as long as the
+//!   lock of its file is not had again ([`Landing`]).
+//! - The medium itself may be faulty: [`SimDisk::corrupt`], [`SimDisk::inject_media`].
+//!
+//! Every call can be watched, and the disk forked there ([`SimDisk::watch`]).
 //!
 //! Everything random comes from the seed. The same calls on the same seed give the same disk and the same [`SimDisk::trace_hash`].
 
+mod crash;
 mod file;
 mod image;
 mod inode;
+mod media;
+mod watch;
 mod world;
 
 use std::fmt;
@@ -26,35 +33,14 @@ use terrapin_base::sync::{Arc, Mutex};
 use crate::{Disk, LogRing, OpenOptions, RingOptions};
 use world::World;
 
+pub use crash::{CrashMode, Landing};
+pub use media::{Media, MediaFault, MediaHit};
+pub use watch::{Call, Moment, Probe, Watcher, Watching};
+
 /// What a power cut keeps or loses as one.
 pub const SECTOR_BYTES: u64 = 512;
 /// In what unit space is allocated, and ring stores reach the medium.
 pub const PAGE_BYTES: u64 = 4096;
-
-/// What a power cut leaves of writes that no sync covered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CrashMode {
-    /// Nothing.
-    LoseUnsynced,
-    /// Everything.
-    KeepAll,
-    /// Any subset: the seed decides for every sector, every change of a size and every change of the directory by itself. A sector that
-    /// was written several times may come out as any of its versions.
-    RandomSubset,
-    /// Everything up to a moment that the seed chooses, in the order in which it was written, across all files; the write
-    /// at that moment is cut at a sector.
-    Prefix,
-}
-
-impl CrashMode {
-    /// Every mode.
-    pub const ALL: [CrashMode; 4] = [
-        CrashMode::LoseUnsynced,
-        CrashMode::KeepAll,
-        CrashMode::RandomSubset,
-        CrashMode::Prefix,
-    ];
-}
 
 /// A call on the disk, for faults and traces. Each read of a batch is a call of its own. Asking for a file's size or allocation is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -223,7 +209,7 @@ impl SimDisk {
     /// An empty disk of 64 GiB with 512-byte blocks.
     #[must_use]
     pub fn new(seed: u64) -> Self {
-        SimDisk(Arc::new(Mutex::new(World::new(seed))))
+        SimDisk::of(World::new(seed))
     }
 
     /// The disk as the process that now begins sees it; dead after the next crash.
@@ -240,14 +226,13 @@ impl SimDisk {
     }
 
     /// A deep copy, as if the process had died there and its disk been cloned at this moment: no handle of this disk is valid there, nothing is locked, and what was not
-    /// synced is still unsynced. Faults are not copied; counters and the random state are. Costs the number of pages, not their bytes.
+    /// synced is still unsynced. Faults and watchers are not copied; faults of the medium, counters and the random state are. Costs the number of pages, not their bytes.
     #[must_use]
     pub fn fork(&self) -> SimDisk {
-        let mut world = self.0.lock().clone();
-        world.die();
-        world.faults.clear();
-        world.die_at_call = None;
-        world.die_at_ring_write = None;
+        SimDisk::of(self.0.lock().clone().forked())
+    }
+
+    fn of(world: World) -> Self {
         SimDisk(Arc::new(Mutex::new(world)))
     }
 
@@ -284,6 +269,32 @@ impl SimDisk {
     pub fn die_at_ring_write(&self, n: u64) {
         let mut world = self.0.lock();
         world.die_at_ring_write = Some(world.ring_writes.saturating_add(n.max(1)));
+    }
+
+    /// Says what becomes of a write in whose midst the process dies from now on; at first [`Landing::AtDeath`].
+    pub fn set_landing(&self, landing: Landing) {
+        self.0.lock().landing = landing;
+    }
+
+    /// Injects a fault of the medium. Several may be there; the first that strikes a read or a write decides.
+    pub fn inject_media(&self, fault: MediaFault) {
+        self.0.lock().media.inject(fault);
+    }
+
+    /// Takes all faults of the medium back that have not struck; what they did stays.
+    pub fn clear_media(&self) {
+        self.0.lock().media.clear();
+    }
+
+    /// The faults of the medium that have struck so far, and made a difference.
+    #[must_use]
+    pub fn media_hits(&self) -> Vec<MediaHit> {
+        self.0.lock().media.hits().to_vec()
+    }
+
+    /// Has a watcher asked before and after every call and every store into a ring, as long as the returned value lives.
+    pub fn watch(&self, watcher: Watcher) -> Watching {
+        Watching::begin(&self.0, watcher)
     }
 
     /// Whether no process has died since the last [`SimDisk::handle`]: tells a death that the test placed from other errors.

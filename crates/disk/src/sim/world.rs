@@ -1,13 +1,16 @@
-//! The state behind the simulated disk: the directory, the files, the order of all changes, the calls and how they go, and the crash.
+//! The state behind the simulated disk: the directory, the files, the order of all changes, the calls and how they go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 
 use terrapin_base::{Error, ErrorKind, Result, checksum};
 
+use super::crash::{InFlight, Landing};
 use super::image::{Image, pages_of, sectors};
 use super::inode::{Change, Inode, NameChange};
-use super::{CrashMode, Fault, FaultError, IoEvent, IoStats, Op, PAGE_BYTES, Random};
+use super::media::Faulty;
+use super::watch::Watchers;
+use super::{Fault, FaultError, IoEvent, IoStats, Op, PAGE_BYTES, Random};
 use crate::{OpenOptions, RingOptions};
 
 /// How a call goes.
@@ -19,19 +22,25 @@ enum Verdict {
 
 #[derive(Clone)]
 pub(super) struct World {
-    random: Random,
+    pub(super) random: Random,
     pub(super) life: u64,
     pub(super) died: bool,
     pub(super) capacity: u64,
     pub(super) alignment: u32,
 
-    inodes: BTreeMap<u64, Inode>,
+    pub(super) inodes: BTreeMap<u64, Inode>,
     next_inode: u64,
-    names: BTreeMap<String, u64>,
-    durable_names: BTreeMap<String, u64>,
-    pending_names: Vec<(u64, NameChange)>,
+    pub(super) names: BTreeMap<String, u64>,
+    pub(super) durable_names: BTreeMap<String, u64>,
+    pub(super) pending_names: Vec<(u64, NameChange)>,
     /// Changes so far: their order.
     sequence: u64,
+
+    /// Writes of the dead that have not ended.
+    pub(super) in_flight: Vec<InFlight>,
+    pub(super) landing: Landing,
+    pub(super) media: Faulty,
+    pub(super) watchers: Watchers,
 
     pub(super) faults: Vec<Fault>,
     pub(super) die_at_call: Option<u64>,
@@ -47,13 +56,13 @@ fn dead() -> Error {
     Error::new(ErrorKind::Io, "the simulated process is dead")
 }
 
-fn os_error(number: i32, op: Op, name: &str) -> Error {
+pub(super) fn os_error(number: i32, op: Op, name: &str) -> Error {
     Error::io("simulated fault", io::Error::from_raw_os_error(number))
         .with("call", format!("{op:?}"))
         .with("file", name)
 }
 
-const EIO: i32 = 5;
+pub(super) const EIO: i32 = 5;
 const EMFILE: i32 = 24;
 const ENOSPC: i32 = 28;
 
@@ -75,6 +84,10 @@ impl World {
             durable_names: BTreeMap::new(),
             pending_names: Vec::new(),
             sequence: 0,
+            in_flight: Vec::new(),
+            landing: Landing::AtDeath,
+            media: Faulty::default(),
+            watchers: Watchers::default(),
             faults: Vec::new(),
             die_at_call: None,
             die_at_ring_write: None,
@@ -108,45 +121,8 @@ impl World {
         self.collect();
     }
 
-    pub(super) fn lose_power(&mut self, mode: CrashMode) {
-        let mut order: Vec<u64> = self.pending_names.iter().map(|(at, _)| *at).collect();
-        for inode in self.inodes.values() {
-            order.extend(inode.pending.iter().map(|(at, _)| *at));
-            order.extend(inode.ring_pages.values());
-        }
-        order.sort_unstable();
-        let cut = self.random.below(order.len() as u64 + 1) as usize;
-        let cut = order.get(cut).copied().unwrap_or(u64::MAX);
-
-        let mut names = self.durable_names.clone();
-        for (at, change) in &self.pending_names {
-            let kept = match mode {
-                CrashMode::LoseUnsynced => false,
-                CrashMode::KeepAll => true,
-                CrashMode::RandomSubset => self.random.coin(),
-                CrashMode::Prefix => *at < cut || (*at == cut && self.random.coin()),
-            };
-            if kept {
-                change.apply(&mut names);
-            }
-        }
-        for inode in self.inodes.values_mut() {
-            let image = inode.after_power_loss(mode, cut, &mut self.random);
-            *inode = Inode {
-                durable: image.clone(),
-                current: image,
-                stats: inode.stats,
-                ..Inode::default()
-            };
-        }
-        self.names = names.clone();
-        self.durable_names = names;
-        self.pending_names.clear();
-        self.collect();
-    }
-
     /// Drops files that nothing can reach any more, not even after a crash.
-    fn collect(&mut self) {
+    pub(super) fn collect(&mut self) {
         let mut reached: BTreeSet<u64> = self.names.values().copied().collect();
         reached.extend(self.durable_names.values());
         for (_, change) in &self.pending_names {
@@ -158,14 +134,28 @@ impl World {
             .retain(|number, inode| inode.handles > 0 || reached.contains(number));
     }
 
+    /// A copy, made to stand alone: its process is dead, and what the test has placed is gone.
+    pub(super) fn forked(mut self) -> World {
+        self.die();
+        self.faults.clear();
+        self.die_at_call = None;
+        self.die_at_ring_write = None;
+        self
+    }
+
     // Calls
+
+    /// Takes a word into the trace's hash.
+    pub(super) fn mix(&mut self, word: u64) {
+        self.trace_hash = Random::new(self.trace_hash ^ word).next();
+    }
 
     fn record(&mut self, op: Op, name: &str, offset: u64, bytes: u64, data: u64) {
         for word in [op as u64, offset, bytes, data]
             .into_iter()
             .chain([u64::from(checksum::crc32c(name.as_bytes()))])
         {
-            self.trace_hash = Random::new(self.trace_hash ^ word).next();
+            self.mix(word);
         }
         if let Some(trace) = &mut self.trace {
             trace.push(IoEvent {
@@ -192,6 +182,7 @@ impl World {
         data: u64,
     ) -> Result<Verdict> {
         self.check_life(life)?;
+        self.land_some();
         self.calls += 1;
         self.record(op, name, offset, bytes, data);
         if self.die_at_call.is_some_and(|at| at <= self.calls) {
@@ -255,12 +246,12 @@ impl World {
         }
     }
 
-    fn next_sequence(&mut self) -> u64 {
+    pub(super) fn next_sequence(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
     }
 
-    fn inode(&mut self, number: u64, name: &str) -> Result<&mut Inode> {
+    pub(super) fn inode(&mut self, number: u64, name: &str) -> Result<&mut Inode> {
         self.inodes.get_mut(&number).ok_or_else(|| {
             Error::internal("a live handle on a file that is gone").with("file", name)
         })
@@ -278,7 +269,7 @@ impl World {
         self.pending_names.push((at, change));
     }
 
-    pub(super) fn open(&mut self, life: u64, name: &str, options: OpenOptions) -> Result<u64> {
+    pub(super) fn open_now(&mut self, life: u64, name: &str, options: OpenOptions) -> Result<u64> {
         let dying = self.begin_atomic(life, Op::Open, name, u64::from(options.create_new), 0)?;
         let found = self.names.get(name).copied();
         let number = match (found, options.create_new) {
@@ -300,6 +291,9 @@ impl World {
             }
         };
         self.end(dying)?;
+        if options.write || options.shared {
+            self.land_all(number);
+        }
         let inode = self.inode(number, name)?;
         let message = if inode.locked {
             "the file is open for writing elsewhere"
@@ -331,13 +325,13 @@ impl World {
         }
     }
 
-    pub(super) fn list(&mut self, life: u64) -> Result<Vec<String>> {
+    pub(super) fn list_now(&mut self, life: u64) -> Result<Vec<String>> {
         let dying = self.begin_atomic(life, Op::List, "", 0, 0)?;
         self.end(dying)?;
         Ok(self.names.keys().cloned().collect())
     }
 
-    pub(super) fn remove(&mut self, life: u64, name: &str) -> Result<()> {
+    pub(super) fn remove_now(&mut self, life: u64, name: &str) -> Result<()> {
         let dying = self.begin_atomic(life, Op::Remove, name, 0, 0)?;
         if !self.names.contains_key(name) {
             return self.end(dying).and(Err(not_found(name)));
@@ -346,7 +340,7 @@ impl World {
         self.end(dying)
     }
 
-    pub(super) fn rename(&mut self, life: u64, from: &str, to: &str) -> Result<()> {
+    pub(super) fn rename_now(&mut self, life: u64, from: &str, to: &str) -> Result<()> {
         let to_hash = u64::from(checksum::crc32c(to.as_bytes()));
         let dying = self.begin_atomic(life, Op::Rename, from, to_hash, 0)?;
         let Some(&number) = self.names.get(from) else {
@@ -358,7 +352,7 @@ impl World {
         self.end(dying)
     }
 
-    pub(super) fn sync_directory(&mut self, life: u64) -> Result<()> {
+    pub(super) fn sync_directory_now(&mut self, life: u64) -> Result<()> {
         let dying = self.begin_atomic(life, Op::SyncDirectory, "", 0, 0)?;
         self.durable_names = self.names.clone();
         self.pending_names.clear();
@@ -367,7 +361,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn free_bytes(&mut self, life: u64) -> Result<u64> {
+    pub(super) fn free_bytes_now(&mut self, life: u64) -> Result<u64> {
         let dying = self.begin_atomic(life, Op::FreeBytes, "", 0, 0)?;
         self.end(dying)?;
         Ok(self.capacity.saturating_sub(self.used_bytes()))
@@ -375,7 +369,7 @@ impl World {
 
     // Files
 
-    pub(super) fn read(
+    pub(super) fn read_now(
         &mut self,
         life: u64,
         number: u64,
@@ -395,10 +389,12 @@ impl World {
             return Err(crate::past_end(name, offset, out.len()));
         }
         inode.current.read(offset, out);
-        Ok(())
+        let outcome = self.read_from_medium(number, name, offset, out);
+        self.mix(u64::from(checksum::crc32c(out)));
+        outcome
     }
 
-    pub(super) fn write(
+    pub(super) fn write_now(
         &mut self,
         life: u64,
         number: u64,
@@ -416,13 +412,20 @@ impl World {
         stats.written_bytes += length;
         let (fits, outcome) = match verdict {
             Verdict::Go => match self.room_for(number, name, offset, length)? {
-                fits if fits == length => (length, Ok(())),
+                fits if fits == length => {
+                    return self.store_on_medium(number, name, offset, bytes);
+                }
                 fits => (fits, Err(os_error(ENOSPC, Op::Write, name))),
             },
             Verdict::Fail(error) => (self.part_of(number, name, offset, bytes)?, Err(error)),
             Verdict::Die(error) => {
                 let part = self.part_of(number, name, offset, bytes)?;
-                self.change(number, name, Self::store(offset, &bytes[..part as usize]))?;
+                let (stored, rest) = bytes.split_at(part as usize);
+                self.change(number, name, Self::store(offset, stored))?;
+                if self.landing == Landing::Later {
+                    let fits = self.room_for(number, name, offset + part, rest.len() as u64)?;
+                    self.take_off(number, offset + part, &rest[..fits as usize]);
+                }
                 self.die();
                 return Err(error);
             }
@@ -431,7 +434,7 @@ impl World {
         outcome
     }
 
-    fn store(offset: u64, bytes: &[u8]) -> Option<Change> {
+    pub(super) fn store(offset: u64, bytes: &[u8]) -> Option<Change> {
         (!bytes.is_empty()).then(|| Change::Store {
             offset,
             bytes: bytes.into(),
@@ -471,7 +474,7 @@ impl World {
     }
 
     /// Makes a change that the process sees at once and the medium after the next sync.
-    fn change(&mut self, number: u64, name: &str, change: Option<Change>) -> Result<()> {
+    pub(super) fn change(&mut self, number: u64, name: &str, change: Option<Change>) -> Result<()> {
         let Some(change) = change else {
             return Ok(());
         };
@@ -480,7 +483,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn sync(&mut self, life: u64, number: u64, name: &str) -> Result<()> {
+    pub(super) fn sync_now(&mut self, life: u64, number: u64, name: &str) -> Result<()> {
         let verdict = self.begin(life, Op::Sync, name, 0, 0)?;
         self.stats_total.syncs += 1;
         let mut random = self.random.fork();
@@ -489,7 +492,7 @@ impl World {
         match verdict {
             Verdict::Go => {
                 inode.settle();
-                Ok(())
+                self.revert_on_medium(number, name)
             }
             Verdict::Fail(error) => {
                 inode.forget(&mut random);
@@ -505,7 +508,7 @@ impl World {
         }
     }
 
-    pub(super) fn set_bytes(
+    pub(super) fn set_bytes_now(
         &mut self,
         life: u64,
         number: u64,
@@ -517,7 +520,7 @@ impl World {
         self.end(dying)
     }
 
-    pub(super) fn allocate(
+    pub(super) fn allocate_now(
         &mut self,
         life: u64,
         number: u64,
@@ -536,7 +539,7 @@ impl World {
         self.end(dying)
     }
 
-    pub(super) fn punch(
+    pub(super) fn punch_now(
         &mut self,
         life: u64,
         number: u64,
@@ -553,36 +556,21 @@ impl World {
 
     // Rings
 
-    pub(super) fn open_ring(
-        &mut self,
-        life: u64,
-        name: &str,
-        ring: RingOptions,
-    ) -> Result<(u64, u64)> {
+    /// The call that says that a ring is opened; the steps that open it are calls of their own.
+    pub(super) fn begin_ring(&mut self, life: u64, name: &str, ring: RingOptions) -> Result<()> {
         let dying =
             self.begin_atomic(life, Op::OpenRing, name, ring.bytes, u64::from(ring.create))?;
-        self.end(dying)?;
-        // The steps below are the real disk's, each a call that may fail or be the last one.
-        let options = OpenOptions {
-            create_new: ring.create,
-            write: true,
-            ..OpenOptions::default()
-        };
-        let number = self.open(life, name, options)?;
-        let outcome = self.prepare_ring(life, number, name, ring);
-        if outcome.is_err() {
-            self.close(life, number, options);
-        }
-        outcome.map(|bytes| (number, bytes))
+        self.end(dying)
     }
 
-    fn prepare_ring(
+    pub(super) fn prepare_ring(
         &mut self,
         life: u64,
         number: u64,
         name: &str,
         ring: RingOptions,
     ) -> Result<u64> {
+        self.inode(number, name)?.is_ring = true;
         if ring.create {
             self.allocate(life, number, name, 0, ring.bytes)?;
             let zeros = vec![0; usize::try_from(ring.bytes.min(1 << 20)).unwrap_or(1 << 20)];
@@ -606,17 +594,7 @@ impl World {
         }
     }
 
-    pub(super) fn ring_write(
-        &mut self,
-        life: u64,
-        number: u64,
-        name: &str,
-        offset: u64,
-        bytes: &[u8],
-    ) {
-        if life != self.life {
-            return;
-        }
+    pub(super) fn ring_write_now(&mut self, number: u64, name: &str, offset: u64, bytes: &[u8]) {
         self.ring_writes += 1;
         let data = u64::from(checksum::crc32c(bytes));
         self.record(Op::RingWrite, name, offset, bytes.len() as u64, data);
@@ -675,6 +653,10 @@ impl World {
         let mut content = vec![0; usize::try_from(inode.current.bytes()).ok()?];
         inode.current.read(0, &mut content);
         Some(content)
+    }
+
+    pub(super) fn bytes_of(&self, name: &str) -> Option<u64> {
+        Some(self.inodes.get(self.names.get(name)?)?.current.bytes())
     }
 
     pub(super) fn plant(&mut self, name: &str, content: &[u8]) {
