@@ -1,0 +1,52 @@
+//! The real kernel: killed processes, power cuts of real file systems, full disks, limits of the system, bad sectors.
+//!
+//! A child process (this binary again, see [`child`]) writes and reports what was acknowledged; it is killed, or its file system is
+//! shut down under it, and what the next open finds is judged. When it dies is up to the scheduler, so a seed repeats
+//! what was written and the chosen moment, but not the very call at which it hits; a find therefore keeps the directory.
+
+mod child;
+mod file_system;
+mod judge;
+mod kills;
+mod life;
+mod plan;
+mod power;
+mod report;
+
+use crate::{Layer, Units};
+
+pub use child::child;
+
+/// The layers of this kind.
+#[must_use]
+pub fn layers() -> Vec<Layer> {
+    vec![
+        Layer {
+            name: "kills",
+            counts: "kills",
+            ci: 20,
+            full: 100,
+            units: Units::Seeds,
+            alone: false,
+            unit: kills::unit,
+        },
+        Layer {
+            name: "power-ext4",
+            counts: "power cuts",
+            ci: 4,
+            full: 50,
+            units: Units::Seeds,
+            alone: true,
+            unit: power::ext4,
+        },
+        Layer {
+            name: "power-xfs",
+            counts: "power cuts",
+            ci: 2,
+            full: 20,
+            units: Units::Seeds,
+            alone: true,
+            unit: power::xfs,
+        },
+    ]
+}
