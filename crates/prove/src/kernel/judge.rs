@@ -420,8 +420,8 @@ mod tests {
             least: count,
             most: count,
         };
-        check_prefix(&acknowledged, &[held(200), held(200), held(201), held(200)]).unwrap();
-        let hole = [held(200), held(200), held(202), held(200)];
+        check_prefix(&acknowledged, &[held(201), held(201), held(200), held(200)]).unwrap();
+        let hole = [held(201), held(200), held(201), held(200)];
         check_prefix(&acknowledged, &hole).unwrap_err();
     }
 }
