@@ -55,13 +55,13 @@ struct History {
     durable: usize,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct OpenRange {
     records: std::collections::VecDeque<Record>,
 }
 
 /// The oracle.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Oracle {
     state: State,
     snapshots: BTreeMap<String, State>,
@@ -364,11 +364,26 @@ impl Oracle {
         self.unlogged.restart(self.state.part(true));
     }
 
+    /// Whether a write waits for a sync before it returns.
+    #[must_use]
+    pub fn is_synced(&self, write: &Operation) -> bool {
+        match write {
+            Operation::Put { durability, .. }
+            | Operation::Delete { durability, .. }
+            | Operation::Batch { durability, .. } => self.is_sync(*durability),
+            Operation::Create { .. } | Operation::Drop { .. } | Operation::Clear { .. } => {
+                self.default_is_sync
+            }
+            _ => false,
+        }
+    }
+
+    fn is_sync(&self, durability: Durability) -> bool {
+        durability.map_or(self.default_is_sync, |d| d == terrapin::Durability::Sync)
+    }
+
     fn commit(&mut self, commit: Commit, durability: Durability) {
-        let synced = match durability {
-            None => self.default_is_sync,
-            Some(durability) => durability == terrapin::Durability::Sync,
-        };
+        let synced = self.is_sync(durability);
         self.holds_unlogged |= durability == Some(terrapin::Durability::None);
         self.state.apply(&commit, &mut 0);
         let is_unlogged = match &commit {

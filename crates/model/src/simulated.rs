@@ -40,22 +40,33 @@ type Handles = BTreeMap<String, Keyspace>;
 impl Simulated {
     /// A new database on a new disk.
     pub fn new(name: impl Into<String>, seed: u64, configuration: Configuration) -> Result<Self> {
+        let mut subject = Self::closed(name, seed, configuration, SimDisk::new(seed));
+        subject.open()?;
+        Ok(subject)
+    }
+
+    /// The database on a disk, or the one that [`Simulated::open`] will make there.
+    #[must_use]
+    pub fn closed(
+        name: impl Into<String>,
+        seed: u64,
+        configuration: Configuration,
+        disk: SimDisk,
+    ) -> Self {
         let (_, sim) = Env::simulated(seed);
-        let mut subject = Simulated {
+        Simulated {
             name: name.into(),
             current: configuration.clone(),
             configuration,
             seed,
             lives: 0,
-            disk: SimDisk::new(seed),
+            disk,
             sim,
             ranges: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             handles: Handles::new(),
             database: None,
-        };
-        subject.open()?;
-        Ok(subject)
+        }
     }
 
     /// The disk, to place faults and crashes on.
@@ -111,7 +122,8 @@ impl Simulated {
         }
     }
 
-    fn let_go(&mut self) {
+    /// Drops the database and every handle on it, without closing it.
+    pub fn let_go(&mut self) {
         self.ranges.clear();
         self.snapshots.clear();
         self.handles.clear();
