@@ -11,6 +11,7 @@ pub mod codec;
 mod env;
 mod error;
 mod ids;
+pub mod mutant;
 mod slice;
 pub mod sync;
 

@@ -47,7 +47,8 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().collect();
-    if let Some(code) = prove::kernel::child(&arguments) {
+    let child = prove::kernel::child(&arguments);
+    if let Some(code) = child.or_else(|| prove::mutants::child(&arguments)) {
         return code;
     }
     match proven(&Arguments::parse()) {

@@ -1,6 +1,6 @@
 //! Merging sorted runs, newest first: of messages about one key only that of the newest run counts.
 
-use terrapin_base::Result;
+use terrapin_base::{Result, mutant};
 use terrapin_pages::message::Message;
 
 use crate::MessageCursor;
@@ -119,7 +119,11 @@ impl<C: MessageCursor> KWayMerge<C> {
             self.cursors[a.cursor as usize].key(),
             self.cursors[b.cursor as usize].key(),
         );
-        keys.0.cmp(&keys.1).then(a.cursor.cmp(&b.cursor)).is_lt()
+        let by_age = match mutant::active(19) {
+            true => b.cursor.cmp(&a.cursor),
+            false => a.cursor.cmp(&b.cursor),
+        };
+        keys.0.cmp(&keys.1).then(by_age).is_lt()
     }
 
     /// Moves the place at `at`, which may have become too large, to where it belongs among those behind it.

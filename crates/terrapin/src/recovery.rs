@@ -3,7 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
-use terrapin_base::{Budget, Condition, Error, ErrorKind, Lsn, Purpose, Result};
+use terrapin_base::{Budget, Condition, Error, ErrorKind, Lsn, Purpose, Result, mutant};
 use terrapin_wal::{Record, Recovery, Replay};
 
 use crate::core::{Core, Install};
@@ -110,8 +110,13 @@ fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: L
     }
     if let Some(operations) = Operations::decode(record.kind, record.payload) {
         let state = core.state.load();
+        let mut first = None;
         for operation in operations {
             let operation = operation?;
+            if mutant::active(14) && *first.get_or_insert(operation.keyspace) != operation.keyspace
+            {
+                break;
+            }
             if operation.keyspace.0 >= install.next_id {
                 return Err(
                     Error::corrupt("a record names a keyspace that was never created")

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Window;
 use terrapin_wal::{Append, Appended, Log};
 
@@ -90,7 +90,11 @@ impl Core {
             let shared = self.named(install, name).ok_or_else(|| {
                 Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
             })?;
-            let (kind, payload) = Schema::Drop(shared.id).encode();
+            let logged = match mutant::active(18) {
+                true => KeyspaceId(u32::MAX),
+                false => shared.id,
+            };
+            let (kind, payload) = Schema::Drop(logged).encode();
             let appended = match log.try_append(kind, &[&payload])? {
                 Append::Done(appended) => appended,
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),

@@ -3,7 +3,7 @@
 use std::ops::RangeBounds;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Lsn, Result, Slice};
+use terrapin_base::{Error, Lsn, Result, Slice, mutant};
 
 use crate::database::Database;
 use crate::iter::Range;
@@ -46,6 +46,7 @@ impl Snapshot {
         core.env.breathe();
         let held = self.handle.view().held()?;
         match &*held {
+            Some(held) if mutant::active(16) => read(held.keyspace(keyspace.id())?, Lsn(u64::MAX)),
             Some(held) => read(held.keyspace(keyspace.id())?, self.handle.view().before),
             None => Err(Error::internal("a view without a state")),
         }

@@ -12,7 +12,7 @@
 use std::ops::ControlFlow;
 
 use terrapin_base::sync::{Arc, Ordering};
-use terrapin_base::{Condition, Error, Job, Result, Step};
+use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
 use terrapin_disk::{AlignedBuf, File, RingReader};
 
 use crate::format::{
@@ -257,7 +257,10 @@ impl Drain {
 
     fn sync_current(&mut self) -> Result<()> {
         let began = self.log.env.now_ns();
-        let synced = self.current.file.sync();
+        let synced = match mutant::active(1) {
+            true => Ok(()),
+            false => self.current.file.sync(),
+        };
         synced.map_err(|error| self.current.name_in(error))?;
         let took = self.log.env.now_ns().saturating_sub(began);
         let counters = &self.log.counters;

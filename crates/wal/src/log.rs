@@ -10,7 +10,9 @@
 //! for tens of nanoseconds.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
-use terrapin_base::{Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal};
+use terrapin_base::{
+    Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal, mutant,
+};
 use terrapin_disk::{Disk, File, LogRing, RingReader, RingSpace, RingWriter};
 
 use crate::drain::{self, Current, Drain};
@@ -674,6 +676,7 @@ impl Shared {
     pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
         let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
         if tail.close_end.is_some()
+            || mutant::active(9)
             || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes
         {
             return;

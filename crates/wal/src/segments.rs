@@ -10,7 +10,7 @@
 use std::collections::VecDeque;
 
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
-use terrapin_base::{Error, Lsn, Result};
+use terrapin_base::{Error, Lsn, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
 use crate::format::{BLOCK_BYTES, SegmentHeader, segment_name, spare_name};
@@ -153,10 +153,14 @@ impl Segments {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
         spare.file.write_at(&block, 0)?;
-        spare.file.sync()?;
+        if !mutant::active(2) {
+            spare.file.sync()?;
+        }
         self.disk
             .rename(&spare.name, &segment_name(header.number))?;
-        self.disk.sync_directory()?;
+        if !mutant::active(3) {
+            self.disk.sync_directory()?;
+        }
         let mut kept = self.kept.lock();
         if let Some(last) = kept.back_mut() {
             last.end = last.end.min(header.previous_end);
@@ -177,6 +181,10 @@ impl Segments {
 
     /// Gives up whole segments below an LSN, oldest first, and never the one that is being written.
     pub(crate) fn trim(&self, below: Lsn) -> Result<(), TrimError> {
+        let below = match mutant::active(5) {
+            true => Lsn(below.0 + self.capacity),
+            false => below,
+        };
         let _one = self.trimming.lock();
         loop {
             let oldest = {
@@ -204,7 +212,9 @@ impl Segments {
             self.disk.remove(name)
         };
         renamed.map_err(TrimError::Undone)?;
-        self.disk.sync_directory().map_err(TrimError::Unknown)?;
+        if !mutant::active(4) {
+            self.disk.sync_directory().map_err(TrimError::Unknown)?;
+        }
         if recycled {
             self.spares.lock().push(spare);
         }

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Charge, Purpose, Result};
+use terrapin_base::{Charge, Purpose, Result, mutant};
 use terrapin_pages::group::{GroupBuilder, GroupRef, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_structure::MessageCursor;
@@ -311,7 +311,10 @@ impl WriteLevel {
             }
             state.records += 1;
             state.bytes += (key.len() + message.value_bytes()) as u64;
-            let finished = builder.add(key, message);
+            let finished = match mutant::active(20) && message.is_delete() {
+                true => None,
+                false => builder.add(key, message),
+            };
             stream.advance()?;
             if let Some(group) = finished {
                 *consumed += state.bytes - before;

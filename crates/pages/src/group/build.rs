@@ -5,6 +5,7 @@
 //! as two halves above.
 
 use terrapin_base::checksum::hash64;
+use terrapin_base::mutant;
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
 
@@ -171,7 +172,8 @@ impl GroupBuilder {
             self.store(cut);
         }
         if self.options.filter {
-            self.hashes.push(hash64(key));
+            let skipped = mutant::active(22) && self.hashes.len() == 3;
+            self.hashes.push(if skipped { 0 } else { hash64(key) });
         }
         let half = self.options.target_bytes / 2;
         let tail = self.tail.weight();

@@ -8,7 +8,7 @@ use std::cmp::Ordering;
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
-use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result};
+use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, mutant};
 
 use super::GROUP_TARGET_BYTES_MAX;
 use crate::block::{PART_INDEX, common_prefix, part_seed};
@@ -249,7 +249,8 @@ impl GroupIndex {
         let (mut from, mut to) = (equal.start, equal.end);
         while from < to {
             let middle = from.midpoint(to);
-            if self.separator(middle + 1) <= key {
+            let separator = self.separator(middle + 1);
+            if separator < key || (separator == key && !mutant::active(23)) {
                 from = middle + 1;
             } else {
                 to = middle;

@@ -7,7 +7,7 @@
 //! A failure before the first slot leaves the last checkpoint in force, and the pages can be given back. From the first slot on nobody knows
 //! what a reopened database would find, and a failed sync is told once only: both poison the database.
 
-use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result};
+use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
 use terrapin_pages::Superblock;
 
 use crate::core::Core;
@@ -64,10 +64,12 @@ impl Commit {
     pub fn step(&mut self, core: &Core) -> Result<Progress> {
         let log = core.log()?;
         self.next = match self.next {
+            Stage::SyncPages if mutant::active(11) => Stage::AskForLog,
             Stage::SyncPages => {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::AskForLog
             }
+            Stage::AskForLog if mutant::active(12) => Stage::WriteFirstSlot,
             Stage::AskForLog => {
                 self.next = Stage::SyncLog;
                 return Ok(Progress::Pending(log.request_sync(self.cut)));

@@ -1,0 +1,99 @@
+//! What must notice a mutant: cases that a sound engine passes. Most are the general tests' own, from their first seeds on.
+
+use std::path::Path;
+
+use terrapin_model::{Configuration, SCRIPTS, Simulated, conformance, crash_run, random_run};
+
+/// A run of cases, of which one must fail.
+pub enum Script {
+    /// Random runs of the model beside its oracle, seeds from 1.
+    Random {
+        /// How many.
+        seeds: u64,
+        /// Operations of each.
+        operations: usize,
+    },
+    /// Crash runs of the model, seeds from 1.
+    Crash {
+        /// How many.
+        seeds: u64,
+        /// Operations of each.
+        operations: usize,
+    },
+    /// Every conformance script, under each configuration of the matrix.
+    Conformance,
+    /// Units of another layer, from 0.
+    Layer {
+        /// Its name.
+        name: &'static str,
+        /// How many.
+        units: u64,
+    },
+    /// A check of [`super::checks`]: its name, and itself.
+    Check(&'static str, fn() -> Result<(), String>),
+}
+
+impl Script {
+    /// How many cases there are.
+    #[must_use]
+    pub fn cases(&self) -> u64 {
+        match self {
+            Script::Random { seeds, .. } | Script::Crash { seeds, .. } => *seeds,
+            Script::Conformance => Configuration::matrix().len() as u64,
+            Script::Layer { units, .. } => *units,
+            Script::Check(..) => 1,
+        }
+    }
+
+    /// What a case is called.
+    #[must_use]
+    pub fn name(&self, case: u64) -> String {
+        match self {
+            Script::Random { operations, .. } => {
+                format!("the random run of seed {} over {operations}", case + 1)
+            }
+            Script::Crash { operations, .. } => {
+                format!("the crash run of seed {} over {operations}", case + 1)
+            }
+            Script::Conformance => {
+                let matrix = Configuration::matrix();
+                let name = matrix.get(case as usize).map_or("?", |(name, _)| name);
+                format!("the {} conformance scripts, {name}", SCRIPTS.len())
+            }
+            Script::Layer { name, .. } => format!("unit {case} of layer {name}"),
+            Script::Check(name, _) => format!("the check \"{name}\""),
+        }
+    }
+
+    /// Runs a case. It may put files into the directory. What it returns is wrong is what the engine did.
+    pub fn run(&self, case: u64, scratch: &Path) -> Result<(), String> {
+        match self {
+            Script::Random { operations, .. } => random_run(case + 1, *operations)
+                .map(drop)
+                .map_err(|e| e.message),
+            Script::Crash { operations, .. } => crash_run(case + 1, *operations)
+                .map(drop)
+                .map_err(|e| e.message),
+            Script::Conformance => conform(case),
+            Script::Layer { name, .. } => {
+                let layers = crate::layers();
+                let layer = layers.iter().find(|layer| layer.name == *name);
+                let layer = layer.ok_or_else(|| format!("there is no layer {name}"))?;
+                (layer.unit)(case, scratch).map(drop).map_err(|find| find.0)
+            }
+            Script::Check(_, check) => check(),
+        }
+    }
+}
+
+fn conform(case: u64) -> Result<(), String> {
+    let matrix = Configuration::matrix();
+    let Some((name, configuration)) = matrix.get(case as usize) else {
+        return Err(format!("there is no configuration {case}"));
+    };
+    let fresh = |script: &str| {
+        Simulated::new(format!("{script}, {name}"), 1, configuration.clone())
+            .unwrap_or_else(|error| panic!("a new database cannot be opened: {error}"))
+    };
+    conformance(fresh).map(drop).map_err(|e| e.message)
+}
