@@ -65,6 +65,8 @@ struct Roots {
     /// A slot that does not hold `newest` though it is the only root that was walked: it is brought up to date before any
     /// page that it reaches may be overwritten.
     stale: Option<usize>,
+    /// The slots are as they were found: the process that wrote them may have died before it synced them, even though they agree.
+    unsynced: bool,
 }
 
 impl PageStore {

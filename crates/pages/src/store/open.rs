@@ -105,6 +105,7 @@ impl PageStore {
             disk.sync_directory()
         };
         begin().map_err(|e| store.place(e))?;
+        store.roots.lock().unsynced = false;
         store.rebuild(&mut std::iter::empty(), superblock.generation)?;
         Ok(store)
     }
@@ -196,7 +197,11 @@ impl PageStore {
             next_page: AtomicU64::new(0),
             rebuilt: AtomicBool::new(false),
             poison: OnceLock::new(),
-            roots: Mutex::new(Roots { newest, stale }),
+            roots: Mutex::new(Roots {
+                newest,
+                stale,
+                unsynced: true,
+            }),
         }))
     }
 

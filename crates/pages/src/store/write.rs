@@ -197,29 +197,31 @@ impl PageStore {
     }
 
     /// Brings the older slot up to date and both onto stable storage. To be called before anything is built on what a recovery
-    /// found: the newest slot may have been written by a process that died before its sync, and a power cut would take it back.
+    /// found: a slot may have been written by a process that died before its sync, and a power cut would take it back.
     pub fn settle_slots(&self) -> Result<()> {
         self.refresh_stale_slot(None)
     }
 
-    /// After a crash between the two slots, one holds an older root whose pages count as free: it is brought up to date, durably, before the
-    /// first change to any page. Not if it is `about_to_be_written` anyway.
+    /// After a crash between the two slots, one holds an older root whose pages count as free, or a power cut may bring that root back: before
+    /// the first change to any page both hold the newest, durably. A slot that is `about_to_be_written` anyway need not.
     pub(super) fn refresh_stale_slot(&self, about_to_be_written: Option<usize>) -> Result<()> {
         // Held over the I/O, once in a life: other writers must wait for it.
         let mut roots = self.roots.lock();
-        let Some(slot) = roots
+        let stale = roots
             .stale
-            .filter(|&slot| about_to_be_written != Some(slot))
-        else {
+            .filter(|&slot| about_to_be_written != Some(slot));
+        if stale.is_none() && !roots.unsynced {
             return Ok(());
-        };
-        let newest = roots.newest;
+        }
         // The newest slot may not be durable yet (D2): never both in flight.
         self.file.sync().map_err(|error| self.poisoned(error))?;
-        self.write_slot(slot, &newest)
-            .map_err(|error| self.poisoned(error))?;
-        self.file.sync().map_err(|error| self.poisoned(error))?;
-        roots.stale = None;
+        roots.unsynced = false;
+        if let Some(slot) = stale {
+            self.write_slot(slot, &roots.newest)
+                .map_err(|error| self.poisoned(error))?;
+            self.file.sync().map_err(|error| self.poisoned(error))?;
+            roots.stale = None;
+        }
         Ok(())
     }
 
