@@ -2,6 +2,7 @@
 //! recovered from. What a recovered store holds must be a prefix of what was committed, with everything that was
 //! acknowledged and had to survive (D6, D7; DESIGN §4).
 
+use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 
 use crate::generate::Generator;
@@ -24,7 +25,12 @@ struct Run {
 
 /// Runs so many random operations with crashes between and inside them.
 pub fn crash_run(seed: u64, operations: usize) -> Result<Outcome, Failure> {
-    let (subject, oracle, generator, random, trace) = crash_parts(seed)?;
+    crash_run_on(seed, operations, SimDisk::new(seed))
+}
+
+/// As [`crash_run`], on a new disk of the caller's, who may watch it.
+pub fn crash_run_on(seed: u64, operations: usize, disk: SimDisk) -> Result<Outcome, Failure> {
+    let (subject, oracle, generator, random, trace) = crash_parts(seed, disk)?;
     let mut run = Run {
         subject,
         oracle,

@@ -25,13 +25,13 @@ mod subject;
 
 pub use configuration::Configuration;
 pub use conformance::{Report, SCRIPTS, conformance, run_script};
-pub use crash::crash_run;
+pub use crash::{crash_run, crash_run_on};
 pub use generate::{Generator, Profile};
 pub use operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span, Walk};
 pub use oracle::{InFlight, Map, Oracle, State, Survives, UNLOGGED};
 pub use pattern::Pattern;
 pub use random::Random;
-pub use run::{Failure, Outcome, minimize, random_operations, random_run, replay};
+pub use run::{Failure, Outcome, minimize, random_operations, random_run, random_run_on, replay};
 pub use script::{Expected, Script, Step};
 pub use simulated::Simulated;
 pub use subject::Subject;

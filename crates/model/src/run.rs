@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use terrapin_disk::SimDisk;
+
 use crate::configuration::Configuration;
 use crate::generate::{Generator, Profile};
 use crate::operation::{Answer, Operation};
@@ -146,13 +148,14 @@ fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
 
 /// Runs so many random operations without crashes, under random options, and compares the whole content at the end.
 pub fn random_run(seed: u64, operations: usize) -> Result<Outcome, Failure> {
+    random_run_on(seed, operations, SimDisk::new(seed))
+}
+
+/// As [`random_run`], on a new disk of the caller's, who may watch it.
+pub fn random_run_on(seed: u64, operations: usize, disk: SimDisk) -> Result<Outcome, Failure> {
     let (configuration, all) = random_operations(seed, operations);
-    replay(
-        &format!("random run of seed {seed}"),
-        seed,
-        &configuration,
-        all,
-    )
+    let name = format!("random run of seed {seed}");
+    replay_on(&name, seed, &configuration, all, disk)
 }
 
 /// What [`random_run`] does for a seed.
@@ -174,9 +177,19 @@ pub fn replay(
     configuration: &Configuration,
     operations: impl IntoIterator<Item = Operation>,
 ) -> Result<Outcome, Failure> {
+    replay_on(name, seed, configuration, operations, SimDisk::new(seed))
+}
+
+fn replay_on(
+    name: &str,
+    seed: u64,
+    configuration: &Configuration,
+    operations: impl IntoIterator<Item = Operation>,
+    disk: SimDisk,
+) -> Result<Outcome, Failure> {
     let mut trace = Trace::new(name.to_owned(), configuration.to_string());
-    let mut subject =
-        Simulated::new(name, seed, configuration.clone()).map_err(|e| trace.failure(e))?;
+    let mut subject = Simulated::closed(name, seed, configuration.clone(), disk);
+    subject.open().map_err(|e| trace.failure(e))?;
     let mut oracle = Oracle::new().with_default(configuration.durability);
     for operation in operations {
         flush_before(&mut oracle, &mut subject, &operation).map_err(|m| trace.failure(m))?;
@@ -228,13 +241,15 @@ pub(crate) fn finish(
 /// The parts of a crash run: the store, the oracle, the operations, and randomness for the crashes.
 pub(crate) fn crash_parts(
     seed: u64,
+    disk: SimDisk,
 ) -> Result<(Simulated, Oracle, Generator, Random, Trace), Failure> {
     let mut random = Random::new(seed);
     let (configuration, profile) = drawn(&mut random, true);
     let name = format!("crash run of seed {seed}");
     let trace = Trace::new(name.clone(), configuration.to_string());
     let oracle = Oracle::new().with_default(configuration.durability);
-    let subject = Simulated::new(name, seed, configuration).map_err(|e| trace.failure(e))?;
+    let mut subject = Simulated::closed(name, seed, configuration, disk);
+    subject.open().map_err(|e| trace.failure(e))?;
     Ok((
         subject,
         oracle,

@@ -14,6 +14,7 @@ pub mod linear;
 pub mod media;
 pub mod mutants;
 pub mod operations;
+pub mod protocol;
 mod run;
 
 pub use layer::{Find, Layer, Units};

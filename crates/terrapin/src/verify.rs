@@ -1,10 +1,11 @@
 //! Checking a database byte by byte without writing anything (D11): superblocks, catalog, every node, block and invariant of every
 //! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound.
 
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Error, ErrorKind, Result};
+use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, Lsn, Result};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_pages::{PageStore, PageUse, StoreOptions};
 use terrapin_wal::Recovery;
@@ -141,6 +142,63 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     }
     verify_log(env, &disk, &base, superblock.database_id, &mut report)?;
     Ok(report)
+}
+
+/// What the newest superblock leads to, for tests that watch the order in which things are written (D1 to D3).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reach {
+    /// The checkpoint that it is the root of.
+    pub generation: Generation,
+    /// Whether there is a log already: a database that is being created has none at first.
+    pub has_log: bool,
+    /// Its name, which its log bears too.
+    pub database_id: u64,
+    /// Where in the data file its pages lie, in no order.
+    pub extents: Vec<Range<u64>>,
+    /// What of the log is needed begins here.
+    pub log_from: Lsn,
+    /// What of the log is in some tree ends here.
+    pub log_through: Lsn,
+}
+
+/// Walks the trees of the database on a disk of the caller's; `None` when there is no valid superblock.
+pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
+    let budget = Budget::new(VerifyOptions::default().memory);
+    let store_options = StoreOptions {
+        budget: budget.clone(),
+        reserve_bytes: 0,
+    };
+    let (store, superblock) = match PageStore::open(&disk, store_options, true) {
+        Ok(opened) => opened,
+        Err(error) if matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotADatabase) => {
+            return Ok(None);
+        }
+        Err(error) => return Err(error),
+    };
+    let base = Base::read(&store, &superblock, &budget, None)?;
+    let mut extents = Vec::new();
+    base.catalog.all_pages(&mut |page| {
+        let extent = page
+            .extent()
+            .ok_or_else(|| Error::corrupt("a page lies nowhere").with("page", page.id))?;
+        extents.push(extent.offset..extent.end());
+        Ok(())
+    })?;
+    Ok(Some(Reach {
+        generation: superblock.generation,
+        has_log: superblock.incarnation != Incarnation(0),
+        database_id: superblock.database_id,
+        extents,
+        log_from: base.catalog.durable_through(),
+        log_through: base.catalog.applied_through(),
+    }))
+}
+
+/// Checks that the log on a disk of the caller's is sound and holds what a superblock needs of it from an LSN on; says where it ends.
+pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> Result<Lsn> {
+    let settings = Options::new().settle()?;
+    let options = log_options(&settings, reach.database_id);
+    Recovery::scan(env, disk, options, from).map(|found| found.end())
 }
 
 fn verify_log(

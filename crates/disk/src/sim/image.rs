@@ -67,6 +67,33 @@ impl Image {
         }
     }
 
+    /// As [`Image::read`], if the file is long enough.
+    pub(super) fn read_within(&self, offset: u64, out: &mut [u8]) -> bool {
+        let fits = (offset.checked_add(out.len() as u64)).is_some_and(|end| end <= self.bytes);
+        if fits {
+            self.read(offset, out);
+        }
+        fits
+    }
+
+    /// Whether a range reads the same in both, and lies within them.
+    pub(super) fn agrees(&self, other: &Image, range: Range<u64>) -> bool {
+        let bytes = range.end.saturating_sub(range.start);
+        range.end <= self.bytes.min(other.bytes)
+            && pieces(range.start, bytes).all(|(page, start, len)| {
+                match (self.pages.get(&page), other.pages.get(&page)) {
+                    (Some(Some(mine)), Some(Some(theirs))) => {
+                        Arc::ptr_eq(mine, theirs)
+                            || mine[start..start + len] == theirs[start..start + len]
+                    }
+                    (Some(Some(content)), _) | (_, Some(Some(content))) => {
+                        content[start..start + len].iter().all(|&b| b == 0)
+                    }
+                    _ => true,
+                }
+            })
+    }
+
     /// Stores bytes; the size stays.
     pub(super) fn store(&mut self, offset: u64, bytes: &[u8]) {
         let mut rest = bytes;

@@ -1,6 +1,7 @@
 //! Watching a simulated disk: what is told of every call before it and after it, and the forks that can be taken from there.
 
 use std::fmt;
+use std::ops::Range;
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};
@@ -164,6 +165,34 @@ impl Probe<'_> {
     #[must_use]
     pub fn bytes(&self, name: &str) -> Option<u64> {
         self.world.bytes_of(name)
+    }
+
+    /// Which process it is that calls: another number after every crash.
+    #[must_use]
+    pub fn life(&self) -> u64 {
+        self.world.life
+    }
+
+    /// Reads a file as the process would, without a call; `false` when it is not that long.
+    pub fn read(&self, name: &str, offset: u64, out: &mut [u8]) -> bool {
+        let inode = self.world.inode_of(&self.world.names, name);
+        inode.is_some_and(|inode| inode.current.read_within(offset, out))
+    }
+
+    /// Reads what a power cut that loses all it can would leave of a file; `false` when it is not that long then.
+    pub fn read_durable(&self, name: &str, offset: u64, out: &mut [u8]) -> bool {
+        let inode = self.world.inode_of(&self.world.durable_names, name);
+        inode.is_some_and(|inode| inode.durable.read_within(offset, out))
+    }
+
+    /// Whether a range of a file is on the medium for sure, with the file's name, as the process sees it.
+    #[must_use]
+    pub fn is_durable(&self, name: &str, range: Range<u64>) -> bool {
+        self.world.names.get(name) == self.world.durable_names.get(name)
+            && self
+                .world
+                .inode_of(&self.world.names, name)
+                .is_some_and(|inode| inode.current.agrees(&inode.durable, range))
     }
 
     /// As [`SimDisk::io_count`].

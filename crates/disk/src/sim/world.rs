@@ -629,7 +629,7 @@ impl World {
     }
 
     pub(super) fn stats(&self, name: &str) -> IoStats {
-        let inode = self.names.get(name).and_then(|n| self.inodes.get(n));
+        let inode = self.inode_of(&self.names, name);
         inode.map(|inode| inode.stats).unwrap_or_default()
     }
 
@@ -649,14 +649,18 @@ impl World {
     }
 
     pub(super) fn content(&self, name: &str) -> Option<Vec<u8>> {
-        let inode = self.inodes.get(self.names.get(name)?)?;
+        let inode = self.inode_of(&self.names, name)?;
         let mut content = vec![0; usize::try_from(inode.current.bytes()).ok()?];
         inode.current.read(0, &mut content);
         Some(content)
     }
 
+    pub(super) fn inode_of(&self, names: &BTreeMap<String, u64>, name: &str) -> Option<&Inode> {
+        self.inodes.get(names.get(name)?)
+    }
+
     pub(super) fn bytes_of(&self, name: &str) -> Option<u64> {
-        Some(self.inodes.get(self.names.get(name)?)?.current.bytes())
+        Some(self.inode_of(&self.names, name)?.current.bytes())
     }
 
     pub(super) fn plant(&mut self, name: &str, content: &[u8]) {

@@ -133,6 +133,12 @@ impl Catalog {
             .min(self.applied)
     }
 
+    /// Nothing at or above it is in any tree: what D2 has synced of the log reaches it.
+    pub fn applied_through(&self) -> Lsn {
+        let applied = self.keyspaces.values().map(|k| k.applied);
+        applied.fold(self.applied, Lsn::max)
+    }
+
     /// The catalog's own pages.
     pub fn pages(&self) -> impl Iterator<Item = PageUse> {
         self.root

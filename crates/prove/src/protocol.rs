@@ -1,0 +1,350 @@
+//! Watches a simulated disk and asserts, on every write, what keeps a database whole at a power cut:
+//!
+//! - D1: no page that a superblock reaches, of either slot, is overwritten, punched, cut off or removed, as long as a power cut could leave that
+//!   superblock in its slot.
+//! - D2: a slot is written when the pages that it reaches are durable, and the log too, through everything that its trees hold; and never while
+//!   the other slot is on its way. What a checkpoint frees is still reached from the slot that was not synced, so D1 keeps it until both are.
+//! - D3: no segment of the log goes that one of these superblocks needs.
+//!
+//! It asks the medium what is durable, so it holds across crashes, and whoever writes: a running database, or a recovery. A tree is walked once for each
+//! superblock; a write is then looked up among the ranges that they reach.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use terrapin::verify::{Reach, log_end_on, reach_on};
+use terrapin_base::{Env, Error};
+use terrapin_disk::sim::{Call, CrashMode, Moment, Op, Probe, Watching};
+use terrapin_disk::{OpenOptions, SimDisk};
+use terrapin_pages::{DATA_FILE, PAGES_START, SLOT_BYTES, SLOTS};
+
+use crate::Find;
+
+/// Calls that a find shows.
+const SHOWN: usize = 12;
+/// Bytes of a slot that mean something.
+const SECTOR: usize = 512;
+const RING: &str = "ring";
+const SEGMENT_PREFIX: &str = "log-";
+
+/// The checker of one disk; it watches as long as it lives.
+pub struct Protocol {
+    checker: Arc<Mutex<Checker>>,
+    _watching: Watching,
+}
+
+impl Protocol {
+    /// Watches a disk from now on.
+    #[must_use = "it watches as long as it lives"]
+    pub fn watch(disk: &SimDisk) -> Protocol {
+        let checker = Arc::new(Mutex::new(Checker::default()));
+        let told = checker.clone();
+        let watching = disk.watch(Box::new(move |probe, call| {
+            let mut checker = lock(&told);
+            if checker.breach.is_none()
+                && let Err(breach) = checker.see(probe, call)
+            {
+                checker.breach = Some(checker.tell(call, &breach));
+            }
+        }));
+        Protocol {
+            checker,
+            _watching: watching,
+        }
+    }
+
+    /// How many changes of the disk were checked.
+    ///
+    /// # Errors
+    ///
+    /// The first breach.
+    pub fn check(&self) -> Result<u64, Find> {
+        let checker = lock(&self.checker);
+        match &checker.breach {
+            Some(breach) => Err(Find(breach.clone())),
+            None => Ok(checker.checked),
+        }
+    }
+}
+
+fn lock(checker: &Mutex<Checker>) -> MutexGuard<'_, Checker> {
+    checker.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The used sector of a slot.
+type Sector = [u8; SECTOR];
+
+/// What a slot holds, and what a power cut may leave there.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Slot {
+    current: Option<Sector>,
+    durable: Option<Sector>,
+}
+
+/// A superblock that was seen.
+#[derive(Default)]
+struct Root {
+    /// None when the slot is torn, or was never written.
+    reach: Option<Arc<Reach>>,
+    /// Whether it was seen to be written after all that it reaches.
+    in_order: bool,
+}
+
+#[derive(Default)]
+struct Checker {
+    life: Option<u64>,
+    slots: [Slot; SLOTS],
+    roots: BTreeMap<Sector, Root>,
+    /// What is reached, ascending and apart.
+    reached: Vec<Range>,
+    checked: u64,
+    last: VecDeque<String>,
+    breach: Option<String>,
+}
+
+/// Bytes of the data file that a superblock reaches.
+struct Range {
+    start: u64,
+    end: u64,
+    generation: u64,
+}
+
+/// What is wrong with a call.
+type Breach = String;
+
+impl Checker {
+    fn see(&mut self, probe: &Probe<'_>, call: &Call<'_>) -> Result<(), Breach> {
+        if self.life != Some(probe.life()) {
+            self.life = Some(probe.life());
+            self.refresh(probe)?;
+        }
+        if !call.changes() {
+            return Ok(());
+        }
+        match call.moment {
+            Moment::Before => {
+                self.checked += 1;
+                self.note(call);
+                self.before(call)
+            }
+            Moment::After { .. } => self.after(probe, call),
+        }
+    }
+
+    /// Keeps the last calls, for a find to show; stores into the ring are too many to be of use.
+    fn note(&mut self, call: &Call<'_>) {
+        if call.op != Op::RingWrite {
+            self.last.push_back(call.to_string());
+            if self.last.len() > SHOWN {
+                self.last.pop_front();
+            }
+        }
+    }
+
+    fn tell(&self, call: &Call<'_>, breach: &str) -> String {
+        let mut text = format!("{breach}\n  at {call}; the last changes before it:");
+        for line in &self.last {
+            text += &format!("\n    {line}");
+        }
+        text
+    }
+
+    /// D1: what must not be done at all.
+    fn before(&self, call: &Call<'_>) -> Result<(), Breach> {
+        if call.file != DATA_FILE && call.to != DATA_FILE {
+            return Ok(());
+        }
+        let end = call.offset.saturating_add(call.bytes);
+        match call.op {
+            Op::Write if call.offset < PAGES_START => {
+                let slot = call.offset / SLOT_BYTES;
+                if end > (slot + 1) * SLOT_BYTES {
+                    return Err("a write goes beyond one superblock slot (D2)".to_owned());
+                }
+                Ok(())
+            }
+            Op::Write => self.is_free(call.offset, end, "overwritten"),
+            Op::PunchHole => self.is_free(call.offset, end, "punched"),
+            Op::SetBytes => self.is_free(call.bytes, u64::MAX, "cut off"),
+            Op::Remove | Op::Rename => self.is_free(0, u64::MAX, "removed"),
+            _ => Ok(()),
+        }
+    }
+
+    /// No superblock, nor what one reaches, lies in the range.
+    fn is_free(&self, start: u64, end: u64, what: &str) -> Result<(), Breach> {
+        if start < PAGES_START && self.roots.values().any(|root| root.reach.is_some()) {
+            return Err(format!("a superblock is {what} (D1)"));
+        }
+        let at = self.reached.partition_point(|range| range.end <= start);
+        match self.reached.get(at) {
+            Some(range) if range.start < end => Err(format!(
+                "a page within {}..{} is {what} that the superblock of generation {} reaches (D1)",
+                range.start, range.end, range.generation
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    fn after(&mut self, probe: &Probe<'_>, call: &Call<'_>) -> Result<(), Breach> {
+        match call.op {
+            Op::Write if call.file == DATA_FILE && call.offset < PAGES_START => {
+                self.refresh(probe)?;
+                self.slot_in_order(probe, (call.offset / SLOT_BYTES) as usize)
+            }
+            Op::Sync if call.file == DATA_FILE => self.refresh(probe),
+            Op::SyncDirectory => self.refresh(probe),
+            Op::Remove | Op::Rename if call.file.starts_with(SEGMENT_PREFIX) => {
+                self.log_is_there(probe)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Looks what the slots hold and may hold, and walks the trees of superblocks that are new.
+    fn refresh(&mut self, probe: &Probe<'_>) -> Result<(), Breach> {
+        let mut slots = [Slot::default(); SLOTS];
+        for (slot, at) in slots.iter_mut().zip((0..).step_by(SLOT_BYTES as usize)) {
+            let mut sector = [0; SECTOR];
+            slot.current = probe.read(DATA_FILE, at, &mut sector).then_some(sector);
+            slot.durable = probe
+                .read_durable(DATA_FILE, at, &mut sector)
+                .then_some(sector);
+        }
+        if slots == self.slots {
+            return Ok(());
+        }
+        self.slots = slots;
+        let mut known = std::mem::take(&mut self.roots);
+        for sector in slots.iter().flat_map(|s| [s.current, s.durable]).flatten() {
+            if self.roots.contains_key(&sector) {
+                continue;
+            }
+            let root = match known.remove(&sector) {
+                Some(root) => root,
+                None => Root {
+                    reach: walk(probe, &sector)
+                        .map_err(|error| {
+                            format!("a superblock leads to what is no sound tree (D1): {error}")
+                        })?
+                        .map(Arc::new),
+                    in_order: false,
+                },
+            };
+            self.roots.insert(sector, root);
+        }
+        self.reached = merged(self.roots.values().filter_map(|root| root.reach.as_deref()));
+        Ok(())
+    }
+
+    /// D2, once a slot is written.
+    fn slot_in_order(&mut self, probe: &Probe<'_>, written: usize) -> Result<(), Breach> {
+        let slot_range = |slot: usize| slot as u64 * SLOT_BYTES..(slot as u64 + 1) * SLOT_BYTES;
+        let is_root = |sector: &Sector| {
+            self.roots
+                .get(sector)
+                .is_some_and(|root| root.reach.is_some())
+        };
+        // As long as no slot is durable there is no database.
+        let exists = (self.slots.iter()).any(|slot| slot.durable.as_ref().is_some_and(is_root));
+        let on_its_way =
+            |slot: &usize| *slot != written && !probe.is_durable(DATA_FILE, slot_range(*slot));
+        if exists && (0..SLOTS).any(|slot| on_its_way(&slot)) {
+            return Err(format!(
+                "slot {written} is written while the other is not durable (D2)"
+            ));
+        }
+        let Some(sector) = self.slots[written].current else {
+            return Ok(());
+        };
+        let Some(root) = self.roots.get_mut(&sector).filter(|root| !root.in_order) else {
+            return Ok(());
+        };
+        root.in_order = true;
+        let Some(reach) = root.reach.clone() else {
+            return Ok(());
+        };
+        let generation = reach.generation;
+        if let Some(range) = (reach.extents.iter())
+            .find(|range| !probe.is_durable(DATA_FILE, range.start..range.end))
+        {
+            return Err(format!(
+                "a slot is written with generation {generation} before its page at {range:?} is durable (D2)"
+            ));
+        }
+        if reach.has_log {
+            // What a power cut leaves of the segments alone must reach through everything that the trees hold.
+            let fork = probe.fork();
+            fork.crash_power(CrashMode::LoseUnsynced);
+            if let Some(ring) = fork.content(RING) {
+                fork.plant(RING, &vec![0; ring.len()]);
+            }
+            holds_log(&fork, &reach, reach.log_through).map_err(|error| {
+                format!(
+                    "a slot is written with generation {generation} before the log is durable through LSN {} (D2): {error}",
+                    reach.log_through
+                )
+            })?;
+        }
+        Ok(())
+    }
+
+    /// D3, once a segment is gone.
+    fn log_is_there(&self, probe: &Probe<'_>) -> Result<(), Breach> {
+        for root in self.roots.values() {
+            let Some(reach) = root.reach.as_ref().filter(|reach| reach.has_log) else {
+                continue;
+            };
+            holds_log(&probe.fork(), reach, reach.log_from).map_err(|error| {
+                format!(
+                    "the log is trimmed that generation {} needs from LSN {} on (D3): {error}",
+                    reach.generation, reach.log_from
+                )
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// What the tree of one superblock reaches: as if it stood alone on the disk.
+fn walk(probe: &Probe<'_>, sector: &Sector) -> Result<Option<Reach>, Error> {
+    let fork = probe.fork();
+    let options = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let file = fork.handle().open(DATA_FILE, options)?;
+    for slot in 1..SLOTS as u64 {
+        file.write_at(&[0; SECTOR], slot * SLOT_BYTES)?;
+    }
+    file.write_at(sector, 0)?;
+    drop(file);
+    reach_on(fork.handle())
+}
+
+fn holds_log(disk: &SimDisk, reach: &Reach, from: terrapin::Lsn) -> Result<(), Error> {
+    let (env, _sim) = Env::simulated(0);
+    log_end_on(&env, &disk.handle(), reach, from).map(drop)
+}
+
+/// The ranges that any of these reach, ascending, overlapping ones put together.
+fn merged<'a>(all: impl Iterator<Item = &'a Reach>) -> Vec<Range> {
+    let mut ranges: Vec<Range> = all
+        .flat_map(|reach| {
+            reach.extents.iter().map(|extent| Range {
+                start: extent.start,
+                end: extent.end,
+                generation: reach.generation.0,
+            })
+        })
+        .collect();
+    ranges.sort_by_key(|range| range.start);
+    ranges.dedup_by(|next, last| {
+        let joins = next.start < last.end;
+        if joins {
+            last.end = last.end.max(next.end);
+        }
+        joins
+    });
+    ranges
+}

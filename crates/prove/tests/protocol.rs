@@ -1,0 +1,268 @@
+//! The protocol's checker sees every order broken that it watches over, and none in runs of the engine as it is.
+
+use std::sync::Arc;
+
+use prove::protocol::Protocol;
+use terrapin::verify::reach_on;
+use terrapin::{Database, Durability, Options};
+use terrapin_base::{Env, Result};
+use terrapin_disk::{Disk, File, LogRing, OpenOptions, Read, RingOptions, SimDisk};
+use terrapin_model::{crash_run_on, random_run_on};
+use terrapin_pages::{PAGES_START, SLOT_BYTES};
+
+/// A disk that says it synced a file when it did not.
+struct Cheat {
+    disk: Arc<dyn Disk>,
+    skips: fn(&str) -> bool,
+}
+
+struct CheatFile {
+    file: Arc<dyn File>,
+    skips: fn(&str) -> bool,
+}
+
+impl Disk for Cheat {
+    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(CheatFile {
+            file: self.disk.open(name, options)?,
+            skips: self.skips,
+        }))
+    }
+    fn list(&self) -> Result<Vec<String>> {
+        self.disk.list()
+    }
+    fn remove(&self, name: &str) -> Result<()> {
+        self.disk.remove(name)
+    }
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.disk.rename(from, to)
+    }
+    fn sync_directory(&self) -> Result<()> {
+        self.disk.sync_directory()
+    }
+    fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
+        self.disk.open_ring(name, ring)
+    }
+    fn free_bytes(&self) -> Result<u64> {
+        self.disk.free_bytes()
+    }
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+impl File for CheatFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.file.read_at(buffer, offset)
+    }
+    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
+        self.file.read_batch(reads)
+    }
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.file.write_at(buffer, offset)
+    }
+    fn sync(&self) -> Result<()> {
+        match (self.skips)(&self.file.describe()) {
+            true => Ok(()),
+            false => self.file.sync(),
+        }
+    }
+    fn bytes(&self) -> Result<u64> {
+        self.file.bytes()
+    }
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.file.allocated_bytes()
+    }
+    fn set_bytes(&self, bytes: u64) -> Result<()> {
+        self.file.set_bytes(bytes)
+    }
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.file.allocate(offset, bytes)
+    }
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.file.punch_hole(offset, bytes)
+    }
+    fn alignment(&self) -> u32 {
+        self.file.alignment()
+    }
+    fn describe(&self) -> String {
+        self.file.describe()
+    }
+}
+
+fn open(disk: Arc<dyn Disk>) -> Database {
+    let (env, _sim) = Env::simulated(1);
+    Options::new().open_on(env, disk).unwrap()
+}
+
+fn fill(database: &Database) {
+    let keyspace = database.default_keyspace();
+    for i in 0..200_u32 {
+        keyspace
+            .put_with(i.to_be_bytes(), [7; 100], Durability::Process)
+            .unwrap();
+    }
+}
+
+/// A disk with a checkpointed database on it that is closed.
+fn stored() -> SimDisk {
+    let medium = SimDisk::new(1);
+    let database = open(medium.handle());
+    fill(&database);
+    database.close().unwrap();
+    medium
+}
+
+/// What the checker says of a change of the data file by hand.
+fn tampered(change: impl Fn(&dyn File)) -> String {
+    let medium = stored();
+    let protocol = Protocol::watch(&medium);
+    let write = OpenOptions {
+        write: true,
+        ..OpenOptions::default()
+    };
+    let file = medium.handle().open("data", write).unwrap();
+    change(&*file);
+    told(&protocol)
+}
+
+/// The breach that was found; empty when there is none.
+fn told(protocol: &Protocol) -> String {
+    match protocol.check() {
+        Ok(_) => String::new(),
+        Err(find) => find.to_string(),
+    }
+}
+
+#[test]
+fn the_engine_as_it_is_breaks_no_order() {
+    let mut checked = 0;
+    for seed in 0..12 {
+        let disk = SimDisk::new(seed);
+        let protocol = Protocol::watch(&disk);
+        random_run_on(seed, 1500, disk).unwrap();
+        checked += protocol.check().unwrap();
+    }
+    assert!(checked > 5000, "{checked}");
+}
+
+#[test]
+fn nor_do_crashes_and_recoveries() {
+    let mut checked = 0;
+    for seed in 0..24 {
+        let disk = SimDisk::new(seed);
+        let protocol = Protocol::watch(&disk);
+        crash_run_on(seed, 800, disk).unwrap();
+        checked += protocol.check().unwrap();
+    }
+    assert!(checked > 5000, "{checked}");
+}
+
+#[test]
+fn a_page_that_is_reached_is_not_overwritten_punched_or_cut_off() {
+    let page = reach_on(stored().handle()).unwrap().unwrap().extents[0].start;
+    let overwritten = tampered(|file| file.write_at(&[0; 512], page).unwrap());
+    assert!(overwritten.contains("overwritten"), "{overwritten}");
+    assert!(overwritten.contains("(D1)"), "{overwritten}");
+    assert!(overwritten.contains("Write data at"), "{overwritten}");
+    let punched = tampered(|file| file.punch_hole(page, 4096).unwrap());
+    assert!(punched.contains("punched"), "{punched}");
+    let cut = tampered(|file| file.set_bytes(page + 1).unwrap());
+    assert!(cut.contains("cut off"), "{cut}");
+    let slot = tampered(|file| file.punch_hole(0, 4096).unwrap());
+    assert!(slot.contains("a superblock is punched"), "{slot}");
+    let both = tampered(|file| file.write_at(&[0; 8192], 0).unwrap());
+    assert!(both.contains("beyond one superblock slot"), "{both}");
+}
+
+#[test]
+fn what_nothing_reaches_may_be_written_and_cut_off() {
+    let told = tampered(|file| {
+        let end = file.bytes().unwrap();
+        file.allocate(end, 8192).unwrap();
+        file.write_at(&[1; 8192], end).unwrap();
+        file.punch_hole(end, 4096).unwrap();
+        file.set_bytes(end).unwrap();
+    });
+    assert_eq!(told, "");
+}
+
+#[test]
+fn the_data_file_stays() {
+    let medium = stored();
+    let protocol = Protocol::watch(&medium);
+    medium.handle().rename("ring", "data").unwrap();
+    let told = told(&protocol);
+    assert!(told.contains("removed"), "{told}");
+}
+
+#[test]
+fn slots_are_not_both_on_their_way() {
+    let told = tampered(|file| {
+        let mut slot = vec![0; SLOT_BYTES as usize];
+        file.read_at(&mut slot, 0).unwrap();
+        slot[700] = 1; // no part of the superblock
+        file.write_at(&slot, 0).unwrap();
+        file.write_at(&slot, SLOT_BYTES).unwrap();
+    });
+    assert!(told.contains("while the other is not durable"), "{told}");
+}
+
+/// What the checker says of a checkpoint on a disk that skips the syncs of some files.
+fn cheated(skips: fn(&str) -> bool) -> String {
+    let medium = stored();
+    let protocol = Protocol::watch(&medium);
+    let database = open(Arc::new(Cheat {
+        disk: medium.handle(),
+        skips,
+    }));
+    fill(&database);
+    database.checkpoint().unwrap();
+    told(&protocol)
+}
+
+#[test]
+fn a_slot_waits_for_its_pages_and_for_the_log() {
+    assert_eq!(cheated(|_| false), "");
+    let pages = cheated(|file| file == "data");
+    assert!(pages.contains("before its page at"), "{pages}");
+    let log = cheated(|file| file != "data");
+    assert!(log.contains("before the log is durable"), "{log}");
+}
+
+#[test]
+fn a_segment_that_is_needed_stays() {
+    let medium = stored();
+    let protocol = Protocol::watch(&medium);
+    let disk = medium.handle();
+    let names = disk.list().unwrap();
+    let newest = names.iter().rfind(|name| name.starts_with("log-")).unwrap();
+    disk.remove(newest).unwrap();
+    let told = told(&protocol);
+    assert!(told.contains("the log is trimmed"), "{told}");
+}
+
+#[test]
+fn a_tree_that_is_not_sound_is_told() {
+    let medium = stored();
+    let content = medium.content("data").unwrap();
+    for at in (PAGES_START..content.len() as u64).step_by(512) {
+        medium.corrupt("data", at + 20, 0xff);
+    }
+    let protocol = Protocol::watch(&medium);
+    medium.handle().list().unwrap();
+    let told = told(&protocol);
+    assert!(told.contains("no sound tree"), "{told}");
+}
+
+#[test]
+fn a_watched_run_is_the_run_that_it_is_unwatched() {
+    let run = |watched: bool| {
+        let disk = SimDisk::new(3);
+        let protocol = watched.then(|| Protocol::watch(&disk));
+        let hash = crash_run_on(3, 400, disk).unwrap().trace_hash;
+        drop(protocol);
+        hash
+    };
+    assert_eq!(run(true), run(false));
+}
