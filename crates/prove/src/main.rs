@@ -47,8 +47,10 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().collect();
-    let child = prove::kernel::child(&arguments);
-    if let Some(code) = child.or_else(|| prove::mutants::child(&arguments)) {
+    let child = prove::kernel::child(&arguments)
+        .or_else(|| prove::mutants::child(&arguments))
+        .or_else(|| prove::linear::child(&arguments));
+    if let Some(code) = child {
         return code;
     }
     match proven(&Arguments::parse()) {

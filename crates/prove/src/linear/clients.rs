@@ -1,0 +1,315 @@
+//! What a client does: one random operation after another on a few keys in two keyspaces, each told to a recorder before it
+//! begins and after it ends. A further thread, the [`disturb`]er, writes other keys, checkpoints, turns dials and holds
+//! snapshots meanwhile, so that windows are cut and trees change under the clients.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use terrapin::{CheckpointDistance, Database, Durability, Keyspace, KeyspaceOptions};
+use terrapin_base::checksum::hash64;
+
+use terrapin_base::{Condition, Env, ErrorKind, Slice};
+use terrapin_model::{Pattern, Random};
+
+use crate::Find;
+
+/// Keys, by number; the first half lies in one keyspace, the others in another.
+pub(super) const KEYS: usize = 6;
+const EACH: usize = KEYS / 2;
+const OTHER: &str = "other";
+
+/// Who hears what a client does.
+pub(super) trait Recorder {
+    /// A write of these keys begins.
+    fn writes(&mut self, values: &[(usize, u64)]);
+    /// A read of these keys begins.
+    fn reads(&mut self, keys: &[usize]);
+    /// It ended, having seen these values if it was a read. An error ends the client's part.
+    fn answered(&mut self, seen: &[u64]) -> Result<(), Find>;
+}
+
+/// The keyspaces that hold the keys.
+#[derive(Clone)]
+pub(super) struct Place {
+    database: Database,
+    keyspaces: [Keyspace; 2],
+}
+
+/// Which operations a client chooses from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Choice {
+    /// Everything that is logged.
+    Logged,
+    /// Everything.
+    All,
+    /// Writes that are synced, and no reads: what others see of a write before it is synced may be lost.
+    SyncedWrites,
+}
+
+/// One client's part.
+pub(super) struct Client {
+    pub random: Random,
+    /// Values get numbers from here on.
+    pub value: u64,
+    pub operations: u64,
+    pub choice: Choice,
+}
+
+fn name(key: usize) -> String {
+    format!("key/{key}")
+}
+
+fn value(number: u64) -> Vec<u8> {
+    let bytes = (hash64(&number.to_le_bytes()) % 900) as usize;
+    let tag = format!("{number}.").into_bytes();
+    let bytes = bytes.max(tag.len());
+    Pattern::Repeated(tag, bytes).bytes()
+}
+
+/// The number of a value that was read; whatever else than a whole value there is, is a find.
+fn number(read: Option<&[u8]>) -> Result<u64, Find> {
+    let Some(bytes) = read else { return Ok(0) };
+    let digits = bytes.split(|&b| b == b'.').next().unwrap_or_default();
+    std::str::from_utf8(digits)
+        .ok()
+        .and_then(|digits| digits.parse().ok())
+        .filter(|&number| value(number) == bytes)
+        .ok_or_else(|| {
+            Find(format!(
+                "a value that nobody wrote: {}",
+                String::from_utf8_lossy(bytes)
+            ))
+        })
+}
+
+fn seen(read: Option<Slice>) -> Result<u64, Find> {
+    number(read.as_deref())
+}
+
+/// Waits; in that time others run.
+pub(super) fn pause(env: &Env, us: u64) -> Result<(), Find> {
+    env.wait(&Condition::delay_until(env.now_ns() + us * 1000))?;
+    Ok(())
+}
+
+impl Place {
+    /// The keyspaces of a database, made if need be.
+    pub fn new(database: &Database) -> Result<Self, Find> {
+        let other = match database.create_keyspace(OTHER, KeyspaceOptions::default()) {
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => database.open_keyspace(OTHER),
+            outcome => outcome,
+        }?;
+        Ok(Place {
+            database: database.clone(),
+            keyspaces: [database.default_keyspace(), other],
+        })
+    }
+
+    fn of(&self, key: usize) -> &Keyspace {
+        &self.keyspaces[key / EACH]
+    }
+
+    /// Reads every key, as of one moment.
+    pub fn read_all(&self, recorder: &mut dyn Recorder) -> Result<Vec<u64>, Find> {
+        let keys: Vec<usize> = (0..KEYS).collect();
+        recorder.reads(&keys);
+        let values = self.snapshot(&keys)?;
+        recorder.answered(&values)?;
+        Ok(values)
+    }
+
+    fn snapshot(&self, keys: &[usize]) -> Result<Vec<u64>, Find> {
+        let snapshot = self.database.snapshot()?;
+        keys.iter()
+            .map(|&key| seen(snapshot.get(self.of(key), name(key))?))
+            .collect()
+    }
+
+    fn scan(&self, half: usize, back: bool) -> Result<Vec<u64>, Find> {
+        let mut values = vec![0; EACH];
+        let range = self.keyspaces[half].prefix("key/");
+        let mut take = |record: terrapin_base::Result<(Slice, Slice)>| {
+            let (key, value) = record?;
+            let at = (0..EACH).find(|at| name(half * EACH + at).as_bytes() == &key[..]);
+            let at = at.ok_or_else(|| Find(format!("a key that nobody wrote: {key:?}")))?;
+            values[at] = number(Some(&value))?;
+            Ok::<(), Find>(())
+        };
+        if back {
+            range.rev().try_for_each(&mut take)?;
+        } else {
+            range.into_iter().try_for_each(&mut take)?;
+        }
+        Ok(values)
+    }
+
+    /// Does a client's part. What fails is a find.
+    pub fn run(
+        &self,
+        env: &Env,
+        mut client: Client,
+        recorder: &mut dyn Recorder,
+    ) -> Result<(), Find> {
+        for _ in 0..client.operations {
+            if client.random.one_in(4) {
+                pause(env, client.random.scaled(400))?;
+            }
+            let reads = client.choice != Choice::SyncedWrites && client.random.one_in(2);
+            if reads {
+                self.read(&mut client.random, recorder)?;
+            } else {
+                self.write(&mut client, recorder)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn read(&self, random: &mut Random, recorder: &mut dyn Recorder) -> Result<(), Find> {
+        let half = random.index(2);
+        let here = half * EACH..(half + 1) * EACH;
+        match random.below(6) {
+            0 | 1 => {
+                let key = random.index(KEYS);
+                recorder.reads(&[key]);
+                let value = seen(self.of(key).get(name(key))?)?;
+                recorder.answered(&[value])
+            }
+            2 => {
+                let keys: Vec<usize> = here.collect();
+                recorder.reads(&keys);
+                let names: Vec<String> = keys.iter().map(|&key| name(key)).collect();
+                let values = self.keyspaces[half].multi_get(&names)?;
+                let values: Vec<u64> = values.into_iter().map(seen).collect::<Result<_, _>>()?;
+                recorder.answered(&values)
+            }
+            3 => {
+                let keys: Vec<usize> = here.collect();
+                recorder.reads(&keys);
+                recorder.answered(&self.scan(half, random.one_in(2))?)
+            }
+            _ => {
+                let count = 1 + random.index(KEYS);
+                let keys = &random.shuffled(KEYS)[..count];
+                recorder.reads(keys);
+                recorder.answered(&self.snapshot(keys)?)
+            }
+        }
+    }
+
+    fn write(&self, client: &mut Client, recorder: &mut dyn Recorder) -> Result<(), Find> {
+        let durability = match (client.choice, client.random.below(12)) {
+            (Choice::SyncedWrites, _) | (_, 0) => Durability::Sync,
+            (Choice::All, 1) => Durability::None,
+            _ => Durability::Process,
+        };
+        let random = &mut client.random;
+        let mut fresh = |random: &mut Random| {
+            client.value += 1;
+            if random.one_in(5) { 0 } else { client.value }
+        };
+        match random.below(8) {
+            0..4 => {
+                let key = random.index(KEYS);
+                let number = fresh(random);
+                recorder.writes(&[(key, number)]);
+                match number {
+                    0 => self.of(key).delete_with(name(key), durability)?,
+                    _ => self
+                        .of(key)
+                        .put_with(name(key), value(number), durability)?,
+                }
+            }
+            // It has no durability of its own.
+            4 if client.choice != Choice::SyncedWrites => {
+                let half = random.index(2);
+                let all: Vec<_> = (half * EACH..(half + 1) * EACH)
+                    .map(|key| (key, 0))
+                    .collect();
+                recorder.writes(&all);
+                self.keyspaces[half].clear()?;
+            }
+            _ => {
+                // Without the log, a batch has one keyspace only.
+                let end = if durability == Durability::None {
+                    EACH
+                } else {
+                    KEYS
+                };
+                let count = 2 + random.index(end - 1);
+                let changes: Vec<(usize, u64)> = (0..count)
+                    .map(|_| (random.index(end), fresh(random)))
+                    .collect();
+                let mut batch = self.database.batch();
+                for &(key, number) in &changes {
+                    match number {
+                        0 => batch.delete(self.of(key), name(key)),
+                        _ => batch.put(self.of(key), name(key), value(number)),
+                    }
+                }
+                recorder.writes(&changes);
+                self.database.write_with(batch, durability)?;
+            }
+        }
+        recorder.answered(&[])
+    }
+
+    /// Does other things with the database until it is told to stop.
+    pub fn disturb(
+        &self,
+        env: &Env,
+        mut random: Random,
+        stop: &AtomicBool,
+        memory: u64,
+    ) -> Result<(), Find> {
+        let mut held = Vec::new();
+        while !stop.load(Ordering::Relaxed) {
+            let keyspace = &self.keyspaces[random.index(2)];
+            match random.below(16) {
+                0 => self.database.checkpoint()?,
+                1 => self.database.flush()?,
+                2 => affordable(keyspace.set_checkpoint_distance(dial(&mut random)))?,
+                3 => affordable(self.database.set_checkpoint_distance(dial(&mut random)))?,
+                4 => affordable(self.database.set_memory(memory + random.below(memory)))?,
+                5 if held.len() < 3 => {
+                    let snapshot = self.database.snapshot()?;
+                    held.push(snapshot.iter(keyspace));
+                }
+                5 => drop(held.swap_remove(random.index(held.len()))),
+                6 | 7 => {
+                    if let Some(range) = held.last_mut() {
+                        let count = random.scaled(200) as usize;
+                        range.take(count).try_for_each(|record| record.map(drop))?;
+                    }
+                }
+                _ => {
+                    for _ in 0..random.scaled(60) {
+                        let side = *random.pick(&["a", "l", "z"]);
+                        let key = format!("{side}{}", random.below(2000));
+                        match random.one_in(4) {
+                            true => keyspace.delete(key)?,
+                            false => keyspace.put(key, value(random.below(1000)))?,
+                        }
+                    }
+                }
+            }
+            if random.one_in(3) {
+                pause(env, random.scaled(500))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn dial(random: &mut Random) -> CheckpointDistance {
+    match random.scaled(9) {
+        9 => CheckpointDistance::Auto,
+        distance => CheckpointDistance::Fixed(distance as u32),
+    }
+}
+
+/// What does not fit in memory is refused and changes nothing.
+fn affordable(outcome: terrapin_base::Result<()>) -> Result<(), Find> {
+    match outcome {
+        Err(error) if error.kind() == ErrorKind::OutOfMemory => Ok(()),
+        outcome => Ok(outcome?),
+    }
+}

@@ -1,0 +1,80 @@
+//! What clients asked for and were answered, in the order of events, as the judge reads it.
+
+use std::fmt::Write;
+
+/// What an operation was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Set all its keys at one moment, and was acknowledged.
+    Write,
+    /// Saw all its keys at one moment.
+    Read,
+    /// A write whose process died before the answer: it happened by its return, or never.
+    Perhaps,
+}
+
+/// One operation of a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Operation {
+    /// Who did it.
+    pub client: usize,
+    /// When it was asked for; every event has a time of its own.
+    pub call: u64,
+    /// When it was answered, or the process died.
+    pub answer: u64,
+    /// What it was.
+    pub kind: Kind,
+    /// Keys by number, each with the number of the value that was written or seen; 0 is no value. Of two values of one key
+    /// the last one counts.
+    pub values: Vec<(usize, u64)>,
+}
+
+/// The operations of some clients, in any order.
+#[derive(Clone, Debug)]
+pub struct History {
+    /// The values before all operations.
+    pub start: Vec<u64>,
+    /// What was done.
+    pub operations: Vec<Operation>,
+}
+
+impl History {
+    /// A history that begins with these values, one a key.
+    #[must_use]
+    pub fn new(start: Vec<u64>) -> Self {
+        History {
+            start,
+            operations: Vec::new(),
+        }
+    }
+
+    /// As lines of JSON.
+    #[must_use]
+    pub fn lines(&self) -> String {
+        let mut out = format!(
+            "{{\"keys\": {}, \"start\": {:?}}}\n",
+            self.start.len(),
+            self.start
+        );
+        for operation in &self.operations {
+            let kind = match operation.kind {
+                Kind::Write => "write",
+                Kind::Read => "read",
+                Kind::Perhaps => "perhaps",
+            };
+            let (keys, values): (Vec<usize>, Vec<u64>) = operation.values.iter().copied().unzip();
+            let Operation {
+                client,
+                call,
+                answer,
+                ..
+            } = operation;
+            // Writing to a string does not fail.
+            let _ = writeln!(
+                out,
+                "{{\"client\": {client}, \"call\": {call}, \"return\": {answer}, \"kind\": \"{kind}\", \"keys\": {keys:?}, \"values\": {values:?}}}"
+            );
+        }
+        out
+    }
+}

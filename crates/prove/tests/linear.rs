@@ -1,0 +1,166 @@
+//! The judge of histories knows right from wrong, and the layer's units run as they do in CI, child processes included.
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use prove::linear::{History, Kind, Operation, judge};
+
+const KEYS: usize = 6;
+
+fn scratch(name: &str) -> PathBuf {
+    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir_all(&directory).expect("a directory for the test's files");
+    directory
+}
+
+/// Client, call, answer, kind, values.
+type Event = (usize, u64, u64, Kind, &'static [(usize, u64)]);
+
+fn verdict(name: &str, events: &[Event]) -> Result<(), String> {
+    let mut history = History::new(vec![0; KEYS]);
+    for &(client, call, answer, kind, values) in events {
+        history.operations.push(Operation {
+            client,
+            call,
+            answer,
+            kind,
+            values: values.to_vec(),
+        });
+    }
+    judge(&history, &scratch(name)).map_err(|find| {
+        let path = find.0.rsplit("The whole history is in ").next();
+        if let Some(path) = path.map(str::trim) {
+            let _ = fs::remove_file(path);
+        }
+        find.0
+    })
+}
+
+#[test]
+fn histories_that_a_map_could_have_are_accepted() {
+    use Kind::{Perhaps, Read, Write};
+    let cases: [(&str, &[Event]); 4] = [
+        (
+            "a write that is under way is seen by one reader and not yet by another before it",
+            &[
+                (0, 1, 8, Write, &[(0, 1)]),
+                (1, 2, 3, Read, &[(0, 0)]),
+                (2, 4, 5, Read, &[(0, 1)]),
+            ],
+        ),
+        (
+            "two concurrent batches in either order",
+            &[
+                (0, 1, 4, Write, &[(0, 1), (5, 1)]),
+                (1, 2, 3, Write, &[(0, 2), (5, 2)]),
+                (2, 5, 6, Read, &[(0, 1), (5, 1)]),
+            ],
+        ),
+        (
+            "a write whose process died, done",
+            &[(0, 1, 3, Perhaps, &[(0, 1)]), (1, 4, 5, Read, &[(0, 1)])],
+        ),
+        (
+            "a write whose process died, not done",
+            &[(0, 1, 3, Perhaps, &[(0, 1)]), (1, 4, 5, Read, &[(0, 0)])],
+        ),
+    ];
+    for (number, (what, events)) in cases.iter().enumerate() {
+        let verdict = verdict(&format!("accepted-{number}"), events);
+        assert_eq!(verdict, Ok(()), "{what}");
+    }
+}
+
+#[test]
+fn histories_that_no_map_could_have_are_refused() {
+    use Kind::{Perhaps, Read, Write};
+    let cases: [(&str, &[Event]); 7] = [
+        (
+            "a lost update",
+            &[
+                (0, 1, 2, Write, &[(0, 1)]),
+                (1, 3, 4, Write, &[(0, 2)]),
+                (0, 5, 6, Read, &[(0, 1)]),
+            ],
+        ),
+        (
+            "a stale read after a newer one",
+            &[
+                (0, 1, 8, Write, &[(0, 1)]),
+                (1, 2, 3, Read, &[(0, 1)]),
+                (2, 4, 5, Read, &[(0, 0)]),
+            ],
+        ),
+        (
+            "a torn batch",
+            &[
+                (0, 1, 2, Write, &[(0, 1), (3, 1)]),
+                (0, 3, 6, Write, &[(0, 2), (3, 2)]),
+                (1, 4, 5, Read, &[(0, 2), (3, 1)]),
+            ],
+        ),
+        (
+            "two readers who see two batches in different orders",
+            &[
+                (0, 1, 10, Write, &[(0, 1)]),
+                (1, 2, 10, Write, &[(3, 1)]),
+                (2, 3, 4, Read, &[(0, 1), (3, 0)]),
+                (3, 5, 6, Read, &[(0, 0), (3, 1)]),
+            ],
+        ),
+        (
+            "an acknowledged write that a kill took away",
+            &[(0, 1, 2, Write, &[(2, 7)]), (1, 4, 5, Read, &[(2, 0)])],
+        ),
+        (
+            "a write of a dead process that appears after it was missing",
+            &[
+                (0, 1, 3, Perhaps, &[(0, 1)]),
+                (1, 4, 5, Read, &[(0, 0)]),
+                (1, 6, 7, Read, &[(0, 1)]),
+            ],
+        ),
+        (
+            "a deleted value that came back",
+            &[
+                (0, 1, 2, Write, &[(4, 3)]),
+                (0, 3, 4, Write, &[(4, 0)]),
+                (1, 5, 6, Read, &[(4, 3)]),
+            ],
+        ),
+    ];
+    for (number, (what, events)) in cases.iter().enumerate() {
+        let text = verdict(&format!("refused-{number}"), events).expect_err(what);
+        assert!(text.contains("not linearizable"), "{what}: {text}");
+    }
+}
+
+#[test]
+fn the_shortest_wrong_part_is_shown() {
+    use Kind::{Read, Write};
+    let mut events: Vec<Event> = (0..40)
+        .map(|at| (0, 1 + 2 * at, 2 + 2 * at, Read, &[(1, 0)][..]))
+        .collect();
+    events.push((0, 101, 102, Write, &[(0, 9)]));
+    events.push((1, 103, 104, Read, &[(0, 8)]));
+    events.push((1, 105, 106, Read, &[(0, 7)]));
+    let text = verdict("shortest", &events).expect_err("nobody wrote 8");
+    assert!(text.contains("the shortest part 2;"), "{text}");
+    assert!(text.contains("k0=8") && !text.contains("k0=7"), "{text}");
+}
+
+#[test]
+fn units_of_every_kind_find_nothing() {
+    for unit in ["0", "1", "2"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_prove"))
+            .args(["--layer", "histories", "--unit", unit, "--scratch"])
+            .arg(scratch(&format!("unit-{unit}")))
+            .output()
+            .expect("prove runs");
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "unit {unit}: {text}");
+        assert!(text.contains(" 0 finds"), "unit {unit}: {text}");
+    }
+}
