@@ -11,8 +11,7 @@
 //! An obsolete node has been replaced by a larger copy. It stays as it was when it was replaced, for ever: readers that
 //! are still inside may go on (see `window`), writers must start again.
 
-use std::hint::spin_loop;
-use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence};
+use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence, spin_loop, yield_now};
 
 const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
@@ -119,7 +118,7 @@ impl Backoff {
     pub(crate) fn pause(&mut self) {
         self.0 += 1;
         if self.0.is_multiple_of(64) {
-            std::thread::yield_now();
+            yield_now();
         } else {
             spin_loop();
         }

@@ -4,7 +4,7 @@
 //! the same number, and a number's next owner sees everything that the last one did (release on giving back, acquire on
 //! taking): this is what lets a slot be plain memory. Threads beyond [`COUNT`], and threads that are ending, get none.
 
-use terrapin_base::sync::{AtomicU32, Ordering};
+use terrapin_base::sync::{AtomicU32, Ordering, thread_local};
 
 /// How many threads at a time can have a number.
 pub(crate) const COUNT: usize = 32;

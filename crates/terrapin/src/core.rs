@@ -5,9 +5,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence};
 
-use arc_swap::{ArcSwap, Guard};
+use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_disk::Disk;
@@ -21,6 +21,7 @@ use crate::health::Health;
 use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
 use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
+use crate::swap::ArcSwap;
 use crate::view::Views;
 
 /// The part of the budget that recycled window memory may take.
@@ -156,7 +157,7 @@ impl Core {
                 return Ok(Observed { state, before });
             }
             // A state is being stored, or a clear is between its append and its publication: nanoseconds either way.
-            std::thread::yield_now();
+            terrapin_base::sync::yield_now();
         }
     }
 

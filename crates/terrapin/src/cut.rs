@@ -4,7 +4,7 @@
 //! log and never the window. With χ on auto the keyspaces that write share a sixth of the budget: an active and a sealed window with
 //! arenas of 1.6 times what they hold then take about half of it at the peak.
 
-use std::sync::atomic::Ordering;
+use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Purpose, Result};
 

@@ -3,7 +3,7 @@
 use std::borrow::Borrow;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_structure::StructureStats;

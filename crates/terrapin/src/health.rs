@@ -1,7 +1,7 @@
 //! Whether the database is open, and what went wrong behind its callers' backs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use terrapin_base::sync::{AtomicBool, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, Result};

@@ -46,6 +46,7 @@ mod room;
 mod schema;
 mod snapshot;
 mod state;
+mod swap;
 pub mod verify;
 mod view;
 mod write;

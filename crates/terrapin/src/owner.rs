@@ -4,7 +4,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use terrapin_base::sync::{AtomicU64, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Job, JobHandle, Result};

@@ -7,7 +7,7 @@
 //! pieces, so that most writes touch one counter only, and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 

@@ -1,7 +1,7 @@
 //! Replay: the log's records go into the windows again, while checkpoints already run. A record counts for a keyspace from its
 //! applied LSN on, which is where its window starts; changes of the set of keyspaces count from the catalog's (D7).
 
-use std::sync::atomic::Ordering;
+use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Budget, Condition, Error, ErrorKind, Lsn, Purpose, Result, mutant};
 use terrapin_wal::{Record, Recovery, Replay};

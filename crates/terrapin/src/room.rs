@@ -3,7 +3,7 @@
 //! accepted all the time; merging them makes room again. Only when somebody else fills the disk does a merge find no space;
 //! then it takes the reserve (see `checkpoint::job`).
 
-use std::sync::atomic::Ordering;
+use terrapin_base::sync::Ordering;
 
 use crate::core::Core;
 use crate::cut::window_live_bytes;

@@ -7,7 +7,7 @@
 //! `version` holds some of its records already, which the window says again.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64};
+use terrapin_base::sync::{AtomicBool, AtomicU64};
 
 use terrapin_base::{Generation, KeyspaceId, Lsn};
 use terrapin_memtable::Window;

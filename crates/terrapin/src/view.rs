@@ -7,9 +7,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use terrapin_base::sync::{AtomicU64, Ordering};
 
-use arc_swap::{ArcSwapOption, Guard};
+use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_pages::PrivatePages;
@@ -17,6 +17,7 @@ use terrapin_pages::PrivatePages;
 use crate::core::Core;
 use crate::owner::Owner;
 use crate::state::{KeyspaceState, State};
+use crate::swap::ArcSwapOption;
 
 /// One view: a bound and, until the database closes, a state.
 pub(crate) struct View {

@@ -3,7 +3,7 @@
 //! waits for it.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant};
 use terrapin_memtable::Op;

@@ -9,7 +9,9 @@
 //! The append lock is a mutex that is only ever tried: who fails spins, then yields, and never sleeps in the kernel, since the lock is held
 //! for tens of nanoseconds.
 
-use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering};
+use terrapin_base::sync::{
+    Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop, yield_now,
+};
 use terrapin_base::{
     Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal, mutant,
 };
@@ -511,9 +513,9 @@ impl Log {
 fn pause(spins: &mut u32) {
     if *spins < 64 {
         *spins += 1;
-        std::hint::spin_loop();
+        spin_loop();
     } else {
-        std::thread::yield_now();
+        yield_now();
     }
 }
 

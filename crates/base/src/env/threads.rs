@@ -1,24 +1,21 @@
-//! The production environment: a thread a job, the monotonic clock, the system's randomness.
-#![allow(clippy::disallowed_methods)] // the one place where threads and clocks come from
-
-use std::hash::{BuildHasher, Hasher, RandomState};
-use std::time::Instant;
+//! The production environment: a thread a job, the monotonic clock, the system's randomness. Under a model checker its threads,
+//! clock and randomness are the checker's (`sync`).
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, Builder, Clock, Entropy, Ordering};
 use crate::{Error, Result};
 
 pub(super) struct Threads {
-    start: Instant,
-    entropy: RandomState,
+    clock: Clock,
+    entropy: Entropy,
     drawn: AtomicU64,
 }
 
 impl Threads {
     pub(super) fn new() -> Self {
         Threads {
-            start: Instant::now(),
-            entropy: RandomState::new(),
+            clock: Clock::start(),
+            entropy: Entropy::new(),
             drawn: AtomicU64::new(0),
         }
     }
@@ -26,28 +23,25 @@ impl Threads {
 
 impl Driver for Threads {
     fn now_ns(&self) -> u64 {
-        u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
+        self.clock.now_ns()
     }
 
     fn random(&self) -> u64 {
-        let mut hasher = self.entropy.build_hasher();
-        hasher.write_u64(self.drawn.fetch_add(1, Ordering::Relaxed));
-        hasher.write_u64(self.now_ns());
-        hasher.finish()
+        self.entropy
+            .draw(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 
     fn spawn(&self, mut job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
         let name = job.name();
-        let (handle, start) = (handle.clone(), self.start);
-        let now = move || u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        std::thread::Builder::new()
+        let (handle, clock) = (handle.clone(), self.clock);
+        Builder::new()
             .name(format!("tp-{name}"))
             .spawn(move || {
                 loop {
                     match handle.step(&mut job) {
                         Stepped::Again => {}
                         Stepped::Pending(c) => {
-                            c.signal.wait(&*c.ready, c.deadline_ns, &now);
+                            c.signal.wait(&*c.ready, c.deadline_ns, &|| clock.now_ns());
                         }
                         Stepped::Over(panic) => {
                             drop(job);

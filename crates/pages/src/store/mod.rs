@@ -53,7 +53,7 @@ pub struct PageStore {
     /// Pages named in this life.
     next_page: AtomicU64,
     /// Whether free space is known.
-    rebuilt: std::sync::atomic::AtomicBool,
+    rebuilt: terrapin_base::sync::AtomicBool,
     /// Set by the first failed sync or superblock write; nothing durable is written afterwards.
     poison: OnceLock<Error>,
     roots: Mutex<Roots>,
@@ -86,7 +86,7 @@ impl PageStore {
     pub fn begin_life(&self, incarnation: Incarnation) {
         self.life.store(
             incarnation.0.saturating_add(1),
-            std::sync::atomic::Ordering::Release,
+            terrapin_base::sync::Ordering::Release,
         );
     }
 
@@ -140,7 +140,7 @@ impl PageStore {
             .rebuild(uses, generation, !self.read_only)
             .map_err(|e| self.place(e))?;
         self.rebuilt
-            .store(true, std::sync::atomic::Ordering::Release);
+            .store(true, terrapin_base::sync::Ordering::Release);
         Ok(())
     }
 
@@ -152,7 +152,7 @@ impl PageStore {
             self.cache.purge_step();
         }
         if self.read_only
-            || !self.rebuilt.load(std::sync::atomic::Ordering::Acquire)
+            || !self.rebuilt.load(terrapin_base::sync::Ordering::Acquire)
             || self.poison.get().is_some()
         {
             return Ok(self.cache.purge_needed());

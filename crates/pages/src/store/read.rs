@@ -5,7 +5,7 @@ use std::any::Any;
 use std::cell::Cell;
 use std::ops::Range;
 
-use terrapin_base::sync::Arc;
+use terrapin_base::sync::{Arc, thread_local};
 use terrapin_base::{Error, PageId, Purpose, Result};
 use terrapin_disk::{AlignedBuf, Read};
 
@@ -474,12 +474,12 @@ impl PageStore {
             let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
             return use_buffer(&mut AlignedBuf::zeroed(bytes));
         }
-        let mut buffer = SCRATCH.take();
+        let mut buffer = SCRATCH.with(Cell::take);
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
         }
         let done = use_buffer(&mut buffer[..bytes]);
-        SCRATCH.set(buffer);
+        SCRATCH.with(|kept| kept.set(buffer));
         done
     }
 }

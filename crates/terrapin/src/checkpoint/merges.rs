@@ -1,7 +1,7 @@
 //! The merge under way, and the workers that step it beside the coordinator.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Error, Job, Result, Step};

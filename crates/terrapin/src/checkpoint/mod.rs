@@ -12,7 +12,7 @@ pub(crate) mod job;
 pub(crate) mod merges;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Error, Lsn, Result, Signal};

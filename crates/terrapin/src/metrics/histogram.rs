@@ -1,7 +1,7 @@
 //! A histogram of nanoseconds that many threads fill without a lock: log-linear buckets, an eighth of an octave wide, so
 //! that a percentile is at most 12.5 % too high. Recording costs two relaxed atomic additions and allocates nothing.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use terrapin_base::sync::{AtomicU64, Ordering};
 
 /// Buckets an octave.
 const STEPS: usize = 8;

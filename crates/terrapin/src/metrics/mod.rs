@@ -4,7 +4,7 @@
 mod histogram;
 
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use terrapin_base::sync::{AtomicU64, AtomicUsize, Ordering, thread_local};
 
 use terrapin_base::{Budget, Env, Purpose};
 

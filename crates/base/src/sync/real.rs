@@ -1,0 +1,43 @@
+//! Nothing of our own: what production runs on.
+
+pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock};
+pub use std::hint::spin_loop;
+pub use std::sync::atomic::{
+    self, AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering,
+};
+pub use std::thread::yield_now;
+pub use std::thread_local;
+
+pub(crate) use std::thread::Builder;
+
+/// A clock that never goes back.
+#[derive(Clone, Copy)]
+pub(crate) struct Clock(std::time::Instant);
+
+impl Clock {
+    /// Starts at zero.
+    #[allow(clippy::disallowed_methods)] // the one place where time comes from
+    pub(crate) fn start() -> Self {
+        Clock(std::time::Instant::now())
+    }
+
+    /// Nanoseconds since the start.
+    pub(crate) fn now_ns(&self) -> u64 {
+        u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX)
+    }
+}
+
+/// Bits that nobody knows beforehand.
+pub(crate) struct Entropy(std::hash::RandomState);
+
+impl Entropy {
+    /// From the system.
+    pub(crate) fn new() -> Self {
+        Entropy(std::hash::RandomState::new())
+    }
+
+    /// Others for another number.
+    pub(crate) fn draw(&self, number: u64) -> u64 {
+        std::hash::BuildHasher::hash_one(&self.0, number)
+    }
+}
