@@ -1,0 +1,79 @@
+//! Interleavings: models of what threads share, under a checker that tries many orders.
+//!
+//! The models are tests named `interleave` of the crates that they are about, over their real code, in a build whose locks, atomics
+//! and threads are the checker's (`base::sync`). A unit tries so many schedules of every model, from a seed of its own.
+
+use std::path::Path;
+use std::process::Command;
+use std::sync::OnceLock;
+
+use crate::build::{Build, last, run};
+use crate::{Find, Layer, Units};
+
+/// Schedules that a unit tries of each model.
+const SCHEDULES: u64 = 250;
+
+const BUILD: Build = Build {
+    name: "shuttle",
+    flags: "--cfg terrapin_shuttle",
+    what: &[
+        "--test",
+        "interleave",
+        "-p",
+        "terrapin-memtable",
+        "-p",
+        "terrapin-wal",
+    ],
+    environment: &[],
+};
+
+/// The layers of this kind.
+#[must_use]
+pub fn layers() -> Vec<Layer> {
+    vec![Layer {
+        name: "interleavings",
+        counts: "schedules",
+        ci: 5_000,
+        full: 200_000,
+        units: Units::Seeds,
+        alone: false,
+        unit,
+    }]
+}
+
+fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
+    static TESTS: OnceLock<Result<Vec<std::path::PathBuf>, Find>> = OnceLock::new();
+    let mut schedules = 0;
+    for test in TESTS.get_or_init(|| BUILD.tests()).clone()? {
+        // One at a time: models that run beside each other share what is global, and would not be the same again.
+        let mut command = Command::new(&test);
+        command
+            .args(["--test-threads", "1", "--nocapture"])
+            .env("TERRAPIN_SEED", seed.to_string())
+            .env("TERRAPIN_SCHEDULES", SCHEDULES.to_string());
+        let said = run(&mut command)?;
+        if !said.passed {
+            return Err(Find(format!(
+                "a model failed: TERRAPIN_SEED={seed} TERRAPIN_SCHEDULES={SCHEDULES} {} --test-threads 1\n{}",
+                test.display(),
+                last(&said.text)
+            )));
+        }
+        schedules += explored(&said.text);
+    }
+    Ok(schedules)
+}
+
+/// Sums lines like `explored wal-ring: 250 schedules, about 1287 points each`.
+fn explored(text: &str) -> u64 {
+    text.lines()
+        .filter_map(|line| {
+            line.split_once("explored ")?
+                .1
+                .split_once(": ")?
+                .1
+                .split_once(" schedules")
+        })
+        .filter_map(|(count, _)| count.parse::<u64>().ok())
+        .sum()
+}
