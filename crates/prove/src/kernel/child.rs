@@ -92,13 +92,15 @@ fn report(record: Record) {
     }
 }
 
-struct Handles {
+/// The database and what steps are done in.
+pub struct Handles {
     database: Database,
     keyspaces: BTreeMap<&'static str, Keyspace>,
 }
 
 impl Handles {
-    fn new(database: &Database) -> Result<Self> {
+    /// Creates the keyspaces that are missing.
+    pub fn new(database: &Database) -> Result<Self> {
         let mut keyspaces = BTreeMap::new();
         for name in KEYSPACES {
             keyspaces.insert(name, database.keyspace(name)?);
@@ -143,7 +145,8 @@ impl Handles {
             .ok_or_else(|| Error::internal("a step in a keyspace that nobody made"))
     }
 
-    fn step(&self, step: &Step) -> Result<()> {
+    /// Does a step.
+    pub fn step(&self, step: &Step) -> Result<()> {
         match step {
             Step::Write(changes, sync) => {
                 let durability = if *sync {

@@ -86,7 +86,7 @@ impl Story {
         let place = (life << 40) ^ ((thread as u64) << 32) ^ u64::from(index);
         let mut random = Random::new(self.seed ^ place.wrapping_mul(0xd6e8_feb8_6659_fd93));
         if thread == 0 {
-            return self.steward(&mut random);
+            return self.steward(life, &mut random);
         }
         let sync = random.one_in(self.sync_every);
         let changes = if random.one_in(6) {
@@ -98,12 +98,12 @@ impl Story {
         Step::Write(changes.collect(), sync)
     }
 
-    fn steward(&self, random: &mut Random) -> Step {
+    fn steward(&self, life: u64, random: &mut Random) -> Step {
         match random.below(20) {
             0..4 => Step::Checkpoint,
             4..6 => Step::Flush,
             6..10 => {
-                let chi = random.scaled(u64::from(self.configuration.distance_max()));
+                let chi = random.scaled(u64::from(self.configuration(life).distance_max()));
                 Step::Distance(random.pick::<&str>(&KEYSPACES), chi as u32)
             }
             10..12 => Step::CreateGuest,
