@@ -72,8 +72,7 @@ fn open_gated(
     let budget = Budget::new(settings.memory);
     let present = PageStore::presence(&disk)? == Presence::Present;
     if !present && !options.creates() {
-        return Err(Error::new(ErrorKind::NotFound, "there is no database")
-            .with("directory", disk.describe()));
+        return Err(absent(&disk));
     }
     let mut files = if present {
         Files::open(&disk, &settings, &budget)?
@@ -82,11 +81,7 @@ fn open_gated(
     };
     if present && files.superblock.incarnation == Incarnation(0) {
         if !options.creates() {
-            return Err(Error::new(
-                ErrorKind::NotFound,
-                "there is no database: its creation was interrupted",
-            )
-            .with("directory", disk.describe()));
+            return Err(never_was(&disk));
         }
         files.create_log(&env, &disk, &settings)?;
     } else if present && options.refuses_existing() {
@@ -115,6 +110,17 @@ fn open_gated(
         }
     };
     start(settings, env, gate, path, budget, files, base, log, replay)
+}
+
+/// There is no data file, or one that was never finished.
+pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Error {
+    Error::new(ErrorKind::NotFound, "there is no database").with("directory", disk.describe())
+}
+
+/// A creation was interrupted before the log was there.
+pub(crate) fn never_was(disk: &Arc<dyn Disk>) -> Error {
+    let message = "there is no database: its creation was interrupted";
+    Error::new(ErrorKind::NotFound, message).with("directory", disk.describe())
 }
 
 /// The files as they were found or made.
@@ -163,6 +169,15 @@ impl Files {
         budget: &Arc<Budget>,
     ) -> Result<Files> {
         let database_id = env.random() | 1;
+        // A log without its data file is a database that was damaged, not a place for a new one.
+        let absent = Log::check_absent(env, disk, log_options(settings, database_id));
+        absent.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => {
+                Error::corrupt("the data file is missing or empty, but there is a log")
+                    .with("directory", disk.describe())
+            }
+            _ => error,
+        })?;
         let store = PageStore::create(disk, store_options(settings, budget), database_id)?;
         let superblock = store.superblock();
         let mut files = Files {

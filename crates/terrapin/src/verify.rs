@@ -7,12 +7,12 @@ use std::sync::Arc;
 
 use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, Lsn, Result};
 use terrapin_disk::{Disk, RealDisk};
-use terrapin_pages::{PageStore, PageUse, StoreOptions};
+use terrapin_pages::{PageStore, PageUse, Presence, StoreOptions};
 use terrapin_wal::Recovery;
 
 pub use terrapin_structure::Finding;
 
-use crate::open::{Base, log_options};
+use crate::open::{Base, absent, log_options, never_was};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
@@ -81,6 +81,9 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         budget: budget.clone(),
         reserve_bytes: 0,
     };
+    if PageStore::presence(&disk)? != Presence::Present {
+        return Err(absent(&disk));
+    }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
         Err(error) => {
@@ -88,6 +91,9 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             return Ok(report);
         }
     };
+    if superblock.incarnation == Incarnation(0) {
+        return Err(never_was(&disk));
+    }
     let base = match Base::read(&store, &superblock, &budget, None) {
         Ok(base) => base,
         Err(error) => {

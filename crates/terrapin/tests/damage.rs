@@ -77,6 +77,22 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
     }
 }
 
+/// The open made a new data file before it found the log, and said only that there was a log already.
+#[test]
+fn a_lost_data_file_is_refused_as_damage_and_nothing_new_is_made_in_its_place() {
+    let world = World::new(5);
+    let database = world.open(&tiny());
+    database.default_keyspace().put("a", "b").unwrap();
+    world.kill(database);
+    world.disk.handle().remove("data").unwrap();
+    let files = world.disk.handle().list().unwrap();
+    for _ in 0..2 {
+        let error = world.try_open(&tiny()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        assert_eq!(world.disk.handle().list().unwrap(), files);
+    }
+}
+
 #[test]
 fn a_missing_log_is_refused() {
     let world = World::new(3);

@@ -150,6 +150,11 @@ impl Log {
         crate::recovery::create(env, disk, options.check()?)
     }
 
+    /// Whether [`Log::create`] would find room for a log here: [`ErrorKind::AlreadyExists`] if there is one that holds records. Writes nothing.
+    pub fn check_absent(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
+        crate::recovery::check_absent(env, disk, options.check()?)
+    }
+
     pub(crate) fn start(env: &Env, beginning: Beginning) -> Log {
         let Beginning {
             options,

@@ -453,37 +453,50 @@ pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Re
     Ok(Log::start(env, beginning))
 }
 
+/// See [`Log::check_absent`].
+pub(crate) fn check_absent(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
+    half_made(env, disk, options).map(drop)
+}
+
 /// Removes what a killed creation left: a first segment without any record, a ring, spares.
 fn remove_half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
-    let names = disk.list()?;
-    let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
-    if !numbers.is_empty() {
-        let there = || {
-            Error::new(ErrorKind::AlreadyExists, "there is a log already")
-                .with("directory", disk.describe())
-        };
-        if numbers != [1] {
-            return Err(there());
-        }
-        let header_of = |number| -> Result<SegmentHeader> {
-            let file = disk.open(&segment_name(number), OpenOptions::default())?;
-            let mut block = vec![0; BLOCK_BYTES as usize];
-            file.read_at(&mut block, 0)?;
-            SegmentHeader::decode(&block)
-        };
-        let database_id = header_of(1).map_err(|_| there())?.database_id;
-        let options = LogOptions {
-            database_id,
-            ..options
-        };
-        match Recovery::scan(env, disk, options, Lsn(BLOCK_BYTES)) {
-            Ok(found) if found.end == BLOCK_BYTES => disk.remove(&segment_name(1))?,
-            _ => return Err(there()),
-        }
+    if half_made(env, disk, options)? {
+        disk.remove(&segment_name(1))?;
         disk.sync_directory()?;
     }
-    for number in names.iter().filter_map(|n| spare_number(n)) {
+    for number in disk.list()?.iter().filter_map(|n| spare_number(n)) {
         disk.remove(&spare_name(number))?;
     }
     Ok(())
+}
+
+/// Whether a killed creation left a first segment; a log with more than that is [`ErrorKind::AlreadyExists`]. Writes nothing.
+fn half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<bool> {
+    let names = disk.list()?;
+    let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
+    if numbers.is_empty() {
+        return Ok(false);
+    }
+    let there = || {
+        Error::new(ErrorKind::AlreadyExists, "there is a log already")
+            .with("directory", disk.describe())
+    };
+    if numbers != [1] {
+        return Err(there());
+    }
+    let header_of = |number| -> Result<SegmentHeader> {
+        let file = disk.open(&segment_name(number), OpenOptions::default())?;
+        let mut block = vec![0; BLOCK_BYTES as usize];
+        file.read_at(&mut block, 0)?;
+        SegmentHeader::decode(&block)
+    };
+    let database_id = header_of(1).map_err(|_| there())?.database_id;
+    let options = LogOptions {
+        database_id,
+        ..options
+    };
+    match Recovery::scan(env, disk, options, Lsn(BLOCK_BYTES)) {
+        Ok(found) if found.end == BLOCK_BYTES => Ok(true),
+        _ => Err(there()),
+    }
 }

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use terrapin::verify::{VerifyOptions, verify};
-use terrapin::{Database, Options};
+use terrapin::{Database, ErrorKind, Options};
 use terrapin_base::checksum::hash64;
 
 use crate::Find;
@@ -35,47 +35,60 @@ pub struct Content {
 const NAMES: [&str; 3] = [KEYSPACES[0], KEYSPACES[1], GUEST];
 
 impl Content {
-    /// Reads everything, forwards and backwards.
-    pub fn read(database: &Database) -> Result<Content, Find> {
+    /// Reads everything, forwards and backwards. The outer error is a find; the inner one is what the database said.
+    pub fn try_read(database: &Database) -> Result<terrapin::Result<Content>, Find> {
         let mut content = Content::default();
-        for info in database.keyspaces()? {
-            let keyspace = database.open_keyspace(&info.name)?;
-            let name = NAMES.into_iter().find(|&name| name == info.name);
-            let mut forwards = Vec::new();
-            for record in keyspace.iter() {
-                let (key, value) = record?;
-                forwards.push((key.to_vec(), hash64(&value)));
-            }
-            let mut place = forwards.len();
-            for record in keyspace.iter().rev() {
-                let (key, value) = record?;
-                place = place.wrapping_sub(1);
-                if forwards.get(place) != Some(&(key.to_vec(), hash64(&value))) {
-                    let name = &info.name;
-                    return Err(Find(format!(
-                        "in {name} scans in both directions differ at key {key:02x?}"
-                    )));
+        let keyspaces = match database.keyspaces() {
+            Ok(keyspaces) => keyspaces,
+            Err(error) => return Ok(Err(error)),
+        };
+        for name in keyspaces.iter().map(|info| info.name.as_str()) {
+            let records = match scan(database, name) {
+                Ok(Some(records)) => records,
+                Ok(None) => {
+                    let find = format!("in {name} scans in both directions differ");
+                    return Err(Find(find));
                 }
-            }
-            if place != 0 {
-                let name = &info.name;
-                return Err(Find(format!("in {name} a scan backwards ends early")));
-            }
-            if name == Some(GUEST) {
+                Err(error) => return Ok(Err(error)),
+            };
+            let known = NAMES.into_iter().find(|&known| known == name);
+            if known == Some(GUEST) {
                 content.threads[0].insert((GUEST, Vec::new()), 0);
             }
-            for (key, value) in forwards {
-                let (Some(name), Some(thread)) = (name, thread_of(&key)) else {
-                    let name = &info.name;
-                    return Err(Find(format!(
-                        "a record that nobody wrote: {name} {key:02x?}"
-                    )));
+            for (key, value) in records {
+                let (Some(name), Some(thread)) = (known, thread_of(&key)) else {
+                    let find = format!("a record that nobody wrote: {name} {key:02x?}");
+                    return Err(Find(find));
                 };
                 content.threads[thread].insert((name, key), value);
             }
         }
-        Ok(content)
+        Ok(Ok(content))
     }
+
+    /// Reads everything, forwards and backwards.
+    pub fn read(database: &Database) -> Result<Content, Find> {
+        Ok(Content::try_read(database)??)
+    }
+}
+
+/// Keys and hashes of values of a keyspace; none if a scan backwards does not agree with it.
+fn scan(database: &Database, name: &str) -> terrapin::Result<Option<Vec<(Vec<u8>, u64)>>> {
+    let keyspace = database.open_keyspace(name)?;
+    let read = |record: terrapin::Result<(terrapin::Slice, terrapin::Slice)>| {
+        record.map(|(key, value)| (key.to_vec(), hash64(&value)))
+    };
+    let forwards = keyspace
+        .iter()
+        .map(read)
+        .collect::<terrapin::Result<Vec<_>>>()?;
+    let backwards = keyspace
+        .iter()
+        .rev()
+        .map(read)
+        .collect::<terrapin::Result<Vec<_>>>()?;
+    let agree = forwards.iter().eq(backwards.iter().rev());
+    Ok(agree.then_some(forwards))
 }
 
 /// A thread's records while its steps are gone through.
@@ -216,8 +229,10 @@ fn must_survive(
     lower = [0; THREADS];
     // All that had returned before this moment is durable.
     let mut through = 0;
+    let settled = acknowledged.settled.unwrap_or([usize::MAX; THREADS]);
     for (thread, steps) in acknowledged.steps.iter().enumerate() {
-        for (index, &(began, _)) in steps.iter().enumerate().rev() {
+        let steps = steps.iter().take(settled[thread]);
+        for (index, &(began, _)) in steps.enumerate().rev() {
             let durable = match story.step(life, thread, index as u32) {
                 Step::Write(_, sync) => sync,
                 Step::Flush | Step::Checkpoint => true,
@@ -317,10 +332,13 @@ pub fn examine(directory: &Path, options: &Options) -> Result<Examined, Find> {
     Ok(Examined { content, database })
 }
 
-/// `verify` finds nothing wrong.
-pub fn sound(directory: &Path, when: &str) -> Result<(), Find> {
-    let report = verify(directory, &VerifyOptions::default())
-        .map_err(|error| Find(format!("verify {when}: {error}")))?;
+/// `verify` finds nothing wrong. Before a first open came to its end there may be nothing to verify yet.
+pub fn sound(directory: &Path, when: &str, may_be_absent: bool) -> Result<(), Find> {
+    let report = match verify(directory, &VerifyOptions::default()) {
+        Ok(report) => report,
+        Err(error) if may_be_absent && error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(Find(format!("verify {when}: {error}"))),
+    };
     if report.is_sound() {
         return Ok(());
     }

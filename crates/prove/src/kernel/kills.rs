@@ -25,12 +25,13 @@ pub fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
         let stderr = scratch.join("stderr");
         let acknowledged = live(&directory, unit, life, moment, &stderr, || Ok(()))
             .map_err(|find| Find(format!("life {life}, {moment:?}: {find}")))?;
+        let began = life > 0 || acknowledged.opened;
         let found = scratch.join("found");
         let _ = fs::remove_dir_all(&found);
         if directory.exists() {
             copy(&directory, &found)?;
         }
-        let outcome = survived(&story, life, &directory, &mut random, |found| {
+        let outcome = survived(&story, life, &directory, began, &mut random, |found| {
             judge(
                 &story,
                 life,
@@ -49,17 +50,19 @@ pub fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     Ok(KILLS)
 }
 
-/// Opens what a death left, has it judged, and leaves it closed, or as another death would.
+/// Opens what a death left, has it judged, and leaves it closed, or as another death would. `began` tells that the database had been open
+/// before, in this life or an earlier one.
 pub fn survived(
     story: &Story,
     life: u64,
     directory: &Path,
+    began: bool,
     random: &mut Random,
     judged: impl Fn(&Content) -> Result<(), Find>,
 ) -> Result<Content, Find> {
     let options = story.configuration(life + 1000).options();
-    if directory.join("data").exists() && random.one_in(2) {
-        sound(directory, "before the recovery")?;
+    if random.one_in(2) && (began || directory.exists()) {
+        sound(directory, "before the recovery", !began)?;
     }
     let database = examine(directory, &options)?;
     judged(&database.content)?;
@@ -68,7 +71,7 @@ pub fn survived(
     }
     let content = database.content;
     drop(database.database);
-    sound(directory, "after the recovery")?;
+    sound(directory, "after the recovery", false)?;
     if random.one_in(3) {
         let again = examine(directory, &options)?;
         if again.content != content {

@@ -76,6 +76,9 @@ pub fn live(
                     if record == Record::Failed && !cutting.load(Ordering::SeqCst) {
                         sound = Err(Find(format!("the child failed: {}", said(stderr))));
                     }
+                    if acknowledged.settled.is_none() && cutting.load(Ordering::SeqCst) {
+                        acknowledged.settle();
+                    }
                     if !acknowledged.take(record) {
                         sound = Err(Find(format!("a report out of order: {record:?}")));
                     }

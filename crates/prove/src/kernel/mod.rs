@@ -12,6 +12,7 @@ mod life;
 mod plan;
 mod power;
 mod report;
+mod system;
 
 use crate::{Layer, Units};
 
@@ -47,6 +48,15 @@ pub fn layers() -> Vec<Layer> {
             units: Units::Seeds,
             alone: true,
             unit: power::xfs,
+        },
+        Layer {
+            name: "system",
+            counts: "cases",
+            ci: 100,
+            full: 100,
+            units: Units::Fixed(system::UNITS),
+            alone: true,
+            unit: system::unit,
         },
     ]
 }

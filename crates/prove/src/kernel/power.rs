@@ -2,6 +2,10 @@
 //! journal, which drops what was buffered or stored through mappings; it is mounted again, which replays the journal,
 //! and the store must hold a prefix of what was committed, with all that was acknowledged as synced (D2, D3, D6, D7).
 //!
+//! A sync that is under way while XFS is shut down may succeed and be lost all the same (a loop of one write and one `fdatasync` on a
+//! file showed it in 10 of 400 shutdowns of Linux 6.18, always of the last sync; ext4 in none of 250). So on XFS only what was
+//! acknowledged before the shutdown began has to be there.
+//!
 //! Direct writes into extents that were written before go to the device at once and survive; losing those is for the simulated disk.
 
 use std::path::Path;
@@ -41,18 +45,22 @@ fn cuts(
     for life in 0..cuts {
         let moment = Moment::random(&mut random);
         let stderr = scratch.join("stderr");
-        let acknowledged = live(&directory, story.seed(), life, moment, &stderr, || {
+        let mut acknowledged = live(&directory, story.seed(), life, moment, &stderr, || {
             system.cut()
         })
         .map_err(|find| Find(format!("life {life}, {moment:?}: {find}")))?;
+        if kind == Kind::Ext4 {
+            acknowledged.settled = None;
+        }
         system.unmount()?;
         system.mount("rw")?;
+        let began = life > 0 || acknowledged.opened;
         let found = scratch.join("found");
         let _ = std::fs::remove_dir_all(&found);
         if directory.exists() {
             copy(&directory, &found)?;
         }
-        let outcome = survived(&story, life, &directory, &mut random, |found| {
+        let outcome = survived(&story, life, &directory, began, &mut random, |found| {
             judge(
                 &story,
                 life,

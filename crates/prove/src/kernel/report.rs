@@ -85,6 +85,8 @@ pub struct Acknowledged {
     pub opened: bool,
     /// Stamps of each thread's steps, in order.
     pub steps: [Vec<(u64, u64)>; THREADS],
+    /// How many of each thread's steps it is held to as durable, if not to all: those that were heard of before its end began.
+    pub settled: Option<[usize; THREADS]>,
 }
 
 impl Acknowledged {
@@ -104,6 +106,11 @@ impl Acknowledged {
             },
         }
         true
+    }
+
+    /// From here on nothing that is acknowledged need be durable.
+    pub fn settle(&mut self) {
+        self.settled = Some(self.steps.each_ref().map(Vec::len));
     }
 
     /// How many steps in all.

@@ -1,0 +1,165 @@
+//! Every file of a database truncated, emptied, removed, or swapped with another of its kind, on a closed store and on one whose process
+//! was killed: the open or the read says so with a typed error, or the data is sound; it is never wrong (D3, D8).
+//!
+//! Sound is, of a closed store, all of it; of a killed one a prefix of what was committed with everything that had been synced: what
+//! was only in the log's ring cannot outlive the ring, and another database's ring looks like an empty one.
+
+use std::fs::{self, OpenOptions};
+use std::path::{Path, PathBuf};
+
+use terrapin::Options;
+use terrapin::verify::{VerifyOptions, verify};
+
+use super::store::{Store, Tale, refuses_files, small};
+use crate::Find;
+use crate::kernel::judge::{Content, Survives};
+use crate::kernel::life::copy;
+
+/// Steps before the older copy is taken, and in all.
+const OLDER_STEPS: u32 = 300;
+const STEPS: u32 = 700;
+
+/// A store's files as they lie, an older copy of them, and another database's.
+struct Stage {
+    now: PathBuf,
+    older: PathBuf,
+    other: PathBuf,
+    tale: Tale,
+    survives: Survives,
+    /// Where mutilated copies are opened.
+    work: PathBuf,
+}
+
+/// Files of a store that was closed in order.
+pub fn of_a_closed_store(scratch: &Path) -> Result<u64, Find> {
+    Stage::set(
+        scratch,
+        |store| store.database().close(),
+        Survives::Acknowledged,
+    )?
+    .mutilate()
+}
+
+/// Files of a store whose process was killed: those of a database that is open and at rest.
+pub fn of_a_killed_store(scratch: &Path) -> Result<u64, Find> {
+    Stage::set(scratch, |_| Ok(()), Survives::Synced)?.mutilate()
+}
+
+impl Stage {
+    fn set(
+        scratch: &Path,
+        end: impl Fn(&Store) -> terrapin::Result<()>,
+        survives: Survives,
+    ) -> Result<Self, Find> {
+        let place = |name: &str| scratch.join(name);
+        let live = place("live");
+        let mut store = Store::new(&live, &small(), 1)?;
+        store.write(OLDER_STEPS)?;
+        end(&store)?;
+        store.copy_at_rest(&place("older"))?;
+        if survives == Survives::Acknowledged {
+            store = store.reopened(&small())?;
+        }
+        store.write(STEPS - OLDER_STEPS)?;
+        end(&store)?;
+        store.copy_at_rest(&place("now"))?;
+        let mut other = Store::new(&place("another"), &small(), 2)?;
+        other.write(STEPS)?;
+        end(&other)?;
+        other.copy_at_rest(&place("other"))?;
+        Ok(Stage {
+            now: place("now"),
+            older: place("older"),
+            other: place("other"),
+            tale: store.tale(),
+            survives,
+            work: place("work"),
+        })
+    }
+
+    fn mutilate(&self) -> Result<u64, Find> {
+        let mut tried = 0;
+        for name in names(&self.now)? {
+            let file = self.work.join(&name);
+            let bytes = fs::metadata(self.now.join(&name))?.len();
+            let mut lengths = vec![0, 1, 511, 512, 4096, 5000, 8192, 12_288, bytes / 2];
+            lengths.extend([4096, 1].map(|cut| bytes.saturating_sub(cut)));
+            lengths.retain(|&length| length < bytes);
+            lengths.sort_unstable();
+            lengths.dedup();
+            for length in lengths.into_iter().chain([bytes + 4096]) {
+                self.attempt(
+                    &format!("{name} of {bytes} bytes made {length} long"),
+                    || OpenOptions::new().write(true).open(&file)?.set_len(length),
+                )?;
+                tried += 1;
+            }
+            self.attempt(&format!("{name} removed"), || fs::remove_file(&file))?;
+            tried += 1;
+            let donors = [
+                (&self.now, "this"),
+                (&self.older, "the older"),
+                (&self.other, "another"),
+            ];
+            for (donor, whose) in donors {
+                for given in names(donor)?
+                    .iter()
+                    .filter(|given| kind(given) == kind(&name))
+                {
+                    if (donor, given) == (&self.now, &name) {
+                        continue;
+                    }
+                    let what = format!("{name} replaced by {given} of {whose} database");
+                    self.attempt(&what, || fs::copy(donor.join(given), &file).map(drop))?;
+                    tried += 1;
+                }
+            }
+        }
+        Ok(tried)
+    }
+
+    /// Opens a copy to which something was done.
+    fn attempt(&self, what: &str, done: impl FnOnce() -> std::io::Result<()>) -> Result<(), Find> {
+        let _ = fs::remove_dir_all(&self.work);
+        copy(&self.now, &self.work)?;
+        done().map_err(|error| Find(format!("{what}: {error}")))?;
+        let told = |find: Find| Find(format!("{what}: {find}"));
+        match verify(&self.work, &VerifyOptions::default()) {
+            Ok(_) => {}
+            Err(error) if refuses_files(&error) => {}
+            Err(error) => return Err(told(Find(format!("verify: {error}")))),
+        }
+        for read_only in [true, false] {
+            let options = small().options().read_only(read_only);
+            self.open(&options).map_err(told)?;
+        }
+        Ok(())
+    }
+
+    fn open(&self, options: &Options) -> Result<(), Find> {
+        let database = match options.open(&self.work) {
+            Ok(database) => database,
+            Err(error) if refuses_files(&error) => return Ok(()),
+            Err(error) => return Err(Find(format!("the open: {error}"))),
+        };
+        match Content::try_read(&database)? {
+            Ok(content) => self.tale.check(&content, self.survives),
+            Err(error) if refuses_files(&error) => Ok(()),
+            Err(error) => Err(Find(format!("a read: {error}"))),
+        }
+    }
+}
+
+/// What a file is for, which its name begins with.
+fn kind(name: &str) -> &str {
+    name.split('-').next().unwrap_or(name)
+}
+
+fn names(directory: &Path) -> Result<Vec<String>, Find> {
+    let mut names = Vec::new();
+    for entry in fs::read_dir(directory)? {
+        names.push(entry?.file_name().to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}

@@ -1,0 +1,154 @@
+//! A store that one thread writes, in this process: the story of a seed, judged like that of a child.
+
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use terrapin::{Database, ErrorKind, Result};
+use terrapin_base::Error;
+use terrapin_model::Configuration;
+
+use crate::Find;
+use crate::kernel::child::{Handles, pause};
+use crate::kernel::judge::{Content, Survives, judge};
+use crate::kernel::life::copy;
+use crate::kernel::plan::Story;
+use crate::kernel::report::{Acknowledged, Record};
+
+/// The thread of the story that is played.
+const WRITER: usize = 1;
+
+/// An open store, and what it acknowledged.
+pub struct Store {
+    directory: PathBuf,
+    database: Database,
+    handles: Handles,
+    tale: Tale,
+}
+
+/// What was written and acknowledged.
+#[derive(Clone)]
+pub struct Tale {
+    seed: u64,
+    acknowledged: Acknowledged,
+}
+
+/// The smallest of everything, so that few records make many files.
+#[must_use]
+pub fn small() -> Configuration {
+    Configuration {
+        segment_bytes: 16 << 10,
+        sync_interval_ms: 3_600_000,
+        ..Configuration::small()
+    }
+}
+
+impl Store {
+    /// Creates one.
+    pub fn new(directory: &Path, configuration: &Configuration, seed: u64) -> Result<Self> {
+        let database = configuration.options().open(directory)?;
+        let mut acknowledged = Acknowledged::default();
+        acknowledged.take(Record::Opened);
+        Ok(Store {
+            directory: directory.to_path_buf(),
+            handles: Handles::new(&database)?,
+            database,
+            tale: Tale { seed, acknowledged },
+        })
+    }
+
+    /// Opens it again after it was closed.
+    pub fn reopened(self, configuration: &Configuration) -> Result<Self> {
+        let Store {
+            directory,
+            database,
+            handles,
+            tale,
+        } = self;
+        drop((handles, database));
+        let database = configuration.options().open(&directory)?;
+        Ok(Store {
+            handles: Handles::new(&database)?,
+            directory,
+            database,
+            tale,
+        })
+    }
+
+    /// Goes on by so many steps.
+    pub fn write(&mut self, steps: u32) -> Result<()> {
+        for _ in 0..steps {
+            let index = self.tale.acknowledged.steps[WRITER].len() as u32;
+            let story = Story::new(self.tale.seed);
+            self.handles.step(&story.step(0, WRITER, index))?;
+            let began = 2 * u64::from(index);
+            self.tale.acknowledged.take(Record::Done {
+                thread: WRITER as u8,
+                index,
+                began,
+                ended: began + 1,
+            });
+        }
+        Ok(())
+    }
+
+    /// The open database.
+    #[must_use]
+    pub fn database(&self) -> &Database {
+        &self.database
+    }
+
+    /// Copies the files once nothing changes them any more: as if the process had been killed at that moment.
+    pub fn copy_at_rest(&self, to: &Path) -> std::result::Result<(), Find> {
+        for _ in 0..200 {
+            let before = listing(&self.directory)?;
+            pause(20_000_000);
+            if before != listing(&self.directory)? {
+                continue;
+            }
+            let _ = fs::remove_dir_all(to);
+            copy(&self.directory, to)?;
+            if before == listing(&self.directory)? {
+                return Ok(());
+            }
+        }
+        Err(Find("an idle database does not come to rest".to_owned()))
+    }
+
+    /// What was written so far.
+    #[must_use]
+    pub fn tale(&self) -> Tale {
+        self.tale.clone()
+    }
+}
+
+impl Tale {
+    /// Whether this is what was written: all of it, or with [`Survives::Synced`] a prefix with all that was synced.
+    pub fn check(&self, found: &Content, survives: Survives) -> std::result::Result<(), Find> {
+        let story = Story::new(self.seed);
+        let nothing = Content::default();
+        judge(&story, 0, &nothing, &self.acknowledged, found, survives)
+    }
+}
+
+/// Names, lengths and times of the last changes.
+fn listing(directory: &Path) -> std::io::Result<BTreeMap<OsString, (u64, SystemTime)>> {
+    fs::read_dir(directory)?
+        .map(|entry| {
+            let entry = entry?;
+            let metadata = entry.metadata()?;
+            Ok((entry.file_name(), (metadata.len(), metadata.modified()?)))
+        })
+        .collect()
+}
+
+/// Whether an error says that the files are not what they should be, or not there.
+#[must_use]
+pub fn refuses_files(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::NotADatabase | ErrorKind::NewerFormat
+    )
+}
