@@ -377,6 +377,7 @@ mod tests {
         Acknowledged {
             opened: true,
             steps: std::array::from_fn(stamps),
+            settled: None,
         }
     }
 
