@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{PageId, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::message::Message;
@@ -164,6 +164,11 @@ impl GroupCursor {
     /// The group that the cursor walks.
     pub(crate) fn group(&self) -> &GroupRef {
         &self.group
+    }
+
+    /// The group that it goes over.
+    pub(crate) fn page(&self) -> PageId {
+        self.group.id
     }
 
     /// Bytes of decoded blocks that the cursor may come to hold.
@@ -408,7 +413,6 @@ fn cut_to_group<'a>(
 
 #[cfg(test)]
 mod tests {
-    use terrapin_base::PageId;
     use terrapin_pages::block::Compression;
     use terrapin_pages::group::{GroupBuilder, GroupOptions};
 
@@ -428,6 +432,7 @@ mod tests {
             assert!(
                 builder
                     .add(format!("key{i:05}").as_bytes(), Message::Put(b"some value"))
+                    .unwrap()
                     .is_none()
             );
         }

@@ -17,7 +17,7 @@
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
 use terrapin_pages::PageRef;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::group::{GroupRef, LOGICAL_BYTES_MAX};
 
 use crate::load::HEIGHT_MAX;
 use crate::node::{Child, LivePart, Node, Pivot, Root, Segment};
@@ -29,6 +29,10 @@ pub(crate) const PIVOTS_MAX: usize = u16::MAX as usize;
 /// Least bytes of an encoded pivot, and of a segment: what counts on a page may claim is bounded by these.
 const PIVOT_BYTES_MIN: usize = 11;
 const SEGMENT_BYTES_MIN: usize = 16;
+
+/// Most records, and bytes of them, that a node may say are in the leaves below a child: so sums over a node's pivots, of
+/// which there are less than 2^16, fit.
+const BELOW_MAX: u64 = 1 << 47;
 
 const ROOT_EMPTY: u8 = 0;
 const ROOT_LEAF: u8 = 1;
@@ -162,8 +166,8 @@ impl Node {
                 let page = PageRef::decode(&mut reader)?;
                 Child::Node {
                     page,
-                    records: reader.varint()?,
-                    leaf_bytes: reader.varint()?,
+                    records: bounded(&mut reader, BELOW_MAX)?,
+                    leaf_bytes: bounded(&mut reader, BELOW_MAX)?,
                 }
             };
             node.pivots.push(Pivot {
@@ -233,7 +237,7 @@ impl Segment {
             live.push(LivePart {
                 pivot,
                 records,
-                bytes: reader.varint()?,
+                bytes: bounded(reader, LOGICAL_BYTES_MAX)?,
             });
         }
         Ok(Segment {
@@ -251,6 +255,14 @@ fn key(reader: &mut Reader<'_>) -> Result<Box<[u8]>> {
         return Err(reader.corrupt("key too long").with("bytes", key.len()));
     }
     Ok(key.into())
+}
+
+/// A number that must not be above another.
+fn bounded(reader: &mut Reader<'_>, most: u64) -> Result<u64> {
+    match reader.varint()? {
+        number if number <= most => Ok(number),
+        number => Err(reader.corrupt("impossible sum").with("sum", number)),
+    }
 }
 
 /// A count of things that take at least `bytes_min` bytes each.
@@ -399,6 +411,26 @@ mod tests {
         let at = node(1, 2, &[]).encode().unwrap().len();
         bytes.splice(at..=at, [0xff, 0xff, 0xff, 0xff, 0x0f]);
         assert!(Node::decode(&bytes).is_err());
+    }
+
+    /// They once made the sums of a walk overflow, which is a panic where that is checked for.
+    #[test]
+    fn sums_that_no_tree_can_have_are_refused() {
+        let segments = node(1, 2, &[vec![vec![(0, 1, u64::MAX - 7)]]]);
+        let mut below = node(2, 2, &[]);
+        let Child::Node { records, .. } = &mut below.pivots[1].child else {
+            panic!("height 2")
+        };
+        *records = u64::MAX - 7;
+        let mut leaves = node(1, 2, &[]);
+        let Child::Leaf(group) = &mut leaves.pivots[0].child else {
+            panic!("height 1")
+        };
+        group.logical_bytes = u64::MAX - 7;
+        for node in [segments, below, leaves] {
+            let error = Node::decode(&node.encode().unwrap()).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt);
+        }
     }
 
     #[test]

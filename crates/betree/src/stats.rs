@@ -68,6 +68,11 @@ pub(crate) fn pages(
     })
 }
 
+/// Nodes may say what they like, and figures that make no sense are no reason to stop.
+fn add(sum: &mut u64, more: u64) {
+    *sum = sum.saturating_add(more);
+}
+
 /// The figures of a tree.
 pub(crate) fn stats(store: &PageStore, root: &Root) -> Result<StructureStats> {
     let mut stats = StructureStats::default();
@@ -83,31 +88,31 @@ pub(crate) fn stats(store: &PageStore, root: &Root) -> Result<StructureStats> {
     let mut groups = HashSet::new();
     nodes(store, root, &mut |page, node| {
         stats.nodes += 1;
-        stats.page_bytes += u64::from(page.bytes);
+        add(&mut stats.page_bytes, u64::from(page.bytes));
         if stats.level_bytes.len() < node.levels.len() {
             stats.level_bytes.resize(node.levels.len(), 0);
         }
         for (level, segments) in node.levels.iter().enumerate() {
             for segment in segments {
                 let (records, bytes) = segment.live.iter().fold((0, 0), |(r, b), part| {
-                    (r + u64::from(part.records), b + part.bytes)
+                    (r + u64::from(part.records), part.bytes.saturating_add(b))
                 });
-                stats.buffered_records += records;
-                stats.buffered_bytes += bytes;
-                stats.level_bytes[level] += bytes;
+                add(&mut stats.buffered_records, records);
+                add(&mut stats.buffered_bytes, bytes);
+                add(&mut stats.level_bytes[level], bytes);
                 if groups.insert(segment.group.id) {
                     stats.groups += 1;
-                    stats.page_bytes += segment.group.bytes;
+                    add(&mut stats.page_bytes, segment.group.bytes);
                 }
             }
         }
         for pivot in &node.pivots {
             if let Child::Leaf(group) = &pivot.child {
-                stats.leaf_records += group.records;
-                stats.leaf_bytes += group.logical_bytes;
+                add(&mut stats.leaf_records, group.records);
+                add(&mut stats.leaf_bytes, group.logical_bytes);
                 if groups.insert(group.id) {
                     stats.groups += 1;
-                    stats.page_bytes += group.bytes;
+                    add(&mut stats.page_bytes, group.bytes);
                 }
             }
         }

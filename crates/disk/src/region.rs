@@ -6,6 +6,7 @@
 //! what it uses. A mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the last
 //! that were freed are kept for who asks next: at most [`KEPT_BYTES_MAX`] in the whole process, charged to no budget.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -16,6 +17,16 @@ use terrapin_base::MEMORY_ALIGNMENT;
 const KEPT_BYTES_MAX: usize = 16 << 20;
 /// Of how many pieces.
 const KEPT_PIECES_MAX: usize = 16;
+
+thread_local! {
+    static LARGEST: Cell<usize> = const { Cell::new(0) };
+}
+
+/// The longest buffer, in bytes, that this thread has asked for since it last asked this. No count of the global allocator sees
+/// buffers, so this is how a test sees that hostile bytes do not make them long (D8).
+pub fn largest_buffer() -> usize {
+    LARGEST.take()
+}
 
 /// Memory on a multiple of [`MEMORY_ALIGNMENT`], owned.
 pub(crate) struct Region(Pages);
@@ -47,6 +58,7 @@ impl Region {
         if bytes == 0 {
             return Self::empty();
         }
+        LARGEST.set(LARGEST.get().max(bytes));
         let kept = Kept::lock().take(bytes);
         let Some(pages) = kept else {
             return Region(Pages::map(bytes));

@@ -89,9 +89,9 @@ fn block_fields() -> Fields<'static> {
 #[test]
 fn block_bytes_hold() {
     let mut builder = BlockBuilder::new(512, 128, Compression::None);
-    assert!(builder.add(b"apple", Message::Put(b"red")));
-    assert!(builder.add(b"approve", Message::Delete));
-    assert!(builder.add(b"apps", Message::Put(b"many")));
+    assert!(builder.add(b"apple", Message::Put(b"red")).unwrap());
+    assert!(builder.add(b"approve", Message::Delete).unwrap());
+    assert!(builder.add(b"apps", Message::Put(b"many")).unwrap());
     let mut bytes = Vec::new();
     let id = PageId(0x0000_0100_0000_0007);
     builder.finish(id, 2, &mut bytes).unwrap();
@@ -118,7 +118,7 @@ fn group_bytes_hold() {
         (b"colour/red", Message::Put(&[b'r'; 60])),
         (b"colour/rust", Message::Put(b"brown")),
     ] {
-        assert!(builder.add(key, message).is_none());
+        assert!(builder.add(key, message).unwrap().is_none());
     }
     let pending = builder.finish().remove(0);
     let id = PageId(0x0000_0100_0000_0007);

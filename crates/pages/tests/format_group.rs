@@ -31,7 +31,8 @@ fn build(options: GroupOptions, records: &Records) -> Vec<PendingGroup> {
     assert!(builder.is_empty() && builder.finish().is_empty());
     let mut groups = Vec::new();
     for (key, value) in records {
-        groups.extend(builder.add(key, value.as_deref().map_or(Message::Delete, Message::Put)));
+        let message = value.as_deref().map_or(Message::Delete, Message::Put);
+        groups.extend(builder.add(key, message).unwrap());
     }
     let rest = builder.finish();
     assert!(rest.len() <= 2 && builder.is_empty());

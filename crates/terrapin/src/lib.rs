@@ -47,6 +47,7 @@ mod schema;
 mod snapshot;
 mod state;
 mod swap;
+mod uses;
 pub mod verify;
 mod view;
 mod write;

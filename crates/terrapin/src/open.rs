@@ -14,7 +14,7 @@ use terrapin_base::{
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::Window;
-use terrapin_pages::{PageStore, PageUse, Presence, StoreOptions, Superblock};
+use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogOptions, Recovery, Replay};
 
@@ -32,6 +32,7 @@ use crate::reclaim::{Reclaim, Watch};
 use crate::recovery;
 use crate::schema::DEFAULT_KEYSPACE;
 use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, State, WriteWindow};
+use crate::uses::PageUses;
 
 /// Opens a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
@@ -100,6 +101,7 @@ fn open_gated(
                 log_options(&settings, files.superblock.database_id),
                 base.catalog.durable_through(),
             )?;
+            check_life(&found, &files.superblock)?;
             if settings.read_only {
                 recovery::check_fits(&found, &budget)?;
                 (None, Some(found.read_only()))
@@ -145,6 +147,18 @@ pub(crate) fn log_options(settings: &Settings, database_id: u64) -> LogOptions {
         sync_interval_ns: settings.sync_interval_ns,
         database_id,
     }
+}
+
+/// A life of the log is durable before any superblock names it. Were the log behind, its next life would not be new.
+pub(crate) fn check_life(found: &Recovery, superblock: &Superblock) -> Result<()> {
+    if found.incarnation() < superblock.incarnation {
+        return Err(
+            Error::corrupt("the log is of an earlier life than the superblock")
+                .with("log's life", found.incarnation())
+                .with("superblock's life", superblock.incarnation),
+        );
+    }
+    Ok(())
 }
 
 impl Files {
@@ -252,14 +266,11 @@ impl Base {
 
     fn load(files: &Files, budget: &Arc<Budget>, fanout: Option<usize>) -> Result<Base> {
         let base = Self::read(&files.store, &files.superblock, budget, fanout)?;
-        let mut pages: Vec<PageUse> = Vec::new();
-        base.catalog.all_pages(&mut |page| {
-            pages.push(page);
-            Ok(())
-        })?;
+        let mut pages = PageUses::new(&files.store);
+        base.catalog.all_pages(&mut |page| pages.add(page))?;
         files
             .store
-            .rebuild(&mut pages.into_iter().map(Ok), files.superblock.generation)?;
+            .rebuild(&mut pages.into_iter(), files.superblock.generation)?;
         Ok(base)
     }
 }

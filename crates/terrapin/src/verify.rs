@@ -7,15 +7,16 @@ use std::sync::Arc;
 
 use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, Lsn, Result};
 use terrapin_disk::{Disk, RealDisk};
-use terrapin_pages::{PageStore, PageUse, Presence, StoreOptions};
+use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::Recovery;
 
 pub use terrapin_structure::Finding;
 
-use crate::open::{Base, absent, log_options, never_was};
+use crate::open::{Base, absent, check_life, log_options, never_was};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
+use crate::uses::PageUses;
 
 /// How to verify.
 #[derive(Clone, Debug)]
@@ -101,7 +102,10 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             return Ok(report);
         }
     };
-    let mut pages: Vec<PageUse> = base.catalog.pages().collect();
+    let mut pages = PageUses::new(&store);
+    if let Err(error) = base.catalog.pages().try_for_each(|page| pages.add(page)) {
+        report.damage("catalog", error)?;
+    }
     for stored in &base.stored {
         report.keyspaces += 1;
         let Some(entry) = base.catalog.get(stored.id) else {
@@ -132,10 +136,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             }
             Err(error) => report.damage(&place(), error)?,
         }
-        let walked = entry.version.pages(&mut |page| {
-            pages.push(page);
-            Ok(())
-        });
+        let walked = entry.version.pages(&mut |page| pages.add(page));
         if let Err(error) = walked {
             report.damage(&place(), error)?;
         }
@@ -143,10 +144,10 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             return Ok(report);
         }
     }
-    if let Err(error) = store.rebuild(&mut pages.into_iter().map(Ok), superblock.generation) {
+    if let Err(error) = store.rebuild(&mut pages.into_iter(), superblock.generation) {
         report.damage("space", error)?;
     }
-    verify_log(env, &disk, &base, superblock.database_id, &mut report)?;
+    verify_log(env, &disk, &base, &superblock, &mut report)?;
     Ok(report)
 }
 
@@ -211,18 +212,23 @@ fn verify_log(
     env: Env,
     disk: &Arc<dyn Disk>,
     base: &Base,
-    database_id: u64,
+    superblock: &Superblock,
     report: &mut VerifyReport,
 ) -> Result<()> {
     let settings = Options::new().settle()?;
     let scanned = Recovery::scan(
         &env,
         disk,
-        log_options(&settings, database_id),
+        log_options(&settings, superblock.database_id),
         base.catalog.durable_through(),
     );
     let mut replay = match scanned {
-        Ok(recovery) => recovery.read_only(),
+        Ok(recovery) => {
+            if let Err(error) = check_life(&recovery, superblock) {
+                report.damage("log", error)?;
+            }
+            recovery.read_only()
+        }
         Err(error) => return report.damage("log", error),
     };
     loop {

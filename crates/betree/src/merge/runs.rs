@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Result};
+use terrapin_base::{Budget, Error, PageId, Result};
 use terrapin_pages::group::{GroupOptions, GroupRef};
 use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, SpaceClass};
@@ -266,6 +266,14 @@ impl RunCursor {
         Ok(())
     }
 
+    /// The page group that the current record lies in; none for the window.
+    fn page(&self) -> Option<PageId> {
+        match &self.current {
+            Some(PieceCursor::Group(cursor)) => Some(cursor.page()),
+            _ => None,
+        }
+    }
+
     fn memory_bytes_max(&self) -> u64 {
         match &self.current {
             Some(PieceCursor::Group(cursor)) => cursor.memory_bytes_max(),
@@ -348,4 +356,14 @@ pub(super) fn stream_memory_bytes(stream: &Stream) -> u64 {
         .iter()
         .map(RunCursor::memory_bytes_max)
         .sum()
+}
+
+/// Adds to an error about a stream's current record which page group that lies in.
+#[cold]
+pub(super) fn place_record(stream: &Stream, error: Error) -> Error {
+    let cursor = stream.current().and_then(|run| stream.cursors().get(run));
+    match cursor.and_then(RunCursor::page) {
+        Some(page) => error.with("page", page),
+        None => error,
+    }
 }

@@ -9,7 +9,9 @@ use terrapin_pages::{Changes, PageUse};
 use terrapin_structure::MessageCursor;
 
 use super::frame::{Slot, SlotChild, Target};
-use super::runs::{Context, Key, KeyRange, Run, Stream, open_stream, stream_memory_bytes};
+use super::runs::{
+    Context, Key, KeyRange, Run, Stream, open_stream, place_record, stream_memory_bytes,
+};
 use crate::node::{Child, LivePart, Segment};
 
 /// What a stream that is being written needs.
@@ -134,7 +136,9 @@ impl WriteLeaves {
             let finished = if message.is_delete() {
                 None
             } else {
-                builder.add(key, message)
+                builder
+                    .add(key, message)
+                    .map_err(|error| place_record(stream, error))?
             };
             stream.advance()?;
             if finished.is_some() || merged > slice {
@@ -313,7 +317,9 @@ impl WriteLevel {
             state.bytes += (key.len() + message.value_bytes()) as u64;
             let finished = match mutant::active(20) && message.is_delete() {
                 true => None,
-                false => builder.add(key, message),
+                false => builder
+                    .add(key, message)
+                    .map_err(|error| place_record(stream, error))?,
             };
             stream.advance()?;
             if let Some(group) = finished {

@@ -274,6 +274,7 @@ pub(super) fn write(store: &PageStore, messages: &Messages) -> GroupRef {
                     key,
                     message.as_deref().map_or(Message::Delete, Message::Put)
                 )
+                .unwrap()
                 .is_none()
         );
     }

@@ -1,7 +1,7 @@
 //! Records come in sorted; a block is cut behind the record where the least of it is padding.
 
 use terrapin_base::codec::{put_varint, varint_bytes};
-use terrapin_base::{KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
+use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
 
 use super::codec::{Compression, Compressor};
 use super::common_prefix;
@@ -20,8 +20,8 @@ const INDEX_ENTRY_BYTES: usize = 20;
 /// use terrapin_base::PageId;
 /// use terrapin_pages::{block::{Block, BlockBuilder, Compression}, message::Message};
 /// let mut builder = BlockBuilder::new(4096, 512, Compression::Lz4);
-/// assert!(builder.add(b"apple", Message::Put(b"red")));
-/// assert!(builder.add(b"apricot", Message::Delete));
+/// assert!(builder.add(b"apple", Message::Put(b"red"))?);
+/// assert!(builder.add(b"apricot", Message::Delete)?);
 /// let mut bytes = Vec::new();
 /// builder.finish(PageId(7), 0, &mut bytes);
 /// assert_eq!(bytes.len(), 512);
@@ -161,21 +161,18 @@ impl BlockBuilder {
         &self.bytes[entry.start as usize..][..usize::from(entry.key_bytes)]
     }
 
-    /// Common prefix and record bytes if this record came in too.
-    fn with_record(&self, key: &[u8], entry: Entry) -> (usize, usize) {
+    /// Common prefix and record bytes if this record came in too; none when its key is not above the last.
+    fn with_record(&self, key: &[u8], entry: Entry) -> Option<(usize, usize)> {
         let Some(last) = self.last_key() else {
             let before = self.last_cut_key.as_deref();
-            assert!(
-                before.is_none_or(|before| before < key),
-                "keys must come in ascending order, each once"
-            );
-            return (key.len(), entry.bytes(key.len()));
+            return before
+                .is_none_or(|before| before < key)
+                .then(|| (key.len(), entry.bytes(key.len())));
         };
         let common = common_prefix(last, key);
-        assert!(
-            last.get(common) < key.get(common),
-            "keys must come in ascending order, each once"
-        );
+        if last.get(common) >= key.get(common) {
+            return None;
+        }
         // Keys are sorted, so what the first and the new one share is what all neighbours share.
         let prefix = self.prefix.min(common);
         let before = if prefix == self.prefix {
@@ -183,7 +180,7 @@ impl BlockBuilder {
         } else {
             self.entries.iter().map(|e| e.bytes(prefix)).sum()
         };
-        (prefix, before + entry.bytes(prefix))
+        Some((prefix, before + entry.bytes(prefix)))
     }
 
     fn entry(&self, key: &[u8], message: Message<'_>) -> Entry {
@@ -204,23 +201,29 @@ impl BlockBuilder {
         self.is_empty() || total_bytes(prefix, record_bytes, self.len() + 1) <= self.target_bytes
     }
 
-    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any.
+    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any whose key is above the last.
     #[must_use]
     pub fn would_fit(&self, key: &[u8], message: Message<'_>) -> bool {
-        let (prefix, record_bytes) = self.with_record(key, self.entry(key, message));
-        self.fits(prefix, record_bytes)
+        self.with_record(key, self.entry(key, message))
+            .is_some_and(|(prefix, record_bytes)| self.fits(prefix, record_bytes))
     }
 
     /// Adds a record, or says that it does not fit before something is cut. Amortised linear in the record's bytes.
     ///
-    /// Panics when the key is not above the last one, or key or value are longer than allowed: the caller has checked
-    /// what users supply, and what lies on disk is sorted.
-    #[must_use]
-    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> bool {
+    /// Panics when key or value are longer than allowed: the caller has checked what users supply, and blocks are refused
+    /// whose records are.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Corrupt`] when the key is not above the last one: windows are sorted, so it came from a
+    /// page that is not.
+    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<bool> {
         let entry = self.entry(key, message);
-        let (prefix, record_bytes) = self.with_record(key, entry);
+        let Some((prefix, record_bytes)) = self.with_record(key, entry) else {
+            return Err(Error::corrupt("keys do not ascend"));
+        };
         if !self.fits(prefix, record_bytes) {
-            return false;
+            return Ok(false);
         }
         self.prefix = prefix;
         self.record_bytes = record_bytes;
@@ -228,7 +231,7 @@ impl BlockBuilder {
         self.bytes
             .extend_from_slice(message.value().unwrap_or_default());
         self.entries.push(entry);
-        true
+        Ok(true)
     }
 
     /// How many of the records make the block whose padding weighs least, of those that are at least half full.

@@ -4,6 +4,7 @@
 //! the group go out, so what follows is never too small. At the end, what is left goes out as one group up to 1.05 L, and
 //! as two halves above.
 
+use terrapin_base::Result;
 use terrapin_base::checksum::hash64;
 use terrapin_base::mutant;
 use terrapin_disk::AlignedBuf;
@@ -44,7 +45,7 @@ pub struct GroupOptions {
 /// let mut builder = GroupBuilder::new(options);
 /// let mut pending = Vec::new();
 /// for i in 0..10_000u32 {
-///     pending.extend(builder.add(&i.to_be_bytes(), Message::Put(b"value")));
+///     pending.extend(builder.add(&i.to_be_bytes(), Message::Put(b"value"))?);
 /// }
 /// pending.extend(builder.finish());
 /// for (i, group) in (0..).zip(pending) {
@@ -163,11 +164,10 @@ impl GroupBuilder {
         }
     }
 
-    /// Adds a record; sometimes a group is finished by that. Panics where [`BlockBuilder::add`] does: the key must be above
-    /// the last, also after a group was returned.
-    #[must_use]
-    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Option<PendingGroup> {
-        while !self.block.add(key, message) {
+    /// Adds a record; sometimes a group is finished by that. The key must be above the last, also after a group was returned.
+    /// Fails and panics where [`BlockBuilder::add`] does.
+    pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<Option<PendingGroup>> {
+        while !self.block.add(key, message)? {
             let cut = self.block.cut(&mut self.cut);
             self.store(cut);
         }
@@ -178,10 +178,10 @@ impl GroupBuilder {
         let half = self.options.target_bytes / 2;
         let tail = self.tail.weight();
         if tail < half || self.head.weight() + tail < self.options.target_bytes + half {
-            return None;
+            return Ok(None);
         }
         let head = std::mem::replace(&mut self.head, std::mem::take(&mut self.tail));
-        Some(self.pend(head))
+        Ok(Some(self.pend(head)))
     }
 
     /// Whether nothing was added since the start or the last [`GroupBuilder::finish`].

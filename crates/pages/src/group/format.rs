@@ -12,6 +12,12 @@ pub const FOOTER_BYTES: usize = 96;
 const MAGIC: [u8; 8] = *b"TPGROUP1";
 const RESERVED_BYTES: usize = 12;
 
+/// Most records of a group: its index counts them in 32 bits.
+const RECORDS_MAX: u64 = u32::MAX as u64;
+/// Most key and value bytes of a group: what blocks within 4 GiB can come to, generously. Sums over the groups of a node then
+/// stay far from the end of a u64, whatever the node says.
+pub const LOGICAL_BYTES_MAX: u64 = 1 << 44;
+
 const _: () = assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 3 * 8 + 2 * 4 + RESERVED_BYTES + 4);
 const _: () = assert!(FOOTER_BYTES <= UNIT_BYTES_MIN);
 
@@ -117,8 +123,9 @@ impl GroupRef {
                 (FOOTER_BYTES as u64..=UNIT_BYTES_MAX as u64).contains(&bytes)
             })
             && self.offset.checked_add(self.bytes).is_some()
-            && self.records >= 1
-            && self.records >= self.tombstones;
+            && (1..=RECORDS_MAX).contains(&self.records)
+            && self.records >= self.tombstones
+            && self.logical_bytes <= LOGICAL_BYTES_MAX;
         if possible {
             Ok(())
         } else {

@@ -18,7 +18,7 @@ mod pending;
 
 pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 pub use check::{GroupReport, check_group};
-pub use format::{FOOTER_BYTES, Footer, GroupRef};
+pub use format::{FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX};
 pub use index::GroupIndex;
 pub use pending::PendingGroup;
 

@@ -66,6 +66,7 @@ pub fn pending(from: usize, to: usize, value_bytes: usize, filter: bool) -> Pend
         assert!(
             builder
                 .add(&key(i), Message::Put(&value(i, value_bytes)))
+                .unwrap()
                 .is_none()
         );
     }

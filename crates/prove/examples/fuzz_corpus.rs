@@ -1,0 +1,29 @@
+//! Writes the corpus of the fuzz targets anew, from stores that this build makes: `fuzz/corpus/TARGET/NAME`.
+
+use std::fs;
+use std::io;
+
+use prove::fuzz::seeds;
+use prove::fuzz::template::folder;
+
+fn main() -> io::Result<()> {
+    // The others are cut out of the stores, which lie there by then.
+    let stores = seeds::stores().map_err(io::Error::other)?;
+    write("directory", stores)?;
+    write("superblock", seeds::superblocks())?;
+    write("catalog", seeds::catalogs())?;
+    write("node", seeds::all_nodes())?;
+    write("group", seeds::groups())?;
+    write("filter", seeds::filters())?;
+    write("log", seeds::logs())
+}
+
+fn write(target: &str, inputs: seeds::Inputs) -> io::Result<()> {
+    let directory = folder().join("corpus").join(target);
+    fs::create_dir_all(&directory)?;
+    for (name, input) in inputs {
+        println!("{target}/{name}: {} bytes", input.len());
+        fs::write(directory.join(name), input)?;
+    }
+    Ok(())
+}

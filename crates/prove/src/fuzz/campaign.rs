@@ -1,0 +1,89 @@
+//! Real fuzzing: a unit builds the libFuzzer binaries of `fuzz/` and has one of them look for a minute. What it learns of
+//! inputs stays beside the build, so that the next minute of that target goes on from there; what it finds is kept as a file,
+//! by which it can be seen again.
+
+use std::fs;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use crate::Find;
+
+use super::{TARGETS, template};
+
+/// Seconds of a unit.
+pub const SECONDS: u64 = 60;
+/// What an input may take, at many times what they usually do under instrumentation.
+const INPUT_SECONDS_MAX: u64 = 20;
+const TRIPLE: &str = "x86_64-unknown-linux-gnu";
+/// What cargo-fuzz gives the compiler, of that which a stable one takes.
+const FLAGS: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares -Ccodegen-units=1 -Cdebug-assertions -Coverflow-checks";
+
+/// Unit n: a minute of target n mod 7.
+pub fn unit(number: u64, scratch: &Path) -> Result<u64, Find> {
+    let target = &TARGETS[(number % TARGETS.len() as u64) as usize];
+    let folder = template::folder();
+    let build = folder.join("target");
+    let built = Command::new("cargo")
+        .args([
+            "build",
+            "--release",
+            "--quiet",
+            "--target",
+            TRIPLE,
+            "--bin",
+            target.name,
+        ])
+        .arg("--manifest-path")
+        .arg(folder.join("Cargo.toml"))
+        .arg("--target-dir")
+        .arg(&build)
+        .env("RUSTFLAGS", FLAGS)
+        .env_remove("CARGO_TARGET_DIR")
+        .status()?;
+    if !built.success() {
+        return Err(Find(format!("fuzz/ does not build: {built}")));
+    }
+    let learned = build.join("learned").join(target.name);
+    let artifacts = build.join("artifacts").join(target.name);
+    fs::create_dir_all(&learned)?;
+    fs::create_dir_all(&artifacts)?;
+    let report = scratch.join("report");
+    let ended = Command::new(build.join(TRIPLE).join("release").join(target.name))
+        .arg(format!("-seed={}", number + 1))
+        .arg(format!("-max_total_time={SECONDS}"))
+        .arg(format!("-timeout={INPUT_SECONDS_MAX}"))
+        .arg(format!("-max_len={}", target.bytes_max))
+        .args(["-rss_limit_mb=2048", "-print_final_stats=1"])
+        .arg(format!("-artifact_prefix={}/", artifacts.display()))
+        .arg(&learned)
+        .arg(folder.join("corpus").join(target.name))
+        .arg(folder.join("finds").join(target.name))
+        .stdout(Stdio::null())
+        .stderr(fs::File::create(&report)?)
+        .status()?;
+    if ended.success() {
+        return Ok(SECONDS);
+    }
+    let report = fs::read_to_string(&report).unwrap_or_default();
+    let told: Vec<&str> = report
+        .lines()
+        .filter(|line| {
+            [
+                "panicked",
+                "ERROR",
+                "Test unit",
+                "bytes of heap",
+                "verify found",
+            ]
+            .iter()
+            .any(|word| line.contains(word))
+        })
+        .collect();
+    Err(Find(format!(
+        "{} ended with {ended}: {}",
+        target.name,
+        told.join("; ")
+    )))
+}

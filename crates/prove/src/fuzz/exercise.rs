@@ -1,0 +1,329 @@
+//! Uses what was accepted, in every way there is. Hostile content may be refused, or be nonsense that is read as it stands;
+//! it must not panic, and where `verify` finds nothing wrong, every way of reading gives the same records.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin::verify::{VerifyOptions, verify_on};
+use terrapin::{Database, Error, ErrorKind, Keyspace, Options, Range};
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Env, Sim};
+use terrapin_disk::SimDisk;
+use terrapin_structure::{Direction, KeyBounds, Version};
+
+/// Keys that the templates hold, or might: looked for besides those that a scan brings.
+const KEYS: [&[u8]; 6] = [
+    b"",
+    b"key-0000",
+    b"key-0042",
+    b"shared/prefix/07",
+    b"zz",
+    &[0xff; 40],
+];
+
+/// Whole forward scans are compared with lookups of so many keys.
+const LOOKUPS_MAX: usize = 40;
+
+/// An error must be one that damaged files may give: not a bug's, nor one about who opened what.
+pub fn check_error(error: &Error) {
+    let allowed = matches!(
+        error.kind(),
+        ErrorKind::Corrupt
+            | ErrorKind::NotFound
+            | ErrorKind::AlreadyExists
+            | ErrorKind::NotADatabase
+            | ErrorKind::NewerFormat
+            | ErrorKind::Unsupported
+            | ErrorKind::NoSpace
+            | ErrorKind::OutOfMemory
+            | ErrorKind::TooLarge
+    );
+    assert!(
+        allowed,
+        "hostile bytes gave an error of another kind: {error:?}"
+    );
+}
+
+type Records = Vec<(Vec<u8>, Vec<u8>)>;
+
+/// Reads a version in every way; whether all went well.
+pub fn version(version: &dyn Version) -> bool {
+    let mut findings = 0usize;
+    let verified = version.verify(&mut |finding| {
+        assert!(!finding.place.is_empty() && !finding.message.is_empty());
+        findings += 1;
+    });
+    let sound = sound(verified).is_some() && findings == 0;
+    let all: KeyBounds<'_> = (Bound::Unbounded, Bound::Unbounded);
+    let forward = sound_scan(version, all, Direction::Forward);
+    let backward = sound_scan(version, all, Direction::Backward);
+    let mut good = self::sound(version.pages(&mut |_| Ok(()))).is_some();
+    good &= self::sound(version.stats()).is_some();
+    good &= self::sound(version.estimate(all)).is_some();
+    let inner: KeyBounds<'_> = (
+        Bound::Excluded(b"key-0042"),
+        Bound::Included(b"shared/prefix/07"),
+    );
+    good &= sound_scan(version, inner, Direction::Forward).is_some();
+    good &= self::sound(version.estimate(inner)).is_some();
+    let scanned = forward.as_deref().unwrap_or_default();
+    let keys: Vec<&[u8]> = sample(scanned)
+        .map(|(key, _)| &key[..])
+        .chain(KEYS)
+        .collect();
+    let asked: Vec<(&[u8], u64)> = keys.iter().map(|&key| (key, hash64(key))).collect();
+    let mut many = vec![None; asked.len()];
+    let many = self::sound(version.multi_get(&asked, &mut many)).map(|()| many);
+    for (at, &(key, hash)) in asked.iter().enumerate() {
+        let got = self::sound(version.get(key, hash));
+        let there = self::sound(version.contains(key, hash));
+        good &= got.is_some() && there.is_some();
+        if sound {
+            let wanted = scanned.binary_search_by(|(k, _)| k[..].cmp(key)).ok();
+            let wanted = wanted.map(|at| &scanned[at].1[..]);
+            let got = got.as_ref().map(|value| value.as_deref());
+            assert_eq!(
+                got,
+                Some(wanted),
+                "verify found nothing, and a get differs from a scan"
+            );
+            let many = many.as_ref().map(|values| values[at].as_deref());
+            assert_eq!(
+                many,
+                Some(wanted),
+                "verify found nothing, and a multi_get differs"
+            );
+            assert_eq!(
+                there,
+                Some(wanted.is_some()),
+                "verify found nothing, and contains differs"
+            );
+        }
+    }
+    if sound {
+        let mut backward = backward.clone().unwrap_or_default();
+        backward.reverse();
+        assert!(
+            forward.as_ref() == Some(&backward),
+            "verify found nothing, and scans both ways differ"
+        );
+        assert!(
+            scanned.windows(2).all(|two| two[0].0 < two[1].0),
+            "verify found nothing, and a scan is out of order"
+        );
+    }
+    good && sound && forward.is_some() && backward.is_some()
+}
+
+fn sample(records: &Records2) -> impl Iterator<Item = &(Vec<u8>, Vec<u8>)> {
+    records.iter().step_by(records.len() / LOOKUPS_MAX + 1)
+}
+
+type Records2 = [(Vec<u8>, Vec<u8>)];
+
+/// What came, if it was no error.
+fn sound<T>(result: Result<T, Error>) -> Option<T> {
+    result.map_err(|error| check_error(&error)).ok()
+}
+
+fn sound_scan(version: &dyn Version, bounds: KeyBounds<'_>, way: Direction) -> Option<Records> {
+    let mut scan = sound(version.scan(bounds, way))?;
+    let mut records = Vec::new();
+    loop {
+        match sound(scan.next()) {
+            Some(Some((key, value))) => records.push((key.to_vec(), value.to_vec())),
+            Some(None) => return Some(records),
+            None => {
+                let after = scan.next();
+                assert!(
+                    matches!(after, Ok(None)),
+                    "something came after a scan's error"
+                );
+                return None;
+            }
+        }
+    }
+}
+
+/// Small in everything, so that rare paths are common.
+#[must_use]
+pub fn tiny() -> Options {
+    Options::new()
+        .memory(2 << 20)
+        .ring_bytes(64 << 10)
+        .log_segment_bytes(16 << 10)
+        .log_bytes_max(256 << 10)
+        .group_bytes(1 << 10)
+        .block_bytes(512)
+        .fanout(4)
+        .checkpoint_distance(terrapin::CheckpointDistance::Fixed(4))
+        .background_threads(1)
+}
+
+/// A world of one seed in which databases are opened.
+pub struct World {
+    pub env: Env,
+    pub sim: Sim,
+    pub disk: SimDisk,
+}
+
+impl World {
+    /// With that disk.
+    #[must_use]
+    pub fn new(disk: SimDisk) -> World {
+        let (env, sim) = Env::simulated(1);
+        World { env, sim, disk }
+    }
+
+    /// Opens the database; none when it is refused.
+    pub fn open(&self, options: &Options) -> Option<Database> {
+        sound(options.open_on(self.env.clone(), self.disk.handle()))
+    }
+}
+
+/// Verifies a directory, opens it for reading, then for writing, and uses it; whether nothing was wrong.
+pub fn directory(disk: &SimDisk) -> bool {
+    let world = World::new(disk.fork());
+    let options = VerifyOptions {
+        memory: 1 << 20,
+        findings_max: 100,
+    };
+    let report = sound(verify_on(world.env.clone(), world.disk.handle(), &options));
+    let sound = report.is_some_and(|report| report.is_sound());
+    let reader = world.open(&tiny().read_only(true));
+    let read = reader.as_ref().map(|database| read_all(database, sound));
+    drop(reader);
+    let world = World::new(disk.fork());
+    let written = world.open(&tiny()).map(|database| {
+        let before = read_all(&database, sound);
+        if let (Some(Some(read)), Some(before)) = (&read, &before) {
+            assert!(
+                !sound || read == before,
+                "verify found nothing, and a read-only open differs from another"
+            );
+        }
+        write(&database) && before.is_some()
+    });
+    world.sim.kill();
+    sound && read.is_some_and(|records| records.is_some()) && written == Some(true)
+}
+
+type Keyspaces = Vec<(String, Records)>;
+
+/// What all keyspaces hold, read both ways; none when a read failed.
+fn read_all(database: &Database, verified: bool) -> Option<Keyspaces> {
+    let mut all = Vec::new();
+    let mut whole = sound(database.stat()).is_some();
+    for info in sound(database.keyspaces())? {
+        let Some(keyspace) = sound(database.open_keyspace(&info.name)) else {
+            whole = false;
+            continue;
+        };
+        match read_keyspace(&keyspace, verified) {
+            Some(records) => all.push((info.name.to_string(), records)),
+            None => whole = false,
+        }
+    }
+    assert!(whole || !verified, "verify found nothing, and a read fails");
+    whole.then_some(all)
+}
+
+fn read_keyspace(keyspace: &Keyspace, verified: bool) -> Option<Records> {
+    let forward = collect(&mut keyspace.iter(), false);
+    let backward = collect(&mut keyspace.iter(), true);
+    let count = sound(keyspace.approximate_count());
+    let mut whole = count.is_some();
+    for key in KEYS {
+        whole &= sound(keyspace.get(key)).is_some();
+    }
+    let (forward, mut backward) = (forward?, backward?);
+    backward.reverse();
+    assert!(
+        !verified || forward == backward,
+        "verify found nothing, and iterators both ways differ"
+    );
+    let keys: Vec<&[u8]> = sample(&forward).map(|(key, _)| &key[..]).collect();
+    let values = sound(keyspace.multi_get(&keys))?;
+    for ((_, wanted), got) in sample(&forward).zip(values) {
+        assert!(
+            !verified || got.as_deref() == Some(&wanted[..]),
+            "verify found nothing, and a multi_get differs from an iterator"
+        );
+    }
+    whole.then_some(forward)
+}
+
+fn collect(range: &mut Range, backward: bool) -> Option<Records> {
+    let mut records = Vec::new();
+    loop {
+        let item = if backward {
+            range.next_back()
+        } else {
+            range.next()
+        };
+        match item.map(sound) {
+            Some(Some((key, value))) => records.push((key.to_vec(), value.to_vec())),
+            Some(None) => {
+                assert!(
+                    range.next().is_none(),
+                    "something came after an iterator's error"
+                );
+                return None;
+            }
+            None => return Some(records),
+        }
+    }
+}
+
+/// Writes into every keyspace, merges, and closes.
+fn write(database: &Database) -> bool {
+    let Some(keyspaces) = sound(database.keyspaces()) else {
+        return false;
+    };
+    let mut good = true;
+    for info in keyspaces.iter().take(3) {
+        let Some(keyspace) = sound(database.open_keyspace(&info.name)) else {
+            continue;
+        };
+        for number in 0..20u32 {
+            let key = format!("key-{:04}", number * 37 % 300);
+            good &= sound(keyspace.put(key.as_bytes(), [7; 90])).is_some();
+            good &= sound(keyspace.delete(format!("shared/prefix/{number:02}"))).is_some();
+        }
+        good &= sound(keyspace.delete("key-0000")).is_some();
+    }
+    good &= sound(database.checkpoint()).is_some();
+    good &= read_all(database, false).is_some();
+    good & sound(database.close()).is_some()
+}
+
+/// A disk with these files.
+#[must_use]
+pub fn disk(files: &[super::archive::File]) -> SimDisk {
+    let disk = SimDisk::new(1);
+    for file in files {
+        disk.plant(&file.name(), &file.content);
+    }
+    disk
+}
+
+/// A disk with a data file alone.
+#[must_use]
+pub fn data_disk(data: &[u8]) -> SimDisk {
+    let disk = SimDisk::new(1);
+    disk.plant("data", data);
+    disk
+}
+
+/// A page store over a data file, for reading; none when it is refused.
+pub fn store(disk: &SimDisk) -> Option<Arc<terrapin_pages::PageStore>> {
+    let handle = disk.handle();
+    if let Err(error) = terrapin_pages::PageStore::presence(&handle) {
+        check_error(&error);
+    }
+    let options = terrapin_pages::StoreOptions {
+        budget: terrapin_base::Budget::new(1 << 20),
+        reserve_bytes: 0,
+    };
+    sound(terrapin_pages::PageStore::open(&handle, options, true)).map(|(store, _)| store)
+}

@@ -1,0 +1,113 @@
+//! Fuzz targets: hostile bytes never panic, hang, or make us allocate beyond twice their size (D8).
+//!
+//! A target is a function of any bytes ([`Target::run`]). The binaries of `fuzz/` give them to libFuzzer (layer `fuzz`); CI gives
+//! them the committed corpus, past finds, and changes of both that follow from a number (layer `fuzz-replay`). Checksums are
+//! made right before the engine sees the bytes ([`repair`], [`repair_log`]), so that what they protect is reached. What is
+//! then accepted is used in every way ([`exercise`]).
+
+pub mod archive;
+mod campaign;
+mod exercise;
+pub mod mutate;
+pub mod repair;
+pub mod repair_log;
+pub mod replay;
+pub mod seeds;
+pub mod targets;
+pub mod template;
+
+use crate::{Layer, Units};
+use terrapin_model::Random;
+
+/// A way of giving hostile bytes to the engine.
+pub struct Target {
+    /// Its name, and that of its folders and its binary.
+    pub name: &'static str,
+    /// Gives it bytes; panics on a breach. Whether nothing was wrong with what they are.
+    pub run: fn(&[u8]) -> bool,
+    /// Changes an input in a way that suits the target.
+    pub change: fn(&mut Vec<u8>, &mut Random, usize),
+    /// Longest input worth trying.
+    pub bytes_max: usize,
+}
+
+/// Every target.
+pub const TARGETS: [Target; 7] = [
+    Target {
+        name: "superblock",
+        run: targets::superblock,
+        change: mutate::bytes,
+        bytes_max: 1025,
+    },
+    Target {
+        name: "catalog",
+        run: targets::catalog,
+        change: mutate::parts,
+        bytes_max: 4096,
+    },
+    Target {
+        name: "node",
+        run: targets::node,
+        change: mutate::parts,
+        bytes_max: 16 << 10,
+    },
+    Target {
+        name: "group",
+        run: targets::group,
+        change: mutate::bytes,
+        bytes_max: 16 << 10,
+    },
+    Target {
+        name: "filter",
+        run: targets::filter,
+        change: mutate::bytes,
+        bytes_max: 65 + 256,
+    },
+    Target {
+        name: "log",
+        run: targets::log,
+        change: mutate::files,
+        bytes_max: 64 << 10,
+    },
+    Target {
+        name: "directory",
+        run: targets::directory,
+        change: mutate::files,
+        bytes_max: 64 << 10,
+    },
+];
+
+/// The target of that name.
+#[must_use]
+pub fn target(name: &str) -> Option<&'static Target> {
+    TARGETS.iter().find(|target| target.name == name)
+}
+
+/// Rounds of changed inputs in CI.
+const ROUNDS: u64 = 20;
+
+/// The layers of this kind.
+#[must_use]
+pub fn layers() -> Vec<Layer> {
+    let targets = TARGETS.len() as u64;
+    vec![
+        Layer {
+            name: "fuzz-replay",
+            counts: "inputs",
+            ci: ROUNDS * targets * replay::CHANGED,
+            full: ROUNDS * targets * replay::CHANGED,
+            units: Units::Seeds,
+            alone: false,
+            unit: replay::unit,
+        },
+        Layer {
+            name: "fuzz",
+            counts: "seconds",
+            ci: 0,
+            full: targets * 600,
+            units: Units::Seeds,
+            alone: true,
+            unit: campaign::unit,
+        },
+    ]
+}

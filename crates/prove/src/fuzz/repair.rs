@@ -1,0 +1,212 @@
+//! Makes the checksums of changed bytes right again, so that a fuzzer gets past them to what they protect. Knows the format
+//! from docs/FORMAT.md alone and shares no code with what it is to deceive. What is too damaged to be found is left as it is.
+
+use terrapin_base::checksum::{crc32c, crc32c_append};
+
+/// Where pages may start.
+const EXTENT_BYTES: usize = 4096;
+const SLOT_BYTES: usize = 4096;
+const SECTOR_BYTES: usize = 512;
+const FOOTER_BYTES: usize = 96;
+const PARTITION_BYTES: usize = 4096;
+const PART_FILTER: u32 = 1 << 31;
+const PART_FOOTER: u32 = u32::MAX - 1;
+const PART_INDEX: u32 = u32::MAX;
+
+/// What a slice holds at a place, if it reaches that far.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> Option<[u8; N]> {
+    bytes.get(at..)?.first_chunk().copied()
+}
+
+/// A number of four bytes.
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    array(bytes, at).map(u32::from_le_bytes)
+}
+
+/// A number of eight bytes.
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    array(bytes, at).map(u64::from_le_bytes)
+}
+
+fn put(bytes: &mut [u8], at: usize, crc: u32) {
+    if let Some(place) = bytes.get_mut(at..at + 4) {
+        place.copy_from_slice(&crc.to_le_bytes());
+    }
+}
+
+/// A superblock slot's sector.
+pub(super) fn slot(sector: &mut [u8]) {
+    if sector.starts_with(b"TERRAPIN") && sector.len() >= SECTOR_BYTES {
+        let crc = crc32c(&sector[..SECTOR_BYTES - 4]);
+        put(sector, SECTOR_BYTES - 4, crc);
+    }
+}
+
+/// A page (node or catalog page) that starts here; `false` when none does.
+pub(super) fn page(bytes: &mut [u8]) -> bool {
+    let Some(length) = u32_at(bytes, 16).filter(|_| bytes.starts_with(b"TpPg")) else {
+        return false;
+    };
+    let Some(content) = bytes.get(24..).and_then(|rest| rest.get(..length as usize)) else {
+        return false;
+    };
+    let crc = crc32c_append(crc32c(&bytes[..20]), content);
+    put(bytes, 20, crc);
+    true
+}
+
+fn part_seed(id: u64, part: u32) -> u32 {
+    crc32c_append(crc32c(&id.to_le_bytes()), &part.to_le_bytes())
+}
+
+/// A page group that ends where these bytes end: blocks, index, filter and footer. Its blocks are found by the index, and
+/// the group's start by the footer's word on its length. Returns what its compressed blocks come to when decompressed.
+pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
+    let footer = bytes.len().checked_sub(FOOTER_BYTES)?;
+    if !bytes[footer..].starts_with(b"TPGROUP1") {
+        return None;
+    }
+    let id = u64_at(bytes, footer + 8)?;
+    let crc = crc32c_append(part_seed(id, PART_FOOTER), &bytes[footer..bytes.len() - 4]);
+    let end = bytes.len();
+    put(bytes, end - 4, crc);
+    let length = usize::try_from(u64_at(bytes, footer + 24)?).ok()?;
+    let start = end.checked_sub(length)?;
+    let group = &mut bytes[start..];
+    let footer = length - FOOTER_BYTES.min(length);
+    let place = |at| u32_at(group, footer + at).map(|n| n as usize);
+    let (index_at, index_bytes) = (place(32)?, place(36)?);
+    let (filter_at, filter_bytes) = (place(40)?, place(44)?);
+    if let Some(filter) = group
+        .get_mut(filter_at..)
+        .and_then(|rest| rest.get_mut(..filter_bytes))
+    {
+        for (number, partition) in (0..).zip(filter.chunks_exact_mut(PARTITION_BYTES)) {
+            self::partition(partition, part_seed(id, PART_FILTER | number));
+        }
+    }
+    let index = group.get_mut(index_at..)?.get_mut(..index_bytes)?;
+    let crc = crc32c_append(part_seed(id, PART_INDEX), index.get(4..)?);
+    put(index, 0, crc);
+    let mut inflated = 0;
+    let mut at = 0usize;
+    for (number, bytes) in (0..).zip(block_lengths(index)?) {
+        let end = at.checked_add(bytes)?;
+        let Some(block) = group.get_mut(at..end) else {
+            break;
+        };
+        inflated += self::block(block, part_seed(id, number));
+        at = end;
+    }
+    Some(inflated)
+}
+
+/// A partition of a filter, whole.
+pub(super) fn partition(partition: &mut [u8], seed: u32) {
+    let body = PARTITION_BYTES - 4;
+    let crc = crc32c_append(seed, &partition[..body]);
+    put(partition, body, crc);
+}
+
+/// A block; returns what it may at most come to when decompressed, if it is compressed.
+fn block(block: &mut [u8], seed: u32) -> usize {
+    if block.len() < 20 {
+        return 0;
+    }
+    let crc = crc32c_append(seed, &block[4..]);
+    put(block, 0, crc);
+    let number = |at| u32_at(block, at).unwrap_or(0) as usize;
+    if block[5] == 0 {
+        return 0;
+    }
+    // The block format of LZ4 says at most 255 bytes with each of its own.
+    number(12).min(number(16).min(block.len()) * 255)
+}
+
+/// How long each block is, in bytes, as an index says.
+fn block_lengths(index: &[u8]) -> Option<Vec<usize>> {
+    let count = u32_at(index, 8)? as usize;
+    let unit = u32_at(index, 12)? as usize;
+    let mut rest = index.get(16..)?;
+    for _ in 0..3 {
+        let length = usize::try_from(varint(&mut rest)?).ok()?;
+        rest = rest.get(length..)?;
+    }
+    let mut lengths = Vec::new();
+    for _ in 0..count.min(index.len()) {
+        let Some(units) = varint(&mut rest) else {
+            break;
+        };
+        varint(&mut rest);
+        varint(&mut rest);
+        lengths.push(usize::try_from(units).ok()?.checked_mul(unit)?);
+    }
+    Some(lengths)
+}
+
+fn varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0u64;
+    for shift in (0..64).step_by(7) {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(byte & 0x7f) << shift;
+        if byte < 0x80 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+/// A whole data file: both slots, every page that starts where pages may, every group whose footer is found. Returns what
+/// compressed blocks come to when decompressed.
+pub fn data_file(bytes: &mut [u8]) -> usize {
+    for at in [0, SLOT_BYTES] {
+        if let Some(sector) = bytes.get_mut(at..at + SECTOR_BYTES) {
+            slot(sector);
+        }
+    }
+    for at in (2 * SLOT_BYTES..bytes.len()).step_by(EXTENT_BYTES) {
+        page(&mut bytes[at..]);
+    }
+    let mut inflated = 0;
+    // Footers end on whole units, and no unit is smaller than 512 bytes here.
+    for end in (2 * SLOT_BYTES..=bytes.len()).step_by(512) {
+        inflated += group(&mut bytes[..end]).unwrap_or(0);
+    }
+    inflated
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{seeds, template};
+    use super::*;
+
+    /// The repair shares no code with the engine, so the engine's own files show whether it is right.
+    #[test]
+    fn what_is_sound_stays_as_it_is_and_zeroed_checksums_come_back() {
+        let data = template::files("closed")
+            .into_iter()
+            .find(|file| file.name() == "data")
+            .expect("a data file")
+            .content;
+        let mut repaired = data.clone();
+        data_file(&mut repaired);
+        assert_eq!(repaired, data);
+        let mut zeroed = data.clone();
+        for at in [508, 4096 + 508] {
+            zeroed[at..at + 4].fill(0);
+        }
+        data_file(&mut zeroed);
+        assert_eq!(zeroed, data);
+        for (_, input) in seeds::groups() {
+            let sound = input[1..].to_vec();
+            let mut changed = sound.clone();
+            let end = changed.len();
+            changed[..4].fill(0);
+            changed[end - 4..].fill(0);
+            assert_ne!(changed, sound);
+            group(&mut changed).expect("a group");
+            assert_eq!(changed, sound);
+        }
+    }
+}

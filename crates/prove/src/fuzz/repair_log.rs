@@ -1,0 +1,163 @@
+//! Makes the checksums of changed logs right again: of segment headers, and of the records that follow each other from a
+//! segment's first one on, into the ring. Knows the format from docs/FORMAT.md alone.
+
+use terrapin_base::checksum::{crc32c, crc32c_append};
+
+use super::archive::File;
+use super::repair::{u32_at, u64_at};
+
+const BLOCK_BYTES: usize = 4096;
+const HEADER_BYTES: usize = 88;
+const RECORD_HEADER_BYTES: u64 = 9;
+/// Records that are repaired of one segment: more than fit.
+const RECORDS_MAX: usize = 1 << 16;
+
+/// What a segment says of itself.
+#[derive(Clone, Copy)]
+struct Segment {
+    file: usize,
+    number: u64,
+    incarnation: u32,
+    start: u64,
+    first: u64,
+    capacity: u64,
+}
+
+/// Repairs the segments and the ring among the files; says which database and which LSN the log begins with.
+pub fn log(files: &mut [File]) -> Option<(u64, u64)> {
+    let mut segments = Vec::new();
+    let mut database = None;
+    for (at, file) in files.iter_mut().enumerate() {
+        if !file.is_segment() || file.content.len() < BLOCK_BYTES {
+            continue;
+        }
+        let behind = (file.content.len() - BLOCK_BYTES) as u64;
+        let head = &mut file.content[..HEADER_BYTES];
+        let crc = crc32c(&head[..HEADER_BYTES - 4]);
+        head[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        let field = |at| u64_at(head, at);
+        let segment = || {
+            Some(Segment {
+                file: at,
+                number: field(24)?,
+                incarnation: u32_at(head, 12)?,
+                start: field(32)?,
+                first: field(56)?,
+                capacity: field(64)?.min(behind),
+            })
+        };
+        if let Some(segment) = segment() {
+            database.get_or_insert(field(16)?);
+            segments.push(segment);
+        }
+    }
+    segments.sort_by_key(|segment| segment.number);
+    let database = database?;
+    let oldest = segments.first()?.first;
+    let last = segments.last()?.incarnation;
+    let ring = files.iter().position(|file| file.name() == "ring");
+    let mut stream = Stream {
+        files,
+        segments: &segments,
+        ring,
+        in_ring: false,
+        incarnation: 0,
+    };
+    for segment in &segments {
+        stream.incarnation = segment.incarnation;
+        stream.in_ring = false;
+        let reached = stream.records(database, segment.first);
+        if segment.incarnation == last && stream.ring.is_some() {
+            stream.in_ring = true;
+            stream.records(database, reached);
+        }
+    }
+    Some((database, oldest))
+}
+
+/// The log as bytes by LSN: those of one life's segments, or of the ring.
+struct Stream<'a> {
+    files: &'a mut [File],
+    segments: &'a [Segment],
+    ring: Option<usize>,
+    in_ring: bool,
+    incarnation: u32,
+}
+
+impl Stream<'_> {
+    fn byte(&mut self, lsn: u64) -> Option<&mut u8> {
+        if self.in_ring {
+            let ring = &mut self.files[self.ring?].content;
+            let bytes = ring.len() as u64;
+            return ring.get_mut(usize::try_from(lsn.checked_rem(bytes)?).ok()?);
+        }
+        let segment = self.segments.iter().find(|segment| {
+            segment.incarnation == self.incarnation
+                && lsn
+                    .checked_sub(segment.start)
+                    .is_some_and(|at| at < segment.capacity)
+        })?;
+        let at = BLOCK_BYTES + usize::try_from(lsn - segment.start).ok()?;
+        self.files[segment.file].content.get_mut(at)
+    }
+
+    fn bytes(&mut self, lsn: u64, count: u64) -> Option<Vec<u8>> {
+        (lsn..lsn.checked_add(count)?)
+            .map(|at| self.byte(at).map(|byte| *byte))
+            .collect()
+    }
+
+    /// Repairs records from an LSN on; returns where the first lies that cannot be one.
+    fn records(&mut self, database: u64, mut lsn: u64) -> u64 {
+        for _ in 0..RECORDS_MAX {
+            let Some(next) = self.record(database, lsn) else {
+                break;
+            };
+            lsn = next;
+        }
+        lsn
+    }
+
+    fn record(&mut self, database: u64, lsn: u64) -> Option<u64> {
+        let header = self.bytes(lsn, RECORD_HEADER_BYTES)?;
+        let length = u32_at(&header, 4)?;
+        let kind = header[8];
+        if kind == 0 || length > 1 << 17 {
+            return None;
+        }
+        let payload = self.bytes(lsn.checked_add(RECORD_HEADER_BYTES)?, u64::from(length))?;
+        let mut crc = crc32c(&payload);
+        crc = crc32c_append(crc, &database.to_le_bytes());
+        crc = crc32c_append(crc, &self.incarnation.to_le_bytes());
+        crc = crc32c_append(crc, &length.to_le_bytes());
+        crc = crc32c_append(crc, &[kind]);
+        crc = crc32c_append(crc, &lsn.to_le_bytes());
+        for (at, value) in (lsn..).zip(crc.to_le_bytes()) {
+            *self.byte(at)? = value;
+        }
+        Some(lsn + RECORD_HEADER_BYTES + u64::from(length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::template;
+    use super::*;
+
+    #[test]
+    fn a_sound_log_stays_as_it_is_and_zeroed_checksums_come_back() {
+        for name in ["closed", "killed"] {
+            let sound = template::files(name);
+            let mut repaired = sound.clone();
+            log(&mut repaired).expect("a log");
+            assert!(repaired == sound, "{name}: a sound log was changed");
+            let mut damaged = sound.clone();
+            for file in damaged.iter_mut().filter(|file| file.is_segment()) {
+                file.content[84..88].fill(0);
+            }
+            assert!(damaged != sound);
+            log(&mut damaged).expect("a log");
+            assert!(damaged == sound, "{name}: a header was not repaired");
+        }
+    }
+}

@@ -1,0 +1,273 @@
+//! The corpus: small inputs of every target, made from real stores. `cargo run --release -p prove --example fuzz_corpus`
+//! writes them. They are committed, so that what they mean does not change with what the engine comes to write.
+
+use terrapin::{Compression, Database, KeyspaceOptions, Options};
+use terrapin_base::PageId;
+use terrapin_base::checksum::hash64;
+use terrapin_disk::SimDisk;
+use terrapin_filter::FilterBuilder;
+use terrapin_pages::PAGES_START;
+use terrapin_pages::group::{GroupBuilder, GroupOptions};
+use terrapin_pages::message::Message;
+
+use super::archive::{File, pack};
+use super::exercise::{World, tiny};
+use super::targets::{join, nodes};
+use super::template;
+
+/// Inputs by name.
+pub type Inputs = Vec<(String, Vec<u8>)>;
+
+/// The templates: archives of whole stores, which are the directory target's corpus too.
+///
+/// # Errors
+///
+/// What the engine says, which should be nothing.
+pub fn stores() -> terrapin::Result<Inputs> {
+    let packed = |disk: &SimDisk, name: &str| (name.to_owned(), pack_all(disk));
+    let closed = World::new(SimDisk::new(3));
+    fill(&closed, &tiny(), 4)?.close()?;
+    let killed = World::new(SimDisk::new(4));
+    let database = fill(&killed, &tiny(), 1)?;
+    unmerged(&database)?;
+    kill(&killed, database);
+    let compressed = World::new(SimDisk::new(5));
+    let options = tiny().compression(Compression::Lz4);
+    fill(&compressed, &options, 1)?.close()?;
+    let new = World::new(SimDisk::new(6));
+    let database = tiny().open_on(new.env.clone(), new.disk.handle())?;
+    kill(&new, database);
+    Ok(vec![
+        packed(&closed.disk, "closed"),
+        packed(&killed.disk, "killed"),
+        packed(&compressed.disk, "compressed"),
+        packed(&new.disk, "new"),
+    ])
+}
+
+fn pack_all(disk: &SimDisk) -> Vec<u8> {
+    let names = disk.handle().list().unwrap_or_default();
+    let files: Vec<File> = names
+        .into_iter()
+        .filter(|name| !name.starts_with("spare-"))
+        .filter_map(|name| File::of(&name, disk.content(&name)?))
+        .collect();
+    let mut input = vec![0];
+    input.extend(pack(&files));
+    input
+}
+
+fn kill(world: &World, database: Database) {
+    world.sim.kill();
+    world.disk.crash_process();
+    drop(database);
+    world.sim.kill();
+}
+
+fn key(number: u32) -> Vec<u8> {
+    format!("key-{:04}", number * 37 % 300).into_bytes()
+}
+
+/// Some keyspaces with trees of several nodes, after so many checkpoints.
+fn fill(world: &World, options: &Options, rounds: u32) -> terrapin::Result<Database> {
+    let database = options.open_on(world.env.clone(), world.disk.handle())?;
+    let main = database.create_keyspace("main", KeyspaceOptions::default())?;
+    let nested = database.create_keyspace("nested", KeyspaceOptions::default())?;
+    for round in 0..rounds {
+        for number in 0..180 / rounds + 40 {
+            let value = vec![b'a' + (number % 26) as u8; (number % 40) as usize];
+            main.put(key(number * rounds + round), &value)?;
+        }
+        for number in 0..6u32 {
+            nested.put(format!("shared/prefix/{:02}", number + round), "value")?;
+            main.delete(key(number * 7 + round))?;
+        }
+        database.checkpoint()?;
+    }
+    Ok(database)
+}
+
+/// What only the log has: every kind of record.
+fn unmerged(database: &Database) -> terrapin::Result<()> {
+    let main = database.open_keyspace("main")?;
+    for number in 0..30 {
+        main.put(key(number * 5), format!("logged {number}"))?;
+    }
+    main.delete(key(3))?;
+    database.flush()?;
+    let nested = database.open_keyspace("nested")?;
+    let mut batch = database.batch();
+    batch.put(&main, "batched", "one");
+    batch.delete(&nested, "shared/prefix/00");
+    database.write(&batch)?;
+    let short = database.create_keyspace("short", KeyspaceOptions::default())?;
+    short.put("a", vec![b'x'; 600])?;
+    nested.set_checkpoint_distance(terrapin::CheckpointDistance::Fixed(2))?;
+    database.drop_keyspace("short")?;
+    nested.clear()?;
+    nested.put("shared/prefix/42", "after the clear")?;
+    Ok(())
+}
+
+/// Inputs of the superblock target.
+#[must_use]
+pub fn superblocks() -> Inputs {
+    let closed = data("closed");
+    let new = data("new");
+    let sectors = |data: &[u8], slots: [usize; 2]| {
+        let mut input = vec![0];
+        for slot in slots {
+            input.extend(data.iter().skip(slot * 4096).take(512));
+        }
+        input
+    };
+    vec![
+        ("closed".to_owned(), sectors(&closed, [0, 1])),
+        ("new".to_owned(), sectors(&new, [0, 1])),
+        ("torn".to_owned(), {
+            let mut input = sectors(&closed, [0, 1]);
+            input[1..100].fill(0);
+            input
+        }),
+    ]
+}
+
+fn data(name: &'static str) -> Vec<u8> {
+    let mut files = template::files(name).into_iter();
+    files
+        .find(|file| file.name() == "data")
+        .map(|file| file.content)
+        .unwrap_or_default()
+}
+
+/// Inputs of the catalog target.
+#[must_use]
+pub fn catalogs() -> Inputs {
+    let data = data("closed");
+    let contents = [2, 3]
+        .into_iter()
+        .flat_map(|kind| template::pages(&data, kind))
+        .map(|page| page.content(&data));
+    vec![("closed".to_owned(), join(contents))]
+}
+
+/// Inputs of the node target.
+#[must_use]
+pub fn all_nodes() -> Inputs {
+    let data = data("closed");
+    let pages = nodes(&data);
+    let contents = || pages.iter().map(|page| page.content(&data));
+    vec![
+        ("closed".to_owned(), join(contents())),
+        ("root".to_owned(), join(contents().take(1))),
+    ]
+}
+
+/// Inputs of the group target.
+#[must_use]
+pub fn groups() -> Inputs {
+    let mut inputs = Vec::new();
+    for (name, compression, filter, count) in [
+        ("plain", Compression::None, true, 60),
+        ("lz4", Compression::Lz4, false, 60),
+        ("one", Compression::None, false, 1),
+    ] {
+        let mut builder = GroupBuilder::new(GroupOptions {
+            target_bytes: 64 << 10,
+            block_bytes: 512,
+            unit: 512,
+            compression,
+            filter,
+        });
+        let mut pending = Vec::new();
+        for number in 0..count {
+            let value = vec![b'v'; (number % 30) as usize + usize::from(number == 20) * 900];
+            let key = format!("shared/prefix/{number:04}");
+            let added = builder.add(key.as_bytes(), Message::Put(&value));
+            pending.extend(added.ok().flatten());
+        }
+        pending.extend(builder.finish());
+        for group in pending {
+            let (_, image) = group.place(PageId(0x0100_0000_0007), PAGES_START);
+            let mut input = vec![0];
+            input.extend_from_slice(&image);
+            inputs.push((name.to_owned(), input));
+        }
+    }
+    inputs
+}
+
+/// Inputs of the filter target.
+#[must_use]
+pub fn filters() -> Inputs {
+    let mut inputs = Vec::new();
+    for keys in [0u32, 40, 320, 2600, 20_000] {
+        let mut builder = FilterBuilder::new();
+        let hashes: Vec<u64> = (0..keys).map(|n| hash64(&n.to_le_bytes())).collect();
+        builder.add_all(&hashes);
+        // So few bits a key that they make one partition, however many they are.
+        let partition = builder.finish(1);
+        let in_first_cell = |hash: &u64| hash >> 27 & 31 == 0;
+        let mut input = vec![0];
+        let mut asked: Vec<u64> = hashes.into_iter().filter(in_first_cell).take(4).collect();
+        asked.extend([0, u64::MAX, 1 << 40, 0x1234_5678_9abc_def0]);
+        asked.resize(8, 7);
+        input.extend(asked.iter().flat_map(|hash| hash.to_le_bytes()));
+        input.extend_from_slice(&partition[..128]);
+        inputs.push((format!("{keys}-keys"), input));
+    }
+    inputs
+}
+
+/// Inputs of the log target.
+#[must_use]
+pub fn logs() -> Inputs {
+    let mut files = template::files("killed");
+    files.retain(|file| file.name() != "data");
+    let mut input = vec![0];
+    input.extend(pack(&files));
+    vec![("killed".to_owned(), input)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::replay::{inputs, one};
+    use super::super::{TARGETS, target};
+    use super::*;
+
+    #[test]
+    fn every_input_of_the_corpus_is_sound_through_and_through() {
+        for target in &TARGETS {
+            let corpus = inputs("corpus", target.name);
+            assert!(!corpus.is_empty(), "{}", target.name);
+            for (path, input) in corpus {
+                let outcome = one(target, &input);
+                assert!(
+                    matches!(outcome, Ok(true)),
+                    "{}: {outcome:?}",
+                    path.display()
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_templates_have_what_targets_change() {
+        assert!(target("node").is_some());
+        let data = data("closed");
+        let heights: Vec<u8> = nodes(&data)
+            .iter()
+            .map(|page| page.content(&data)[0])
+            .collect();
+        assert!(heights.first() > Some(&1), "heights {heights:?}");
+        for kind in [2, 3] {
+            assert!(!template::pages(&data, kind).is_empty());
+        }
+        let bytes: usize = TARGETS
+            .iter()
+            .flat_map(|target| inputs("corpus", target.name))
+            .map(|(_, input)| input.len())
+            .sum();
+        assert!(bytes <= 200 << 10, "the corpus has {bytes} bytes");
+    }
+}

@@ -1,0 +1,460 @@
+//! The targets: each takes any bytes, makes of them what it is about, and has the production code read it.
+//!
+//! Every first byte says by its lowest bit whether checksums are to be left as they are; all else is the target's own form.
+//! A target returns whether nothing was wrong with what it was given. It panics on a breach: a panic within the engine, an
+//! error that hostile bytes must not give, answers that contradict each other where `verify` is content, or memory beyond what
+//! the files' size justifies ([`Allowance`]).
+
+use std::sync::Arc;
+
+use terrapin_base::checksum::hash64;
+use terrapin_base::codec::Reader;
+use terrapin_base::{Budget, Env, Generation, Lsn, PageId};
+use terrapin_betree::{BeTree, BeTreeParams};
+use terrapin_disk::largest_buffer;
+use terrapin_filter::{PARTITION_BYTES, check_partition, may_contain, seal_partition};
+use terrapin_pages::group::{Footer, GroupRef, check_group};
+use terrapin_pages::{Fill, PAGES_START, PageKind, PageRef, PageStore};
+use terrapin_structure::Structure;
+use terrapin_wal::{LogOptions, Recovery};
+
+use super::archive::{self, File};
+use super::exercise::{self, check_error};
+use super::{repair, repair_log, template};
+
+/// What a target may take besides twice the bytes of its files.
+#[derive(Clone, Copy)]
+struct Allowance {
+    /// Peak of the heap: caches, windows, buffers of a fixed size, and what a test of them collects.
+    heap: usize,
+    /// A single aligned buffer: what is read ahead of the log, at most.
+    buffer: usize,
+}
+
+/// A store's caches, and what of them is allocated at once.
+const STORE: Allowance = Allowance {
+    heap: 1 << 20,
+    buffer: 256 << 10,
+};
+/// A log is read through two windows of a megabyte; a ring and segments of the options' size are made.
+const LOG: Allowance = Allowance {
+    heap: 2 << 20,
+    buffer: (1 << 20) + (64 << 10),
+};
+/// A whole database of two megabytes of memory, opened twice.
+const DATABASE: Allowance = Allowance {
+    heap: 6 << 20,
+    buffer: (1 << 20) + (64 << 10),
+};
+
+/// Does the work, and panics when it takes more memory than files of so many bytes justify.
+fn measured<T>(file_bytes: usize, allowance: Allowance, work: impl FnOnce() -> T) -> T {
+    largest_buffer();
+    let mut done = None;
+    let taken = allocation_counter::measure(|| done = Some(work()));
+    let buffer = largest_buffer();
+    assert!(
+        taken.bytes_max <= (2 * file_bytes + allowance.heap) as u64,
+        "{} bytes of heap for files of {file_bytes}",
+        taken.bytes_max
+    );
+    assert!(
+        buffer <= 2 * file_bytes + allowance.buffer,
+        "a buffer of {buffer} bytes for files of {file_bytes}"
+    );
+    match done {
+        Some(done) => done,
+        None => unreachable!("the work was done"),
+    }
+}
+
+/// Whether checksums are to be made right, and what follows.
+fn split(input: &[u8]) -> (bool, &[u8]) {
+    match input.split_first() {
+        Some((flags, rest)) => (flags & 1 == 0, rest),
+        None => (true, input),
+    }
+}
+
+/// The parts of an input: each with its length in two bytes in front.
+fn parts(input: &[u8]) -> Vec<&[u8]> {
+    let mut reader = Reader::new("parts", input);
+    let mut parts = Vec::new();
+    while let Ok(length) = reader.u16() {
+        let length = usize::from(length).min(reader.remaining());
+        let Ok(part) = reader.bytes(length) else {
+            break;
+        };
+        parts.push(part);
+    }
+    parts
+}
+
+/// Parts as an input, to be repaired.
+#[must_use]
+pub fn join<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> Vec<u8> {
+    let mut out = vec![0];
+    for part in parts {
+        out.extend((part.len() as u16).to_le_bytes());
+        out.extend_from_slice(part);
+    }
+    out
+}
+
+/// Superblocks. Input: the sectors of both slots, one behind the other.
+pub fn superblock(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let mut data = vec![0; PAGES_START as usize];
+    for (slot, sector) in input.chunks(512).take(2).enumerate() {
+        let place = &mut data[slot * 4096..][..512];
+        place[..sector.len()].copy_from_slice(sector);
+        if repaired {
+            repair::slot(place);
+        }
+    }
+    if input.len() < 512 {
+        // A file that ends within its slots.
+        data.truncate(input.len());
+    }
+    let disk = exercise::data_disk(&data);
+    measured(data.len(), STORE, || {
+        let mut good = false;
+        if let Some(store) = exercise::store(&disk) {
+            let superblock = store.superblock();
+            good = true;
+            if let Some(catalog) = superblock.catalog {
+                for kind in [PageKind::CatalogRoot, PageKind::Node] {
+                    let read = store.read_page(&catalog, kind);
+                    assert!(read.is_err(), "a page beyond the end of the file");
+                }
+            }
+            if let Err(error) = store.rebuild(&mut std::iter::empty(), superblock.generation) {
+                check_error(&error);
+            }
+        }
+        let options = terrapin_pages::StoreOptions {
+            budget: Budget::new(1 << 20),
+            reserve_bytes: 0,
+        };
+        match PageStore::open(&disk.fork().handle(), options, false) {
+            Ok((store, _)) => assert!(store.settle_slots().is_ok(), "a slot cannot be mended"),
+            Err(error) => check_error(&error),
+        }
+        good
+    })
+}
+
+/// The catalog. Input: contents of the template's catalog root and leaves. The whole database is opened over them.
+pub fn catalog(input: &[u8]) -> bool {
+    let (_, input) = split(input);
+    let mut files = template::files("closed");
+    let mut parts = parts(input).into_iter();
+    if let Some(data) = files.iter_mut().find(|file| file.name() == "data") {
+        for kind in [2, 3] {
+            let pages = template::pages(&data.content, kind);
+            for (page, part) in pages.iter().zip(parts.by_ref()) {
+                page.replace(&mut data.content, part);
+            }
+        }
+    }
+    whole(&files, 0)
+}
+
+/// Nodes. Input: contents of the template's nodes, the one of the tallest tree first.
+pub fn node(input: &[u8]) -> bool {
+    let (_, input) = split(input);
+    let Some(mut data) = data_of("closed") else {
+        return false;
+    };
+    let pages = nodes(&data);
+    let Some(root) = pages.first().copied() else {
+        return false;
+    };
+    let height: [u8; 2] = match root.content(&data).first_chunk() {
+        Some(height) => *height,
+        None => return false,
+    };
+    for (page, part) in pages.iter().zip(parts(input)) {
+        page.replace(&mut data, part);
+    }
+    let mut bytes = vec![2];
+    bytes.extend(height);
+    PageRef {
+        id: PageId(root.id),
+        offset: root.offset as u64,
+        bytes: (root.room_bytes + 24) as u32,
+    }
+    .encode(&mut bytes);
+    let disk = exercise::data_disk(&data);
+    measured(data.len(), STORE, || tree(&disk, &bytes))
+}
+
+/// The template's data file.
+fn data_of(name: &'static str) -> Option<Vec<u8>> {
+    let mut files = template::files(name).into_iter();
+    files
+        .find(|file| file.name() == "data")
+        .map(|file| file.content)
+}
+
+/// The nodes of a data file, the tallest and newest first.
+#[must_use]
+pub fn nodes(data: &[u8]) -> Vec<template::Page> {
+    let mut pages = template::pages(data, 1);
+    let height = |page: &template::Page| page.content(data).first().copied();
+    pages.sort_by_key(|page| std::cmp::Reverse(height(page)));
+    pages
+}
+
+/// Opens the tree of a root reference and uses it.
+fn tree(disk: &terrapin_disk::SimDisk, root: &[u8]) -> bool {
+    let Some(store) = exercise::store(disk) else {
+        return false;
+    };
+    let params = BeTreeParams::new(Budget::new(1 << 20));
+    let structure = BeTree::new(store.clone(), params);
+    match structure.open(root) {
+        Ok(version) => {
+            let mut pages = Vec::new();
+            let walked = version.pages(&mut |page| {
+                pages.push(Ok(page));
+                Ok(())
+            });
+            let rebuilt =
+                walked.and_then(|()| store.rebuild(&mut pages.into_iter(), Generation(1)));
+            let rebuilt = rebuilt.map_err(|error| check_error(&error)).is_ok();
+            exercise::version(&*version) && rebuilt
+        }
+        Err(error) => {
+            check_error(&error);
+            false
+        }
+    }
+}
+
+/// A page group that is a whole tree. Input: the group, whose footer says what its reference would.
+pub fn group(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let mut data = data_of("closed").unwrap_or_default();
+    data.truncate(PAGES_START as usize);
+    data.resize(PAGES_START as usize, 0);
+    data.extend_from_slice(&input[..input.len().min(64 << 10)]);
+    let inflated = if repaired {
+        repair::group(&mut data[PAGES_START as usize..]).unwrap_or(0)
+    } else {
+        0
+    };
+    let disk = exercise::data_disk(&data);
+    measured(data.len() + inflated, STORE, || {
+        let bytes = &data[PAGES_START as usize..];
+        let footer = match Footer::decode(bytes) {
+            Ok(footer) => footer,
+            Err(error) => {
+                check_error(&error);
+                return false;
+            }
+        };
+        let group = footer.group;
+        let checked = check_group(bytes, &group);
+        if let Err(error) = &checked {
+            check_error(error);
+        }
+        if let Some(store) = exercise::store(&disk) {
+            blocks(&store, &group);
+        }
+        let mut root = vec![1];
+        group.encode(&mut root);
+        tree(&disk, &root) && checked.is_ok()
+    })
+}
+
+/// Reads a group's blocks one by one, and all at once, and asks its filter.
+fn blocks(store: &PageStore, group: &GroupRef) {
+    let index = match store.index(group) {
+        Ok(index) => index,
+        Err(error) => return check_error(&error),
+    };
+    let count = index.blocks().min(1000);
+    for number in 0..count {
+        if let Err(error) = store.block(group, &index, number, Fill::No) {
+            check_error(&error);
+        }
+        let place = index.find(index.separator(number));
+        assert!(place < index.blocks());
+    }
+    let wants: Vec<_> = (0..count).map(|n| (*group, index.clone(), n)).collect();
+    if let Err(error) = store.blocks(&wants, Fill::Low) {
+        check_error(&error);
+    }
+    let mut run = Vec::new();
+    if let Err(error) = store.block_run(group, &index, 0..count, Fill::No, &mut run) {
+        check_error(&error);
+    }
+    for key in [index.first_key(), index.last_key(), b"key-0042"] {
+        if let Err(error) = store.may_contain(group, hash64(key)) {
+            check_error(&error);
+        }
+    }
+}
+
+/// Filters. Input: hashes to ask for (eight of eight bytes), then the cells of a partition, over and over.
+pub fn filter(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let (hashes, cells) = input.split_at(input.len().min(64));
+    let mut partition: Vec<u8> = cells
+        .iter()
+        .copied()
+        .cycle()
+        .take(PARTITION_BYTES)
+        .collect();
+    measured(PARTITION_BYTES, STORE, || {
+        if repaired && partition.len() == PARTITION_BYTES {
+            seal_partition(&mut partition, 7);
+        }
+        let mut good = match check_partition(&partition, 7) {
+            Ok(()) => true,
+            Err(error) => {
+                check_error(&error);
+                assert!(
+                    !repaired || cells.is_empty(),
+                    "a sealed partition is refused: {error}"
+                );
+                false
+            }
+        };
+        let given = hashes
+            .chunks_exact(8)
+            .filter_map(|eight| eight.first_chunk().copied().map(u64::from_le_bytes));
+        for hash in given {
+            // Each of the 32 cells, chosen by five bits of the hash, is asked.
+            for cell in 0..32u64 {
+                let hash = hash & !(31 << 27) | cell << 27;
+                match may_contain(&partition, hash) {
+                    Ok(_) => {}
+                    Err(error) => {
+                        check_error(&error);
+                        good = false;
+                    }
+                }
+            }
+        }
+        good
+    })
+}
+
+/// A log: segments and ring. Input: an archive of them. First the log alone is scanned, replayed and begun anew; then the
+/// template of a killed store is opened with it.
+pub fn log(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let mut files: Vec<File> = archive::unpack(input)
+        .into_iter()
+        .filter(|file| file.name() != "data")
+        .collect();
+    let known = if repaired {
+        repair_log::log(&mut files)
+    } else {
+        files
+            .iter()
+            .find(|file| file.is_segment())
+            .and_then(|file| {
+                let database = repair::u64_at(&file.content, 16)?;
+                Some((database, repair::u64_at(&file.content, 56)?))
+            })
+    };
+    let bytes = files.iter().map(|file| file.content.len()).sum();
+    let disk = exercise::disk(&files);
+    let (database, oldest) = known.unwrap_or((1, 4096));
+    let mut good = measured(bytes, LOG, || replay(&disk, database, oldest));
+    if let Some(data) = template::files("killed")
+        .into_iter()
+        .find(|file| file.name() == "data")
+    {
+        files.push(data);
+        good &= whole(&files, 0);
+    }
+    good
+}
+
+/// Scans a log and replays it twice: as a reader, and as the one that begins its next life.
+fn replay(disk: &terrapin_disk::SimDisk, database_id: u64, needed_from: u64) -> bool {
+    let (env, sim) = Env::simulated(1);
+    let options = LogOptions {
+        ring_bytes: 64 << 10,
+        segment_bytes: 16 << 10,
+        ..LogOptions::new(database_id)
+    };
+    let scan = |disk: Arc<dyn terrapin_disk::Disk>| {
+        Recovery::scan(&env, &disk, options, Lsn(needed_from))
+            .map_err(|error| check_error(&error))
+            .ok()
+    };
+    let drain = |mut replay: terrapin_wal::Replay| {
+        let mut records = Vec::new();
+        loop {
+            match replay.next() {
+                Ok(Some(record)) => {
+                    assert!(record.end > record.lsn);
+                    records.push((record.lsn, record.kind, hash64(record.payload)));
+                }
+                Ok(None) => return Some(records),
+                Err(error) => {
+                    check_error(&error);
+                    return None;
+                }
+            }
+        }
+    };
+    let Some(found) = scan(disk.handle()) else {
+        return false;
+    };
+    let promised = found.records_to_replay();
+    let read = drain(found.read_only());
+    if let Some(records) = &read {
+        assert_eq!(
+            records.len() as u64,
+            promised,
+            "a replay brings what a scan counted"
+        );
+    }
+    let again = disk.fork();
+    let begun = scan(again.handle()).map(Recovery::begin);
+    let written = match begun {
+        Some(Ok((log, replay))) => {
+            let records = drain(replay);
+            drop(log);
+            records
+        }
+        Some(Err(error)) => {
+            check_error(&error);
+            None
+        }
+        None => None,
+    };
+    assert!(
+        read.is_none() || written.is_none() || read == written,
+        "a reader's replay differs from that of the log's next life"
+    );
+    sim.kill();
+    read.is_some() && written.is_some()
+}
+
+/// A whole directory. Input: an archive of its files.
+pub fn directory(input: &[u8]) -> bool {
+    let (repaired, input) = split(input);
+    let mut files = archive::unpack(input);
+    let mut inflated = 0;
+    if repaired {
+        for file in files.iter_mut().filter(|file| file.name() == "data") {
+            inflated += repair::data_file(&mut file.content);
+        }
+        repair_log::log(&mut files);
+    }
+    whole(&files, inflated)
+}
+
+/// Opens a directory in every way.
+fn whole(files: &[File], inflated: usize) -> bool {
+    let bytes: usize = files.iter().map(|file| file.content.len()).sum();
+    let disk = exercise::disk(files);
+    measured(bytes + inflated, DATABASE, || exercise::directory(&disk))
+}

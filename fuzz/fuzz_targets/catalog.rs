@@ -1,0 +1,4 @@
+//! See `prove::fuzz::targets::catalog`.
+#![no_main]
+
+terrapin_fuzz::target!("catalog");

@@ -1,0 +1,4 @@
+//! See `prove::fuzz::targets::filter`.
+#![no_main]
+
+terrapin_fuzz::target!("filter");

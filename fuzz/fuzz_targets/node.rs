@@ -1,0 +1,4 @@
+//! See `prove::fuzz::targets::node`.
+#![no_main]
+
+terrapin_fuzz::target!("node");
