@@ -3,6 +3,7 @@
 
 use std::ops::Bound;
 
+use crate::configuration::Configuration;
 use crate::operation::{Change, Durability, Operation, Read, Reopen, Span, Walk};
 use crate::oracle::UNLOGGED;
 use crate::pattern::Pattern;
@@ -38,6 +39,25 @@ impl Profile {
             crashes: false,
             shapes: random.bits(),
         }
+    }
+
+    /// What a store under these options takes.
+    #[must_use]
+    pub fn of(configuration: &Configuration, random: &mut Random) -> Self {
+        let mut profile = Profile::random(random, configuration.record_bytes_max());
+        profile.distance_max = configuration.distance_max();
+        profile.memory_kib = configuration.memory_bytes >> 10;
+        profile
+    }
+
+    /// Few and small records, for a store that may die at any moment.
+    #[must_use]
+    pub fn small(configuration: &Configuration, random: &mut Random) -> Self {
+        let mut profile = Self::of(configuration, random);
+        profile.universe = 8 + random.scaled(100);
+        profile.record_bytes_max = profile.record_bytes_max.min(4 << 10);
+        profile.crashes = true;
+        profile
     }
 }
 

@@ -48,7 +48,7 @@ pub enum Survives {
 #[derive(Clone, Debug, Default)]
 struct History {
     base: State,
-    commits: Vec<Commit>,
+    commits: Vec<Arc<Commit>>,
     /// So many are acknowledged: all, or all but the one during which the process died.
     acknowledged: usize,
     /// So many are durable.
@@ -60,7 +60,7 @@ struct OpenRange {
     records: std::collections::VecDeque<Record>,
 }
 
-/// The oracle.
+/// The oracle. A clone knows the same, and goes its own way.
 #[derive(Clone, Debug)]
 pub struct Oracle {
     state: State,
@@ -395,7 +395,7 @@ impl Oracle {
         } else {
             &mut self.logged
         };
-        history.commits.push(commit);
+        history.commits.push(Arc::new(commit));
         history.acknowledged = history.commits.len();
         if synced {
             history.durable = history.commits.len();

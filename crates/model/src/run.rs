@@ -9,6 +9,7 @@ use terrapin_disk::SimDisk;
 
 use crate::configuration::Configuration;
 use crate::generate::{Generator, Profile};
+use crate::life::Life;
 use crate::operation::{Answer, Operation};
 use crate::oracle::Oracle;
 use crate::random::Random;
@@ -139,9 +140,7 @@ fn flush_before(
 /// The configuration and the operations' profile that a seed stands for.
 fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
     let configuration = Configuration::random(random);
-    let mut profile = Profile::random(random, configuration.record_bytes_max());
-    profile.distance_max = configuration.distance_max();
-    profile.memory_kib = configuration.memory_bytes >> 10;
+    let mut profile = Profile::of(&configuration, random);
     profile.crashes = crashes;
     (configuration, profile)
 }
@@ -238,11 +237,8 @@ pub(crate) fn finish(
     })
 }
 
-/// The parts of a crash run: the store, the oracle, the operations, and randomness for the crashes.
-pub(crate) fn crash_parts(
-    seed: u64,
-    disk: SimDisk,
-) -> Result<(Simulated, Oracle, Generator, Random, Trace), Failure> {
+/// The life of a crash run.
+pub(crate) fn crash_life(seed: u64, disk: SimDisk) -> Result<Life, Failure> {
     let mut random = Random::new(seed);
     let (configuration, profile) = drawn(&mut random, true);
     let name = format!("crash run of seed {seed}");
@@ -250,13 +246,8 @@ pub(crate) fn crash_parts(
     let oracle = Oracle::new().with_default(configuration.durability);
     let mut subject = Simulated::closed(name, seed, configuration, disk);
     subject.open().map_err(|e| trace.failure(e))?;
-    Ok((
-        subject,
-        oracle,
-        Generator::new(random.bits(), profile),
-        random,
-        trace,
-    ))
+    let generator = Generator::new(random.bits(), profile);
+    Ok(Life::new(subject, oracle, generator, random, trace))
 }
 
 /// Leaves out of a failing run what it can while it still fails; `fails` says whether operations do.

@@ -88,6 +88,11 @@ impl Simulated {
             .ok_or_else(|| Error::new(ErrorKind::Closed, "the database is not open"))
     }
 
+    /// From now on it is opened with these options, as [`Configuration::varied`] gives them.
+    pub fn open_with(&mut self, configuration: Configuration) {
+        self.current = configuration;
+    }
+
     /// What it was made with.
     #[must_use]
     pub fn configuration(&self) -> &Configuration {

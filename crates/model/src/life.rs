@@ -1,0 +1,244 @@
+//! A store and its oracle through deaths and recoveries: the process dies, perhaps with the power; the store is opened again; and what
+//! it then holds must be a prefix of what was committed, with everything that had to survive (D6, D7; DESIGN §4).
+
+use terrapin_base::ErrorKind;
+use terrapin_disk::SimDisk;
+use terrapin_disk::sim::CrashMode;
+
+use crate::configuration::Configuration;
+use crate::generate::{Generator, Profile};
+use crate::operation::Operation;
+use crate::oracle::{Oracle, State, Survives};
+use crate::random::Random;
+use crate::run::{Failure, Outcome, Trace, finish, guarded};
+use crate::simulated::Simulated;
+use crate::subject::Subject;
+
+/// A store on a simulated disk and the oracle that knows what it must hold, both in whatever state a death has left them.
+pub struct Life {
+    subject: Simulated,
+    oracle: Oracle,
+    generator: Generator,
+    pub(crate) random: Random,
+    trace: Trace,
+    /// What the deaths since the last recovery may have taken.
+    survives: Survives,
+    crashes: u64,
+}
+
+fn is_none_yet(kind: ErrorKind) -> bool {
+    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADatabase)
+}
+
+impl Life {
+    /// A life that begins with a new store.
+    pub(crate) fn new(
+        subject: Simulated,
+        oracle: Oracle,
+        generator: Generator,
+        random: Random,
+        trace: Trace,
+    ) -> Self {
+        Life {
+            subject,
+            oracle,
+            generator,
+            random,
+            trace,
+            survives: Survives::Acknowledged,
+            crashes: 0,
+        }
+    }
+
+    /// A life on a disk whose process has died; what the store on it must hold, the oracle knows, but for what deaths since the last
+    /// recovery may have taken.
+    #[must_use]
+    pub fn after_death(
+        name: String,
+        seed: u64,
+        configuration: &Configuration,
+        disk: SimDisk,
+        oracle: Oracle,
+        survives: Survives,
+    ) -> Self {
+        let mut random = Random::new(seed);
+        let profile = Profile::small(configuration, &mut random);
+        let mut generator = Generator::new(random.bits(), profile);
+        generator.recovered(oracle.state().keyspaces().keys());
+        let mut subject =
+            Simulated::closed(name.clone(), random.bits(), configuration.clone(), disk);
+        if random.one_in(4) {
+            subject.open_with(configuration.varied(random.bits()));
+        }
+        let trace = Trace::new(name, configuration.to_string());
+        Life {
+            survives,
+            ..Life::new(subject, oracle, generator, random, trace)
+        }
+    }
+
+    /// The store.
+    #[must_use]
+    pub fn subject(&self) -> &Simulated {
+        &self.subject
+    }
+
+    /// Deaths so far.
+    #[must_use]
+    pub fn crashes(&self) -> u64 {
+        self.crashes
+    }
+
+    /// Remembers a line that a failure shows.
+    pub fn note(&mut self, line: String) {
+        self.trace.note(line);
+    }
+
+    /// A failure with what led to it.
+    #[must_use]
+    pub fn failure(&self, message: String) -> Failure {
+        self.trace.failure(message)
+    }
+
+    /// So many random operations, with right answers. Whether the process is still alive: it may die where the disk says so.
+    pub fn operate(&mut self, count: usize) -> Result<bool, Failure> {
+        for _ in 0..count {
+            if !self.operate_once()? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    fn operate_once(&mut self) -> Result<bool, Failure> {
+        let Some(operation) = self.generator.next() else {
+            return Ok(true);
+        };
+        let drops = matches!(&operation, Operation::Reopen(how) if how.dropped);
+        if drops && self.oracle.holds_unlogged() && !self.does(&Operation::Flush)? {
+            // What is not in the log would have been lost.
+            return Ok(false);
+        }
+        self.does(&operation)
+    }
+
+    /// One operation, with the right answer. Whether the process is still alive.
+    pub fn does(&mut self, operation: &Operation) -> Result<bool, Failure> {
+        self.trace.note(operation.to_string());
+        let before = self.oracle.in_flight();
+        let answer = guarded(&mut self.subject, operation);
+        if self.subject.disk().is_alive() {
+            let expected = self.oracle.apply(operation);
+            return match answer.agrees(&expected) {
+                true => Ok(true),
+                false => Err(self.trace.failure(answer.difference(&expected))),
+            };
+        }
+        // The process died in there: whatever it answered, nobody heard it.
+        if operation.is_write() {
+            self.oracle.apply(operation);
+            self.oracle.last_was_in_flight(before);
+        }
+        Ok(false)
+    }
+
+    /// Places the next death: in that call on the disk, counted from here.
+    pub fn dies_at_call(&mut self, call: u64) {
+        self.trace.note(format!("# dies at call {call} from here"));
+        self.subject.disk().die_at_call(call);
+    }
+
+    /// Places the next death: in that store into the log's ring, counted from here.
+    pub fn dies_at_ring_write(&mut self, write: u64) {
+        self.trace
+            .note(format!("# dies at ring write {write} from here"));
+        self.subject.disk().die_at_ring_write(write);
+    }
+
+    /// No death is placed any more.
+    pub(crate) fn disarm(&mut self) {
+        self.subject.disk().die_at_call(u64::MAX);
+        self.subject.disk().die_at_ring_write(u64::MAX);
+    }
+
+    /// What is left of the process dies, and with `power` everything is lost that the mode takes.
+    pub fn die(&mut self, power: Option<CrashMode>) {
+        self.disarm();
+        self.trace.note(power.map_or("# killed".to_owned(), |mode| {
+            format!("# power cut, {mode:?}")
+        }));
+        if power.is_some() {
+            self.survives = Survives::Durable;
+        }
+        self.subject.crash(power);
+        self.crashes += 1;
+    }
+
+    /// Verifies the files as the death left them. A store whose creation never ended need not be one yet: it may lack even a superblock.
+    pub fn verify(&mut self, created: bool) -> Result<(), Failure> {
+        let found = match self.subject.verify() {
+            Ok(findings) if created || !findings.iter().all(|f| f.starts_with("superblock:")) => {
+                findings.join("; ")
+            }
+            Ok(_) => return Ok(()),
+            Err(error) if !created && is_none_yet(error.kind()) => return Ok(()),
+            Err(error) => error.to_string(),
+        };
+        if found.is_empty() {
+            return Ok(());
+        }
+        Err(self.trace.failure(format!("verify after a crash: {found}")))
+    }
+
+    /// Opens the store and reads all of it; none when the process died over it.
+    pub fn open(&mut self) -> Result<Option<State>, Failure> {
+        let opened = self.subject.open().and_then(|()| self.subject.state());
+        match opened {
+            _ if !self.subject.disk().is_alive() => Ok(None),
+            Ok(state) => Ok(Some(state)),
+            Err(error) => Err(self.trace.failure(format!("recovery: {error}"))),
+        }
+    }
+
+    /// What a recovery came to must be allowed; the life goes on from there.
+    pub fn recovered(&mut self, state: &State) -> Result<(), Failure> {
+        self.disarm();
+        self.oracle
+            .recovered(state, self.survives)
+            .map_err(|e| self.trace.failure(format!("after recovery: {e}")))?;
+        self.survives = Survives::Acknowledged;
+        self.generator.recovered(state.keyspaces().keys());
+        Ok(())
+    }
+
+    /// Opens the store, which must hold what it may, and does not die over it.
+    pub fn recover(&mut self) -> Result<State, Failure> {
+        let Some(state) = self.open()? else {
+            return Err(self.trace.failure("a death that nobody placed"));
+        };
+        self.recovered(&state)?;
+        Ok(state)
+    }
+
+    /// Another death and recovery change nothing, even after a power cut: what the first recovery found is durable.
+    pub fn recover_again(
+        &mut self,
+        state: &State,
+        power: Option<CrashMode>,
+    ) -> Result<(), Failure> {
+        self.die(power);
+        let again = self.recover()?;
+        if again == *state {
+            return Ok(());
+        }
+        Err(self.trace.failure(format!(
+            "a second recovery changes the state: {}",
+            again.difference(state)
+        )))
+    }
+
+    /// Compares everything, closes, verifies, opens for reading and for good, and compares again.
+    pub fn finish(&mut self) -> Result<Outcome, Failure> {
+        finish(&mut self.subject, &self.oracle, &self.trace, self.crashes)
+    }
+}

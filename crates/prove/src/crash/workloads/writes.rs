@@ -1,0 +1,181 @@
+//! Puts, deletes and batches of each durability, with few or no checkpoints between them.
+
+use terrapin::Durability;
+
+use super::super::workload::Workload;
+
+pub(super) const ALL: &[Workload] = &[
+    Workload {
+        name: "one put",
+        options: |_| {},
+        script: "put a 1",
+    },
+    Workload {
+        name: "puts and deletes of one key",
+        options: |_| {},
+        script: "\
+put a 1
+delete a
+put a 2@40
+delete a sync
+put a 3
+delete a",
+    },
+    Workload {
+        name: "every durability in turn",
+        options: |_| {},
+        script: "\
+put a 1
+put b 2 sync
+put c 3 process
+delete a process
+put d 4 sync
+delete b sync
+put e 5
+flush
+put f 6",
+    },
+    Workload {
+        name: "every write synced",
+        options: |c| c.durability = Durability::Sync,
+        script: "\
+for 0..6 put k{} {}@50
+delete k000002
+batch put k000003 x ; delete k000004 ; put k000009 y
+put k000001 z process
+put k000001 zz",
+    },
+    Workload {
+        name: "batches across keyspaces",
+        options: |_| {},
+        script: "\
+create users
+create posts
+batch put a 1 ; @users put ann 1 ; @posts put p 1
+batch sync put a 2 ; @users put ann 2 ; @posts put p 2
+batch delete a ; @users delete ann ; @posts put p 3
+batch put b 4 ; @users put bob 4@300 ; @posts delete p
+checkpoint
+batch put a 5 ; @users put ann 5 ; @posts put p 5
+batch sync delete a ; @users delete bob ; @posts put q 6",
+    },
+    Workload {
+        name: "one key many times in a batch",
+        options: |_| {},
+        script: "\
+batch put a 1 ; delete a ; put a 2 ; delete a ; put a 3
+batch put a 4 ; put b 1 ; delete a
+batch sync delete b ; put b 2 ; put a 5 ; delete b
+checkpoint
+batch put a 6 ; delete a",
+    },
+    Workload {
+        name: "a batch as large as the ring takes",
+        options: |_| {},
+        script: "\
+put a small
+batch put b ~1@5000 ; put c ~2@5000 ; put d ~3@4000
+put e small sync
+batch put b ~4@5000 ; delete c ; put d ~5@5000 ; put f ~6@4000
+delete a",
+    },
+    Workload {
+        name: "values that grow and shrink",
+        options: |_| {},
+        script: "\
+put a ~1@10
+put a ~2@1000
+put a ~3@4000
+checkpoint
+put a ~4@7000
+put a ~5@100
+checkpoint
+put a \"\"
+put b ~6@2000 sync
+put b ~7@1",
+    },
+    Workload {
+        name: "records larger than a group",
+        options: |_| {},
+        script: "\
+for 0..4 put k{} ~{}@6000
+checkpoint
+for 0..4 by 2 put k{} ~7@9000
+delete k000001
+checkpoint
+put k000003 small sync
+delete k000000",
+    },
+    Workload {
+        name: "empty keys and values",
+        options: |_| {},
+        script: "\
+put \"\" empty
+put a \"\"
+put \"\\x00\" zero sync
+checkpoint
+delete \"\"
+put \"\\xff\\xff\" last
+checkpoint
+put \"\" again sync",
+    },
+    Workload {
+        name: "long keys that share what they begin with",
+        options: |_| {},
+        script: "\
+for 0..6 put prefix/that/is/shared/{}/by/all/of/them@300 {}
+checkpoint
+for 0..6 by 2 delete prefix/that/is/shared/{}/by/all/of/them@300
+put prefix 1 sync
+put prefix/that 2
+checkpoint",
+    },
+    Workload {
+        name: "not logged beside logged",
+        options: |_| {},
+        script: "\
+create bulk
+checkpoint
+@bulk put a 1 none
+put a 1
+@bulk put b 2 none
+put b 2 sync
+@bulk delete a none
+flush
+@bulk put c 3 none
+delete a
+checkpoint
+@bulk put d 4 none
+put d 4",
+    },
+    Workload {
+        name: "nothing logged",
+        options: |c| c.chi = Some(1),
+        script: "\
+create bulk
+checkpoint
+for 0..12 @bulk put k{} ~{}@200 none
+for 0..12 by 2 @bulk delete k{} none
+flush
+@bulk put z 1 none",
+    },
+    Workload {
+        name: "time passes between writes",
+        options: |c| c.sync_interval_ms = 10,
+        script: "\
+put a 1
+pass 20
+put b 2
+pass 5
+put c 3
+pass 1000
+delete a
+pass 20
+put d 4",
+    },
+    Workload {
+        name: "one hot key",
+        options: |c| c.chi = Some(1),
+        script: "for 0..60 put hot {}@60",
+    },
+];
