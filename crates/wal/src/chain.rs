@@ -1,6 +1,7 @@
 //! How segments join into lives: by their headers alone, newest first.
 //!
-//! Within a life each segment continues where the one before is full. A life's first segment says where the life before was found to
+//! Within a life each segment continues where the one before is full, or takes its place from some block on: what a recovery could read but
+//! not know to be on stable storage, it has copied there ([`crate::copy`]). A life's first segment says where the life before was found to
 //! end; a later segment of that earlier life that starts there or behind holds nothing that counts (its records were the torn tail) and is only waiting to
 //! be trimmed. A life's first segment always counts, though its life be empty: it says where the one before ended.
 
@@ -77,7 +78,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
     for (index, header) in headers.iter().enumerate().rev() {
         // Of the oldest one it is not known; where it could be either, nothing depends on it.
         let begins_life = index > 0 && headers[index - 1].incarnation != header.incarnation;
-        let piece = Piece {
+        let mut piece = Piece {
             number: header.number,
             start: header.start,
             capacity: header.capacity,
@@ -92,13 +93,15 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 pieces: vec![piece],
             }),
             Some(next) if next.incarnation == header.incarnation => {
-                if next.start != end || next.previous_end != next.start || next.first < header.first
-                {
+                let joins = header.start <= next.start && next.start <= end;
+                if !joins || next.previous_end != next.start || next.first < header.first {
                     return Err(broken(
                         next,
                         "a log segment does not continue the one before",
                     ));
                 }
+                end = next.start;
+                piece.capacity = end - header.start;
                 if let Some(life) = lives.front_mut() {
                     life.pieces.insert(0, piece);
                 }

@@ -1,82 +1,117 @@
-//! Recovery's first write: what was accepted from the ring goes into the old life's segments, as it is.
+//! Recovery's first write: what was accepted and is not known to be synced goes into the old life's segments, as it is.
 //!
-//! A block that already holds its bytes is left alone: a synced block is never written again, and at the place where segments
-//! and ring meet there may be one.
+//! What can be read from a segment need not be on stable storage: a sync that failed is told once, and the bytes that it was to
+//! cover stay readable until the power goes. So whatever a segment holds above the last mark goes into a file of its own, a segment of the same
+//! life that begins at the mark ([`crate::chain`]), and counts there. No block that may have been synced is ever written again, and a new
+//! segment gets its name when its content is synced, so that a kill in between takes nothing away.
+//!
+//! Where a segment holds nothing above the last mark, the ring's part is written to it behind the mark.
 
 use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result};
 use terrapin_disk::{AlignedBuf, File};
 
 use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up};
-use crate::segments::Segments;
+use crate::segments::{Segments, Spare};
 use crate::stream::{Life, Piece, Stream};
 
 /// Most bytes that are collected before they are written.
 const CHUNK_BYTES: usize = 1 << 20;
 
-/// Writes on in a life's segments, and in new ones behind them.
+/// Where the bytes go.
+enum Target {
+    /// A segment that was found.
+    Found(Arc<dyn File>),
+    /// A file that becomes a segment when it is full or all is copied.
+    Fresh(Spare),
+}
+
+impl Target {
+    fn file(&self) -> &dyn File {
+        match self {
+            Target::Found(file) => &**file,
+            Target::Fresh(spare) => spare.file(),
+        }
+    }
+}
+
+/// Writes on in a life's last segment, or in new ones behind it.
 pub(crate) struct Copier<'a> {
     segments: &'a Segments,
     database_id: u64,
     incarnation: u32,
-    /// The life's segments: those that were found, then those that were added.
-    pieces: Vec<Piece>,
-    found: usize,
-    /// The one that `file` is.
-    index: usize,
-    file: Arc<dyn File>,
+    target: Target,
+    /// The segment that `target` is or becomes.
+    piece: Piece,
+    /// Those that were added and have their names.
+    added: Vec<Piece>,
     /// LSN of `pending`'s first byte, a block's start.
     at: u64,
     pending: AlignedBuf,
-    present: AlignedBuf,
 }
 
 impl<'a> Copier<'a> {
-    /// Opens the segment in which the block of `from` lies, or the last one.
-    pub(crate) fn open(
+    /// Goes on in the life's last segment with the block of `from`, or with the one of `synced` if that is later: what lies before it stays as it is.
+    pub(crate) fn behind(
         segments: &'a Segments,
         database_id: u64,
         life: &Life,
-        from: Option<u64>,
+        from: u64,
+        synced: u64,
     ) -> Result<Self> {
-        let pieces = life.pieces.clone();
-        let at = from.map_or(u64::MAX, block_down);
-        let Some(last) = pieces.len().checked_sub(1) else {
+        let Some(piece) = life.pieces.last().copied() else {
             return Err(Error::internal("a life without segments"));
         };
-        let index = pieces.iter().position(|p| at < p.end()).unwrap_or(last);
-        let file = segments.open_for_writing(pieces[index].number)?;
+        let file = segments.open_for_writing(piece.number)?;
         Ok(Copier {
             segments,
             database_id,
             incarnation: life.incarnation,
-            found: pieces.len(),
-            pieces,
-            index,
-            file,
-            at,
+            target: Target::Found(file),
+            piece,
+            added: Vec::new(),
+            at: block_down(from.max(synced)).max(piece.start),
             pending: AlignedBuf::new(),
-            present: AlignedBuf::new(),
         })
     }
 
-    fn piece(&self) -> &Piece {
-        &self.pieces[self.index]
+    /// Begins a segment of the life at the start of `piece`, whose number it gives.
+    pub(crate) fn beside(
+        segments: &'a Segments,
+        database_id: u64,
+        life: &Life,
+        piece: Piece,
+        spare: Spare,
+    ) -> Self {
+        Copier {
+            segments,
+            database_id,
+            incarnation: life.incarnation,
+            target: Target::Fresh(spare),
+            piece,
+            added: Vec::new(),
+            at: piece.start,
+            pending: AlignedBuf::new(),
+        }
     }
 
-    /// Copies the stream from its position, a record's start in the block that this was opened for, to `end`.
+    /// Copies the stream from its position, a record's start, to `end`. Records before the first block to be written are passed over.
     pub(crate) fn copy(&mut self, stream: &mut Stream, end: u64) -> Result<()> {
         if self.at < stream.position() {
-            self.pending.extend_from_slice(&stream.block_before()?);
+            self.pending
+                .extend_from_slice(&stream.bytes_before(self.at)?);
         }
         while stream.position() < end {
             let Some(found) = stream.step()? else {
                 return Err(stream.corrupt("a log record changed while it was recovered"));
             };
-            self.pending.extend_from_slice(stream.bytes(&found));
-            while self.at + self.pending.len() as u64 > self.piece().end() {
+            let passed = (self.at + self.pending.len() as u64).saturating_sub(found.lsn);
+            let passed = passed.min(found.bytes) as usize;
+            self.pending
+                .extend_from_slice(&stream.bytes(&found)[passed..]);
+            while self.at + self.pending.len() as u64 > self.piece.end() {
                 // The record that was added last is the one that reaches across.
-                let bound = self.piece().end();
+                let bound = self.piece.end();
                 self.flush(bound)?;
                 self.next_segment(found.lsn.min(bound), found.end())?;
             }
@@ -92,23 +127,11 @@ impl<'a> Copier<'a> {
     /// Writes what is pending below `upto`, a block's start.
     fn flush(&mut self, upto: u64) -> Result<()> {
         let count = (upto - self.at) as usize;
-        let offset = BLOCK_BYTES + (self.at - self.piece().start);
-        self.present.resize(count, 0);
-        self.file.read_at(&mut self.present, offset)?;
-        let block = BLOCK_BYTES as usize;
-        let differs =
-            |from: usize| self.present[from..from + block] != self.pending[from..from + block];
-        let mut from = 0;
-        while from < count {
-            let mut to = from + block;
-            if differs(from) {
-                while to < count && differs(to) {
-                    to += block;
-                }
-                self.file
-                    .write_at(&self.pending[from..to], offset + from as u64)?;
-            }
-            from = to;
+        if count > 0 {
+            let offset = BLOCK_BYTES + (self.at - self.piece.start);
+            self.target
+                .file()
+                .write_at(&self.pending[..count], offset)?;
         }
         let rest = AlignedBuf::from(&self.pending[count..]);
         self.pending = rest;
@@ -119,40 +142,44 @@ impl<'a> Copier<'a> {
     /// The segment is full; goes on to the next. `start` and `end` are the record's that reaches across its end, or begins there.
     fn next_segment(&mut self, start: u64, end: u64) -> Result<()> {
         // The older first: what a header says was synced before it.
-        self.file.sync()?;
-        self.index += 1;
-        if let Some(piece) = self.pieces.get(self.index) {
-            self.file = self.segments.open_for_writing(piece.number)?;
-            return Ok(());
-        }
-        let number = self.pieces[self.index - 1].number;
-        let header = SegmentHeader {
-            database_id: self.database_id,
+        self.settle(start)?;
+        let number = self.piece.number.checked_add(1);
+        self.piece = Piece {
             number: number
-                .checked_add(1)
                 .ok_or_else(|| Error::internal("log segments are numbered to the end"))?,
-            incarnation: self.incarnation,
             start: self.at,
-            previous_end: self.at,
-            whole_below: start,
-            first: if start < self.at { end } else { self.at },
             capacity: self.segments.capacity(),
+            first: if start < self.at { end } else { self.at },
         };
-        let spare = self.segments.obtain()?;
-        self.file = self.segments.install(spare, &header)?;
-        self.pieces.push(Piece {
-            number: header.number,
-            start: header.start,
-            capacity: header.capacity,
-            first: header.first,
-        });
+        self.target = Target::Fresh(self.segments.obtain()?);
         Ok(())
     }
 
-    /// Syncs; returns the number of the last segment, and the segments that were added.
-    pub(crate) fn finish(mut self) -> Result<(u64, Vec<Piece>)> {
-        self.file.sync()?;
-        let number = self.pieces.last().map_or(0, |piece| piece.number);
-        Ok((number, self.pieces.split_off(self.found)))
+    /// Syncs what was written. A new segment gets its header and its name; from then on it counts as known that records below `whole_below` were synced.
+    fn settle(&mut self, whole_below: u64) -> Result<()> {
+        let piece = self.piece;
+        let spare = match &self.target {
+            Target::Found(file) => return file.sync(),
+            Target::Fresh(spare) => spare,
+        };
+        let header = SegmentHeader {
+            database_id: self.database_id,
+            number: piece.number,
+            incarnation: self.incarnation,
+            start: piece.start,
+            previous_end: piece.start,
+            whole_below,
+            first: piece.first,
+            capacity: piece.capacity,
+        };
+        self.segments.install(spare, &header)?;
+        self.added.push(piece);
+        Ok(())
+    }
+
+    /// Syncs what was copied, which ends at `end`; returns the segments that were added.
+    pub(crate) fn finish(mut self, end: u64) -> Result<Vec<Piece>> {
+        self.settle(end)?;
+        Ok(self.added)
     }
 }

@@ -298,7 +298,7 @@ impl Drain {
             first: self.bound.next,
             capacity: self.log.segments.capacity(),
         };
-        let file = self.log.segments.install(spare, &header)?;
+        let file = self.log.segments.install(&spare, &header)?;
         self.current = Current {
             number: header.number,
             start: header.start,

@@ -154,10 +154,10 @@ pub(crate) struct SegmentHeader {
     pub(crate) incarnation: u32,
     /// LSN of the first byte behind this block.
     pub(crate) start: u64,
-    /// Where the stream before ends: `start` within a life; in the first segment of a life, the end that recovery accepted.
+    /// Where the stream before ends: `start` within a life (what earlier segments hold from there on does not count); in the first segment of a life, the end that recovery accepted.
     pub(crate) previous_end: u64,
-    /// Every record below this LSN lies wholly in earlier segments and was synced before this one came to be: the start of the record that reaches
-    /// across `start`, or `start` itself; in the first segment of a life, `previous_end`.
+    /// Every record below this LSN was synced before this segment got its name: the start of the record that reaches across `start`, or `start` itself; in the
+    /// first segment of a life, `previous_end`; in one that a recovery filled, where it ends.
     pub(crate) whole_below: u64,
     /// LSN of the first record that begins in this segment or, when a record covers it wholly, behind it.
     pub(crate) first: u64,
@@ -228,7 +228,6 @@ impl SegmentHeader {
             .all(|v| v.is_multiple_of(BLOCK_BYTES));
         let ordered = header.previous_end <= header.start
             && header.start - header.previous_end < BLOCK_BYTES
-            && header.whole_below <= header.start
             && header.first >= header.start;
         let bounded = version == FORMAT_VERSION
             && header.start >= BLOCK_BYTES
@@ -236,7 +235,7 @@ impl SegmentHeader {
             && header
                 .start
                 .checked_add(header.capacity)
-                .is_some_and(|end| end <= LSN_LIMIT)
+                .is_some_and(|end| end <= LSN_LIMIT && header.whole_below <= end)
             && header.first <= LSN_LIMIT;
         if aligned && ordered && bounded {
             Ok(header)
@@ -417,7 +416,7 @@ mod tests {
                 ..header()
             },
             SegmentHeader {
-                whole_below: 40961,
+                whole_below: 40960 + 65536 + 1,
                 ..header()
             },
             SegmentHeader {

@@ -682,10 +682,7 @@ impl Shared {
     /// Puts a mark at the next block's start, if that leaves room for the next sync's filler; the one after it tries again.
     pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
         let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
-        if tail.close_end.is_some()
-            || mutant::active(9)
-            || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes
-        {
+        if mutant::active(9) || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes {
             return;
         }
         self.pad(tail);

@@ -4,12 +4,13 @@
 //! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
 //! 0. the directory is synced, so that what the scan saw of it is true;
-//! 1. what was taken from the ring goes into the old life's segments as it is, which are synced, oldest first;
+//! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring, and
+//!    what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
 //! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
 //!    directory is synced. Only from here on is anything different for the next recovery.
 //!
-//! Killed before 3, recovery finds the same E again: from the same ring, or from the segments that 1 has synced. Killed after it,
+//! Killed before 3, recovery finds the same E again: from the same files, or from the segments that 1 has synced. Killed after it,
 //! the new life is empty, and E stands in its header.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -21,14 +22,14 @@ use terrapin_disk::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
 use crate::chain::{Chain, Place, find_chain};
 use crate::copy::Copier;
 use crate::format::{
-    BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, RECORD_KIND_USER_MIN, RING_NAME, RING_NEW_NAME,
-    SegmentHeader, block_up, segment_name, segment_number, spare_name, spare_number,
+    BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, KIND_MARK, RECORD_KIND_USER_MIN, RING_NAME,
+    RING_NEW_NAME, SegmentHeader, block_up, segment_name, segment_number, spare_name, spare_number,
 };
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
 use crate::replay::Replay;
-use crate::segments::Segments;
-use crate::stream::{RingFile, Stream};
+use crate::segments::{Segments, Spare};
+use crate::stream::{Life, Piece, RingFile, Stream};
 
 /// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by [`Recovery::begin`] or
 /// [`Recovery::read_only`].
@@ -42,6 +43,8 @@ pub struct Recovery {
     ring: Option<RingFile>,
     end: u64,
     clean: bool,
+    /// Records below are known to have been synced.
+    synced: u64,
     /// The first record that is only in the ring.
     ring_from: Option<u64>,
     /// Where replay begins.
@@ -88,6 +91,7 @@ impl Recovery {
             ring,
             end: start.position,
             clean: false,
+            synced: chain.whole_below,
             ring_from: None,
             replay_from: start,
             replay_bytes: 0,
@@ -102,27 +106,26 @@ impl Recovery {
     fn accept(&mut self, start: Place) -> Result<()> {
         let mut stream = self.stream(start);
         let mut replay_from = None;
-        loop {
-            let place = Place {
-                life: stream.life(),
-                position: stream.position(),
-            };
-            let Some(found) = stream.step()? else { break };
-            // A life that follows begins anew: an earlier one's clean close says nothing about it.
-            if stream.life() != place.life {
-                self.clean = false;
+        // Where a close ends that nothing follows, and in which life.
+        let mut closed: Option<Place> = None;
+        while let Some(found) = stream.step()? {
+            let (life, position) = (stream.life(), stream.position());
+            if let Some(synced) = stream.mark(&found) {
+                self.synced = self.synced.max(synced);
             }
             match found.kind {
-                KIND_CLOSE => self.clean = true,
+                KIND_CLOSE => closed = Some(Place { life, position }),
+                // Behind a close they only say that it was synced.
+                KIND_FILLER | KIND_MARK if closed.is_some_and(|c| c.life == life) => continue,
                 KIND_FILLER => {}
-                _ => self.clean = false,
+                _ => closed = None,
             }
             if found.from_ring {
                 self.ring_from.get_or_insert(found.lsn);
             }
             if found.lsn >= self.needed_from {
                 replay_from.get_or_insert(Place {
-                    life: stream.life(),
+                    life,
                     position: found.lsn,
                 });
                 if found.kind >= RECORD_KIND_USER_MIN {
@@ -131,17 +134,14 @@ impl Recovery {
                 }
             }
         }
-        self.end = stream.position();
+        // Another life's close says nothing about the last one: its ring may have held records.
+        let closed = closed.filter(|c| c.life == stream.life());
+        self.clean = closed.is_some();
+        self.end = closed.map_or(stream.position(), |c| c.position);
         self.replay_from = replay_from.unwrap_or(Place {
             life: stream.life(),
             position: self.end,
         });
-        // An empty last life is not clean: its ring may have held records.
-        self.clean &= self
-            .chain
-            .lives
-            .last()
-            .is_some_and(|life| life.start() < self.end);
         if !self.clean {
             if self.ring.is_none() {
                 return Err(Error::corrupt(
@@ -150,11 +150,11 @@ impl Recovery {
                 .with("file", RING_NAME)
                 .with("directory", self.disk.describe()));
             }
-            let synced = stream.highest_mark()?.max(self.chain.whole_below);
-            if self.end < synced && !mutant::active(10) {
+            self.synced = self.synced.max(stream.highest_mark()?);
+            if self.end < self.synced && !mutant::active(10) {
                 return Err(stream
                     .corrupt("a log record that was synced is damaged")
-                    .with("synced below", synced));
+                    .with("synced below", self.synced));
             }
         }
         if self.end < self.needed_from {
@@ -239,21 +239,10 @@ impl Recovery {
         // gone for good, or a power cut would bring that back with another segment's header under it.
         self.disk.sync_directory()?;
 
-        // 1. Even where nothing came from the ring, what was drained may not have been synced.
-        let mut copier = Copier::open(&segments, self.options.database_id, last, self.ring_from)?;
-        if let Some(from) = self.ring_from
-            && !mutant::active(7)
-        {
-            let life = self.chain.lives.len() - 1;
-            let mut stream = self.stream(Place {
-                life,
-                position: from,
-            });
-            copier.copy(&mut stream, self.end)?;
-        }
-        let (number, copied) = copier.finish()?;
+        // 1.
+        let (number, added) = self.copy_what_is_not_synced(&segments)?;
         if let Some(last) = self.chain.lives.last_mut() {
-            last.pieces.extend(copied);
+            added.into_iter().for_each(|piece| last.push(piece));
             last.end = Some(self.end);
         }
 
@@ -273,7 +262,7 @@ impl Recovery {
             capacity: segments.capacity(),
         };
         let spare = segments.obtain()?;
-        let file = segments.install(spare, &header)?;
+        let file = segments.install(&spare, &header)?;
         segments.drop_excess_spares()?;
 
         self.ring = None;
@@ -291,6 +280,85 @@ impl Recovery {
             file,
         };
         Ok((Log::start(&self.env, beginning), replay))
+    }
+
+    /// Sees to it that everything below the end is on stable storage; returns the last segment's number, and the segments that were added.
+    fn copy_what_is_not_synced(&self, segments: &Segments) -> Result<(u64, Vec<Piece>)> {
+        let Some((life, last)) = self.last_piece() else {
+            return Err(Error::internal("a log without a life"));
+        };
+        let index = self.chain.lives.len() - 1;
+        let read_from = |position| {
+            self.stream(Place {
+                life: index,
+                position,
+            })
+        };
+        // A segment was synced to its end before the next one got its name.
+        let synced = self.synced.max(last.start);
+        let in_segments = self.ring_from.unwrap_or(self.end);
+        let id = self.options.database_id;
+        let (mut copier, mut stream) = if in_segments > synced {
+            let (piece, from) = self.piece_beside(life, &last, segments, in_segments)?;
+            match obtain_two(segments, piece.capacity)? {
+                Some(spare) => (
+                    Copier::beside(segments, id, life, piece, spare),
+                    read_from(from),
+                ),
+                // An open must not need space (D10): the same bytes once more in their own place are the next best.
+                None => (
+                    Copier::behind(segments, id, life, piece.start, piece.start)?,
+                    read_from(from),
+                ),
+            }
+        } else if let Some(from) = self.ring_from {
+            (
+                Copier::behind(segments, id, life, from, synced)?,
+                read_from(from),
+            )
+        } else {
+            return Ok((last.number, Vec::new()));
+        };
+        if !mutant::active(7) {
+            copier.copy(&mut stream, self.end)?;
+        }
+        let added = copier.finish(self.end)?;
+        let number = added.last().map_or(last.number, |piece| piece.number);
+        Ok((number, added))
+    }
+
+    fn last_piece(&self) -> Option<(&Life, Piece)> {
+        let life = self.chain.lives.last()?;
+        Some((life, *life.pieces.last()?))
+    }
+
+    /// A segment for what the last one holds and nobody knows to be synced, up to `end` at least, and where its records are to be read from.
+    fn piece_beside(
+        &self,
+        life: &Life,
+        last: &Piece,
+        segments: &Segments,
+        end: u64,
+    ) -> Result<(Piece, u64)> {
+        let marked = self.synced > last.start && self.synced.is_multiple_of(BLOCK_BYTES);
+        let (start, first, from) = if marked {
+            (self.synced, self.synced, self.synced)
+        } else {
+            // From the record on that reaches across the segment's start, if it is still there as a whole.
+            let across = self.chain.whole_below;
+            let is_there = life.start() <= across && across < last.start;
+            let from = if is_there { across } else { last.first };
+            (last.start, last.first, from)
+        };
+        let number = last.number.checked_add(1);
+        let piece = Piece {
+            number: number
+                .ok_or_else(|| Error::internal("log segments are numbered to the end"))?,
+            start,
+            capacity: segments.capacity().max(block_up(end) - start),
+            first,
+        };
+        Ok((piece, from))
     }
 
     /// Replays without writing anything (D11). The ring's part is read from the ring.
@@ -326,6 +394,26 @@ impl Recovery {
             create: false,
         };
         self.disk.open_ring(RING_NAME, options)
+    }
+}
+
+/// A file for a segment of that capacity, if there is room for the next life's segment as well.
+fn obtain_two(segments: &Segments, capacity: u64) -> Result<Option<Spare>> {
+    let is_full = |error: &Error| error.kind() == ErrorKind::NoSpace;
+    let spare = match segments.obtain_for(capacity) {
+        Err(error) if is_full(&error) => return Ok(None),
+        obtained => obtained?,
+    };
+    match segments.prepare() {
+        Ok(()) => Ok(Some(spare)),
+        Err(error) => {
+            segments.put_back(spare);
+            if is_full(&error) {
+                Ok(None)
+            } else {
+                Err(error)
+            }
+        }
     }
 }
 
@@ -440,7 +528,7 @@ pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Re
         capacity: segments.capacity(),
     };
     let spare = segments.obtain()?;
-    let file: Arc<dyn File> = segments.install(spare, &header)?;
+    let file: Arc<dyn File> = segments.install(&spare, &header)?;
     let beginning = Beginning {
         options,
         incarnation: 1,

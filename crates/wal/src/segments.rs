@@ -44,6 +44,12 @@ pub(crate) struct Spare {
     file: Arc<dyn File>,
 }
 
+impl Spare {
+    pub(crate) fn file(&self) -> &dyn File {
+        &*self.file
+    }
+}
+
 /// How a trim failed.
 pub(crate) enum TrimError {
     /// The file is what it was; the trim may be tried again.
@@ -96,7 +102,7 @@ impl Segments {
     pub(crate) fn obtain(&self) -> Result<Spare> {
         loop {
             let Some(name) = self.spares.lock().pop() else {
-                return self.allocate();
+                return self.allocate(self.capacity);
             };
             match self.reopen(&name) {
                 Ok(Some(file)) => return Ok(Spare { name, file }),
@@ -121,7 +127,21 @@ impl Segments {
         Ok(Some(file))
     }
 
-    fn allocate(&self) -> Result<Spare> {
+    /// An allocated file for a segment of that capacity.
+    pub(crate) fn obtain_for(&self, capacity: u64) -> Result<Spare> {
+        if capacity == self.capacity {
+            self.obtain()
+        } else {
+            self.allocate(capacity)
+        }
+    }
+
+    /// Takes back what was obtained and not used.
+    pub(crate) fn put_back(&self, spare: Spare) {
+        self.spares.lock().push(spare.name);
+    }
+
+    fn allocate(&self, capacity: u64) -> Result<Spare> {
         let name = spare_name(self.next_spare.fetch_add(1, Ordering::Relaxed));
         let file = self.disk.open(
             &name,
@@ -130,7 +150,7 @@ impl Segments {
                 ..WRITE
             },
         )?;
-        if let Err(error) = file.allocate(0, self.file_bytes()) {
+        if let Err(error) = file.allocate(0, BLOCK_BYTES + capacity) {
             drop(file);
             // On a full disk, half a spare is in the way of everyone. Should the removal fail too, the next open takes care of it.
             let _ = self.disk.remove(&name);
@@ -142,14 +162,14 @@ impl Segments {
     /// Sees to it that a spare waits, as far as space allows.
     pub(crate) fn prepare(&self) -> Result<()> {
         if self.spares.lock().is_empty() {
-            let spare = self.allocate()?;
-            self.spares.lock().push(spare.name);
+            let spare = self.allocate(self.capacity)?;
+            self.put_back(spare);
         }
         Ok(())
     }
 
     /// Makes a spare the next segment: header, sync, name, sync of the directory. An error leaves open what is on the disk.
-    pub(crate) fn install(&self, spare: Spare, header: &SegmentHeader) -> Result<Arc<dyn File>> {
+    pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Arc<dyn File>> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
         spare.file.write_at(&block, 0)?;
@@ -171,7 +191,7 @@ impl Segments {
             first: header.first,
             capacity: header.capacity,
         });
-        Ok(spare.file)
+        Ok(spare.file.clone())
     }
 
     /// Opens a kept segment for writing.

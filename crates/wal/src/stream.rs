@@ -21,6 +21,7 @@ const WINDOW_BYTES: u64 = 1 << 20;
 pub(crate) struct Piece {
     pub(crate) number: u64,
     pub(crate) start: u64,
+    /// Bytes of the stream that count in it: all that it has room for, or those up to the next one's start.
     pub(crate) capacity: u64,
     /// A record starts here.
     pub(crate) first: u64,
@@ -45,6 +46,14 @@ pub(crate) struct Life {
 impl Life {
     pub(crate) fn start(&self) -> u64 {
         self.pieces.first().map_or(0, |p| p.start)
+    }
+
+    /// Adds the next segment, which may take the place of some of the last one.
+    pub(crate) fn push(&mut self, piece: Piece) {
+        if let Some(last) = self.pieces.last_mut() {
+            last.capacity = last.capacity.min(piece.start.saturating_sub(last.start));
+        }
+        self.pieces.push(piece);
     }
 
     /// Where its segments end.
@@ -271,6 +280,15 @@ impl Stream {
         window.get(found.lsn, found.bytes)
     }
 
+    /// What the record that the last step found says was synced, if it is a mark.
+    pub(crate) fn mark(&self, found: &Found) -> Option<u64> {
+        let seal = Seal {
+            database_id: self.database_id,
+            incarnation: self.lives.get(self.life)?.incarnation,
+        };
+        decode_mark(&seal, found.lsn, self.bytes(found))
+    }
+
     /// The record at the position: from the segments, else from the ring.
     fn find(&mut self) -> Result<Option<Found>> {
         let lsn = self.position;
@@ -310,10 +328,9 @@ impl Stream {
         }))
     }
 
-    /// The bytes before the position in its block, as the segments hold them.
-    pub(crate) fn block_before(&mut self) -> Result<Vec<u8>> {
-        let low = block_down(self.position);
-        let mut out = vec![0; (self.position - low) as usize];
+    /// The bytes from `low`, a block's start, to the position, as the segments hold them.
+    pub(crate) fn bytes_before(&mut self, low: u64) -> Result<Vec<u8>> {
+        let mut out = vec![0; self.position.saturating_sub(low) as usize];
         self.files.read(&self.lives[self.life], low, &mut out)?;
         Ok(out)
     }

@@ -57,6 +57,40 @@ fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
     assert_eq!(assert_prefix(&records), 2);
 }
 
+// A kernel tells of a failed sync once; what the sync was to cover can be read until the power goes. A recovery that believed its eyes began a new life
+// behind records that were not on stable storage, and after a power cut the log was refused as damaged.
+#[test]
+fn what_a_failed_sync_has_lost_is_made_durable_by_the_recovery_that_reads_it() {
+    for seed in 0..40 {
+        let medium = SimDisk::new(seed);
+        let process = Process::new(&medium, seed);
+        let log = process.create(tiny()).unwrap();
+        let before = seed % 4;
+        for index in 0..before {
+            process.append(&log, index).unwrap();
+            log.sync(log.tail()).unwrap();
+        }
+        let appended = before + 1 + seed % 7;
+        for index in before..appended {
+            process.append(&log, index).unwrap();
+        }
+        medium.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of("spare-"));
+        assert!(log.sync(log.tail()).is_err());
+        medium.crash_process();
+        // The first recovery may fail in the same way.
+        if seed % 3 == 0 {
+            medium.inject(Fault::nth(1 + seed % 2, FaultError::Io).on(Op::Sync));
+            assert!(Process::new(&medium, seed).recover(tiny()).is_err());
+            medium.crash_process();
+        }
+        let (_, records) = Process::new(&medium, seed).recover(tiny()).unwrap();
+        assert_eq!(assert_prefix(&records), appended);
+        medium.crash_power(CrashMode::LoseUnsynced);
+        let (_, records) = Process::new(&medium, seed).recover(tiny()).unwrap();
+        assert_eq!(assert_prefix(&records), appended, "seed {seed}");
+    }
+}
+
 #[test]
 fn a_failed_drain_is_a_failed_sync() {
     let medium = SimDisk::new(1);
