@@ -25,7 +25,7 @@ pub fn layers() -> Vec<Layer> {
         name: "failed-calls",
         counts: "failed calls",
         ci: 10_000,
-        full: 40_000,
+        full: 33_000,
         units: Units::Fixed(workloads::WORKLOADS.len() as u64),
         alone: false,
         unit,
