@@ -161,15 +161,21 @@ impl Configuration {
         } else {
             self.ring_bytes
         };
-        let varied = Configuration {
+        Configuration {
             memory_bytes,
             ring_bytes,
             durability: self.durability,
             ..other
-        };
+        }
+        .fitted()
+    }
+
+    /// With χ lowered to what the memory holds.
+    #[must_use]
+    pub fn fitted(self) -> Self {
         Configuration {
-            chi: varied.chi.map(|chi| chi.min(varied.distance_max())),
-            ..varied
+            chi: self.chi.map(|chi| chi.min(self.distance_max())),
+            ..self
         }
     }
 

@@ -33,7 +33,9 @@ pub use operation::{Answer, Change, Durability, Operation, Read, Record, Reopen,
 pub use oracle::{InFlight, Map, Oracle, State, Survives, UNLOGGED};
 pub use pattern::Pattern;
 pub use random::Random;
-pub use run::{Failure, Outcome, minimize, random_operations, random_run, random_run_on, replay};
+pub use run::{
+    Failure, Outcome, minimize, random_operations, random_run, random_run_on, replay, replay_beside,
+};
 pub use script::{Expected, Script, Step};
 pub use simulated::Simulated;
 pub use subject::Subject;

@@ -10,7 +10,7 @@ use terrapin_disk::SimDisk;
 use crate::configuration::Configuration;
 use crate::generate::{Generator, Profile};
 use crate::life::Life;
-use crate::operation::{Answer, Operation};
+use crate::operation::{Answer, Operation, Reopen};
 use crate::oracle::Oracle;
 use crate::random::Random;
 use crate::simulated::Simulated;
@@ -124,14 +124,18 @@ pub(crate) fn compare(
     }
 }
 
+/// Whether an operation loses what is not in the log.
+fn is_lossy(oracle: &Oracle, operation: &Operation) -> bool {
+    matches!(operation, Operation::Reopen(how) if how.dropped) && oracle.holds_unlogged()
+}
+
 /// Flushes before an operation that would lose what is not in the log.
 fn flush_before(
     oracle: &mut Oracle,
     subject: &mut dyn Subject,
     operation: &Operation,
 ) -> Result<(), String> {
-    let drops = matches!(operation, Operation::Reopen(how) if how.dropped);
-    if drops && oracle.holds_unlogged() {
+    if is_lossy(oracle, operation) {
         compare(oracle, subject, &Operation::Flush)?;
     }
     Ok(())
@@ -205,6 +209,57 @@ fn replay_on(
     finish(&mut subject, &oracle, &trace, 0)
 }
 
+/// Runs these operations on several stores beside the oracle: every answer is the oracle's, and so are the records at the
+/// end. They have the same default durability. Each store is opened again with options of its own.
+pub fn replay_beside(
+    name: &str,
+    mut subjects: Vec<Simulated>,
+    operations: impl IntoIterator<Item = Operation>,
+) -> Result<u64, Failure> {
+    let configurations: Vec<String> = subjects
+        .iter()
+        .map(|subject| format!("{}: {}", subject.name(), subject.configuration()))
+        .collect();
+    let mut trace = Trace::new(name.to_owned(), configurations.join("\n  "));
+    let durability = subjects.first().map(|s| s.configuration().durability);
+    let mut oracle = Oracle::new().with_default(durability.unwrap_or_default());
+    for operation in operations {
+        let flush = is_lossy(&oracle, &operation).then_some(Operation::Flush);
+        for operation in flush.into_iter().chain([operation]) {
+            let expected = oracle.apply(&operation);
+            if matches!(expected, Answer::Broken(_)) {
+                continue;
+            }
+            trace.note(operation.to_string());
+            for (number, subject) in (1..).zip(&mut subjects) {
+                let answer = guarded(subject, &varied(&operation, number));
+                if !answer.agrees(&expected) {
+                    let difference = answer.difference(&expected);
+                    return Err(trace.failure(format!("{}: {difference}", subject.name())));
+                }
+            }
+        }
+    }
+    for subject in &mut subjects {
+        finish(subject, &oracle, &trace, 0).map_err(|failure| Failure {
+            message: format!("{}: {}", subject.name(), failure.message),
+            ..failure
+        })?;
+    }
+    Ok(trace.done)
+}
+
+/// The operation as one of several stores does it: options of a reopen are its own.
+fn varied(operation: &Operation, number: u64) -> Operation {
+    match operation {
+        Operation::Reopen(how) if how.vary != 0 => Operation::Reopen(Reopen {
+            vary: how.vary * 100 + number,
+            ..*how
+        }),
+        other => other.clone(),
+    }
+}
+
 /// Compares everything, closes, verifies, opens and compares again.
 pub(crate) fn finish(
     subject: &mut Simulated,
@@ -220,7 +275,7 @@ pub(crate) fn finish(
         Err(trace.failure(format!("at the end: {}", state.difference(oracle.state()))))
     };
     check(subject)?;
-    let how = crate::operation::Reopen {
+    let how = Reopen {
         inspected: true,
         ..Default::default()
     };

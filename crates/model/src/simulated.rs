@@ -1,13 +1,16 @@
-//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can be crashed at any call.
+//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can be crashed at any call. For
+//! comparison the same under real threads, on that disk or on a real one ([`Simulated::threaded`]).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::path::PathBuf;
+use std::sync::Arc;
 
 use terrapin::verify::{VerifyOptions, verify_on};
 use terrapin::{Batch, CheckpointDistance, Database, Keyspace, KeyspaceOptions, Range, Snapshot};
-use terrapin_base::{Env, Error, ErrorKind, Result, Sim, Slice};
-use terrapin_disk::SimDisk;
+use terrapin_base::{Condition, Env, Error, ErrorKind, Result, Sim, Slice};
 use terrapin_disk::sim::CrashMode;
+use terrapin_disk::{Disk, RealDisk, SimDisk};
 
 use crate::configuration::Configuration;
 use crate::operation::{Answer, Change, Durability, Operation, Read, Record, Reopen, Span};
@@ -17,6 +20,8 @@ use crate::subject::Subject;
 
 /// Steps of background work after which it is said to run for ever.
 const STEPS_MAX: u64 = 2_000_000;
+/// Real milliseconds that a [`Operation::Pass`] takes at most.
+const PASS_MS_MAX: u64 = 2;
 
 /// A database on a simulated disk. The same seed, configuration and operations give the same calls on the disk.
 pub struct Simulated {
@@ -28,6 +33,10 @@ pub struct Simulated {
     lives: u64,
     disk: SimDisk,
     sim: Sim,
+    /// Real threads do the background work, and a seed decides nothing.
+    threaded: bool,
+    /// The directory of a real disk, in place of the simulated one.
+    directory: Option<PathBuf>,
     // Handles may go in any order; these go before the database that they keep open.
     ranges: BTreeMap<String, Range>,
     snapshots: BTreeMap<String, (Snapshot, Handles)>,
@@ -62,11 +71,28 @@ impl Simulated {
             lives: 0,
             disk,
             sim,
+            threaded: false,
+            directory: None,
             ranges: BTreeMap::new(),
             snapshots: BTreeMap::new(),
             handles: Handles::new(),
             database: None,
         }
+    }
+
+    /// A new database whose background work real threads do: in a directory, or on a simulated disk. It does not crash.
+    pub fn threaded(
+        name: impl Into<String>,
+        configuration: Configuration,
+        directory: Option<PathBuf>,
+    ) -> Result<Self> {
+        let mut subject = Simulated {
+            threaded: true,
+            directory,
+            ..Self::closed(name, 0, configuration, SimDisk::new(0))
+        };
+        subject.open()?;
+        Ok(subject)
     }
 
     /// The disk, to place faults and crashes on.
@@ -102,6 +128,9 @@ impl Simulated {
     /// A clock and jobs for another life.
     fn environment(&mut self) -> Env {
         self.lives += 1;
+        if self.threaded {
+            return Env::threads();
+        }
         let (env, sim) = Env::simulated(
             self.seed
                 .wrapping_add(self.lives.wrapping_mul(0x2545_f491_4f6c_dd1d)),
@@ -110,10 +139,19 @@ impl Simulated {
         env
     }
 
+    /// The disk, for a life in that environment.
+    fn handle(&self, env: &Env) -> Result<Arc<dyn Disk>> {
+        Ok(match &self.directory {
+            Some(directory) => Arc::new(RealDisk::open(env.clone(), directory, true)?),
+            None => self.disk.handle(),
+        })
+    }
+
     /// Opens the database that is on the disk, or makes one: after a crash, this recovers it.
     pub fn open(&mut self) -> Result<()> {
         let env = self.environment();
-        self.database = Some(self.current.options().open_on(env, self.disk.handle())?);
+        let disk = self.handle(&env)?;
+        self.database = Some(self.current.options().open_on(env, disk)?);
         Ok(())
     }
 
@@ -139,7 +177,8 @@ impl Simulated {
     pub fn verify(&mut self) -> Result<Vec<String>> {
         let env = self.environment();
         let written = self.disk.stats_total().writes;
-        let report = verify_on(env, self.disk.handle(), &VerifyOptions::default())?;
+        let disk = self.handle(&env)?;
+        let report = verify_on(env, disk, &VerifyOptions::default())?;
         let mut findings: Vec<String> = report
             .findings
             .iter()
@@ -308,13 +347,9 @@ impl Simulated {
             return Ok(Some(format!("verify finds: {}", findings.join("; "))));
         }
         let env = self.environment();
+        let disk = self.handle(&env)?;
         let written = self.disk.stats_total().writes;
-        let seen = match self
-            .current
-            .options()
-            .read_only(true)
-            .open_on(env, self.disk.handle())
-        {
+        let seen = match self.current.options().read_only(true).open_on(env, disk) {
             Ok(database) => {
                 let seen = state_of(&database)?;
                 let refused = database.default_keyspace().put("key", "value");
@@ -344,6 +379,12 @@ impl Simulated {
     }
 
     fn pass(&mut self, ms: u64) -> Result<Answer> {
+        if self.threaded {
+            let env = Env::threads();
+            let end = env.now_ns() + ms.min(PASS_MS_MAX) * 1_000_000;
+            env.wait(&Condition::delay_until(end))?;
+            return Ok(Answer::Done);
+        }
         self.sim.advance_ns(ms.saturating_mul(1_000_000));
         for _ in 0..STEPS_MAX {
             if !self.sim.step() {

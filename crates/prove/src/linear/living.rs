@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use terrapin::Database;
+use terrapin::{Database, Durability};
 use terrapin_base::Env;
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
@@ -119,6 +119,8 @@ struct Run<'a> {
     current: Configuration,
     scratch: &'a Path,
     disk: Option<SimDisk>,
+    /// Some writes are not in the log.
+    unlogged: bool,
     database: Option<Database>,
 }
 
@@ -131,6 +133,7 @@ pub(super) fn unit(unit: u64, scratch: &Path, place: Place) -> Result<u64, Find>
         configuration,
         scratch,
         disk: matches!(place, Place::Simulated).then(|| SimDisk::new(random.bits())),
+        unlogged: random.one_in(2),
         random,
         database: None,
     };
@@ -175,11 +178,20 @@ impl Run<'_> {
         let mut history = History::new(start);
         let crash = self.disk.is_some() && self.random.one_in(2);
         let power = (crash && self.random.one_in(2)).then(|| *self.random.pick(&CrashMode::ALL));
-        let choice = match (crash, power) {
-            (false, _) => Choice::All,
-            (true, None) => Choice::Logged,
-            (true, Some(_)) => Choice::SyncedWrites,
+        let choice = match power {
+            Some(_) => Choice::SyncedWrites,
+            None if self.unlogged && !crash => Choice::All,
+            None => Choice::Logged,
         };
+        if let (true, Some(database)) = (crash, &self.database) {
+            // What was written so far is to survive. If all of it is logged, one synced write says so for all before it.
+            match self.unlogged {
+                true => database.flush()?,
+                false => database
+                    .default_keyspace()
+                    .put_with("sync", "", Durability::Sync)?,
+            }
+        }
         let done = self.clients(&clock, round, choice, crash)?;
         let death = clock.next();
         clock.dead.store(false, Ordering::SeqCst);
@@ -206,8 +218,7 @@ impl Run<'_> {
         if let Some(database) = self.database.take() {
             if self.random.one_in(2) {
                 database.close()?;
-            } else {
-                // What is not in the log would be gone.
+            } else if self.unlogged {
                 database.flush()?;
             }
         }

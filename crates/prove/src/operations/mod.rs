@@ -1,5 +1,6 @@
 //! Random operations beside an oracle, and the same operations under different options.
 
+mod metamorphic;
 mod random;
 
 use crate::Layer;
@@ -7,5 +8,5 @@ use crate::Layer;
 /// The layers of this kind.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
-    vec![random::layer()]
+    vec![random::layer(), metamorphic::layer()]
 }
