@@ -1,5 +1,6 @@
 //! Checking a database byte by byte without writing anything (D11): superblocks, catalog, every node, block and invariant of every
-//! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound.
+//! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound; a damaged superblock slot is
+//! told even where the other serves, though a power cut in the middle of its write can leave the same.
 
 use std::ops::Range;
 use std::path::Path;
@@ -94,6 +95,13 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     };
     if superblock.incarnation == Incarnation(0) {
         return Err(never_was(&disk));
+    }
+    if let Some(slot) = store.damaged_slot() {
+        report.findings.push(Finding {
+            place: format!("superblock slot {slot}"),
+            message: "damaged; the other one is used, and the next open for writing mends it"
+                .into(),
+        });
     }
     let base = match Base::read(&store, &superblock, &budget, None) {
         Ok(base) => base,

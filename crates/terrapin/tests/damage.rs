@@ -58,6 +58,15 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
         slots
             .iter()
             .for_each(|&s| assert!(disk.corrupt("data", s + 20, 1)));
+        // One damaged slot was passed over by `verify`, until the other one is damaged too.
+        let report =
+            verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default()).unwrap();
+        assert!(
+            report
+                .findings
+                .iter()
+                .any(|f| f.place.starts_with("superblock"))
+        );
         let opened = tiny().open_on(world.env.clone(), disk.handle());
         match slots.len() {
             1 => {
@@ -69,9 +78,6 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
                 let error = opened.unwrap_err();
                 assert_eq!(error.kind(), ErrorKind::Corrupt);
                 assert!(error.to_string().contains("data"), "{error}");
-                let report =
-                    verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default()).unwrap();
-                assert!(!report.is_sound());
             }
         }
     }

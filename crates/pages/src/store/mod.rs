@@ -48,6 +48,8 @@ pub struct PageStore {
     /// What direct writes must be multiples of: at least the unit.
     write_alignment: u32,
     read_only: bool,
+    /// The slot that was damaged when the file was opened.
+    damaged: Option<usize>,
     /// This life, once it began: incarnation + 1; 0 before.
     life: AtomicU32,
     /// Pages named in this life.
@@ -74,6 +76,13 @@ impl PageStore {
     #[must_use]
     pub fn unit(&self) -> u32 {
         self.unit
+    }
+
+    /// The superblock slot that held no superblock when the file was opened. The other one serves, and settling mends it; a power cut
+    /// in the middle of its write leaves the same where the device does not write sectors whole.
+    #[must_use]
+    pub fn damaged_slot(&self) -> Option<usize> {
+        self.damaged
     }
 
     /// The newest superblock that was read or written.

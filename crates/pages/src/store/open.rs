@@ -88,7 +88,7 @@ impl PageStore {
             unit,
             catalog: None,
         };
-        let store = Self::with_file(file, PAGES_START, options, superblock, None, false)?;
+        let store = Self::with_file(file, PAGES_START, options, superblock, [None; 2], false)?;
         let begin = || {
             store.file.allocate(0, PAGES_START)?;
             for slot in 0..SLOTS {
@@ -153,7 +153,8 @@ impl PageStore {
             (Err(error), None) => return Err(error.with("file", name)),
         };
         let other = (number + 1) % SLOTS;
-        if slots[other] == Slot::Damaged {
+        let damaged = (!matches!(slots[other], Slot::Valid(_))).then_some(other);
+        if damaged.is_some() {
             tracing::warn!(
                 file = name,
                 slot = other,
@@ -161,7 +162,14 @@ impl PageStore {
             );
         }
         let stale = (slots[other] != Slot::Valid(superblock)).then_some(other);
-        let store = Self::with_file(file, file_bytes, options, superblock, stale, read_only)?;
+        let store = Self::with_file(
+            file,
+            file_bytes,
+            options,
+            superblock,
+            [stale, damaged],
+            read_only,
+        )?;
         store
             .counters
             .read(ReadFor::Meta, SLOTS as u64, SLOTS as u64 * SLOT_BYTES);
@@ -173,7 +181,7 @@ impl PageStore {
         file_bytes: u64,
         options: StoreOptions,
         newest: Superblock,
-        stale: Option<usize>,
+        [stale, damaged]: [Option<usize>; 2],
         read_only: bool,
     ) -> Result<Arc<Self>> {
         let write_alignment = file.alignment().max(newest.unit);
@@ -193,6 +201,7 @@ impl PageStore {
             unit: newest.unit,
             write_alignment,
             read_only,
+            damaged,
             life: AtomicU32::new(0),
             next_page: AtomicU64::new(0),
             rebuilt: AtomicBool::new(false),

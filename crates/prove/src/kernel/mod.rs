@@ -12,6 +12,7 @@ mod life;
 mod plan;
 mod power;
 mod report;
+mod sectors;
 mod system;
 
 use crate::{Layer, Units};
@@ -57,6 +58,15 @@ pub fn layers() -> Vec<Layer> {
             units: Units::Fixed(system::UNITS),
             alone: true,
             unit: system::unit,
+        },
+        Layer {
+            name: "bad-sectors",
+            counts: "flips",
+            ci: 1000,
+            full: 15_000,
+            units: Units::Fixed(sectors::UNITS),
+            alone: false,
+            unit: sectors::unit,
         },
     ]
 }
