@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use terrapin::verify::{Reach, log_end_on, reach_on};
 use terrapin_base::{Env, Error};
 use terrapin_disk::sim::{Call, CrashMode, Moment, Op, Probe, Watching};
-use terrapin_disk::{OpenOptions, SimDisk};
+use terrapin_disk::{File, OpenOptions, SimDisk};
 use terrapin_pages::{DATA_FILE, PAGES_START, SLOT_BYTES, SLOTS};
 
 use crate::Find;
@@ -276,10 +276,9 @@ impl Checker {
             // What a power cut leaves of the segments alone must reach through everything that the trees hold.
             let fork = probe.fork();
             fork.crash_power(CrashMode::LoseUnsynced);
-            if let Some(ring) = fork.content(RING) {
-                fork.plant(RING, &vec![0; ring.len()]);
-            }
-            holds_log(&fork, &reach, reach.log_through).map_err(|error| {
+            let empty = empty_ring(&fork, probe.bytes(RING).unwrap_or(0));
+            let held = empty.and_then(|()| holds_log(&fork, &reach, reach.log_through));
+            held.map_err(|error| {
                 format!(
                     "a slot is written with generation {generation} before the log is durable through LSN {} (D2): {error}",
                     reach.log_through
@@ -306,14 +305,23 @@ impl Checker {
     }
 }
 
-/// What the tree of one superblock reaches: as if it stood alone on the disk.
-fn walk(probe: &Probe<'_>, sector: &Sector) -> Result<Option<Reach>, Error> {
-    let fork = probe.fork();
+fn open_for_writing(disk: &SimDisk, name: &str) -> Result<Arc<dyn File>, Error> {
     let options = OpenOptions {
         write: true,
         ..OpenOptions::default()
     };
-    let file = fork.handle().open(DATA_FILE, options)?;
+    disk.handle().open(name, options)
+}
+
+/// Takes away what the kernel's writeback has left of the ring.
+fn empty_ring(disk: &SimDisk, bytes: u64) -> Result<(), Error> {
+    open_for_writing(disk, RING)?.punch_hole(0, bytes)
+}
+
+/// What the tree of one superblock reaches: as if it stood alone on the disk.
+fn walk(probe: &Probe<'_>, sector: &Sector) -> Result<Option<Reach>, Error> {
+    let fork = probe.fork();
+    let file = open_for_writing(&fork, DATA_FILE)?;
     for slot in 1..SLOTS as u64 {
         file.write_at(&[0; SECTOR], slot * SLOT_BYTES)?;
     }

@@ -1,15 +1,19 @@
 //! Layer `operations`: whatever is done with a store, every answer is the oracle's, under any options. A unit is a run of
-//! [`random_run`] with its number as the seed; most are short, since a fresh store has fresh options, and some are long,
+//! [`random_run_on`] with its number as the seed; most are short, since a fresh store has fresh options, and some are long,
 //! since trees grow tall and lives many only there.
 
 use std::path::Path;
 
-use terrapin_model::{minimize, random_operations, random_run, replay};
+use terrapin_disk::SimDisk;
+use terrapin_model::{minimize, random_operations, random_run_on, replay};
 
+use crate::protocol::Protocol;
 use crate::{Find, Layer, Units};
 
 /// Replays that cutting a failing run down may take.
 const REPLAYS_MAX: usize = 400;
+/// Of so many runs, the order of the writes of one is checked too: it takes as long again as the run, or twice.
+const WATCHED_ONE_IN: u64 = 4;
 
 pub(super) fn layer() -> Layer {
     Layer {
@@ -33,8 +37,13 @@ fn length(unit: u64) -> usize {
 }
 
 fn unit(unit: u64, _scratch: &Path) -> Result<u64, Find> {
-    match random_run(unit, length(unit)) {
-        Ok(outcome) => Ok(outcome.operations),
+    let disk = SimDisk::new(unit);
+    let protocol = (unit % WATCHED_ONE_IN == 0).then(|| Protocol::watch(&disk));
+    match random_run_on(unit, length(unit), disk) {
+        Ok(outcome) => match protocol.map(|protocol| protocol.check()) {
+            Some(Err(breach)) => Err(breach),
+            _ => Ok(outcome.operations),
+        },
         Err(failure) => Err(Find(format!("{failure}{}", shortest(unit)))),
     }
 }
