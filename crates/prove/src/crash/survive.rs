@@ -6,11 +6,14 @@ use terrapin_model::{Life, Oracle, Random, Survives};
 use super::places::Death;
 use super::workload::Course;
 use crate::Find;
+use crate::protocol::Protocol;
 
 /// Operations that the store must do after a recovery before it dies again.
 const OPERATIONS: usize = 100;
 /// Operations in which it then dies.
 const LAST: usize = 30;
+/// Of so many deaths, the order of the writes after one is checked too.
+const WATCHED_ONE_IN: u64 = 8;
 
 /// What holds where a process died.
 pub(super) struct Scene<'a> {
@@ -29,11 +32,17 @@ pub(super) struct Scene<'a> {
 /// death changes nothing; a hundred operations give the right answers; and a death after those is survived too.
 pub(super) fn survive(death: Death, scene: &Scene<'_>) -> Result<(), Find> {
     let mut random = Random::new(death.seed);
+    let watched = death.seed.is_multiple_of(WATCHED_ONE_IN);
+    let protocol = watched.then(|| Protocol::watch(&death.disk));
     let mut life = begin(death, scene);
     life.verify(scene.created)?;
     let state = life.recover()?;
     life.recover_again(&state, second(&mut random))?;
-    go_on(&mut life, &mut random)
+    go_on(&mut life, &mut random)?;
+    let checked = protocol.map_or(Ok(0), |protocol| protocol.check());
+    checked
+        .map(drop)
+        .map_err(|breach| life.failure(breach.0).into())
 }
 
 /// The life that the death has left, not yet recovered.

@@ -7,8 +7,9 @@ use super::places::{Place, Taking};
 use super::survive::Scene;
 use super::workload::Course;
 use crate::Find;
+use crate::protocol::Protocol;
 
-/// Runs a workload, and calls `visit` with places in it and what holds there: with every place, or one in so many.
+/// Runs a workload, watched by the protocol's checker, and calls `visit` with places in it and what holds there: with every place, or one in so many.
 pub(super) fn walk(
     course: &Course,
     seed: u64,
@@ -16,6 +17,7 @@ pub(super) fn walk(
     visit: &mut dyn FnMut(Place, &Scene<'_>) -> Result<(), Find>,
 ) -> Result<(), Find> {
     let disk = SimDisk::new(seed);
+    let protocol = Protocol::watch(&disk);
     let taking = Taking::begin(&disk, seed, one_in);
     let configuration = course.configuration.clone();
     let mut oracle = Oracle::new().with_default(configuration.durability);
@@ -60,5 +62,6 @@ pub(super) fn walk(
     }
     scene.line = "# the end".to_owned();
     scene.oracle = oracle;
-    visit(Place::here(&disk, "the end", seed), &scene)
+    visit(Place::here(&disk, "the end", seed), &scene)?;
+    protocol.check().map(drop)
 }
