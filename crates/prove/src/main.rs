@@ -73,10 +73,12 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         list(&chosen, &ledger, counted_at);
         return Ok(true);
     }
+    // A directory of its own, since it is removed at the end.
     let scratch = arguments
         .scratch
         .clone()
-        .unwrap_or_else(|| env::temp_dir().join(format!("prove-{}", std::process::id())));
+        .unwrap_or_else(env::temp_dir)
+        .join(format!("prove-{}", std::process::id()));
     if let Some(unit) = arguments.unit {
         return one_unit(&chosen, unit, &scratch);
     }
@@ -185,6 +187,7 @@ fn one_unit(chosen: &[Layer], unit: u64, scratch: &Path) -> Result<bool, String>
         time: None,
     };
     let summary = run(layer, amount, 1, scratch, |_| {}).map_err(|e| e.to_string())?;
+    let _ = std::fs::remove_dir_all(scratch);
     report(layer, &summary);
     Ok(summary.finds.is_empty())
 }

@@ -3,14 +3,20 @@
 use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::OnceLock;
 
 use prove::linear::{History, Kind, Operation, judge};
 
 const KEYS: usize = 6;
 
 fn scratch(name: &str) -> PathBuf {
-    let directory = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
-    let _ = fs::remove_dir_all(&directory);
+    static FRESH: OnceLock<PathBuf> = OnceLock::new();
+    let root = FRESH.get_or_init(|| {
+        let root = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("linear");
+        let _ = fs::remove_dir_all(&root);
+        root
+    });
+    let directory = root.join(name);
     fs::create_dir_all(&directory).expect("a directory for the test's files");
     directory
 }

@@ -1,4 +1,4 @@
-//! Asks the judge, a Go program that is built once a process. Without Go there is no verdict, and that is an error.
+//! Asks the judge, a Go program that is built once a process, beside the directories of the units. Without Go there is no verdict, and that is an error.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,7 +17,7 @@ const TIMEOUT: &str = "60s";
 pub fn judge(history: &History, scratch: &Path) -> Result<(), Find> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let judge = BUILT
-        .get_or_init(build)
+        .get_or_init(|| build(scratch.parent().unwrap_or(scratch)))
         .as_ref()
         .map_err(|e| Find(e.clone()))?;
     let file = scratch.join("history.jsonl");
@@ -47,8 +47,11 @@ pub fn judge(history: &History, scratch: &Path) -> Result<(), Find> {
 }
 
 /// Go keeps what it has built, so that only the first process waits for it.
-fn build() -> Result<PathBuf, String> {
-    let place = env::temp_dir().join(format!("prove-linearize-{}", process::id()));
+fn build(directory: &Path) -> Result<PathBuf, String> {
+    // The program is built in another directory than this one.
+    let directory =
+        fs::canonicalize(directory).map_err(|e| format!("{}: {e}", directory.display()))?;
+    let place = directory.join("linearize");
     let output = Command::new("go")
         .args(["build", "-buildvcs=false", "-o"])
         .arg(&place)
