@@ -71,14 +71,22 @@ fn open_gated(
 ) -> Result<Database> {
     let disk: Arc<dyn Disk> = gate.clone();
     let budget = Budget::new(settings.memory);
-    let present = PageStore::presence(&disk)? == Presence::Present;
+    let mut present = PageStore::presence(&disk)? == Presence::Present;
     if !present && !options.creates() {
         return Err(absent(&disk));
     }
-    let mut files = if present {
-        Files::open(&disk, &settings, &budget)?
-    } else {
-        Files::create(&env, &disk, &settings, &budget)?
+    let mut made = None;
+    if !present {
+        match Files::create(&env, &disk, &settings, &budget) {
+            Ok(files) => made = Some(files),
+            // The last write of a creation that was killed landed before the lock was ours (D9): it is there after all.
+            Err(error) if error.kind() == ErrorKind::AlreadyExists => present = true,
+            Err(error) => return Err(error),
+        }
+    }
+    let mut files = match made {
+        Some(files) => files,
+        None => Files::open(&disk, &settings, &budget)?,
     };
     if present && files.superblock.incarnation == Incarnation(0) {
         if !options.creates() {

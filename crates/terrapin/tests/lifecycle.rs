@@ -6,7 +6,7 @@ use common::{World, all, key, tiny, value};
 use terrapin::verify::verify_on;
 use terrapin::{ErrorKind, Options};
 use terrapin_base::checksum::crc32c;
-use terrapin_disk::sim::CrashMode;
+use terrapin_disk::sim::{CrashMode, Landing};
 
 #[test]
 fn a_clean_close_replays_nothing_and_a_drop_loses_nothing() {
@@ -226,6 +226,26 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
             let database = world
                 .try_open(&tiny())
                 .unwrap_or_else(|e| panic!("call {dies_at}, {mode:?}: {e}"));
+            database.default_keyspace().put("a", "b").unwrap();
+            database.close().unwrap();
+            world.verify();
+        }
+    }
+}
+
+/// A write of the killed creation may land when the next open has looked whether there is a database, before it has the file's lock (D9).
+#[test]
+fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
+    for seed in 0..20 {
+        for dies_at in 1..12 {
+            let world = World::new(seed);
+            world.disk.set_landing(Landing::Later);
+            world.disk.die_at_call(dies_at);
+            drop(world.try_open(&tiny()));
+            world.sim.kill();
+            let database = world
+                .try_open(&tiny())
+                .unwrap_or_else(|e| panic!("seed {seed}, call {dies_at}: {e}"));
             database.default_keyspace().put("a", "b").unwrap();
             database.close().unwrap();
             world.verify();
