@@ -161,6 +161,15 @@ impl Core {
         }
     }
 
+    /// Why a keyspace is not in the state: it was dropped, or the database was closed, which empties the state.
+    #[cold]
+    pub fn dropped(&self) -> Error {
+        match self.health.check_open() {
+            Ok(()) => Error::new(ErrorKind::NotFound, "the keyspace was dropped"),
+            Err(closed) => closed,
+        }
+    }
+
     /// Makes a state the current one and returns the last, whose end may free much: drop it where that does no harm. The
     /// caller holds `install`.
     pub fn replace_state(&self, state: State) -> Arc<State> {

@@ -181,6 +181,7 @@ impl Database {
     /// All keyspaces, in the order of their creation.
     pub fn keyspaces(&self) -> Result<Vec<KeyspaceInfo>> {
         let observed = self.core().observe()?;
+        self.core().health.check_open()?; // or the state may be the one that a close left
         let structure = self.core().structure.name();
         let info = observed.state.keyspaces.iter().map(|k| KeyspaceInfo {
             name: k.shared.name.to_string(),
@@ -277,6 +278,7 @@ impl Database {
     pub fn stat(&self) -> Result<DatabaseStat> {
         let core = self.core();
         let observed = core.observe()?;
+        core.health.check_open()?; // as in `keyspaces`
         let mut keyspaces = Vec::new();
         for keyspace in observed.state.keyspaces.iter() {
             let tree = keyspace.version.stats()?;

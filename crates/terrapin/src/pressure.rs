@@ -13,7 +13,6 @@ use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 
 use crate::core::Core;
 use crate::state::{KeyspaceShared, KeyspaceState};
-use crate::write::dropped;
 
 /// A shorter wait is left to add up.
 const WAIT_NS_MIN: u64 = 75_000;
@@ -30,7 +29,7 @@ impl Core {
         let free_running = {
             let state = self.state.load();
             let Some(keyspace) = state.keyspaces.get(shared.id) else {
-                return Err(dropped().with("keyspace", &shared.name));
+                return Err(self.dropped().with("keyspace", &shared.name));
             };
             keyspace.sealed.is_none()
                 && self.budget.used(Purpose::Window) <= self.window_memory_max()
@@ -65,7 +64,7 @@ impl Core {
             let wait = {
                 let state = self.state.load();
                 let Some(keyspace) = state.keyspaces.get(shared.id) else {
-                    return Err(dropped().with("keyspace", &shared.name));
+                    return Err(self.dropped().with("keyspace", &shared.name));
                 };
                 let memory_is_short = self.budget.used(Purpose::Window) > self.window_memory_max();
                 if memory_is_short && self.schedule.sealed_count() == 0 {

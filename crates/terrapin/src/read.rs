@@ -9,7 +9,6 @@ use crate::iter::Range;
 use crate::keyspace::Keyspace;
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
-use crate::write::dropped;
 
 impl Keyspace {
     /// Reads this keyspace as of the newest published write.
@@ -17,7 +16,10 @@ impl Keyspace {
     fn observed<R>(&self, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
         let observed = self.core().observe()?;
         let keyspace = observed.state.keyspaces.get(self.shared.id);
-        read(keyspace.ok_or_else(dropped)?, observed.before)
+        read(
+            keyspace.ok_or_else(|| self.core().dropped())?,
+            observed.before,
+        )
     }
 
     /// The value of a key, as of the newest published write. A value smaller than half its block is copied, a larger one

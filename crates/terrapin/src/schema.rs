@@ -13,7 +13,6 @@ use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
 use crate::record::Schema;
 use crate::record::format::check_name;
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
-use crate::write::dropped;
 
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
@@ -28,8 +27,9 @@ enum Attempt {
 impl Core {
     /// The keyspace of a name, if there is one.
     pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {
-        self.health.check_open()?;
         let install = self.install.lock();
+        // Under the lock: a close empties the state under it.
+        self.health.check_open()?;
         Ok(self.named(&install, name))
     }
 
@@ -112,7 +112,7 @@ impl Core {
         self.change(|log, _install| {
             let state = self.state.load_full();
             if state.keyspaces.get(shared.id).is_none() {
-                return Err(dropped().with("keyspace", &shared.name));
+                return Err(self.dropped().with("keyspace", &shared.name));
             }
             let (kind, payload) = Schema::Clear(shared.id).encode();
             let window = self.new_window();
@@ -142,7 +142,7 @@ impl Core {
         self.check_options(&options)?;
         self.change(|log, install| {
             if self.state.load().keyspaces.get(shared.id).is_none() {
-                return Err(dropped().with("keyspace", &shared.name));
+                return Err(self.dropped().with("keyspace", &shared.name));
             }
             let (kind, payload) = Schema::SetOptions(shared.id, options).encode();
             let appended = match log.try_append(kind, &[&payload])? {
@@ -173,9 +173,9 @@ impl Core {
         let since = self.env.now_ns();
         let deadline = since.saturating_add(self.settings.stall_limit_ns);
         loop {
-            self.health.check_open()?;
             let log = self.log()?;
             let mut install = self.install.lock();
+            self.health.check_open()?;
             let condition = match attempt(log, &mut install)? {
                 Attempt::Done(appended, shared) => {
                     log.publish(&appended);

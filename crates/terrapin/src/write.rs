@@ -137,7 +137,7 @@ impl Core {
                 .map(|k| k.shared.clone());
             match shared {
                 Some(shared) => self.admit(&shared, bytes, frees),
-                None => Err(dropped().with("keyspace number", id)),
+                None => Err(self.dropped().with("keyspace number", id)),
             }
         };
         if let Some(id) = batch.only_keyspace() {
@@ -290,9 +290,4 @@ fn wants_cut(state: &State, id: KeyspaceId) -> bool {
         .keyspaces
         .get(id)
         .is_some_and(|k| k.sealed.is_none() && k.is_full())
-}
-
-#[cold]
-pub(crate) fn dropped() -> Error {
-    Error::new(ErrorKind::NotFound, "the keyspace was dropped")
 }

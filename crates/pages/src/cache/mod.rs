@@ -17,7 +17,7 @@ mod table;
 use std::any::Any;
 use std::collections::HashSet;
 
-use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, yield_now};
 use terrapin_base::{Budget, PageId, Purpose};
 
 pub(crate) use shard::{IdHash, Key};
@@ -293,6 +293,9 @@ impl Cache {
         let mut purge = {
             let mut shared = self.purge.lock();
             if shared.busy {
+                drop(shared);
+                // Who purges until nothing is left (a job, and a close beside it) would spin while the other has lost its processor.
+                yield_now();
                 return;
             }
             std::mem::replace(

@@ -1,9 +1,11 @@
-//! Interleavings: models of what threads share, under a checker that tries many orders.
+//! Interleavings: models of what threads share, under a checker that tries many orders; and unsafe code under AddressSanitizer.
 //!
 //! The models are tests named `interleave` of the crates that they are about, over their real code, in a build whose locks, atomics
 //! and threads are the checker's (`base::sync`). A unit tries so many schedules of every model, from a seed of its own.
 
-use std::path::Path;
+mod asan;
+
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
@@ -23,6 +25,8 @@ const BUILD: Build = Build {
         "terrapin-memtable",
         "-p",
         "terrapin-wal",
+        "-p",
+        "terrapin",
     ],
     environment: &[],
 };
@@ -30,19 +34,31 @@ const BUILD: Build = Build {
 /// The layers of this kind.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
-    vec![Layer {
-        name: "interleavings",
-        counts: "schedules",
-        ci: 5_000,
-        full: 200_000,
-        units: Units::Seeds,
-        alone: false,
-        unit,
-    }]
+    vec![
+        Layer {
+            name: "interleavings",
+            counts: "schedules",
+            ci: 5_000,
+            full: 200_000,
+            units: Units::Seeds,
+            alone: false,
+            unit,
+        },
+        Layer {
+            name: "asan",
+            counts: "tests under AddressSanitizer",
+            // The first two units.
+            ci: 100,
+            full: 130,
+            units: Units::Fixed(asan::UNITS.len() as u64),
+            alone: true,
+            unit: asan::unit,
+        },
+    ]
 }
 
 fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
-    static TESTS: OnceLock<Result<Vec<std::path::PathBuf>, Find>> = OnceLock::new();
+    static TESTS: OnceLock<Result<Vec<PathBuf>, Find>> = OnceLock::new();
     let mut schedules = 0;
     for test in TESTS.get_or_init(|| BUILD.tests()).clone()? {
         // One at a time: models that run beside each other share what is global, and would not be the same again.

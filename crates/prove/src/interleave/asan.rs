@@ -1,0 +1,48 @@
+//! AddressSanitizer: tests of the crates with unsafe code, and of threads that go through them, by `scripts/asan.sh`, which also shows
+//! that a bad access would be noticed.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::Find;
+use crate::build::{last, run};
+
+/// What each unit tests, as arguments of `cargo test`; cheap and nearest to the unsafe code first.
+pub(super) const UNITS: [&[&str]; 3] = [
+    &["-p", "terrapin-disk", "-p", "terrapin-memtable"],
+    &["-p", "terrapin", "--test", "real", "--test", "read_threads"],
+    &["-p", "terrapin-pages"],
+];
+
+pub(super) fn unit(number: u64, _scratch: &Path) -> Result<u64, Find> {
+    let what = UNITS[number as usize % UNITS.len()];
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scripts/asan.sh");
+    let said = run(Command::new(script).args(what))?;
+    if !said.passed {
+        return Err(Find(format!(
+            "AddressSanitizer, or a test under it: scripts/asan.sh {}\n{}",
+            what.join(" "),
+            last(&said.text)
+        )));
+    }
+    Ok(passed(&said.text))
+}
+
+/// Sums lines like `test result: ok. 14 passed; 0 failed; …`.
+fn passed(text: &str) -> u64 {
+    text.lines()
+        .filter_map(|line| line.strip_prefix("test result: ok. "))
+        .filter_map(|rest| rest.split(' ').next()?.parse::<u64>().ok())
+        .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn passed_tests_are_counted_over_all_results() {
+        let text = "running 2 tests\n\
+            test result: ok. 14 passed; 0 failed; 0 ignored\n\
+            test result: ok. 3 passed; 0 failed; 1 ignored\n";
+        assert_eq!(super::passed(text), 17);
+    }
+}

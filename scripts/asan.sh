@@ -1,0 +1,34 @@
+#!/usr/bin/env bash
+# Tests under AddressSanitizer (and LeakSanitizer): of the crates with unsafe code, and of threads that go through them. Arguments are
+# those of `cargo test`; without any, the crates whose memory is unsafe. Needs no nightly toolchain.
+#
+# Windows cut their nodes from large chunks, in which a sanitizer sees no bounds; their tests therefore also use windows each of whose
+# pieces is an allocation of its own (`Window::new_for_memory_checkers`). Maps of files and buffers lie beyond its sight but for their ends.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+[ $# -gt 0 ] || set -- -p terrapin-disk -p terrapin-memtable
+
+target=${CARGO_TARGET_DIR:-target}/asan
+triple=$(rustc -vV | sed -n 's/^host: //p')
+mkdir -p "$target"
+export RUSTC_BOOTSTRAP=1 RUSTFLAGS="${RUSTFLAGS:-} -Zsanitizer=address"
+export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_stack_use_after_return=1}"
+export CARGO_PROFILE_RELEASE_LTO=off CARGO_PROFILE_RELEASE_CODEGEN_UNITS=16 CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS=true
+
+# Would it notice? One byte behind an allocation, through the same flags.
+probe=$(mktemp -d)
+trap 'rm -rf "$probe"' EXIT
+cat >"$probe/probe.rs" <<'RUST'
+fn main() {
+    let bytes = vec![1u8; std::env::args().count() * 64];
+    // SAFETY: there is none; the sanitizer must say so.
+    println!("{}", unsafe { bytes.as_ptr().add(bytes.len()).read_volatile() });
+}
+RUST
+rustc -Zsanitizer=address --edition 2024 -o "$probe/probe" "$probe/probe.rs"
+if "$probe/probe" >"$probe/said" 2>&1 || ! grep -q heap-buffer-overflow "$probe/said"; then
+    echo "AddressSanitizer did not notice a read behind an allocation" >&2
+    exit 1
+fi
+
+cargo test --release --locked --target "$triple" --target-dir "$target" "$@"
