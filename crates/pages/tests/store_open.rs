@@ -256,6 +256,31 @@ fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
 }
 
 #[test]
+fn a_file_that_ends_within_the_slots_has_its_pages_behind_them() {
+    // The power failed during the creation: slot 0 is there, the file's whole length is not.
+    let medium = SimDisk::new(7);
+    drop(create(&medium, options(1 << 20, 0)));
+    let slots = medium.content(DATA_FILE).unwrap();
+    for bytes in [512, 4096, 4608] {
+        let medium = SimDisk::new(7);
+        medium.plant(DATA_FILE, &slots[..bytes]);
+        let (store, found) = open(&medium, options(1 << 20, 8192), &[], 2);
+        let page = store
+            .write_page(PageKind::Node, b"page", SpaceClass::Normal)
+            .unwrap();
+        assert!(page.offset >= PAGES_START, "{bytes}: {page:?}");
+        store.sync().unwrap();
+        drop(store);
+        medium.crash_power(CrashMode::LoseUnsynced);
+        assert!(medium.corrupt(DATA_FILE, 40, 0xff)); // slot 0 rots
+        let disk: Arc<dyn Disk> = medium.handle();
+        let (store, again) = PageStore::open(&disk, options(1 << 20, 0), true).unwrap();
+        assert_eq!(again, found);
+        assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), b"page");
+    }
+}
+
+#[test]
 fn a_read_only_store_writes_nothing() {
     let medium = SimDisk::new(7);
     let store = create(&medium, options(1 << 20, 0));

@@ -158,7 +158,8 @@ pub(crate) struct Space {
 impl Space {
     /// Space of a file of which nothing is free yet: [`Space::rebuild`] finds out.
     pub(crate) fn new(file: Arc<dyn File>, file_bytes: u64, reserve_bytes: u64) -> Arc<Self> {
-        let file_bytes = file_bytes.next_multiple_of(EXTENT_ALIGNMENT);
+        // A creation that the power cut short may have left less than the slots: what lacks of them is no free space.
+        let file_bytes = (file_bytes.next_multiple_of(EXTENT_ALIGNMENT)).max(PAGES_START);
         let reserve_target = reserve_bytes
             .checked_next_multiple_of(EXTENT_ALIGNMENT)
             .unwrap_or(reserve_bytes);
