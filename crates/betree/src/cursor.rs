@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{PageId, Result};
+use terrapin_base::{PageId, Result, mutant};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::message::Message;
@@ -202,7 +202,8 @@ impl GroupCursor {
                     Direction::Backward => self.at -= 1,
                 }
                 let entry = block.entry(self.at);
-                self.key.truncate(self.prefix_bytes);
+                let short = usize::from(mutant::active(65));
+                self.key.truncate(self.prefix_bytes.saturating_sub(short));
                 self.key.extend_from_slice(entry.suffix);
                 self.value = (!entry.is_delete).then_some(entry.value);
                 Ok(())

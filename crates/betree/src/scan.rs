@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Result, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::head as prefix_of;
@@ -130,6 +130,7 @@ impl Source {
             (Head::Start | Head::Pending, _) => 0,
             (Head::Boundary, Direction::Forward) => 1,
             (Head::Record, _) => 2,
+            (Head::Boundary, Direction::Backward) if mutant::active(71) => 1,
             (Head::Boundary, Direction::Backward) => 3,
             (Head::End, _) => 4,
         }
@@ -703,6 +704,9 @@ impl Scan for TreeScan {
             }
             Err(error) => {
                 self.done = true;
+                if mutant::active(56) {
+                    return Ok(None);
+                }
                 return Err(error);
             }
         }

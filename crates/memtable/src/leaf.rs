@@ -14,8 +14,8 @@ use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::{self, NonNull};
 
-use terrapin_base::Lsn;
 use terrapin_base::sync::{Ordering, atomic::AtomicPtr};
+use terrapin_base::{Lsn, mutant};
 
 use crate::Op;
 
@@ -192,7 +192,8 @@ impl<'a> LeafRef<'a> {
         let mut link = &self.head().newest;
         loop {
             let version = VersionRef(NonNull::new(link.load(Ordering::Acquire))?, PhantomData);
-            if version.lsn() < before {
+            let at_bound = version.lsn() == before && mutant::active(69);
+            if version.lsn() < before || at_bound {
                 return Some(version);
             }
             link = &version.head().older;
@@ -207,7 +208,8 @@ impl<'a> LeafRef<'a> {
             let next = link.load(Ordering::Acquire);
             if let Some(there) = NonNull::new(next) {
                 let there = VersionRef(there, PhantomData);
-                if there.lsn() > version.lsn() {
+                let same = there.lsn() == version.lsn() && mutant::active(68);
+                if there.lsn() > version.lsn() || same {
                     link = &there.head().older;
                     first = false;
                     continue;

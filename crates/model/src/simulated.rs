@@ -5,11 +5,12 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use terrapin::verify::{VerifyOptions, verify_on};
 use terrapin::{Batch, CheckpointDistance, Database, Keyspace, KeyspaceOptions, Range, Snapshot};
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, Sim, Slice};
-use terrapin_disk::sim::CrashMode;
+use terrapin_disk::sim::{CrashMode, Moment, Watching};
 use terrapin_disk::{Disk, RealDisk, SimDisk};
 
 use crate::configuration::Configuration;
@@ -176,7 +177,7 @@ impl Simulated {
     /// Verifies the files as they are, with the database closed or crashed. Says what is wrong with them.
     pub fn verify(&mut self) -> Result<Vec<String>> {
         let env = self.environment();
-        let written = self.disk.stats_total().writes;
+        let changes = Changes::of(&self.disk);
         let disk = self.handle(&env)?;
         let report = verify_on(env, disk, &VerifyOptions::default())?;
         let mut findings: Vec<String> = report
@@ -184,7 +185,7 @@ impl Simulated {
             .iter()
             .map(|f| format!("{}: {}", f.place, f.message))
             .collect();
-        if self.disk.stats_total().writes != written {
+        if changes.count() > 0 {
             findings.push("verify wrote to the disk (D11)".to_owned());
         }
         Ok(findings)
@@ -348,7 +349,7 @@ impl Simulated {
         }
         let env = self.environment();
         let disk = self.handle(&env)?;
-        let written = self.disk.stats_total().writes;
+        let changes = Changes::of(&self.disk);
         let seen = match self.current.options().read_only(true).open_on(env, disk) {
             Ok(database) => {
                 let seen = state_of(&database)?;
@@ -365,7 +366,7 @@ impl Simulated {
             Err(error) if error.kind() == ErrorKind::OutOfMemory => None,
             Err(error) => return Err(error),
         };
-        if self.disk.stats_total().writes != written {
+        if changes.count() > 0 {
             return Ok(Some("a read-only open wrote to the disk (D11)".to_owned()));
         }
         self.open()?;
@@ -388,12 +389,24 @@ impl Simulated {
         self.sim.advance_ns(ms.saturating_mul(1_000_000));
         for _ in 0..STEPS_MAX {
             if !self.sim.step() {
-                return Ok(Answer::Done);
+                return Ok(self.at_rest());
             }
         }
         Ok(Answer::Broken(
             "background work does not come to an end".to_owned(),
         ))
+    }
+
+    /// Nothing is under way: no merge holds memory.
+    fn at_rest(&self) -> Answer {
+        let memory = self.database.as_ref().map(|d| d.metrics().memory);
+        match memory.filter(|memory| memory.merge_bytes > 0) {
+            Some(memory) => Answer::Broken(format!(
+                "{} bytes of the budget are held for merges, and none is under way",
+                memory.merge_bytes
+            )),
+            None => Answer::Done,
+        }
     }
 
     fn act(&mut self, operation: &Operation) -> Result<Answer> {
@@ -507,6 +520,32 @@ fn state_of(database: &Database) -> Result<State> {
         ));
     }
     Ok(State::of(all))
+}
+
+/// Counts what is changed on a disk: writes, sizes, allocations, holes, names (D11).
+struct Changes {
+    count: Arc<AtomicU64>,
+    _watching: Watching,
+}
+
+impl Changes {
+    fn of(disk: &SimDisk) -> Self {
+        let count = Arc::new(AtomicU64::new(0));
+        let counted = count.clone();
+        let watching = disk.watch(Box::new(move |_, call| {
+            if call.changes() && call.moment == Moment::Before {
+                counted.fetch_add(1, Ordering::Relaxed);
+            }
+        }));
+        Changes {
+            count,
+            _watching: watching,
+        }
+    }
+
+    fn count(&self) -> u64 {
+        self.count.load(Ordering::Relaxed)
+    }
 }
 
 /// Where a read goes.

@@ -9,7 +9,7 @@ use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence};
 
 use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_disk::Disk;
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::PageStore;
@@ -216,7 +216,10 @@ impl Core {
         };
         let (last, lsn, publish_to) = match (install.replay, &self.log) {
             (None, Some(log)) => {
-                let (last, cut) = log.cut(store);
+                let (last, mut cut) = log.cut(store);
+                if mutant::active(72) {
+                    cut.lsn = Lsn(cut.lsn.0 + 1);
+                }
                 (last, cut.lsn, cut.publish_to)
             }
             (Some(position), _) => (store(position), position, Lsn(0)),

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use terrapin_base::{
     Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Purpose, Result,
+    mutant,
 };
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
@@ -171,9 +172,12 @@ pub(crate) fn check_life(found: &Recovery, superblock: &Superblock) -> Result<()
 
 impl Files {
     fn open(disk: &Arc<dyn Disk>, settings: &Settings, budget: &Arc<Budget>) -> Result<Files> {
-        let (store, superblock) =
-            PageStore::open(disk, store_options(settings, budget), settings.read_only)?;
-        if !settings.read_only {
+        let (store, superblock) = PageStore::open(
+            disk,
+            store_options(settings, budget),
+            settings.read_only && !mutant::active(52),
+        )?;
+        if !settings.read_only && !mutant::active(40) {
             // Found is not durable: see D2.
             store.settle_slots()?;
         }

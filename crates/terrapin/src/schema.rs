@@ -278,7 +278,9 @@ impl Core {
         window: Window,
     ) -> Option<Arc<State>> {
         let mut next = (**current.keyspaces.get(id)?).clone();
-        next.active = WriteWindow::new(lsn, window);
+        if !mutant::active(49) {
+            next.active = WriteWindow::new(lsn, window);
+        }
         next.sealed = None;
         next.version = self.structure.empty();
         let mut keyspaces = current.keyspaces.clone();

@@ -35,6 +35,7 @@ impl Core {
         let value = op.value().unwrap_or_default();
         let bytes = key.len() + value.len();
         let frees = matches!(op, Op::Delete);
+        let early = mutant::active(46).then(|| self.state.load_full());
         self.admit(shared, bytes as u64, frees)?;
         let appended = match (durability, op) {
             (Durability::None, _) => self.append(log, UNLOGGED, &[], frees)?,
@@ -49,7 +50,7 @@ impl Core {
         let full = {
             let state = self.state.load();
             enter(
-                &state,
+                early.as_deref().unwrap_or(&state),
                 &Operation {
                     keyspace: shared.id,
                     key,
@@ -96,6 +97,9 @@ impl Core {
         {
             let state = self.state.load();
             let mut last = None;
+            if mutant::active(45) {
+                log.publish(&appended);
+            }
             // The batch made these bytes itself, of checked operations: nothing in them fails to decode.
             for operation in Operations::decode(BATCH, payload)
                 .into_iter()
@@ -278,7 +282,10 @@ pub(crate) fn enter(state: &State, operation: &Operation<'_>, lsn: Lsn, durabili
         .get(operation.keyspace)
         .and_then(|k| k.window_of(lsn));
     let Some(window) = window else { return };
-    if durability == Durability::None && !window.unlogged.load(Ordering::Relaxed) {
+    if durability == Durability::None
+        && !window.unlogged.load(Ordering::Relaxed)
+        && !mutant::active(53)
+    {
         window.unlogged.store(true, Ordering::Release);
     }
     window.window.insert(operation.key, lsn, operation.op);

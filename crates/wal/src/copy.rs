@@ -8,7 +8,7 @@
 //! Where a segment holds nothing above the last mark, the ring's part is written to it behind the mark.
 
 use terrapin_base::sync::Arc;
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::{AlignedBuf, File};
 
 use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up};
@@ -159,6 +159,7 @@ impl<'a> Copier<'a> {
     fn settle(&mut self, whole_below: u64) -> Result<()> {
         let piece = self.piece;
         let spare = match &self.target {
+            Target::Found(_) if mutant::active(26) => return Ok(()),
             Target::Found(file) => return file.sync(),
             Target::Fresh(spare) => spare,
         };

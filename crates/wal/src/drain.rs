@@ -198,7 +198,10 @@ impl Drain {
         written.map_err(|error| self.current.name_in(error))?;
         self.drained += count;
         self.bound = self.find_bound();
-        self.reader.free(self.bound.whole_below);
+        self.reader.free(match mutant::active(29) {
+            true => self.drained,
+            false => self.bound.whole_below,
+        });
         let counters = &self.log.counters;
         counters.drained_bytes.fetch_add(count, Ordering::Relaxed);
         counters.drain_writes.fetch_add(1, Ordering::Relaxed);
@@ -261,6 +264,10 @@ impl Drain {
             true => Ok(()),
             false => self.current.file.sync(),
         };
+        let synced = match synced {
+            Err(_) if mutant::active(31) => self.current.file.sync(),
+            synced => synced,
+        };
         synced.map_err(|error| self.current.name_in(error))?;
         let took = self.log.env.now_ns().saturating_sub(began);
         let counters = &self.log.counters;
@@ -318,6 +325,9 @@ impl Drain {
         let whole = block_down(tail.lsn);
         if whole >= self.drained + quarter || (room_wanted && whole > self.drained) {
             self.target = whole;
+            if mutant::active(28) {
+                self.reader.free(whole);
+            }
             return ControlFlow::Continue(());
         }
         // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync for ever.

@@ -452,7 +452,9 @@ impl Log {
                 Append::Full(condition) => drop(self.0.env.wait(&condition)?),
             }
         };
-        self.sync(end)?;
+        if !mutant::active(32) {
+            self.sync(end)?;
+        }
         self.0.closed.store(true, Ordering::Release);
         self.stop();
         Ok(())

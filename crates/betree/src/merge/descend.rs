@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Result, mutant};
 use terrapin_pages::{Changes, PageRef};
 use terrapin_structure::Estimate;
 
@@ -207,7 +207,9 @@ impl Descend {
         };
         let levels: Vec<u64> = frame.levels.iter().map(level_bytes).collect();
         let level = context.policy.level_for(rest, &levels);
-        let older = frame.runs_of(level + 1, |pivot| !flush[pivot]);
+        let older = frame.runs_of(level + usize::from(!mutant::active(58)), |pivot| {
+            !flush[pivot]
+        });
         let lowers = frame
             .slots
             .iter()

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Condition, Env, Error, ErrorKind, Result};
+use terrapin_base::{Condition, Env, Error, ErrorKind, Result, mutant};
 
 /// How long an open waits for another process to let go, in nanoseconds.
 const LOCK_WAIT_NS: u64 = 5_000_000_000;
@@ -54,7 +54,7 @@ impl Claim {
             .map_err(|e| Error::io("cannot look at the file", e.into()).with("file", describe()))?;
         let key = (stat.st_dev, stat.st_ino);
         let mut held = HELD.lock();
-        let message = match (held.get(&key), shared) {
+        let message = match (held.get(&key).filter(|_| !mutant::active(54)), shared) {
             (None, false) => {
                 held.insert(key, Hold::Writing);
                 return Ok(Claim { key });
@@ -156,6 +156,9 @@ fn wait_for_lock(
 ) -> Result<std::result::Result<bool, Errno>> {
     let mut deadline_ns = None;
     loop {
+        if mutant::active(54) {
+            return Ok(Ok(false));
+        }
         match flock(descriptor, operation) {
             Ok(()) => return Ok(Ok(deadline_ns.is_some())),
             Err(Errno::INTR) => continue,

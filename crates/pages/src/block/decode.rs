@@ -51,7 +51,7 @@ impl Block {
         if bytes.len() < BLOCK_HEADER_BYTES {
             return Err(Error::corrupt("block too short").with("bytes", bytes.len()));
         }
-        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes() {
+        if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes() && !mutant::active(59) {
             return Err(Error::corrupt("block checksum"));
         }
         Self::parse(bytes)

@@ -59,7 +59,8 @@ pub(super) fn encode(
     put_prefixed(&mut out, prefix);
     for block in blocks {
         put_varint(&mut out, u64::from(block.bytes / unit));
-        put_varint(&mut out, u64::from(block.records));
+        let too_many = u64::from(mutant::active(66));
+        put_varint(&mut out, u64::from(block.records) + too_many);
         put_varint(&mut out, block.logical_bytes);
     }
     for separator in inner {
@@ -119,7 +120,7 @@ impl GroupIndex {
         if bytes.len() < HEADER_BYTES {
             return Err(Error::corrupt("group index too short").with("bytes", bytes.len()));
         }
-        if bytes[..4] != checksum(bytes, id).to_le_bytes() {
+        if bytes[..4] != checksum(bytes, id).to_le_bytes() && !mutant::active(62) {
             return Err(Error::corrupt("group index checksum"));
         }
         let mut reader = Reader::new("group index", bytes);

@@ -5,7 +5,7 @@
 //! free (D5), so a crash at any point loses nothing.
 
 use terrapin_base::sync::Ordering;
-use terrapin_base::{EXTENT_ALIGNMENT, Result};
+use terrapin_base::{EXTENT_ALIGNMENT, Result, mutant};
 
 use super::{Space, State, growth_bytes};
 use crate::page::Extent;
@@ -152,7 +152,8 @@ impl Space {
     }
 
     fn punch(&self, extent: Extent) -> Result<()> {
-        let done = self.file.punch_hole(extent.offset, extent.bytes);
+        let bytes = extent.bytes + EXTENT_ALIGNMENT * u64::from(mutant::active(43));
+        let done = self.file.punch_hole(extent.offset, bytes);
         self.state.lock().free.add(extent, false, done.is_err());
         done
     }

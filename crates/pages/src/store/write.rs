@@ -2,7 +2,7 @@
 //! fails is given back.
 
 use terrapin_base::sync::Ordering;
-use terrapin_base::{Error, Incarnation, PageId, Result};
+use terrapin_base::{Error, Incarnation, PageId, Result, mutant};
 use terrapin_disk::AlignedBuf;
 
 use super::PageStore;
@@ -88,7 +88,9 @@ impl PageStore {
             0,
         );
         debug_assert!(image.len() as u64 <= extent.bytes);
-        if let Err(error) = self.file.write_at(image, extent.offset) {
+        if let Err(error) = self.file.write_at(image, extent.offset)
+            && !mutant::active(44)
+        {
             self.space.give_back(extent);
             return Err(self.place_page(error, id));
         }
@@ -164,7 +166,11 @@ impl PageStore {
     /// second sync would lie (DESIGN §11).
     pub fn sync(&self) -> Result<()> {
         self.check_writable()?;
-        self.file.sync().map_err(|error| self.poisoned(error))
+        let synced = match self.file.sync() {
+            Err(_) if mutant::active(41) => self.file.sync(),
+            synced => synced,
+        };
+        synced.map_err(|error| self.poisoned(error))
     }
 
     /// Writes a slot; durable after [`PageStore::sync`]. A failure poisons the store, since the slot may hold either.

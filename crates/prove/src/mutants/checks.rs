@@ -1,10 +1,36 @@
-//! Checks for what the general runs do not show: media that rot, syncs that fail, disks that are full. Each passes with a sound engine.
+//! Checks for what the general runs do not show: media that rot, creations cut short, threads. Each passes with a sound engine, and
+//! says of a broken one what was promised.
 
-use terrapin::{Database, Durability, Options};
-use terrapin_base::{Env, ErrorKind, Sim};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Env, ErrorKind, PageId, Sim};
 use terrapin_disk::SimDisk;
+use terrapin_disk::sim::CrashMode;
+use terrapin_pages::DATA_FILE;
+use terrapin_pages::block::Compression;
+use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
+use terrapin_pages::message::Message;
 
-/// One simulated machine.
+/// What a check comes to: what is wrong.
+type Outcome = Result<(), String>;
+/// What a store must hold.
+type Truth = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// What a damaged file may be said to be.
+const DAMAGE: [ErrorKind; 3] = [
+    ErrorKind::Corrupt,
+    ErrorKind::NewerFormat,
+    ErrorKind::NotADatabase,
+];
+/// The first file of a log.
+const FIRST_SEGMENT: &str = "log-0000000000000001";
+
+/// One simulated machine, and the process on it.
 struct World {
     env: Env,
     sim: Sim,
@@ -17,14 +43,12 @@ impl World {
         World { env, sim, disk }
     }
 
-    fn open(&self, options: &Options) -> Result<Database, String> {
-        options
-            .open_on(self.env.clone(), self.disk.handle())
-            .map_err(|e| format!("open: {e}"))
+    fn open(&self, options: &Options) -> terrapin::Result<Database> {
+        options.open_on(self.env.clone(), self.disk.handle())
     }
 
     /// The process dies.
-    fn kill(&self, database: Database) {
+    fn kill(&self, database: Option<Database>) {
         self.sim.kill();
         self.disk.crash_process();
         drop(database);
@@ -32,15 +56,17 @@ impl World {
     }
 }
 
-/// Small in everything.
+/// Small in everything; nodes of four children, so that a few hundred records make a tree.
 fn tiny() -> Options {
     Options::new()
         .memory(1 << 20)
         .ring_bytes(64 << 10)
         .log_segment_bytes(64 << 10)
         .log_bytes_max(512 << 10)
-        .group_bytes(4 << 10)
+        .group_bytes(1 << 10)
         .block_bytes(512)
+        .fanout(4)
+        .checkpoint_distance(CheckpointDistance::Fixed(2))
         .background_threads(1)
 }
 
@@ -52,40 +78,363 @@ fn value(number: u64) -> Vec<u8> {
     format!("value {number} ").repeat(4).into_bytes()
 }
 
-/// Damage of a synced record in the log of a killed process is refused, or harmless: never a record less (DESIGN §4).
-pub(super) fn damaged_log() -> Result<(), String> {
-    const RECORDS: u64 = 60;
-    // One segment, several times as large as the ring, so that the ring does not have what is damaged.
-    let options = tiny().log_segment_bytes(1 << 20).log_bytes_max(4 << 20);
-    let world = World::on(SimDisk::new(7));
-    let database = world.open(&options)?;
-    let keyspace = database.default_keyspace();
-    for number in 0..RECORDS {
-        let put = keyspace.put_with(key(number), value(number), Durability::Sync);
-        put.map_err(|e| format!("put: {e}"))?;
+fn text(context: &str) -> impl Fn(terrapin::Error) -> String {
+    move |error| format!("{context}: {error}")
+}
+
+/// Puts records, and says what must be there.
+fn fill(keyspace: &Keyspace, count: u64, durability: Durability) -> Result<Truth, String> {
+    let mut truth = Truth::new();
+    for number in 0..count {
+        // Not in the order of keys, so that leaves are written more than once.
+        let number = number * 37 % count;
+        let put = keyspace.put_with(key(number), value(number), durability);
+        put.map_err(text("put"))?;
+        truth.insert(key(number), value(number));
     }
-    world.kill(database);
-    let name = "log-0000000000000001";
-    let bytes = world.disk.content(name).unwrap_or_default().len() as u64;
-    for offset in (4096..bytes).step_by(997) {
-        let world = World::on(world.disk.fork());
-        world.disk.corrupt(name, offset, 0x10);
-        let opened = options.open_on(world.env.clone(), world.disk.handle());
-        let database = match opened {
-            Err(error) if error.kind() == ErrorKind::Corrupt => continue,
-            Err(error) => return Err(format!("a damaged log is {error}")),
-            Ok(database) => database,
-        };
-        for number in 0..RECORDS {
-            let got = database.default_keyspace().get(key(number));
-            let got = got.map_err(|e| format!("get: {e}"))?;
-            if got.as_deref() != Some(&value(number)[..]) {
+    Ok(truth)
+}
+
+/// Whether every answer is right; with `Ok(false)`, one was an error.
+fn answers(database: &Database, truth: &Truth) -> Result<bool, String> {
+    let keyspace = database.default_keyspace();
+    for (key, value) in truth {
+        match keyspace.get(key) {
+            Ok(got) if got.as_deref() == Some(&value[..]) => {}
+            Ok(got) => {
                 return Err(format!(
-                    "{name} was damaged at {offset} and opens without synced record {number}"
+                    "get of {:?} says {got:?}",
+                    String::from_utf8_lossy(key)
                 ));
             }
+            Err(_) => return Ok(false),
         }
-        world.kill(database);
+    }
+    let scanned: terrapin::Result<Vec<_>> = keyspace.iter().collect();
+    let Ok(scanned) = scanned else {
+        return Ok(false);
+    };
+    let right = scanned.len() == truth.len()
+        && scanned
+            .iter()
+            .zip(truth)
+            .all(|((k, v), (key, value))| k[..] == key[..] && v[..] == value[..]);
+    match right {
+        true => Ok(true),
+        false => Err(format!(
+            "a scan gives {} records, other than the {} that are there",
+            scanned.len(),
+            truth.len()
+        )),
+    }
+}
+
+/// Opens a copy of a disk with one byte changed: an error, or right answers. `must_open` when it may not be an error.
+fn flipped(
+    disk: &SimDisk,
+    options: &Options,
+    truth: &Truth,
+    place: (&str, u64),
+    must_open: bool,
+) -> Outcome {
+    let (file, offset) = place;
+    let world = World::on(disk.fork());
+    world.disk.corrupt(file, offset, 0x11);
+    let said = |what: String| format!("{file} was changed at {offset}: {what}");
+    match world.open(options) {
+        Ok(database) => {
+            let right = answers(&database, truth);
+            world.kill(Some(database));
+            match right {
+                Ok(right) if right || !must_open => Ok(()),
+                Ok(_) => Err(said("an answer is an error".to_owned())),
+                Err(wrong) => Err(said(wrong)),
+            }
+        }
+        Err(error) if must_open => Err(said(format!("it does not open: {error}"))),
+        Err(error) if DAMAGE.contains(&error.kind()) => Ok(()),
+        Err(error) => Err(said(format!("it is no damage, but {error}"))),
+    }
+}
+
+/// A closed store of a tree with nodes, and what it holds.
+fn closed_store(options: &Options) -> Result<(SimDisk, Truth), String> {
+    let world = World::on(SimDisk::new(3));
+    let database = world.open(options).map_err(text("open"))?;
+    let truth = fill(&database.default_keyspace(), 300, Durability::Process)?;
+    database.close().map_err(text("close"))?;
+    Ok((world.disk, truth))
+}
+
+/// A changed byte anywhere in the pages of a closed store is an error, or changes no answer (D8).
+pub(super) fn damaged_pages(_scratch: &Path) -> Outcome {
+    let options = tiny();
+    let (disk, truth) = closed_store(&options)?;
+    let content = disk.content(DATA_FILE).unwrap_or_default();
+    let used = content.iter().enumerate().skip(8192);
+    let used = used.filter(|(_, byte)| **byte != 0).step_by(11);
+    for (offset, _) in used {
+        let place = (DATA_FILE, offset as u64);
+        flipped(&disk, &options, &truth, place, false)?;
     }
     Ok(())
+}
+
+/// One damaged superblock slot is no harm, also after a power cut, and whichever it is (D2).
+pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
+    let options = tiny();
+    let world = World::on(SimDisk::new(3));
+    let database = world.open(&options).map_err(text("open"))?;
+    let mut truth = Truth::new();
+    for _ in 0..4 {
+        truth = fill(&database.default_keyspace(), 300, Durability::Process)?;
+        database.checkpoint().map_err(text("checkpoint"))?;
+    }
+    let disk = world.disk.fork();
+    disk.crash_power(CrashMode::LoseUnsynced);
+    for slot in [0, 4096] {
+        for byte in (0..64).chain([508]) {
+            flipped(&disk, &options, &truth, (DATA_FILE, slot + byte), true)?;
+        }
+    }
+    world.kill(Some(database));
+    Ok(())
+}
+
+/// Damage of a synced record in the log of a killed process is refused, or harmless: never a record less (DESIGN §4).
+pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
+    // One segment, several times as large as the ring, so that the ring does not have what is damaged; and one window.
+    let options = tiny()
+        .log_segment_bytes(1 << 20)
+        .log_bytes_max(4 << 20)
+        .group_bytes(64 << 10);
+    let world = World::on(SimDisk::new(7));
+    let database = world.open(&options).map_err(text("open"))?;
+    let truth = fill(&database.default_keyspace(), 60, Durability::Sync)?;
+    world.kill(Some(database));
+    let bytes = world.disk.content(FIRST_SEGMENT).unwrap_or_default().len() as u64;
+    for offset in (0..88).chain((4096..bytes).step_by(997)) {
+        flipped(
+            &world.disk,
+            &options,
+            &truth,
+            (FIRST_SEGMENT, offset),
+            false,
+        )?;
+    }
+    Ok(())
+}
+
+/// Every byte of a page group counts for the full check that `verify` makes of it.
+pub(super) fn damaged_group(_scratch: &Path) -> Outcome {
+    let mut builder = GroupBuilder::new(GroupOptions {
+        target_bytes: 4096,
+        block_bytes: 512,
+        unit: 512,
+        compression: Compression::None,
+        filter: true,
+    });
+    let mut groups = Vec::new();
+    for number in 0..40 {
+        let group = builder.add(&key(number), Message::Put(&value(number)));
+        groups.extend(group.map_err(text("build"))?);
+    }
+    groups.extend(builder.finish());
+    let pending = groups.into_iter().next().ok_or("no group was built")?;
+    let (group, image) = pending.place(PageId(hash64(b"group")), 1 << 20);
+    for at in 0..image.len() {
+        let mut damaged = image.to_vec();
+        damaged[at] ^= 0x11;
+        if check_group(&damaged, &group).is_ok() {
+            let all = image.len();
+            return Err(format!(
+                "byte {at} of {all} of a page group may be anything"
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// After a clean close nobody needs the ring, even if the power fails then (DESIGN §4).
+pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
+    let options = tiny();
+    let (disk, truth) = closed_store(&options)?;
+    disk.crash_power(CrashMode::LoseUnsynced);
+    let world = World::on(disk);
+    let removed = world.disk.handle().remove("ring");
+    removed.map_err(text("remove"))?;
+    let opened = world.open(&options);
+    let database = opened.map_err(text("a closed database does not open without its ring"))?;
+    let right = answers(&database, &truth)?;
+    world.kill(Some(database));
+    match right {
+        true => Ok(()),
+        false => Err("a closed database without its ring answers with errors".to_owned()),
+    }
+}
+
+/// A creation may be cut short anywhere: the next open makes the database.
+pub(super) fn cut_creation(_scratch: &Path) -> Outcome {
+    let options = tiny();
+    for seed in 1..24 {
+        for mode in CrashMode::ALL {
+            for call in 1.. {
+                let world = World::on(SimDisk::new(seed));
+                world.disk.die_at_call(call);
+                let created = world.open(&options);
+                let over = world.disk.is_alive();
+                world.kill(created.ok());
+                world.disk.crash_power(mode);
+                let world = World::on(world.disk);
+                world.disk.die_at_call(u64::MAX);
+                let opened = world.open(&options).map_err(|error| {
+                    format!("the power failed ({mode:?}) at call {call} of a creation: {error}")
+                })?;
+                world.kill(Some(opened));
+                if over {
+                    break;
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Who reads two records of one batch from one snapshot finds both from the same batch (D7).
+pub(super) fn whole_batches(_scratch: &Path) -> Outcome {
+    const KEYS: u64 = 200;
+    let disk = SimDisk::new(1);
+    let options = tiny().memory(16 << 20).group_bytes(64 << 10);
+    let database = options.open_on(Env::threads(), disk.handle());
+    let database = database.map_err(text("open"))?;
+    let keyspace = database.default_keyspace();
+    let over = AtomicBool::new(false);
+    let outcome = thread::scope(|scope| {
+        scope.spawn(|| {
+            for round in 0..3000 {
+                let mut batch = database.batch();
+                for number in 0..KEYS {
+                    batch.put(&keyspace, key(number), value(round));
+                }
+                if database.write(batch).is_err() || over.load(Ordering::Acquire) {
+                    break;
+                }
+            }
+            over.store(true, Ordering::Release);
+        });
+        let mut outcome = Ok(());
+        while outcome.is_ok() && !over.load(Ordering::Acquire) {
+            outcome = whole_batch(&database, &keyspace, &[key(0), key(KEYS - 1)]);
+        }
+        over.store(true, Ordering::Release);
+        outcome
+    });
+    outcome.and(database.close().map_err(text("close")))
+}
+
+fn whole_batch(database: &Database, keyspace: &Keyspace, keys: &[Vec<u8>; 2]) -> Outcome {
+    let snapshot = database.snapshot().map_err(text("snapshot"))?;
+    let values = snapshot.multi_get(keyspace, keys).map_err(text("get"))?;
+    match values[0] == values[1] {
+        true => Ok(()),
+        false => Err(format!(
+            "a snapshot has half a batch: {:?} and {:?}",
+            values[0], values[1]
+        )),
+    }
+}
+
+/// What was flushed after a clear is there, wherever the process dies (D7); and what a recovery has found, no power cut takes
+/// back (D6).
+pub(super) fn flushed_after_clear(_scratch: &Path) -> Outcome {
+    let options = tiny();
+    for call in 1.. {
+        let world = World::on(SimDisk::new(5));
+        let database = world.open(&options).map_err(text("open"))?;
+        world.disk.die_at_call(call);
+        let mut allowed = vec![None];
+        // An error tells that the process is dead: what is allowed then stands.
+        let _ = clear_and_flush(&world, &database, &mut allowed);
+        let over = world.disk.is_alive();
+        world.kill(Some(database));
+        let world = World::on(world.disk);
+        world.disk.die_at_call(u64::MAX);
+        let database = world.open(&options).map_err(text("recovery"))?;
+        let found = flushed(&database)?;
+        if !allowed
+            .iter()
+            .any(|value| value.as_deref() == found.as_deref())
+        {
+            return Err(format!(
+                "the process died at call {call}: {found:?} is there, and not one of {allowed:?}"
+            ));
+        }
+        world.kill(Some(database));
+        world.disk.crash_power(CrashMode::LoseUnsynced);
+        let world = World::on(world.disk);
+        let database = world.open(&options).map_err(text("second recovery"))?;
+        let again = flushed(&database)?;
+        if again != found {
+            return Err(format!(
+                "the process died at call {call}: {found:?} is there, and after a power cut {again:?}"
+            ));
+        }
+        world.kill(Some(database));
+        if over {
+            return Ok(());
+        }
+    }
+    Ok(())
+}
+
+fn flushed(database: &Database) -> Result<Option<Vec<u8>>, String> {
+    let Ok(keyspace) = database.open_keyspace("cleared") else {
+        return Ok(None);
+    };
+    let value = keyspace.get("x").map_err(text("get"))?;
+    Ok(value.map(|value| value.to_vec()))
+}
+
+/// Writes beside a keyspace that is cleared again and again, and keeps what may be found there.
+fn clear_and_flush(
+    world: &World,
+    database: &Database,
+    allowed: &mut Vec<Option<Vec<u8>>>,
+) -> terrapin::Result<()> {
+    let busy = database.keyspace("busy")?;
+    let cleared = database.keyspace("cleared")?;
+    for round in 0..8 {
+        for number in 0..5 {
+            busy.put(key(number), vec![7; 600])?;
+        }
+        let alive = || world.disk.is_alive();
+        allowed.push(None);
+        cleared.clear()?;
+        if alive() {
+            *allowed = vec![None];
+        }
+        let wanted = value(round);
+        allowed.push(Some(wanted.clone()));
+        cleared.put_with("x", &wanted, Durability::None)?;
+        busy.put(key(9), "more")?;
+        database.flush()?;
+        if alive() {
+            *allowed = vec![Some(wanted)];
+        }
+        busy.put(key(9), "and more")?;
+    }
+    Ok(())
+}
+
+/// A second open of a directory is refused while the first is there (D9).
+pub(super) fn second_open(scratch: &Path) -> Outcome {
+    let first = Database::open(scratch).map_err(text("open"))?;
+    let second = Database::open(scratch);
+    let outcome = match &second {
+        Err(error) if error.kind() == ErrorKind::Locked => Ok(()),
+        Err(error) => Err(format!("a second open says {error}")),
+        Ok(_) => Err("a second open is let in".to_owned()),
+    };
+    drop((first, second));
+    outcome
 }

@@ -32,7 +32,7 @@ pub fn layers() -> Vec<Layer> {
     vec![Layer {
         name: "mutants",
         counts: "mutants killed",
-        ci: 12,
+        ci: TABLE.len() as u64,
         full: TABLE.len() as u64,
         units: Units::Fixed(TABLE.len() as u64),
         alone: false,

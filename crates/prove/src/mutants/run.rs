@@ -61,7 +61,8 @@ fn tried(mutant: &Mutant, scratch: &Path) -> (u8, String) {
             );
             return (UNSOUND, message);
         }
-        let noticed = noticed.lines().next().unwrap_or_default().to_owned();
+        let noticed: Vec<&str> = noticed.lines().take(2).map(str::trim).collect();
+        let noticed = noticed.join(" ");
         let message = format!(
             "noticed by {} (reached {reached} times): {noticed}",
             script.name(case)

@@ -2,7 +2,12 @@
 
 use std::path::Path;
 
-use terrapin_model::{Configuration, SCRIPTS, Simulated, conformance, crash_run, random_run};
+use terrapin_disk::SimDisk;
+use terrapin_model::{
+    Configuration, SCRIPTS, Simulated, conformance, crash_run, crash_run_on, random_run,
+};
+
+use crate::protocol::Protocol;
 
 /// A run of cases, of which one must fail.
 pub enum Script {
@@ -20,6 +25,13 @@ pub enum Script {
         /// Operations of each.
         operations: usize,
     },
+    /// Crash runs of the model on a disk that [`Protocol`] watches, seeds from 1.
+    Watched {
+        /// How many.
+        seeds: u64,
+        /// Operations of each.
+        operations: usize,
+    },
     /// Every conformance script, under each configuration of the matrix.
     Conformance,
     /// Units of another layer, from 0.
@@ -30,7 +42,7 @@ pub enum Script {
         units: u64,
     },
     /// A check of [`super::checks`]: its name, and itself.
-    Check(&'static str, fn() -> Result<(), String>),
+    Check(&'static str, fn(&Path) -> Result<(), String>),
 }
 
 impl Script {
@@ -38,7 +50,9 @@ impl Script {
     #[must_use]
     pub fn cases(&self) -> u64 {
         match self {
-            Script::Random { seeds, .. } | Script::Crash { seeds, .. } => *seeds,
+            Script::Random { seeds, .. }
+            | Script::Crash { seeds, .. }
+            | Script::Watched { seeds, .. } => *seeds,
             Script::Conformance => Configuration::matrix().len() as u64,
             Script::Layer { units, .. } => *units,
             Script::Check(..) => 1,
@@ -54,6 +68,12 @@ impl Script {
             }
             Script::Crash { operations, .. } => {
                 format!("the crash run of seed {} over {operations}", case + 1)
+            }
+            Script::Watched { operations, .. } => {
+                format!(
+                    "the watched crash run of seed {} over {operations}",
+                    case + 1
+                )
             }
             Script::Conformance => {
                 let matrix = Configuration::matrix();
@@ -74,6 +94,7 @@ impl Script {
             Script::Crash { operations, .. } => crash_run(case + 1, *operations)
                 .map(drop)
                 .map_err(|e| e.message),
+            Script::Watched { operations, .. } => watched(case + 1, *operations),
             Script::Conformance => conform(case),
             Script::Layer { name, .. } => {
                 let layers = crate::layers();
@@ -81,9 +102,17 @@ impl Script {
                 let layer = layer.ok_or_else(|| format!("there is no layer {name}"))?;
                 (layer.unit)(case, scratch).map(drop).map_err(|find| find.0)
             }
-            Script::Check(_, check) => check(),
+            Script::Check(_, check) => check(scratch),
         }
     }
+}
+
+fn watched(seed: u64, operations: usize) -> Result<(), String> {
+    let disk = SimDisk::new(seed);
+    let protocol = Protocol::watch(&disk);
+    let run = crash_run_on(seed, operations, disk);
+    protocol.check().map_err(|find| find.0)?;
+    run.map(drop).map_err(|e| e.message)
 }
 
 fn conform(case: u64) -> Result<(), String> {

@@ -54,9 +54,9 @@ pub const TABLE: &[Mutant] = &[
         name: "the directory is not synced after a segment lost its name",
         place: "crates/wal/src/segments.rs",
         breaks: "D3: a file is written again only when its old name is gone for good",
-        script: Script::Crash {
-            seeds: 2000,
-            operations: 600,
+        script: Script::Layer {
+            name: "crash-points",
+            units: 69,
         },
     },
     Mutant {
@@ -118,8 +118,8 @@ pub const TABLE: &[Mutant] = &[
         name: "pages are not synced before the first slot is written",
         place: "crates/terrapin/src/checkpoint/commit.rs",
         breaks: "D2: pages are durable before a slot leads to them",
-        script: Script::Crash {
-            seeds: 100,
+        script: Script::Watched {
+            seeds: 60,
             operations: 600,
         },
     },
@@ -251,6 +251,475 @@ pub const TABLE: &[Mutant] = &[
         script: Script::Random {
             seeds: 60,
             operations: 600,
+        },
+    },
+    Mutant {
+        number: 25,
+        name: "the directory is not synced after the ring got its name",
+        place: "crates/wal/src/recovery.rs",
+        breaks: "a log without a ring is damage, never a crash",
+        script: Script::Check("a creation cut short", checks::cut_creation),
+    },
+    Mutant {
+        number: 26,
+        name: "what was copied from the ring is not synced before the new life begins",
+        place: "crates/wal/src/copy.rs",
+        breaks: "D6: what recovery found is durable before it is built upon",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 27,
+        name: "a log segment's header is believed without its checksum",
+        place: "crates/wal/src/format.rs",
+        breaks: "D8: what is damaged is refused",
+        script: Script::Check("damage of a synced log record", checks::damaged_log),
+    },
+    Mutant {
+        number: 28,
+        name: "the ring's space is given back before it is drained",
+        place: "crates/wal/src/drain.rs",
+        breaks: "ring space is free once the write has returned",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 29,
+        name: "the ring's space is given back by bytes, not by whole records",
+        place: "crates/wal/src/drain.rs",
+        breaks: "D6: every record is whole in a segment or in the ring",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 30,
+        name: "a record that wraps around the ring's end lacks a byte",
+        place: "crates/disk/src/ring.rs",
+        breaks: "Process durability: what was acknowledged survives a kill",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 31,
+        name: "a failed sync of the log is tried again",
+        place: "crates/wal/src/drain.rs",
+        breaks: "a failed sync poisons the database",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
+        },
+    },
+    Mutant {
+        number: 32,
+        name: "a clean close does not wait for the log's sync",
+        place: "crates/wal/src/log.rs",
+        breaks: "close is durable",
+        script: Script::Check(
+            "a closed store without its ring",
+            checks::close_without_ring,
+        ),
+    },
+    Mutant {
+        number: 33,
+        name: "the first slot is not synced before the second is written",
+        place: "crates/terrapin/src/checkpoint/commit.rs",
+        breaks: "D2: one slot is sound at every moment",
+        script: Script::Watched {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 34,
+        name: "the second slot is not synced before space is freed",
+        place: "crates/terrapin/src/checkpoint/commit.rs",
+        breaks: "D2, D5: freed once both slots hold the checkpoint",
+        script: Script::Watched {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 35,
+        name: "the second slot is not written",
+        place: "crates/terrapin/src/checkpoint/commit.rs",
+        breaks: "D1: what either slot reaches is not overwritten",
+        script: Script::Watched {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 36,
+        name: "the first slot is written before the pages are synced and the log is",
+        place: "crates/terrapin/src/checkpoint/commit.rs",
+        breaks: "D2: pages, log, slot, in this order",
+        script: Script::Watched {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 37,
+        name: "a checkpoint counts as durable once its first slot is written",
+        place: "crates/terrapin/src/checkpoint/commit.rs",
+        breaks: "D2, D5: freed and trimmed once both slots are durable",
+        script: Script::Watched {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 38,
+        name: "the log is trimmed to the catalog's applied LSN, whatever keyspaces need",
+        place: "crates/terrapin/src/catalog/mod.rs",
+        breaks: "D3: trimmed below the smallest applied LSN",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 39,
+        name: "a keyspace that is being written to counts as quiet",
+        place: "crates/terrapin/src/checkpoint/job.rs",
+        breaks: "D3: only an empty window counts as applied through the cut",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 40,
+        name: "a slot that was found is built upon without a sync",
+        place: "crates/terrapin/src/open.rs",
+        breaks: "D2, D6: what a recovery found is durable",
+        script: Script::Check(
+            "what was flushed after a clear",
+            checks::flushed_after_clear,
+        ),
+    },
+    Mutant {
+        number: 41,
+        name: "a failed sync of the pages is tried again",
+        place: "crates/pages/src/store/write.rs",
+        breaks: "a failed sync poisons the database",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
+        },
+    },
+    Mutant {
+        number: 42,
+        name: "the catalog's own pages count as free after an open",
+        place: "crates/terrapin/src/catalog/mod.rs",
+        breaks: "D4: free is what no walk from the superblock reaches",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 43,
+        name: "a hole is punched one extent too far",
+        place: "crates/pages/src/space/reclaim.rs",
+        breaks: "D1: what a slot reaches is not destroyed",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 44,
+        name: "a page that could not be written counts as written",
+        place: "crates/pages/src/store/write.rs",
+        breaks: "D10: a failed write is an error",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
+        },
+    },
+    Mutant {
+        number: 45,
+        name: "a batch is published before it is in its windows",
+        place: "crates/terrapin/src/write.rs",
+        breaks: "D7: a batch is visible whole or not at all",
+        script: Script::Check("batches seen by another thread", checks::whole_batches),
+    },
+    Mutant {
+        number: 46,
+        name: "a writer takes its window before it waits",
+        place: "crates/terrapin/src/write.rs",
+        breaks: "a write enters the window that owns its LSN",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 47,
+        name: "a fold gives a view what was written after it",
+        place: "crates/terrapin/src/checkpoint/fold.rs",
+        breaks: "a snapshot sees one moment",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 48,
+        name: "a folded view's pages are freed at once",
+        place: "crates/terrapin/src/checkpoint/fold.rs",
+        breaks: "D5: no page is reused that a view reaches",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 49,
+        name: "a clear keeps the active window",
+        place: "crates/terrapin/src/schema.rs",
+        breaks: "D7: clear cuts the window",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 50,
+        name: "the number of a dropped keyspace is given again",
+        place: "crates/terrapin/src/catalog/mod.rs",
+        breaks: "D7: ids are never reused",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 51,
+        name: "changes of keyspaces that the catalog has are applied again",
+        place: "crates/terrapin/src/recovery.rs",
+        breaks: "D7: skipped below the catalog's applied LSN",
+        script: Script::Check(
+            "what was flushed after a clear",
+            checks::flushed_after_clear,
+        ),
+    },
+    Mutant {
+        number: 52,
+        name: "a read-only open opens the pages for writing",
+        place: "crates/terrapin/src/open.rs",
+        breaks: "D11: read-only opens write nothing",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 53,
+        name: "flush forgets which windows hold what is not in the log",
+        place: "crates/terrapin/src/write.rs",
+        breaks: "flush makes writes of durability None durable",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 54,
+        name: "a second open in one process is let in",
+        place: "crates/disk/src/real/lock.rs",
+        breaks: "D9: one opener at a time",
+        script: Script::Check("a second open", checks::second_open),
+    },
+    Mutant {
+        number: 55,
+        name: "a block that cannot be read means that the key is not there",
+        place: "crates/betree/src/get.rs",
+        breaks: "an I/O error is never not-found",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
+        },
+    },
+    Mutant {
+        number: 56,
+        name: "a scan ends at a block that cannot be read",
+        place: "crates/betree/src/scan.rs",
+        breaks: "an I/O error is never the end of a scan",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
+        },
+    },
+    Mutant {
+        number: 57,
+        name: "separators of leaves are one byte short",
+        place: "crates/betree/src/merge/write.rs",
+        breaks: "a key is looked for in the leaf that has it",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 58,
+        name: "a level is written without what it held",
+        place: "crates/betree/src/merge/descend.rs",
+        breaks: "nothing acknowledged is lost",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 59,
+        name: "a block's checksum is not looked at",
+        place: "crates/pages/src/block/decode.rs",
+        breaks: "D8: what is damaged is refused",
+        script: Script::Check(
+            "a changed byte in the pages of a closed store",
+            checks::damaged_pages,
+        ),
+    },
+    Mutant {
+        number: 60,
+        name: "a page's checksum is not looked at",
+        place: "crates/pages/src/page/format.rs",
+        breaks: "D8: what is damaged is refused",
+        script: Script::Check(
+            "a changed byte in the pages of a closed store",
+            checks::damaged_pages,
+        ),
+    },
+    Mutant {
+        number: 61,
+        name: "a superblock's checksum is not looked at",
+        place: "crates/pages/src/superblock/format.rs",
+        breaks: "D8: what is damaged is refused",
+        script: Script::Check("one damaged superblock slot", checks::damaged_slot),
+    },
+    Mutant {
+        number: 62,
+        name: "an index's checksum is not looked at",
+        place: "crates/pages/src/group/index.rs",
+        breaks: "D8: what is damaged is refused",
+        script: Script::Check(
+            "a changed byte in the pages of a closed store",
+            checks::damaged_pages,
+        ),
+    },
+    Mutant {
+        number: 63,
+        name: "a group's footer is believed without its checksum",
+        place: "crates/pages/src/group/format.rs",
+        breaks: "verify notices damage of every live byte",
+        script: Script::Check("a changed byte in a page group", checks::damaged_group),
+    },
+    Mutant {
+        number: 64,
+        name: "a filter's checksum is not looked at",
+        place: "crates/pages/src/store/read.rs",
+        breaks: "D8: what is damaged is refused",
+        script: Script::Check(
+            "a changed byte in the pages of a closed store",
+            checks::damaged_pages,
+        ),
+    },
+    Mutant {
+        number: 65,
+        name: "a scan cuts a key back to one byte less than the prefix",
+        place: "crates/betree/src/cursor.rs",
+        breaks: "scans give the keys that were put",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 66,
+        name: "an index counts one record too many for each block",
+        place: "crates/pages/src/group/index.rs",
+        breaks: "cumulative counts are exact",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 67,
+        name: "what a merge took of the memory budget is never given back",
+        place: "crates/base/src/budget.rs",
+        breaks: "what is charged is what is held",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 68,
+        name: "of two operations of a batch on one key the earlier wins",
+        place: "crates/memtable/src/leaf.rs",
+        breaks: "a batch is applied in its order",
+        script: Script::Conformance,
+    },
+    Mutant {
+        number: 69,
+        name: "a view sees the record at its bound, too",
+        place: "crates/memtable/src/leaf.rs",
+        breaks: "a snapshot sees one moment",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 70,
+        name: "a log file that the disk has no room for counts as allocated",
+        place: "crates/wal/src/segments.rs",
+        breaks: "D10: a full disk shows at the allocation",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
+        },
+    },
+    Mutant {
+        number: 71,
+        name: "a backward scan leaves a leaf before its first key",
+        place: "crates/betree/src/scan.rs",
+        breaks: "a scan returns every record of its range",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 72,
+        name: "the catalog's applied LSN is one past the cut",
+        place: "crates/terrapin/src/core.rs",
+        breaks: "D3: no record is skipped that is not in a tree",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 73,
+        name: "what a recovery can read in a segment is taken for durable",
+        place: "crates/wal/src/recovery.rs",
+        breaks: "D6: what a failed sync has lost is not built upon",
+        script: Script::Layer {
+            name: "failed-calls",
+            units: 32,
         },
     },
 ];

@@ -7,7 +7,7 @@ pub(crate) mod format;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrapin_base::{Error, KeyspaceId, Lsn, Result};
+use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_structure::Version;
 
@@ -125,6 +125,9 @@ impl Catalog {
 
     /// Everything below is in durable trees: where the log may be trimmed to (D3).
     pub fn durable_through(&self) -> Lsn {
+        if mutant::active(38) {
+            return self.applied;
+        }
         self.keyspaces
             .values()
             .map(|k| k.applied)
@@ -149,7 +152,9 @@ impl Catalog {
 
     /// Every page that the catalog and its trees refer to, once for each reference (D4).
     pub fn all_pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
-        self.pages().try_for_each(&mut *visit)?;
+        if !mutant::active(42) {
+            self.pages().try_for_each(&mut *visit)?;
+        }
         self.keyspaces
             .values()
             .try_for_each(|k| k.version.pages(&mut *visit))
@@ -170,6 +175,15 @@ impl Catalog {
             outcome,
             class,
         } = following;
+        let next_id = match mutant::active(50) {
+            true => frozen
+                .keyspaces
+                .iter()
+                .map(|k| k.id.0 + 1)
+                .max()
+                .unwrap_or(1),
+            false => next_id,
+        };
         let mut next = Catalog {
             applied: cut,
             next_id,

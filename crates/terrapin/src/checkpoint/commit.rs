@@ -65,6 +65,11 @@ impl Commit {
         let log = core.log()?;
         self.next = match self.next {
             Stage::SyncPages if mutant::active(11) => Stage::AskForLog,
+            Stage::SyncPages if mutant::active(36) => {
+                core.store.write_superblock(0, &self.superblock)?;
+                core.store.sync()?;
+                Stage::AskForLog
+            }
             Stage::SyncPages => {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::AskForLog
@@ -96,16 +101,20 @@ impl Commit {
                     .map_err(|e| poison(core, e))?;
                 Stage::SyncFirstSlot
             }
+            Stage::SyncFirstSlot if mutant::active(33) => Stage::WriteSecondSlot,
+            Stage::SyncFirstSlot if mutant::active(37) => Stage::Durable,
             Stage::SyncFirstSlot => {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::WriteSecondSlot
             }
+            Stage::WriteSecondSlot if mutant::active(35) => Stage::Durable,
             Stage::WriteSecondSlot => {
                 core.store
                     .write_superblock(1, &self.superblock)
                     .map_err(|e| poison(core, e))?;
                 Stage::SyncSecondSlot
             }
+            Stage::SyncSecondSlot if mutant::active(34) => Stage::Durable,
             Stage::SyncSecondSlot => {
                 core.store.sync().map_err(|e| poison(core, e))?;
                 Stage::Durable

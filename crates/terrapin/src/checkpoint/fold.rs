@@ -13,7 +13,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Purpose, Result, Step};
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Purpose, Result, Step, mutant};
 use terrapin_memtable::Window;
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Merge, MergeInput, MergeStep, Version};
@@ -111,8 +111,11 @@ impl FoldJob {
                 later = Some(later.map_or(due, |at: u64| at.min(due)));
                 continue;
             }
-            let preparation =
-                WindowInput::prepare(window.window.clone(), window.start, view.before);
+            let before = match mutant::active(47) {
+                true => Lsn(u64::MAX),
+                false => view.before,
+            };
+            let preparation = WindowInput::prepare(window.window.clone(), window.start, before);
             let stage = Stage::Prepare(Box::new(preparation));
             let held = held.clone();
             return Search::Found(Box::new(Fold {
@@ -209,7 +212,7 @@ impl Fold {
             version,
         );
         let mut private = self.held.private.clone();
-        private.extend(pages);
+        private.extend(pages.filter(|_| !mutant::active(48)));
         let next = Arc::new(Held {
             state: Arc::new(state),
             private,
