@@ -334,6 +334,42 @@ fn large_values_share_the_block_and_small_ones_do_not() {
     assert_eq!(Arc::strong_count(&block), 1);
 }
 
+/// What a header claims is memory before the bytes behind it prove anything: 512 bytes once took 128 KiB, or 320 KiB.
+#[test]
+fn a_header_that_claims_what_no_block_holds_is_refused_before_memory_is_taken() {
+    let mut builder = BlockBuilder::new(4096, 512, Compression::Lz4);
+    for i in 0..100u8 {
+        assert!(builder.add(&[b'k', i], Message::Put(&[7; 20])).unwrap());
+    }
+    let mut sound = Vec::new();
+    builder.cut_all(&mut sound).unwrap();
+    seal_block(&mut sound, ID, 0);
+    assert_eq!(
+        (sound[5], Block::decode(&sound, ID, 0).unwrap().len()),
+        (1, 100)
+    );
+    let claims: [(usize, &[u8]); 3] = [
+        // Records, a payload of several, and a payload of one.
+        (8, &[0xff, 0xff]),
+        (12, &[0, 0, 5, 0]),
+        (8, &[1, 0, 0, 0, 0, 0, 5, 0, 0x20, 0, 0, 0]),
+    ];
+    for (at, claim) in claims {
+        let mut block = sound.clone();
+        block[at..at + claim.len()].copy_from_slice(claim);
+        seal_block(&mut block, ID, 0);
+        let mut decoded = None;
+        let taken = allocation_counter::measure(|| decoded = Some(Block::decode(&block, ID, 0)));
+        let error = decoded.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(
+            taken.bytes_max < 8 << 10,
+            "{} bytes: {error}",
+            taken.bytes_max
+        );
+    }
+}
+
 /// A merge copies what pages hold: when one is not sorted, the merge is refused and goes on living.
 #[test]
 fn keys_out_of_order_are_corrupt_and_none_is_taken() {

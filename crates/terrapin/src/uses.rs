@@ -50,3 +50,37 @@ impl PageUses {
         self.pages.into_iter().map(Ok)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrapin_base::{Budget, ErrorKind, PageId};
+    use terrapin_disk::{Disk, SimDisk};
+    use terrapin_pages::{PAGES_START, StoreOptions};
+
+    use super::*;
+
+    /// Keyspaces whose trees share nodes once made an open gather each tree's pages as a whole: the product of both numbers.
+    #[test]
+    fn references_that_the_file_has_no_room_for_and_pages_from_the_future_are_refused() {
+        let disk: Arc<dyn Disk> = SimDisk::new(1).handle();
+        let options = StoreOptions {
+            budget: Budget::new(1 << 20),
+            reserve_bytes: 0,
+        };
+        let store = PageStore::create(&disk, options, 1).unwrap();
+        let page = |life| PageUse {
+            id: PageId::new(Incarnation(life), 1),
+            offset: PAGES_START,
+            bytes: 512,
+        };
+        let mut uses = PageUses::new(&store);
+        assert_eq!(uses.add(page(1)).unwrap_err().kind(), ErrorKind::Corrupt);
+        for _ in 0..store.file_bytes() / REFERENCE_BYTES_MIN {
+            uses.add(page(0)).unwrap();
+        }
+        assert_eq!(uses.add(page(0)).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(uses.into_iter().count() as u64, store.file_bytes() / 10);
+    }
+}

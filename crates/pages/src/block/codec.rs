@@ -2,6 +2,8 @@
 
 use terrapin_base::{Error, ErrorKind, Result};
 
+use super::format::LZ4;
+
 /// How new blocks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Compression {
@@ -31,7 +33,7 @@ impl Compression {
     pub(super) fn number(self) -> u8 {
         match self {
             Compression::None => 0,
-            Compression::Lz4 => 1,
+            Compression::Lz4 => LZ4,
             Compression::Zstd => 2,
         }
     }

@@ -67,8 +67,6 @@ impl Block {
         let count = usize::from(header.count);
         let heads_bytes = count * SHORT_HEAD_BYTES;
         let payload_bytes = header.payload_bytes as usize;
-        let mut payload = decompress(compression, stored, payload_bytes, heads_bytes)?;
-        payload.resize(payload_bytes + heads_bytes, 0);
         let starts_bytes = if count > 1 { count * START_BYTES } else { 0 };
         let prefix = usize::from(header.prefix_bytes);
         let records_end = payload_bytes
@@ -76,6 +74,9 @@ impl Block {
             .filter(|&end| end >= prefix);
         let records_end =
             records_end.ok_or_else(|| Error::corrupt("block lengths contradict each other"))?;
+        // Only now is it known that there is a payload for so many records' heads.
+        let mut payload = decompress(compression, stored, payload_bytes, heads_bytes)?;
+        payload.resize(payload_bytes + heads_bytes, 0);
         let mut block = Block {
             prefix_head: head(&payload[..prefix]),
             payload: payload.into_boxed_slice(),

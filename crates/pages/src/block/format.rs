@@ -24,12 +24,17 @@ pub const PART_FILTER: u32 = 1 << 31;
 pub(super) const BLOCK_MAGIC: u8 = 0xb1;
 /// Most bytes of a payload: a full target, or one record of the longest key and value with its tag.
 pub(super) const PAYLOAD_BYTES_MAX: usize = KEY_BYTES_MAX + VALUE_BYTES_MAX + 8;
+/// LZ4's number as a compression.
+pub(super) const LZ4: u8 = 1;
+/// What LZ4's block format makes of a byte at most.
+const LZ4_RATIO_MAX: u64 = 255;
 /// Bytes of a record's start in the array.
 pub(super) const START_BYTES: usize = 2;
 /// Bits of a tag below the suffix length.
 pub(super) const KIND_BITS: u32 = 2;
 
 const _: () = assert!(PAYLOAD_BYTES_MAX >= TARGET_BYTES_MAX);
+const _: () = assert!(TARGET_BYTES_MAX <= 1 << 16, "records start within 16 bits");
 
 /// What the CRC32C of a part of a page starts from: whose part it is, and which.
 #[must_use]
@@ -94,6 +99,13 @@ impl Header {
         }
         if header.count == 0 {
             return Err(reader.corrupt("no records"));
+        }
+        // A block says how much memory it takes before its bytes can prove it: it must be able to come to that.
+        let several = header.count > 1;
+        let inflated = compression == LZ4
+            && u64::from(header.payload_bytes) > LZ4_RATIO_MAX * u64::from(header.stored_bytes);
+        if several && header.payload_bytes as usize > TARGET_BYTES_MAX || inflated {
+            return Err(reader.corrupt("a payload that no block has"));
         }
         Ok(header)
     }

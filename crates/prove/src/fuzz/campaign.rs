@@ -49,6 +49,8 @@ pub fn unit(number: u64, scratch: &Path) -> Result<u64, Find> {
     let artifacts = build.join("artifacts").join(target.name);
     fs::create_dir_all(&learned)?;
     fs::create_dir_all(&artifacts)?;
+    // libFuzzer wants all folders to be there, and a target may have no finds yet.
+    fs::create_dir_all(folder.join("finds").join(target.name))?;
     let report = scratch.join("report");
     let ended = Command::new(build.join(TRIPLE).join("release").join(target.name))
         .arg(format!("-seed={}", number + 1))

@@ -85,26 +85,33 @@ struct Stream<'a> {
 }
 
 impl Stream<'_> {
-    fn byte(&mut self, lsn: u64) -> Option<&mut u8> {
+    /// Where the bytes from an LSN on lie: in which file, from where, and how many without a gap.
+    fn place(&self, lsn: u64) -> Option<(usize, usize, usize)> {
         if self.in_ring {
-            let ring = &mut self.files[self.ring?].content;
-            let bytes = ring.len() as u64;
-            return ring.get_mut(usize::try_from(lsn.checked_rem(bytes)?).ok()?);
+            let ring = self.ring?;
+            let bytes = self.files[ring].content.len();
+            let at = usize::try_from(lsn.checked_rem(bytes as u64)?).ok()?;
+            return Some((ring, at, bytes - at));
         }
-        let segment = self.segments.iter().find(|segment| {
-            segment.incarnation == self.incarnation
-                && lsn
-                    .checked_sub(segment.start)
-                    .is_some_and(|at| at < segment.capacity)
+        let (segment, behind) = self.segments.iter().find_map(|segment| {
+            let behind = lsn.checked_sub(segment.start)?;
+            (segment.incarnation == self.incarnation && behind < segment.capacity)
+                .then_some((segment, behind))
         })?;
-        let at = BLOCK_BYTES + usize::try_from(lsn - segment.start).ok()?;
-        self.files[segment.file].content.get_mut(at)
+        let left = usize::try_from(segment.capacity - behind).ok()?;
+        let at = BLOCK_BYTES + usize::try_from(behind).ok()?;
+        Some((segment.file, at, left))
     }
 
-    fn bytes(&mut self, lsn: u64, count: u64) -> Option<Vec<u8>> {
-        (lsn..lsn.checked_add(count)?)
-            .map(|at| self.byte(at).map(|byte| *byte))
-            .collect()
+    fn bytes(&self, mut lsn: u64, count: usize) -> Option<Vec<u8>> {
+        let mut bytes = Vec::new();
+        while bytes.len() < count {
+            let (file, at, left) = self.place(lsn)?;
+            let left = left.min(count - bytes.len());
+            bytes.extend_from_slice(self.files[file].content.get(at..at + left)?);
+            lsn = lsn.checked_add(left as u64)?;
+        }
+        Some(bytes)
     }
 
     /// Repairs records from an LSN on; returns where the first lies that cannot be one.
@@ -119,13 +126,13 @@ impl Stream<'_> {
     }
 
     fn record(&mut self, database: u64, lsn: u64) -> Option<u64> {
-        let header = self.bytes(lsn, RECORD_HEADER_BYTES)?;
+        let header = self.bytes(lsn, RECORD_HEADER_BYTES as usize)?;
         let length = u32_at(&header, 4)?;
         let kind = header[8];
         if kind == 0 || length > 1 << 17 {
             return None;
         }
-        let payload = self.bytes(lsn.checked_add(RECORD_HEADER_BYTES)?, u64::from(length))?;
+        let payload = self.bytes(lsn.checked_add(RECORD_HEADER_BYTES)?, length as usize)?;
         let mut crc = crc32c(&payload);
         crc = crc32c_append(crc, &database.to_le_bytes());
         crc = crc32c_append(crc, &self.incarnation.to_le_bytes());
@@ -133,7 +140,8 @@ impl Stream<'_> {
         crc = crc32c_append(crc, &[kind]);
         crc = crc32c_append(crc, &lsn.to_le_bytes());
         for (at, value) in (lsn..).zip(crc.to_le_bytes()) {
-            *self.byte(at)? = value;
+            let (file, at, _) = self.place(at)?;
+            *self.files[file].content.get_mut(at)? = value;
         }
         Some(lsn + RECORD_HEADER_BYTES + u64::from(length))
     }

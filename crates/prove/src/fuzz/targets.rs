@@ -3,7 +3,7 @@
 //! Every first byte says by its lowest bit whether checksums are to be left as they are; all else is the target's own form.
 //! A target returns whether nothing was wrong with what it was given. It panics on a breach: a panic within the engine, an
 //! error that hostile bytes must not give, answers that contradict each other where `verify` is content, or memory beyond what
-//! the files' size justifies ([`Allowance`]).
+//! the files' size justifies.
 
 use std::sync::Arc;
 
@@ -22,44 +22,27 @@ use super::archive::{self, File};
 use super::exercise::{self, check_error};
 use super::{repair, repair_log, template};
 
-/// What a target may take besides twice the bytes of its files.
-#[derive(Clone, Copy)]
-struct Allowance {
-    /// Peak of the heap: caches, windows, buffers of a fixed size, and what a test of them collects.
-    heap: usize,
-    /// A single aligned buffer: what is read ahead of the log, at most.
-    buffer: usize,
-}
-
-/// A store's caches, and what of them is allocated at once.
-const STORE: Allowance = Allowance {
-    heap: 1 << 20,
-    buffer: 256 << 10,
-};
-/// A log is read through two windows of a megabyte; a ring and segments of the options' size are made.
-const LOG: Allowance = Allowance {
-    heap: 2 << 20,
-    buffer: (1 << 20) + (64 << 10),
-};
-/// A whole database of two megabytes of memory, opened twice.
-const DATABASE: Allowance = Allowance {
-    heap: 6 << 20,
-    buffer: (1 << 20) + (64 << 10),
-};
+/// What a target may take besides twice the bytes of its files, of the heap at once and as a single aligned buffer: little, so
+/// that a size which a file supplies shows.
+const SMALL: usize = 64 << 10;
+/// As [`SMALL`], for a log and a ring that are begun anew.
+const LOG: usize = 128 << 10;
+/// As [`SMALL`], for whole databases of two megabytes of memory: windows, caches, and all records that are compared.
+const DATABASE: usize = 1 << 20;
 
 /// Does the work, and panics when it takes more memory than files of so many bytes justify.
-fn measured<T>(file_bytes: usize, allowance: Allowance, work: impl FnOnce() -> T) -> T {
+fn measured<T>(file_bytes: usize, allowance: usize, work: impl FnOnce() -> T) -> T {
     largest_buffer();
     let mut done = None;
     let taken = allocation_counter::measure(|| done = Some(work()));
     let buffer = largest_buffer();
     assert!(
-        taken.bytes_max <= (2 * file_bytes + allowance.heap) as u64,
+        taken.bytes_max <= (2 * file_bytes + allowance) as u64,
         "{} bytes of heap for files of {file_bytes}",
         taken.bytes_max
     );
     assert!(
-        buffer <= 2 * file_bytes + allowance.buffer,
+        buffer <= 2 * file_bytes + allowance,
         "a buffer of {buffer} bytes for files of {file_bytes}"
     );
     match done {
@@ -117,7 +100,7 @@ pub fn superblock(input: &[u8]) -> bool {
         data.truncate(input.len());
     }
     let disk = exercise::data_disk(&data);
-    measured(data.len(), STORE, || {
+    measured(data.len(), SMALL, || {
         let mut good = false;
         if let Some(store) = exercise::store(&disk) {
             let superblock = store.superblock();
@@ -186,7 +169,7 @@ pub fn node(input: &[u8]) -> bool {
     }
     .encode(&mut bytes);
     let disk = exercise::data_disk(&data);
-    measured(data.len(), STORE, || tree(&disk, &bytes))
+    measured(data.len(), SMALL, || tree(&disk, &bytes))
 }
 
 /// The template's data file.
@@ -245,7 +228,7 @@ pub fn group(input: &[u8]) -> bool {
         0
     };
     let disk = exercise::data_disk(&data);
-    measured(data.len() + inflated, STORE, || {
+    measured(data.len() + inflated, SMALL, || {
         let bytes = &data[PAGES_START as usize..];
         let footer = match Footer::decode(bytes) {
             Ok(footer) => footer,
@@ -307,7 +290,7 @@ pub fn filter(input: &[u8]) -> bool {
         .cycle()
         .take(PARTITION_BYTES)
         .collect();
-    measured(PARTITION_BYTES, STORE, || {
+    measured(PARTITION_BYTES, SMALL, || {
         if repaired && partition.len() == PARTITION_BYTES {
             seal_partition(&mut partition, 7);
         }
