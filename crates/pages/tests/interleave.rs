@@ -1,0 +1,152 @@
+//! Models of the page store for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: a cache too small for what is read
+//! from it, and pages that die under readers that pinned them.
+#![cfg(terrapin_shuttle)]
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::Mutex; // the models' own notes are no points
+
+use common::{added, checkpoint, create, key, make_durable, open, options, pending, value};
+use terrapin_base::sync::explore::{explore, spawn};
+use terrapin_base::{Budget, Purpose};
+use terrapin_disk::SimDisk;
+use terrapin_pages::{
+    Changes, Fill, PageKind, PageRef, PageStore, PageUse, Pin, SpaceClass, StoreOptions,
+};
+
+const RECORDS: usize = 160;
+const VALUE_BYTES: usize = 100;
+
+/// Threads want the same blocks at once, and each one's reads evict the others'; one shrinks the cache, one forgets the group's entries.
+/// What is found is what was written, and every byte that was charged is given back.
+#[test]
+fn blocks_are_read_shared_and_evicted_by_several_at_once() {
+    explore("pages-cache", || {
+        let medium = SimDisk::new(1);
+        let store = create(&medium, options(4 << 20, 0));
+        let group = store
+            .write_group(pending(0, RECORDS, VALUE_BYTES, true), SpaceClass::Normal)
+            .unwrap();
+        checkpoint(&store, added([&group]));
+        drop(store);
+        medium.crash_process();
+        // Room for the index and two or three of the blocks.
+        let budget = Budget::new(24 << 10);
+        let small = StoreOptions {
+            budget: budget.clone(),
+            reserve_bytes: 0,
+        };
+        let (store, _) = open(&medium, small, &[PageUse::from(&group)], 2);
+        let readers: Vec<_> = (0..3usize)
+            .map(|reader| {
+                let (store, group) = (store.clone(), group.clone());
+                spawn(move || {
+                    let index = store.index(&group).unwrap();
+                    for look in 0..4 {
+                        // Near each other, so that they meet at the same blocks.
+                        let record = ((look + reader / 2) * RECORDS / 5) % RECORDS;
+                        let number = index.find(&key(record));
+                        let fill = if reader == 2 { Fill::Low } else { Fill::Normal };
+                        let block = store.block(&group, &index, number, fill).unwrap();
+                        let at = block.search(&key(record)).expect("the record is there");
+                        let found = block.message(at).value().map(<[u8]>::to_vec);
+                        assert_eq!(found, Some(value(record, VALUE_BYTES)));
+                    }
+                })
+            })
+            .collect();
+        let shrinker = {
+            let store = store.clone();
+            spawn(move || while store.shrink() {})
+        };
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        shrinker.join().unwrap();
+        let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
+        assert!(used <= budget.room_for_caches(), "{used} bytes");
+        assert_eq!(store.metrics().cache_bytes, used);
+        assert!(store.metrics().evictions > 0, "the cache was not too small");
+        drop(store);
+        let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
+        assert_eq!(used, 0, "charged and not given back");
+    });
+}
+
+/// A page, and what keeps it.
+type Current = Arc<Mutex<(Arc<Pin>, PageRef, u8)>>;
+
+/// The next round's page in place of the last one's, as a checkpoint does it: the new state is seen before the last one lets go.
+fn replace(store: &Arc<PageStore>, current: &Current, round: u8) {
+    let page = store
+        .write_page(PageKind::Node, &[round; 3000], SpaceClass::Normal)
+        .unwrap();
+    let last = current.lock().unwrap().1;
+    let generation = make_durable(store, None);
+    let changes = Changes {
+        released: vec![last.id],
+        ..added([&page])
+    };
+    store.commit(generation, changes);
+    let next = (Arc::new(store.pin(generation)), page, round);
+    // The last state's pin goes outside of the lock.
+    let _last = std::mem::replace(&mut *current.lock().unwrap(), next);
+}
+
+/// Readers hold pins of generations whose pages later checkpoints replace, while space is reclaimed and written again: what a pin keeps is
+/// never overwritten (D1, D5).
+#[test]
+fn a_pinned_page_is_not_written_again_before_its_last_reader_lets_go() {
+    explore("pages-pins", || {
+        let medium = SimDisk::new(2);
+        let store = create(&medium, options(4 << 20, 0));
+        let first = store
+            .write_page(PageKind::Node, &[1; 3000], SpaceClass::Normal)
+            .unwrap();
+        let generation = checkpoint(&store, added([&first]));
+        let current: Current = Arc::new(Mutex::new((Arc::new(store.pin(generation)), first, 1)));
+        let writer = {
+            let (store, current) = (store.clone(), current.clone());
+            spawn(move || (2..7).for_each(|round| replace(&store, &current, round)))
+        };
+        let reclaimer = {
+            let store = store.clone();
+            spawn(move || {
+                for _ in 0..4 {
+                    store.reclaim_step().unwrap();
+                }
+            })
+        };
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                let (store, current) = (store.clone(), current.clone());
+                spawn(move || {
+                    for _ in 0..3 {
+                        let (pin, page, round) = current.lock().unwrap().clone();
+                        for _ in 0..2 {
+                            let found = store.read_page(&page, PageKind::Node);
+                            assert_eq!(found.unwrap(), [round; 3000], "overwritten");
+                        }
+                        drop(pin);
+                    }
+                })
+            })
+            .collect();
+        writer.join().unwrap();
+        reclaimer.join().unwrap();
+        for reader in readers {
+            reader.join().unwrap();
+        }
+        let last = current.lock().unwrap().clone();
+        assert_eq!(last.2, 6);
+        drop((last, current));
+        while store.reclaim_step().unwrap() {}
+        assert_eq!(
+            store.retired_bytes(),
+            0,
+            "a page that nobody reaches is kept"
+        );
+        assert_eq!(store.live_bytes(), 4096);
+    });
+}
