@@ -72,8 +72,11 @@ impl Content {
     }
 }
 
-/// Keys and hashes of values of a keyspace; none if a scan backwards does not agree with it.
-fn scan(database: &Database, name: &str) -> terrapin::Result<Option<Vec<(Vec<u8>, u64)>>> {
+/// Keys and hashes of values of a keyspace, in order.
+type Hashes = Vec<(Vec<u8>, u64)>;
+
+/// Reads a keyspace whole; none if a scan backwards does not agree with one forwards.
+fn scan(database: &Database, name: &str) -> terrapin::Result<Option<Hashes>> {
     let keyspace = database.open_keyspace(name)?;
     let read = |record: terrapin::Result<(terrapin::Slice, terrapin::Slice)>| {
         record.map(|(key, value)| (key.to_vec(), hash64(&value)))

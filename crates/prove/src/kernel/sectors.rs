@@ -268,13 +268,15 @@ impl Victim {
                 typed(&error)?;
             }
             possible.retain(|state| {
-                let same = |(found, wanted): (&(Vec<u8>, Vec<u8>), (&Vec<u8>, &Vec<u8>))| {
-                    (&found.0, &found.1) == wanted
-                };
+                let found = records.iter().map(|(key, value)| (key, value));
                 let begins = records.len() <= state.len()
                     && match backwards {
-                        false => records.iter().zip(state.iter()).all(same),
-                        true => records.iter().zip(state.iter().rev()).all(same),
+                        false => found
+                            .zip(state.iter())
+                            .all(|(found, wanted)| found == wanted),
+                        true => found
+                            .zip(state.iter().rev())
+                            .all(|(found, wanted)| found == wanted),
                     };
                 begins && (!whole || records.len() == state.len())
             });

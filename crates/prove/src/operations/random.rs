@@ -38,7 +38,9 @@ fn length(unit: u64) -> usize {
 
 fn unit(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     let disk = SimDisk::new(unit);
-    let protocol = (unit % WATCHED_ONE_IN == 0).then(|| Protocol::watch(&disk));
+    let protocol = unit
+        .is_multiple_of(WATCHED_ONE_IN)
+        .then(|| Protocol::watch(&disk));
     match random_run_on(unit, length(unit), disk) {
         Ok(outcome) => match protocol.map(|protocol| protocol.check()) {
             Some(Err(breach)) => Err(breach),
