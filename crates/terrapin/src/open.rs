@@ -110,7 +110,7 @@ fn open_gated(
                 log_options(&settings, files.superblock.database_id),
                 base.catalog.durable_through(),
             )?;
-            check_life(&found, &files.superblock)?;
+            check_log(&found, &files.superblock, &base.catalog)?;
             if settings.read_only {
                 recovery::check_fits(&found, &budget)?;
                 (None, Some(found.read_only()))
@@ -158,8 +158,22 @@ pub(crate) fn log_options(settings: &Settings, database_id: u64) -> LogOptions {
     }
 }
 
-/// A life of the log is durable before any superblock names it. Were the log behind, its next life would not be new.
-pub(crate) fn check_life(found: &Recovery, superblock: &Superblock) -> Result<()> {
+/// Holds the log against what the data file says of it.
+pub(crate) fn check_log(
+    found: &Recovery,
+    superblock: &Superblock,
+    catalog: &Catalog,
+) -> Result<()> {
+    // Every applied LSN was synced before a superblock led to it (D3). A log that ends below one would leave that tree ahead of the others, and the
+    // tree would take what is written next for what it has already.
+    if found.end() < catalog.applied_through() {
+        return Err(
+            Error::corrupt("the log ends before what the trees hold already")
+                .with("end", found.end())
+                .with("applied", catalog.applied_through()),
+        );
+    }
+    // A life of the log is durable before any superblock names it. Were the log behind, its next life would not be new.
     if found.incarnation() < superblock.incarnation {
         return Err(
             Error::corrupt("the log is of an earlier life than the superblock")

@@ -13,7 +13,7 @@ use terrapin_wal::Recovery;
 
 pub use terrapin_structure::Finding;
 
-use crate::open::{Base, absent, check_life, log_options, never_was};
+use crate::open::{Base, absent, check_log, log_options, never_was};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
@@ -232,7 +232,7 @@ fn verify_log(
     );
     let mut replay = match scanned {
         Ok(recovery) => {
-            if let Err(error) = check_life(&recovery, superblock) {
+            if let Err(error) = check_log(&recovery, superblock, &base.catalog) {
                 report.damage("log", error)?;
             }
             recovery.read_only()

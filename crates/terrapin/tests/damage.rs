@@ -167,3 +167,104 @@ fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
     }
     assert!(errors > 100, "{errors}");
 }
+
+/// A log whose end was damaged was taken for one with a torn tail even where a keyspace's tree holds records from behind that end. The next writes got LSNs
+/// that the tree is said to hold already, and were acknowledged, seen by nobody, and lost.
+#[test]
+fn a_log_that_ends_before_what_any_tree_holds_is_refused() {
+    let world = World::new(5);
+    let database = world.open(&tiny());
+    let (early, late) = (
+        database.keyspace("early").unwrap(),
+        database.keyspace("late").unwrap(),
+    );
+    early.put("k", "v").unwrap();
+    for i in 0..120 {
+        late.put(key(i), value(i, 60)).unwrap();
+    }
+    world.sim.settle();
+    world
+        .disk
+        .crash_power(terrapin_disk::sim::CrashMode::LoseUnsynced);
+    world.sim.kill();
+    let (mut refused, mut opened) = (0, 0);
+    let logs = world.disk.fork().handle().list().unwrap();
+    for log in logs.iter().filter(|name| name.starts_with("log-")) {
+        for offset in (0..20 << 10).step_by(97) {
+            let disk = world.disk.fork();
+            if !disk.corrupt(log, offset, 0x55) {
+                continue;
+            }
+            let (env, sim) = terrapin_base::Env::simulated(offset);
+            match tiny().open_on(env, disk.handle()) {
+                Err(error) => {
+                    assert_eq!(error.kind(), ErrorKind::Corrupt);
+                    refused += 1;
+                }
+                Ok(database) => {
+                    for name in database.keyspaces().unwrap() {
+                        let keyspace = database.open_keyspace(&name.name).unwrap();
+                        keyspace.put("new", "value").unwrap();
+                        assert!(
+                            keyspace.contains("new").unwrap(),
+                            "byte {offset} of {log}: {}",
+                            name.name
+                        );
+                    }
+                    opened += 1;
+                }
+            }
+            sim.kill();
+        }
+    }
+    assert!(
+        refused > 0 && opened > 0,
+        "{refused} refused, {opened} opened"
+    );
+}
+
+/// A copy made file by file while the database was written held a log older than some of its trees, and opened: one keyspace was ahead of
+/// the other.
+#[test]
+fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
+    let world = World::new(6);
+    let database = world.open(&tiny());
+    let (quiet, busy) = (
+        database.keyspace("quiet").unwrap(),
+        database.keyspace("busy").unwrap(),
+    );
+    quiet.put("a", "b").unwrap();
+    for i in 0..40 {
+        busy.put(key(i), value(i, 60)).unwrap();
+    }
+    database.flush().unwrap();
+    let is_log = |name: &String| name.starts_with("log-") || name == "ring";
+    let files = world.disk.fork().handle().list().unwrap();
+    let names: Vec<_> = files.into_iter().filter(is_log).collect();
+    let older: Vec<_> = names
+        .iter()
+        .map(|n| (n, world.disk.content(n).unwrap()))
+        .collect();
+    let generation = database.stat().unwrap().generation;
+    // The busy one's window fills and is merged; the quiet one's waits.
+    for i in 40..1000 {
+        busy.put(key(i), value(i, 60)).unwrap();
+        if database.stat().unwrap().generation > generation {
+            break;
+        }
+    }
+    assert!(database.stat().unwrap().generation > generation);
+    world.kill(database);
+    for (name, content) in older {
+        world.disk.plant(name, &content);
+    }
+    let report = verify_on(
+        world.env.clone(),
+        world.disk.handle(),
+        &VerifyOptions::default(),
+    )
+    .unwrap();
+    assert!(!report.is_sound());
+    let error = world.try_open(&tiny()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}

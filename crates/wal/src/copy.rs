@@ -2,10 +2,11 @@
 //!
 //! What can be read from a segment need not be on stable storage: a sync that failed is told once, and the bytes that it was to
 //! cover stay readable until the power goes. So whatever a segment holds above the last mark goes into a file of its own, a segment of the same
-//! life that begins at the mark ([`crate::chain`]), and counts there. No block that may have been synced is ever written again, and a new
-//! segment gets its name when its content is synced, so that a kill in between takes nothing away.
+//! life that begins at the mark ([`crate::chain`]), and counts there. A new segment gets its name when its content is synced, so that a kill
+//! in between takes nothing away.
 //!
-//! Where a segment holds nothing above the last mark, the ring's part is written to it behind the mark.
+//! Where a segment holds nothing above the last mark, the ring's part is written to it behind the mark. A block below the mark, which may have
+//! been synced, is written again only where it is damaged and the ring still has its records.
 
 use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, mutant};
@@ -43,6 +44,10 @@ pub(crate) struct Copier<'a> {
     target: Target,
     /// The segment that `target` is or becomes.
     piece: Piece,
+    /// The segments that were found behind it, the next one last.
+    found: Vec<Piece>,
+    /// Blocks below were synced: they are written only where they are not what they should be.
+    synced: u64,
     /// Those that were added and have their names.
     added: Vec<Piece>,
     /// LSN of `pending`'s first byte, a block's start.
@@ -51,7 +56,7 @@ pub(crate) struct Copier<'a> {
 }
 
 impl<'a> Copier<'a> {
-    /// Goes on in the life's last segment with the block of `from`, or with the one of `synced` if that is later: what lies before it stays as it is.
+    /// Goes on with the block of `from` in the segment where it lies.
     pub(crate) fn behind(
         segments: &'a Segments,
         database_id: u64,
@@ -59,7 +64,12 @@ impl<'a> Copier<'a> {
         from: u64,
         synced: u64,
     ) -> Result<Self> {
-        let Some(piece) = life.pieces.last().copied() else {
+        let at = block_down(from);
+        let mut found: Vec<Piece> = life.pieces.iter().rev().copied().collect();
+        while found.len() > 1 && found.last().is_some_and(|piece| piece.end() <= at) {
+            found.pop();
+        }
+        let Some(piece) = found.pop() else {
             return Err(Error::internal("a life without segments"));
         };
         let file = segments.open_for_writing(piece.number)?;
@@ -69,8 +79,10 @@ impl<'a> Copier<'a> {
             incarnation: life.incarnation,
             target: Target::Found(file),
             piece,
+            found,
+            synced,
             added: Vec::new(),
-            at: block_down(from.max(synced)).max(piece.start),
+            at: at.max(piece.start),
             pending: AlignedBuf::new(),
         })
     }
@@ -89,13 +101,16 @@ impl<'a> Copier<'a> {
             incarnation: life.incarnation,
             target: Target::Fresh(spare),
             piece,
+            found: Vec::new(),
+            synced: piece.start,
             added: Vec::new(),
             at: piece.start,
             pending: AlignedBuf::new(),
         }
     }
 
-    /// Copies the stream from its position, a record's start, to `end`. Records before the first block to be written are passed over.
+    /// Copies the stream from its position, a record's start, to `end`, a record's end or a block's start. Records before the first block to be
+    /// written are passed over.
     pub(crate) fn copy(&mut self, stream: &mut Stream, end: u64) -> Result<()> {
         if self.at < stream.position() {
             self.pending
@@ -109,6 +124,8 @@ impl<'a> Copier<'a> {
             let passed = passed.min(found.bytes) as usize;
             self.pending
                 .extend_from_slice(&stream.bytes(&found)[passed..]);
+            self.pending
+                .truncate(end.saturating_sub(self.at).min(self.pending.len() as u64) as usize);
             while self.at + self.pending.len() as u64 > self.piece.end() {
                 // The record that was added last is the one that reaches across.
                 let bound = self.piece.end();
@@ -127,11 +144,21 @@ impl<'a> Copier<'a> {
     /// Writes what is pending below `upto`, a block's start.
     fn flush(&mut self, upto: u64) -> Result<()> {
         let count = (upto - self.at) as usize;
-        if count > 0 {
-            let offset = BLOCK_BYTES + (self.at - self.piece.start);
-            self.target
-                .file()
-                .write_at(&self.pending[..count], offset)?;
+        let offset = BLOCK_BYTES + (self.at - self.piece.start);
+        let known = self.synced.saturating_sub(self.at).min(count as u64);
+        let known = block_down(known) as usize;
+        let file = self.target.file();
+        let mut present = AlignedBuf::zeroed(known);
+        file.read_at(&mut present, offset)?;
+        let block = BLOCK_BYTES as usize;
+        for at in (0..known).step_by(block) {
+            let wanted = &self.pending[at..at + block];
+            if present[at..at + block] != *wanted {
+                file.write_at(wanted, offset + at as u64)?;
+            }
+        }
+        if known < count {
+            file.write_at(&self.pending[known..count], offset + known as u64)?;
         }
         let rest = AlignedBuf::from(&self.pending[count..]);
         self.pending = rest;
@@ -143,6 +170,11 @@ impl<'a> Copier<'a> {
     fn next_segment(&mut self, start: u64, end: u64) -> Result<()> {
         // The older first: what a header says was synced before it.
         self.settle(start)?;
+        if let Some(next) = self.found.pop() {
+            self.target = Target::Found(self.segments.open_for_writing(next.number)?);
+            self.piece = next;
+            return Ok(());
+        }
         let number = self.piece.number.checked_add(1);
         self.piece = Piece {
             number: number
@@ -152,6 +184,8 @@ impl<'a> Copier<'a> {
             first: if start < self.at { end } else { self.at },
         };
         self.target = Target::Fresh(self.segments.obtain()?);
+        // Of a new file nothing was synced.
+        self.synced = self.at;
         Ok(())
     }
 

@@ -4,8 +4,8 @@
 //! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
 //! 0. the directory is synced, so that what the scan saw of it is true;
-//! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring, and
-//!    what can be read from a segment but may be there for the eye only, because its sync failed;
+//! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring
+//!    (also where a segment's block is damaged), and what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
 //! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
 //!    directory is synced. Only from here on is anything different for the next recovery.
@@ -23,7 +23,8 @@ use crate::chain::{Chain, Place, find_chain};
 use crate::copy::Copier;
 use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, KIND_MARK, RECORD_KIND_USER_MIN, RING_NAME,
-    RING_NEW_NAME, SegmentHeader, block_up, segment_name, segment_number, spare_name, spare_number,
+    RING_NEW_NAME, SegmentHeader, block_down, block_up, segment_name, segment_number, spare_name,
+    spare_number,
 };
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
@@ -45,8 +46,10 @@ pub struct Recovery {
     clean: bool,
     /// Records below are known to have been synced.
     synced: u64,
-    /// The first record that is only in the ring.
+    /// The first record that is only in the ring: the first of those that the segments never got, or one that is damaged there.
     ring_from: Option<u64>,
+    /// Where the last record ends that is in the last life's segments.
+    in_segments: u64,
     /// Where replay begins.
     replay_from: Place,
     replay_bytes: u64,
@@ -93,6 +96,7 @@ impl Recovery {
             clean: false,
             synced: chain.whole_below,
             ring_from: None,
+            in_segments: start.position,
             replay_from: start,
             replay_bytes: 0,
             replay_records: 0,
@@ -122,6 +126,8 @@ impl Recovery {
             }
             if found.from_ring {
                 self.ring_from.get_or_insert(found.lsn);
+            } else {
+                self.in_segments = position;
             }
             if found.lsn >= self.needed_from {
                 replay_from.get_or_insert(Place {
@@ -287,44 +293,41 @@ impl Recovery {
         let Some((life, last)) = self.last_piece() else {
             return Err(Error::internal("a log without a life"));
         };
-        let index = self.chain.lives.len() - 1;
-        let read_from = |position| {
-            self.stream(Place {
-                life: index,
-                position,
-            })
-        };
         // A segment was synced to its end before the next one got its name.
-        let synced = self.synced.max(last.start);
-        let in_segments = self.ring_from.unwrap_or(self.end);
+        let synced = block_down(self.synced).max(last.start);
         let id = self.options.database_id;
-        let (mut copier, mut stream) = if in_segments > synced && !mutant::active(73) {
-            let (piece, from) = self.piece_beside(life, &last, segments, in_segments)?;
-            match obtain_two(segments, piece.capacity)? {
-                Some(spare) => (
-                    Copier::beside(segments, id, life, piece, spare),
-                    read_from(from),
-                ),
-                // An open must not need space (D10): the same bytes once more in their own place are the next best.
-                None => (
-                    Copier::behind(segments, id, life, piece.start, piece.start)?,
-                    read_from(from),
-                ),
-            }
-        } else if let Some(from) = self.ring_from {
-            (
-                Copier::behind(segments, id, life, from, synced)?,
-                read_from(from),
-            )
-        } else {
-            return Ok((last.number, Vec::new()));
-        };
-        if !mutant::active(7) {
-            copier.copy(&mut stream, self.end)?;
+        let not_known = self.in_segments > synced && !mutant::active(73);
+        let mut added = Vec::new();
+        if let Some(from) = self.ring_from
+            && (from < synced || !not_known)
+        {
+            let end = if not_known { synced } else { self.end };
+            let copier = Copier::behind(segments, id, life, from, synced)?;
+            added = self.copied(copier, from, end)?;
         }
-        let added = copier.finish(self.end)?;
+        if not_known {
+            let (piece, from) = self.piece_beside(life, &last, segments)?;
+            let copier = match obtain_two(segments, piece.capacity)? {
+                Some(spare) => Copier::beside(segments, id, life, piece, spare),
+                // An open must not need space (D10): the same bytes once more in their own place are the next best.
+                None => Copier::behind(segments, id, life, piece.start, piece.start)?,
+            };
+            added = self.copied(copier, from, self.end)?;
+        }
         let number = added.last().map_or(last.number, |piece| piece.number);
         Ok((number, added))
+    }
+
+    /// Copies the last life's records from one on to `end`; the segments that this added.
+    fn copied(&self, mut copier: Copier<'_>, from: u64, end: u64) -> Result<Vec<Piece>> {
+        let mut stream = self.stream(Place {
+            life: self.chain.lives.len() - 1,
+            position: from,
+        });
+        if !mutant::active(7) {
+            copier.copy(&mut stream, end)?;
+        }
+        copier.finish(end)
     }
 
     fn last_piece(&self) -> Option<(&Life, Piece)> {
@@ -332,14 +335,8 @@ impl Recovery {
         Some((life, *life.pieces.last()?))
     }
 
-    /// A segment for what the last one holds and nobody knows to be synced, up to `end` at least, and where its records are to be read from.
-    fn piece_beside(
-        &self,
-        life: &Life,
-        last: &Piece,
-        segments: &Segments,
-        end: u64,
-    ) -> Result<(Piece, u64)> {
+    /// A segment for what the last one holds and nobody knows to be synced, and where its records are to be read from.
+    fn piece_beside(&self, life: &Life, last: &Piece, segments: &Segments) -> Result<(Piece, u64)> {
         let marked = self.synced > last.start && self.synced.is_multiple_of(BLOCK_BYTES);
         let (start, first, from) = if marked {
             (self.synced, self.synced, self.synced)
@@ -355,7 +352,7 @@ impl Recovery {
             number: number
                 .ok_or_else(|| Error::internal("log segments are numbered to the end"))?,
             start,
-            capacity: segments.capacity().max(block_up(end) - start),
+            capacity: segments.capacity().max(block_up(self.in_segments) - start),
             first,
         };
         Ok((piece, from))

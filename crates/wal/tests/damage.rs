@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{DATABASE, Process, Random, append, collect, tiny};
+use common::{DATABASE, Process, Random, append, assert_prefix, collect, tiny};
 use terrapin_base::checksum::crc32c;
 use terrapin_base::{ErrorKind, Lsn};
 use terrapin_disk::SimDisk;
@@ -18,9 +18,9 @@ const OPTIONS: LogOptions = LogOptions {
 
 /// A log in one segment, synced now and then; the last records are not. Returns how many there are, how many were
 /// synced, and how many of them a mark says were.
-fn build(medium: &SimDisk) -> (u64, u64, u64) {
+fn build(medium: &SimDisk, options: LogOptions) -> (u64, u64, u64) {
     let process = Process::new(medium, 0);
-    let log = process.create(OPTIONS).unwrap();
+    let log = process.create(options).unwrap();
     let (mut synced, mut marked) = (0, 0);
     for index in 0..400 {
         process.append(&log, index).unwrap();
@@ -35,7 +35,7 @@ fn build(medium: &SimDisk) -> (u64, u64, u64) {
 #[test]
 fn a_flipped_byte_below_a_mark_is_refused_and_above_it_cuts_the_tail() {
     let medium = SimDisk::new(1);
-    let (count, synced, marked) = build(&medium);
+    let (count, synced, marked) = build(&medium, OPTIONS);
     medium.crash_power(CrashMode::LoseUnsynced);
     let name = "log-0000000000000001";
     let process = Process::new(&medium.fork(), 0);
@@ -77,7 +77,7 @@ fn a_flipped_byte_below_a_mark_is_refused_and_above_it_cuts_the_tail() {
 #[test]
 fn a_flipped_byte_anywhere_gives_an_error_or_a_prefix() {
     let medium = SimDisk::new(2);
-    build(&medium);
+    build(&medium, OPTIONS);
     medium.crash_process();
     let all = collect(
         &mut Process::new(&medium.fork(), 0)
@@ -254,4 +254,73 @@ fn a_documented_segment_is_understood() {
         seen.push((record.lsn.0, record.kind, record.payload.to_vec()));
     }
     assert_eq!(seen, [(4108, 200, vec![]), (4117, 17, b"three".to_vec())]);
+}
+
+/// A damaged block below a mark was passed over where the ring still had its records: the recovery gave them all, began the next life behind them, and with
+/// the ring's next round they were gone.
+#[test]
+fn damage_that_the_ring_makes_good_is_mended_by_the_recovery_that_finds_it() {
+    let options = LogOptions {
+        ring_bytes: 512 << 10,
+        ..OPTIONS
+    };
+    let medium = SimDisk::new(1);
+    build(&medium, options);
+    medium.crash_process();
+    let recovery = Process::new(&medium.fork(), 0)
+        .scan(options, Lsn(4096))
+        .unwrap();
+    let end = recovery.end().0;
+    let records = collect(&mut recovery.read_only()).unwrap();
+    let mut damaged = 0;
+    for lsn in (4096..end).step_by(2531) {
+        let medium = medium.fork();
+        assert!(medium.corrupt("log-0000000000000001", lsn, 0x20));
+        let (_, found) = Process::new(&medium, 0).recover(options).unwrap();
+        assert!(found == records, "damage at {lsn}");
+        medium.crash_power(CrashMode::LoseUnsynced);
+        medium.plant("ring", &vec![0; 512 << 10]);
+        let (_, found) = Process::new(&medium, 0).recover(options).unwrap();
+        assert!(found == records, "damage at {lsn} came back");
+        damaged += 1;
+    }
+    assert!(damaged > 100, "{damaged}");
+}
+
+/// Segments older than the ring are what a copy of a database that is open may have. The ring's marks reach beyond their end, and a closing record lies in
+/// it: recovery reckoned with a negative length.
+#[test]
+fn a_ring_that_is_newer_than_the_segments_gives_an_error_or_all_that_it_has() {
+    let mut opened = 0;
+    for seed in 0..120 {
+        let medium = SimDisk::new(seed);
+        let process = Process::new(&medium, seed);
+        let log = process.create(tiny()).unwrap();
+        let mut random = Random(seed);
+        let mut index = 0;
+        let mut append = |count: u64| {
+            for _ in 0..count {
+                process.append(&log, index).unwrap();
+                if random.below(4) == 0 {
+                    log.sync(log.tail()).unwrap();
+                }
+                index += 1;
+            }
+        };
+        append(seed % 20);
+        log.sync(log.tail()).unwrap();
+        let older = medium.fork();
+        append(1 + seed % 50);
+        log.close().unwrap();
+        older.plant("ring", &medium.content("ring").unwrap());
+        older.crash_power(CrashMode::LoseUnsynced);
+        if let Ok((_, records)) = Process::new(&older, seed).recover(tiny()) {
+            assert_prefix(&records);
+            older.crash_power(CrashMode::LoseUnsynced);
+            let (_, again) = Process::new(&older, seed).recover(tiny()).unwrap();
+            assert_eq!(records, again, "seed {seed}");
+            opened += 1;
+        }
+    }
+    assert!(opened > 20, "{opened}");
 }
