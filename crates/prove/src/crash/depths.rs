@@ -5,6 +5,7 @@ use terrapin_model::{Life, Random, State, Survives};
 use super::places::{Death, Taking};
 use super::survive::{Scene, begin, go_on, second};
 use crate::Find;
+use crate::protocol::Protocol;
 
 /// How many deaths are tried in one recovery.
 const DEATHS: usize = 6;
@@ -40,8 +41,13 @@ fn deeper(
     let name = death.name.clone();
     let seed = death.seed;
     let mut life = begin(death, scene);
+    let protocol = Protocol::watch(life.subject().disk());
     let taking = Taking::begin(life.subject().disk(), seed, 1);
     let state = life.recover()?;
+    protocol
+        .check()
+        .map_err(|find| Find::from(life.failure(find.0)))?;
+    drop(protocol);
     let mut places = taking.take();
     drop(taking);
     if let Some(above) = above {

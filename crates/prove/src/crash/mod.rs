@@ -30,8 +30,8 @@ pub fn layers() -> Vec<Layer> {
         Layer {
             name: "crash-points",
             counts: "crash points",
-            ci: 15_000,
-            full: 15_000,
+            ci: 20_000,
+            full: 110_000,
             units: Units::Fixed(workloads::all().count() as u64),
             alone: false,
             unit: points,
@@ -39,8 +39,8 @@ pub fn layers() -> Vec<Layer> {
         Layer {
             name: "crash-depths",
             counts: "crash points",
-            ci: 2_000,
-            full: 30_000,
+            ci: 3_000,
+            full: 10_000,
             units: Units::Seeds,
             alone: false,
             unit: depths,
@@ -48,8 +48,8 @@ pub fn layers() -> Vec<Layer> {
         Layer {
             name: "crash-random",
             counts: "crash points",
-            ci: 3_000,
-            full: 55_000,
+            ci: 5_000,
+            full: 20_000,
             units: Units::Seeds,
             alone: false,
             unit: random_points,

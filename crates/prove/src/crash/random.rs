@@ -2,7 +2,7 @@
 
 use terrapin_model::{Configuration, Generator, Operation, Profile, Random, Reopen};
 
-use super::workload::Course;
+use super::workload::{Course, Step};
 
 /// Operations of a workload.
 const OPERATIONS: usize = 150;
@@ -13,17 +13,17 @@ pub(super) fn course(seed: u64) -> Course {
     let configuration = Configuration::random(&mut random);
     let mut profile = Profile::of(&configuration, &mut random);
     profile.crashes = true;
-    let mut operations = Vec::new();
+    let mut steps = Vec::new();
     for operation in Generator::new(random.bits(), profile).take(OPERATIONS) {
         if matches!(operation, Operation::Reopen(Reopen { dropped: true, .. })) {
             // What is not in the log would be lost.
-            operations.push(Operation::Flush);
+            steps.push(Step::Do(Operation::Flush));
         }
-        operations.push(operation);
+        steps.push(Step::Do(operation));
     }
     Course {
         name: format!("of seed {seed}"),
         configuration,
-        operations,
+        steps,
     }
 }

@@ -4,6 +4,7 @@ use terrapin_disk::sim::CrashMode;
 use terrapin_model::{Life, Oracle, Random, Survives};
 
 use super::places::Death;
+use super::walk::ROOMY_BYTES;
 use super::workload::Course;
 use crate::Find;
 use crate::protocol::Protocol;
@@ -65,6 +66,7 @@ pub(super) fn begin(death: Death, scene: &Scene<'_>) -> Life {
 
 /// From a recovered store on: a hundred operations, and a death in or after some more.
 pub(super) fn go_on(life: &mut Life, random: &mut Random) -> Result<(), Find> {
+    life.subject().disk().set_capacity(ROOMY_BYTES);
     life.operate(OPERATIONS)?;
     if random.one_in(2) {
         life.dies_at_call(random.scaled(40));

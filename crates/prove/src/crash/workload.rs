@@ -9,7 +9,7 @@ pub(super) struct Workload {
     pub name: &'static str,
     /// Changes the tiny options.
     pub options: fn(&mut Configuration),
-    /// Lines in the language of the conformance scripts (`crates/model/scripts/README.md`).
+    /// Lines in the language of the conformance scripts (`crates/model/scripts/README.md`), and `disk KIB`, which sets the size of the disk.
     pub script: &'static str,
 }
 
@@ -17,10 +17,17 @@ pub(super) struct Workload {
 pub(super) struct Course {
     pub name: String,
     pub configuration: Configuration,
-    pub operations: Vec<Operation>,
+    pub steps: Vec<Step>,
 }
 
-/// The smallest store: groups and windows of 1 KiB, so that a few writes fill them.
+/// One step of it.
+pub(super) enum Step {
+    Do(Operation),
+    /// The disk has so many bytes from here on.
+    Disk(u64),
+}
+
+/// The smallest store: groups of 1 KiB and windows of two, so that a few writes fill them.
 fn tiny() -> Configuration {
     Configuration {
         group_bytes: 1 << 10,
@@ -33,13 +40,21 @@ fn tiny() -> Configuration {
 
 impl Workload {
     pub fn read(&self) -> Result<Course, Find> {
-        let script = Script::parse(self.name, self.script)?;
         let mut configuration = tiny();
         (self.options)(&mut configuration);
+        let mut steps = Vec::new();
+        for line in self.script.lines() {
+            if let Some(kib) = line.strip_prefix("disk ") {
+                steps.push(Step::Disk(kib.parse::<u64>()? << 10));
+                continue;
+            }
+            let script = Script::parse(self.name, line)?;
+            steps.extend(script.steps.into_iter().map(|s| Step::Do(s.operation)));
+        }
         Ok(Course {
             name: self.name.to_owned(),
             configuration,
-            operations: script.steps.into_iter().map(|s| s.operation).collect(),
+            steps,
         })
     }
 }

@@ -1,6 +1,7 @@
 //! The fixed workloads.
 
 mod checkpoints;
+mod full_disks;
 mod keyspaces;
 mod log;
 mod reopens;
@@ -9,18 +10,20 @@ mod writes;
 
 use super::workload::Workload;
 
-/// All of them, in the order of their numbers.
+const KINDS: [&[Workload]; 7] = [
+    writes::ALL,
+    log::ALL,
+    checkpoints::ALL,
+    keyspaces::ALL,
+    views::ALL,
+    reopens::ALL,
+    full_disks::ALL,
+];
+
+/// All of them, in the order of their numbers: one of each kind by turns, so that the first few are of every kind.
 pub(super) fn all() -> impl Iterator<Item = &'static Workload> {
-    [
-        writes::ALL,
-        log::ALL,
-        checkpoints::ALL,
-        keyspaces::ALL,
-        views::ALL,
-        reopens::ALL,
-    ]
-    .into_iter()
-    .flatten()
+    let longest = KINDS.iter().map(|kind| kind.len()).max().unwrap_or(0);
+    (0..longest).flat_map(|nth| KINDS.into_iter().filter_map(move |kind| kind.get(nth)))
 }
 
 #[cfg(test)]
@@ -32,11 +35,14 @@ mod tests {
     #[test]
     fn there_are_at_least_fifty_workloads_each_with_its_name_and_all_can_be_read() {
         let names: BTreeSet<_> = all().map(|w| w.name).collect();
-        assert_eq!(names.len(), all().count());
+        assert_eq!(
+            names.len(),
+            KINDS.iter().map(|kind| kind.len()).sum::<usize>()
+        );
         assert!(names.len() >= 50);
         for workload in all() {
             let course = workload.read().unwrap_or_else(|find| panic!("{find}"));
-            assert!(!course.operations.is_empty(), "{}", course.name);
+            assert!(!course.steps.is_empty(), "{}", course.name);
         }
     }
 }
