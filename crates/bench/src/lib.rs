@@ -1,4 +1,4 @@
-//! YCSB for Terrapin, and for whatever else implements [`Store`].
+//! YCSB for Terrapin, and for whatever else implements [`Store`] and [`Client`].
 //!
 //! The workloads are those of Cooper et al., *Benchmarking Cloud Serving Systems with YCSB* (SoCC 2010): load, and A–F.
 //! Every read is checked: a missing record or a value that does not belong to its key fails the run. Device bytes, CPU and
@@ -20,7 +20,7 @@ mod workload;
 pub use generator::{Distribution, Random, Zipfian};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};
-pub use run::{Config, Progress, run};
-pub use store::{Show, Store, TerrapinStore};
+pub use run::{Config, Driver, Phase, Progress, check, run};
+pub use store::{Client, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 pub use workload::Workload;

@@ -9,6 +9,8 @@ pub struct Latencies {
     pub p99: f64,
     /// 99.9th percentile.
     pub p999: f64,
+    /// 99.99th percentile.
+    pub p9999: f64,
     /// The slowest operation.
     pub max: f64,
 }
@@ -81,7 +83,7 @@ impl PhaseReport {
         let l = &self.latency_us;
         format!(
             "{{\"phase\":\"{}\",\"threads\":{},\"records\":{},\"operations\":{},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
-             \"latency_us\":{{\"p50\":{:.3},\"p99\":{:.3},\"p999\":{:.3},\"max\":{:.3}}},\"user_bytes_written\":{},\
+             \"latency_us\":{{\"p50\":{:.3},\"p99\":{:.3},\"p999\":{:.3},\"p9999\":{:.3},\"max\":{:.3}}},\"user_bytes_written\":{},\
              \"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"space_bytes\":{},\
              \"space_amplification\":{:.4},\"rss_peak_bytes\":{},\"cpu_seconds\":{:.2},\"chi\":{},\"memory_bytes\":{}}}",
             self.phase,
@@ -93,6 +95,7 @@ impl PhaseReport {
             l.p50,
             l.p99,
             l.p999,
+            l.p9999,
             l.max,
             self.user_bytes_written,
             self.device_bytes_written,

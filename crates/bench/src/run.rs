@@ -1,54 +1,63 @@
 //! Runs phases: threads of clients, each with its own generator and histogram, over one store.
 
 use std::path::Path;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
 use terrapin_base::{Error, Result};
 
-use crate::generator::{Distribution, Random, Zipfian, scatter};
+use crate::generator::{Distribution, Random, Zipfian, mix, scatter};
 use crate::record::Records;
 use crate::report::{Latencies, PhaseReport};
-use crate::store::Store;
+use crate::store::{Client, Store};
 use crate::system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 use crate::workload::{Action, Workload};
 
 /// Longest scan of workload E.
 const SCAN_RECORDS_MAX: u64 = 100;
 
-/// What to run.
+/// What all phases of a run have in common.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The phases in order; a phase that writes is followed by a `settle` phase.
-    pub workloads: Vec<Workload>,
     /// Records to load, or that are there already.
     pub records: u64,
-    /// Operations of each phase but load.
-    pub operations: u64,
+    /// Whether they are there already.
+    pub loaded: bool,
     /// The records' shape.
     pub shape: Records,
     /// Client threads.
     pub threads: usize,
-    /// How A, B, C, E and F pick records; D always picks the latest.
-    pub distribution: Distribution,
     /// Seed of all choices.
     pub seed: u64,
 }
 
-impl Config {
-    /// Whether it makes sense: `InvalidArgument` if not, before anything is done.
-    pub fn check(&self) -> Result<()> {
-        if self.threads == 0 || self.records == 0 {
-            return Err(Error::invalid(
-                "a benchmark has at least one thread and one record",
-            ));
-        }
-        if self.workloads.iter().skip(1).any(|&w| w == Workload::Load) {
-            return Err(Error::invalid("load comes first, and once"));
-        }
-        Ok(())
+/// One phase: it ends when its operations are done or its time is over, whichever comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Phase {
+    /// What clients do.
+    pub workload: Workload,
+    /// How A, B, C, E and F pick records; D always picks the latest.
+    pub distribution: Distribution,
+    /// Most operations, of all clients together; load has one for each record.
+    pub operations: u64,
+    /// Longest duration.
+    pub time: Option<Duration>,
+}
+
+/// Whether a run of these phases makes sense: `InvalidArgument` if not, before anything is done.
+pub fn check(config: &Config, phases: &[Phase]) -> Result<()> {
+    if config.threads == 0 || config.records == 0 {
+        return Err(Error::invalid(
+            "a benchmark has at least one thread and one record",
+        ));
     }
+    let loads = |phase: &Phase| phase.workload == Workload::Load;
+    if phases.iter().skip(1).any(loads) {
+        return Err(Error::invalid("load comes first, and once"));
+    }
+    Ok(())
 }
 
 /// How far the running phase is; shared with whoever shows it.
@@ -60,135 +69,180 @@ pub struct Progress {
     pub total: AtomicU64,
 }
 
-/// What the clients of a phase share.
-struct Shared<'a> {
+/// Drives one store through phases, and knows between them which records are there.
+pub struct Driver<'a, S> {
     config: &'a Config,
-    store: &'a dyn Store,
-    workload: Workload,
+    store: &'a S,
+    directory: &'a Path,
     progress: &'a Progress,
     /// The next record's number to insert.
-    next: &'a AtomicU64,
+    next: AtomicU64,
+    /// Made when a phase first needs it, since that takes a while.
+    zipfian: OnceLock<Zipfian>,
+    /// Phases begun: the same workload twice asks for other records.
+    begun: AtomicU64,
+}
+
+/// What the clients of a phase share.
+struct Shared<'a, S> {
+    driver: &'a Driver<'a, S>,
+    phase: Phase,
+    zipfian: &'a Zipfian,
+    seed: u64,
+    deadline: Option<Instant>,
     /// What each client is inserting right now, or `u64::MAX`: records from the smallest on may not be there yet.
     inserting: Vec<AtomicU64>,
     failed: AtomicBool,
-    zipfian: &'a Zipfian,
 }
 
 /// What one client brings back.
 struct Outcome {
     latency_ns: Histogram<u64>,
+    operations: u64,
     user_bytes_written: u64,
 }
 
-/// Runs the phases in order and reports each as it ends. Stops at the first error, a wrong or missing record included.
-pub fn run(
+/// Runs the phases in order, each one that writes followed by `settle`, and reports each as it ends. Stops at the first
+/// error, a wrong or missing record included.
+pub fn run<S: Store>(
     config: &Config,
-    store: &dyn Store,
+    phases: &[Phase],
+    store: &S,
     directory: &Path,
     progress: &Progress,
     report: &mut dyn FnMut(&PhaseReport),
 ) -> Result<()> {
-    config.check()?;
-    let loads = config.workloads.contains(&Workload::Load);
-    let next = AtomicU64::new(if loads { 0 } else { config.records });
-    let zipfian = if config.workloads.iter().any(|&w| w != Workload::Load) {
-        Zipfian::new(config.records)
-    } else {
-        Zipfian::new(1)
-    };
-    for &workload in &config.workloads {
-        report(&phase(
-            config, store, directory, progress, workload, &next, &zipfian,
-        )?);
-        if workload.writes() {
-            report(&settle(config, store, directory, &next)?);
+    check(config, phases)?;
+    let driver = Driver::new(config, store, directory, progress);
+    for phase in phases {
+        report(&driver.phase(*phase)?);
+        if phase.workload.writes() {
+            report(&driver.settle()?);
         }
     }
     Ok(())
 }
 
-fn phase(
-    config: &Config,
-    store: &dyn Store,
-    directory: &Path,
-    progress: &Progress,
-    workload: Workload,
-    next: &AtomicU64,
-    zipfian: &Zipfian,
-) -> Result<PhaseReport> {
-    let operations = if workload == Workload::Load {
-        config.records
-    } else {
-        config.operations
-    };
-    progress.done.store(0, Ordering::Relaxed);
-    progress.total.store(operations, Ordering::Relaxed);
-    let shared = Shared {
-        config,
-        store,
-        workload,
-        progress,
-        next,
-        inserting: (0..config.threads)
-            .map(|_| AtomicU64::new(u64::MAX))
-            .collect(),
-        failed: AtomicBool::new(false),
-        zipfian,
-    };
-    let measure = Measure::start();
-    let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
-        let clients: Vec<_> = (0..config.threads)
-            .map(|client| {
-                let shared = &shared;
-                let share = operations / config.threads as u64
-                    + u64::from((client as u64) < operations % config.threads as u64);
-                scope.spawn(move || {
-                    let outcome = self::client(shared, client, share);
-                    if outcome.is_err() {
-                        shared.failed.store(true, Ordering::Relaxed);
-                    }
-                    outcome
-                })
-            })
-            .collect();
-        let panicked = |_| Err(Error::internal("a client panicked"));
-        clients
-            .into_iter()
-            .map(|client| client.join().unwrap_or_else(panicked))
-            .collect()
-    });
-    let mut latency = histogram()?;
-    let mut user_bytes_written = 0;
-    for outcome in outcomes {
-        let outcome = outcome?;
-        latency
-            .add(&outcome.latency_ns)
-            .map_err(|_| Error::internal("histograms of one shape do not add up"))?;
-        user_bytes_written += outcome.user_bytes_written;
+impl<'a, S: Store> Driver<'a, S> {
+    /// Measures `store`, whose files are in `directory`.
+    #[must_use]
+    pub fn new(
+        config: &'a Config,
+        store: &'a S,
+        directory: &'a Path,
+        progress: &'a Progress,
+    ) -> Self {
+        Driver {
+            config,
+            store,
+            directory,
+            progress,
+            next: AtomicU64::new(if config.loaded { config.records } else { 0 }),
+            zipfian: OnceLock::new(),
+            begun: AtomicU64::new(0),
+        }
     }
-    measure.report(
-        config,
-        store,
-        directory,
-        workload.name(),
-        next,
-        operations,
-        &latency,
-        user_bytes_written,
-    )
+
+    /// Runs one phase. Records that it asks for must be there: load comes first.
+    pub fn phase(&self, phase: Phase) -> Result<PhaseReport> {
+        let (operations, threads) = (phase.operations, self.config.threads as u64);
+        self.progress.done.store(0, Ordering::Relaxed);
+        self.progress.total.store(operations, Ordering::Relaxed);
+        let begun = self.begun.fetch_add(1, Ordering::Relaxed);
+        let unused = Zipfian::new(1);
+        let zipfian = if phase.workload == Workload::Load {
+            &unused
+        } else {
+            self.zipfian
+                .get_or_init(|| Zipfian::new(self.config.records))
+        };
+        let measure = Measure::start();
+        let shared = &Shared {
+            driver: self,
+            phase,
+            zipfian,
+            seed: mix(self.config.seed ^ (begun << 32)),
+            deadline: phase.time.map(|time| measure.start + time),
+            inserting: (0..threads).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            failed: AtomicBool::new(false),
+        };
+        let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
+            let clients: Vec<_> = (0..threads)
+                .map(|client| {
+                    let share = operations / threads + u64::from(client < operations % threads);
+                    scope.spawn(move || {
+                        let outcome = self::client(shared, client as usize, share);
+                        if outcome.is_err() {
+                            shared.failed.store(true, Ordering::Relaxed);
+                        }
+                        outcome
+                    })
+                })
+                .collect();
+            let panicked = |_| Err(Error::internal("a client panicked"));
+            clients
+                .into_iter()
+                .map(|client| client.join().unwrap_or_else(panicked))
+                .collect()
+        });
+        let mut sum = Outcome::new()?;
+        for outcome in outcomes {
+            let outcome = outcome?;
+            sum.latency_ns
+                .add(&outcome.latency_ns)
+                .map_err(|_| Error::internal("histograms of one shape do not add up"))?;
+            sum.operations += outcome.operations;
+            sum.user_bytes_written += outcome.user_bytes_written;
+        }
+        measure.report(self, phase.workload.name(), &sum)
+    }
+
+    /// Lets the store bring everything into its final place, as a phase of one operation.
+    pub fn settle(&self) -> Result<PhaseReport> {
+        let measure = Measure::start();
+        self.store.settle()?;
+        let mut outcome = Outcome::new()?;
+        outcome
+            .latency_ns
+            .saturating_record(nanoseconds(measure.start, Instant::now()));
+        outcome.operations = 1;
+        measure.report(self, "settle", &outcome)
+    }
+
+    /// Reads everything once, in order, and checks that all records are there.
+    pub fn read_all(&self) -> Result<()> {
+        let expected = self.next.load(Ordering::Relaxed);
+        let (mut seen, mut last) = (0, Vec::new());
+        self.store.client()?.scan(&[0], usize::MAX, |key, value| {
+            if seen > 0 && key <= last.as_slice() {
+                return Err(Error::corrupt("a scan is out of order")
+                    .with("key", format!("{key:02x?}"))
+                    .with("after", format!("{last:02x?}")));
+            }
+            last.clear();
+            last.extend_from_slice(key);
+            seen += 1;
+            self.config.shape.check(key, value)
+        })?;
+        if seen != expected {
+            return Err(
+                Error::corrupt("a scan of everything found another number of records")
+                    .with("found", seen)
+                    .with("expected", expected),
+            );
+        }
+        Ok(())
+    }
 }
 
-fn settle(
-    config: &Config,
-    store: &dyn Store,
-    directory: &Path,
-    next: &AtomicU64,
-) -> Result<PhaseReport> {
-    let measure = Measure::start();
-    store.settle()?;
-    let mut latency = histogram()?;
-    latency.saturating_record(nanoseconds(measure.start));
-    measure.report(config, store, directory, "settle", next, 1, &latency, 0)
+impl Outcome {
+    fn new() -> Result<Self> {
+        Ok(Outcome {
+            latency_ns: histogram()?,
+            operations: 0,
+            user_bytes_written: 0,
+        })
+    }
 }
 
 struct Measure {
@@ -205,47 +259,42 @@ impl Measure {
         }
     }
 
-    #[allow(clippy::too_many_arguments)] // private, two callers, each argument is a field of the report
-    fn report(
+    fn report<S: Store>(
         self,
-        config: &Config,
-        store: &dyn Store,
-        directory: &Path,
+        driver: &Driver<'_, S>,
         phase: &'static str,
-        next: &AtomicU64,
-        operations: u64,
-        latency_ns: &Histogram<u64>,
-        user_bytes_written: u64,
+        outcome: &Outcome,
     ) -> Result<PhaseReport> {
         let seconds = self.start.elapsed().as_secs_f64();
         let after = Usage::now();
-        let us = |percentile: f64| latency_ns.value_at_quantile(percentile) as f64 / 1000.0;
-        let records = next.load(Ordering::Relaxed);
+        let us = |percentile: f64| outcome.latency_ns.value_at_quantile(percentile) as f64 / 1000.0;
+        let records = driver.next.load(Ordering::Relaxed);
         Ok(PhaseReport {
             phase,
-            threads: config.threads,
+            threads: driver.config.threads,
             records,
-            operations,
+            operations: outcome.operations,
             seconds,
             latency_us: Latencies {
                 p50: us(0.5),
                 p99: us(0.99),
                 p999: us(0.999),
-                max: latency_ns.max() as f64 / 1000.0,
+                p9999: us(0.9999),
+                max: outcome.latency_ns.max() as f64 / 1000.0,
             },
-            user_bytes_written,
+            user_bytes_written: outcome.user_bytes_written,
             device_bytes_written: after
                 .device_bytes_written
                 .saturating_sub(self.before.device_bytes_written),
             device_bytes_read: after
                 .device_bytes_read
                 .saturating_sub(self.before.device_bytes_read),
-            space_bytes: allocated_bytes(directory)?,
-            data_bytes: records * config.shape.bytes(),
+            space_bytes: allocated_bytes(driver.directory)?,
+            data_bytes: records * driver.config.shape.bytes(),
             rss_peak_bytes: rss_peak_bytes(),
             cpu_seconds: after.cpu_seconds - self.before.cpu_seconds,
-            chi: store.chi(),
-            memory_bytes: store.memory_bytes(),
+            chi: driver.store.chi(),
+            memory_bytes: driver.store.memory_bytes(),
         })
     }
 }
@@ -255,102 +304,97 @@ fn histogram() -> Result<Histogram<u64>> {
         .map_err(|_| Error::internal("the histogram's bounds are wrong"))
 }
 
-fn nanoseconds(since: Instant) -> u64 {
-    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+fn nanoseconds(from: Instant, to: Instant) -> u64 {
+    u64::try_from((to - from).as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// One client: `operations` of the workload, one after the other.
-fn client(shared: &Shared<'_>, client: usize, operations: u64) -> Result<Outcome> {
-    let Shared {
-        config,
-        store,
-        workload,
-        ..
-    } = *shared;
-    let shape = config.shape;
-    let mut random = Random::new(config.seed ^ ((workload as u64) << 32) ^ client as u64);
-    let mut outcome = Outcome {
-        latency_ns: histogram()?,
-        user_bytes_written: 0,
-    };
+/// One client: up to `operations` of the workload, one after the other.
+fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> Result<Outcome> {
+    let Shared { driver, phase, .. } = *shared;
+    let (workload, shape) = (phase.workload, driver.config.shape);
+    let mut store = driver.store.client()?;
+    let mut random = Random::new(shared.seed ^ number as u64);
+    let mut outcome = Outcome::new()?;
     let (mut key, mut value, mut found) = (Vec::new(), Vec::new(), Vec::new());
     let mut latest = (workload == Workload::D).then(|| shared.zipfian.clone());
     let mut told = 0;
-    for done in 0..operations {
-        if done - told == 256 {
-            shared.progress.done.fetch_add(256, Ordering::Relaxed);
-            told = done;
+    while outcome.operations < operations {
+        if outcome.operations - told == 256 {
+            driver.progress.done.fetch_add(256, Ordering::Relaxed);
+            told = outcome.operations;
             if shared.failed.load(Ordering::Relaxed) {
                 break;
             }
         }
         let action = workload.action(&mut random);
         let tag = random.bits();
+        let mut inserting = None;
         if action == Action::Insert {
-            let number = claim(shared, client);
-            shape.key(number, &mut key);
-            shape.value(&key, tag, &mut value);
-            let start = Instant::now();
-            store.write(&key, &value)?;
-            outcome.latency_ns.saturating_record(nanoseconds(start));
-            outcome.user_bytes_written += shape.bytes();
-            shared.inserting[client].store(u64::MAX, Ordering::Release);
-            continue;
+            let record = claim(shared, number);
+            inserting = Some(record);
+            shape.key(record, &mut key);
+        } else {
+            shape.key(pick(shared, latest.as_mut(), &mut random), &mut key);
         }
-        shape.key(pick(shared, latest.as_mut(), &mut random), &mut key);
+        let writes = !matches!(action, Action::Read | Action::Scan);
+        if writes {
+            shape.value(&key, tag, &mut value);
+            outcome.user_bytes_written += shape.bytes();
+        }
         let start = Instant::now();
-        match action {
-            Action::Read | Action::ReadModifyWrite => {
-                let there = store.read(&key, &mut found)?;
-                if action == Action::ReadModifyWrite {
-                    shape.value(&key, tag, &mut value);
-                    store.write(&key, &value)?;
-                    outcome.user_bytes_written += shape.bytes();
-                }
-                outcome.latency_ns.saturating_record(nanoseconds(start));
-                if !there {
-                    return Err(
-                        Error::corrupt("a record is missing").with("key", format!("{key:02x?}"))
-                    );
-                }
-                shape.check(&key, &found)?;
-            }
-            Action::Update => {
-                shape.value(&key, tag, &mut value);
-                let start = Instant::now();
+        let there = match action {
+            Action::Read => store.read(&key, &mut found)?,
+            Action::ReadModifyWrite => store.read_modify_write(&key, &mut found, &value)?,
+            Action::Update | Action::Insert => {
                 store.write(&key, &value)?;
-                outcome.latency_ns.saturating_record(nanoseconds(start));
-                outcome.user_bytes_written += shape.bytes();
+                true
             }
             Action::Scan => {
                 let count = 1 + random.below(SCAN_RECORDS_MAX);
-                scan(shape, store, &key, count as usize, &mut found)?;
-                outcome.latency_ns.saturating_record(nanoseconds(start));
+                scan(shape, &mut store, &key, count as usize, &mut found)?;
+                true
             }
-            Action::Insert => {}
+        };
+        let end = Instant::now();
+        outcome
+            .latency_ns
+            .saturating_record(nanoseconds(start, end));
+        outcome.operations += 1;
+        if inserting.is_some() {
+            shared.inserting[number].store(u64::MAX, Ordering::Release);
+        }
+        if !there {
+            return Err(Error::corrupt("a record is missing").with("key", format!("{key:02x?}")));
+        }
+        if matches!(action, Action::Read | Action::ReadModifyWrite) {
+            shape.check(&key, &found)?;
+        }
+        if shared.deadline.is_some_and(|deadline| end >= deadline) {
+            break;
         }
     }
-    shared
+    driver
         .progress
         .done
-        .fetch_add(operations - told, Ordering::Relaxed);
+        .fetch_add(outcome.operations - told, Ordering::Relaxed);
     Ok(outcome)
 }
 
 /// Takes the next record's number, so that no moment passes in which it is neither free nor known to be under way.
-fn claim(shared: &Shared<'_>, client: usize) -> u64 {
-    let mine = &shared.inserting[client];
-    mine.store(shared.next.load(Ordering::SeqCst), Ordering::SeqCst);
-    let number = shared.next.fetch_add(1, Ordering::SeqCst);
+fn claim<S>(shared: &Shared<'_, S>, client: usize) -> u64 {
+    let (mine, next) = (&shared.inserting[client], &shared.driver.next);
+    mine.store(next.load(Ordering::SeqCst), Ordering::SeqCst);
+    let number = next.fetch_add(1, Ordering::SeqCst);
     mine.store(number, Ordering::SeqCst);
     number
 }
 
 /// The number of a record that is surely there.
-fn pick(shared: &Shared<'_>, latest: Option<&mut Zipfian>, random: &mut Random) -> u64 {
-    let records = shared.config.records;
+fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Random) -> u64 {
+    let driver = shared.driver;
+    let records = driver.config.records;
     if let Some(zipfian) = latest {
-        let inserted = shared.next.load(Ordering::SeqCst);
+        let inserted = driver.next.load(Ordering::SeqCst);
         let under_way = shared
             .inserting
             .iter()
@@ -361,7 +405,7 @@ fn pick(shared: &Shared<'_>, latest: Option<&mut Zipfian>, random: &mut Random) 
         zipfian.grow(there);
         return (there - 1).saturating_sub(zipfian.rank(random));
     }
-    match shared.config.distribution {
+    match shared.phase.distribution {
         Distribution::Uniform => random.below(records),
         Distribution::Zipfian => scatter(shared.zipfian.rank(random)) % records,
     }
@@ -370,14 +414,14 @@ fn pick(shared: &Shared<'_>, latest: Option<&mut Zipfian>, random: &mut Random) 
 /// A scan whose records are in order, from the asked key on, and belong to their keys.
 fn scan(
     shape: Records,
-    store: &dyn Store,
+    store: &mut impl Client,
     start: &[u8],
     count: usize,
     last: &mut Vec<u8>,
 ) -> Result<()> {
     let mut seen = 0;
     last.clear();
-    store.scan(start, count, &mut |key, value| {
+    store.scan(start, count, |key, value| {
         let in_order = if seen == 0 {
             key == start
         } else {
@@ -409,7 +453,6 @@ fn scan(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::store::Show;
     use std::collections::BTreeMap;
     use std::ops::Bound;
     use terrapin_base::sync::Mutex;
@@ -422,7 +465,20 @@ mod tests {
     }
 
     impl Store for Memory {
-        fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        type Client<'a> = &'a Memory;
+        fn client(&self) -> Result<&Memory> {
+            Ok(self)
+        }
+        fn settle(&self) -> Result<()> {
+            Ok(())
+        }
+        fn memory_bytes(&self) -> u64 {
+            0
+        }
+    }
+
+    impl Client for &Memory {
+        fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
             let records = self.records.lock();
             out.clear();
             let Some(value) = records.get(key) else {
@@ -431,13 +487,18 @@ mod tests {
             out.extend_from_slice(value);
             Ok(true)
         }
-        fn write(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
             if !self.lossy || key[0] > 2 {
                 self.records.lock().insert(key.to_vec(), value.to_vec());
             }
             Ok(())
         }
-        fn scan(&self, start: &[u8], count: usize, show: Show<'_>) -> Result<()> {
+        fn scan(
+            &mut self,
+            start: &[u8],
+            count: usize,
+            mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+        ) -> Result<()> {
             let records = self.records.lock();
             let bounds = (Bound::Included(start), Bound::Unbounded);
             records
@@ -445,28 +506,33 @@ mod tests {
                 .take(count)
                 .try_for_each(|(k, v)| show(k, v))
         }
-        fn settle(&self) -> Result<()> {
-            Ok(())
-        }
-        fn chi(&self) -> u32 {
-            0
-        }
-        fn memory_bytes(&self) -> u64 {
-            0
+    }
+
+    fn config() -> Config {
+        Config {
+            records: 5000,
+            loaded: false,
+            shape: Records::new(8, 64).unwrap(),
+            threads: 2,
+            seed: 1,
         }
     }
 
-    fn config(distribution: Distribution) -> Config {
-        use Workload::{A, B, C, D, E, F, Load};
-        Config {
-            workloads: vec![Load, A, B, C, D, E, F],
-            records: 5000,
-            operations: 4000,
-            shape: Records::new(8, 64).unwrap(),
-            threads: 2,
+    fn phase(workload: Workload, distribution: Distribution) -> Phase {
+        let load = workload == Workload::Load;
+        Phase {
+            workload,
             distribution,
-            seed: 1,
+            operations: if load { 5000 } else { 4000 },
+            time: None,
         }
+    }
+
+    fn all(distribution: Distribution) -> Vec<Phase> {
+        use Workload::{A, B, C, D, E, F, Load};
+        [Load, A, B, C, D, E, F]
+            .map(|workload| phase(workload, distribution))
+            .to_vec()
     }
 
     #[test]
@@ -475,7 +541,8 @@ mod tests {
             let (store, mut phases) = (Memory::default(), Vec::new());
             let directory = std::env::temp_dir();
             run(
-                &config(distribution),
+                &config(),
+                &all(distribution),
                 &store,
                 &directory,
                 &Progress::default(),
@@ -511,12 +578,35 @@ mod tests {
         };
         let directory = std::env::temp_dir();
         let error = run(
-            &config(Distribution::Uniform),
+            &config(),
+            &all(Distribution::Uniform),
             &store,
             &directory,
             &Progress::default(),
             &mut |_| {},
         );
         assert!(error.unwrap_err().to_string().contains("missing"));
+    }
+
+    #[test]
+    fn a_phase_ends_with_its_time_and_asks_for_other_records_the_second_time() {
+        let (store, config, progress) = (Memory::default(), config(), Progress::default());
+        let directory = std::env::temp_dir();
+        let driver = Driver::new(&config, &store, &directory, &progress);
+        driver
+            .phase(phase(Workload::Load, Distribution::Uniform))
+            .unwrap();
+        driver.read_all().unwrap();
+        let endless = Phase {
+            operations: u64::MAX,
+            time: Some(Duration::from_millis(50)),
+            ..phase(Workload::A, Distribution::Uniform)
+        };
+        let report = driver.phase(endless).unwrap();
+        assert!(report.operations > 0 && report.seconds >= 0.05);
+        assert_eq!(driver.begun.load(Ordering::Relaxed), 2);
+        store.records.lock().pop_first();
+        let error = driver.read_all().unwrap_err();
+        assert!(error.to_string().contains("another number"), "{error}");
     }
 }

@@ -1,25 +1,53 @@
-//! What the driver needs of a store: one small trait, so that other engines can be driven by the same code.
+//! What the driver needs of a store: two small traits, so that other engines can be driven by the same code. The driver is
+//! compiled for each store by itself; no call of an operation goes through a table of functions.
 
 use terrapin::{Database, Durability, Keyspace};
 use terrapin_base::Result;
 
-/// Takes a scan's records, one key and value after the other; its error ends the scan.
-pub type Show<'a> = &'a mut dyn FnMut(&[u8], &[u8]) -> Result<()>;
+/// A store under test, shared by all clients.
+pub trait Store: Sync {
+    /// What one client works through; it stays in the client's thread.
+    type Client<'a>: Client
+    where
+        Self: 'a;
 
-/// A store under test; its methods are called from many threads at once.
-pub trait Store: Send + Sync {
-    /// Copies the value of a key into `out`; `false` if there is none.
-    fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
-    /// Sets a key's value, new or not.
-    fn write(&self, key: &[u8], value: &[u8]) -> Result<()>;
-    /// Shows up to `count` records from the first key at or behind `start` on, in order.
-    fn scan(&self, start: &[u8], count: usize, show: Show<'_>) -> Result<()>;
+    /// A client of its own for the calling thread.
+    fn client(&self) -> Result<Self::Client<'_>>;
+
     /// Brings everything written so far into its final place, durably.
     fn settle(&self) -> Result<()>;
+
     /// χ in force; 0 where there is no such thing.
-    fn chi(&self) -> u32;
+    fn chi(&self) -> u32 {
+        0
+    }
+
     /// The memory budget in bytes.
     fn memory_bytes(&self) -> u64;
+}
+
+/// One thread's way into a store.
+pub trait Client {
+    /// Copies the value of a key into `out`, which is as long as the value afterwards; `false` if there is none.
+    fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
+
+    /// Sets a key's value, new or not.
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()>;
+
+    /// Reads as [`Client::read`] does, then writes.
+    fn read_modify_write(&mut self, key: &[u8], out: &mut Vec<u8>, value: &[u8]) -> Result<bool> {
+        let there = self.read(key, out)?;
+        self.write(key, value)?;
+        Ok(there)
+    }
+
+    /// Shows up to `count` records from the first key at or behind `start` on, in order. An error of `show` ends the scan.
+    fn scan(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()>;
 }
 
 /// Terrapin, through its public API.
@@ -45,25 +73,10 @@ impl TerrapinStore {
 }
 
 impl Store for TerrapinStore {
-    fn read(&self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
-        out.clear();
-        let Some(value) = self.keyspace.get(key)? else {
-            return Ok(false);
-        };
-        out.extend_from_slice(&value);
-        Ok(true)
-    }
+    type Client<'a> = &'a TerrapinStore;
 
-    fn write(&self, key: &[u8], value: &[u8]) -> Result<()> {
-        self.keyspace.put_with(key, value, self.durability)
-    }
-
-    fn scan(&self, start: &[u8], count: usize, show: Show<'_>) -> Result<()> {
-        for record in self.keyspace.range(start..).take(count) {
-            let (key, value) = record?;
-            show(&key, &value)?;
-        }
-        Ok(())
+    fn client(&self) -> Result<&TerrapinStore> {
+        Ok(self)
     }
 
     fn settle(&self) -> Result<()> {
@@ -77,5 +90,33 @@ impl Store for TerrapinStore {
 
     fn memory_bytes(&self) -> u64 {
         self.memory_bytes
+    }
+}
+
+impl Client for &TerrapinStore {
+    fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let Some(value) = self.keyspace.get(key)? else {
+            return Ok(false);
+        };
+        out.extend_from_slice(&value);
+        Ok(true)
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.keyspace.put_with(key, value, self.durability)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for record in self.keyspace.range(start..).take(count) {
+            let (key, value) = record?;
+            show(&key, &value)?;
+        }
+        Ok(())
     }
 }

@@ -7,8 +7,8 @@ use terrapin_base::{Error, Result};
 /// A reading. Figures that the system does not give are 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Bytes this process caused to be written to storage (`/proc/self/io`, `write_bytes`): direct writes, and pages that
-    /// it dirtied, the log's ring included.
+    /// Bytes this process caused to be written to storage (`/proc/self/io`): direct writes, and pages that it dirtied, the
+    /// log's ring included, less those that it gave up (by removing a file) before they were written.
     pub device_bytes_written: u64,
     /// Bytes it caused to be read from storage.
     pub device_bytes_read: u64,
@@ -22,7 +22,8 @@ impl Usage {
     pub fn now() -> Self {
         let io = std::fs::read_to_string("/proc/self/io").unwrap_or_default();
         Usage {
-            device_bytes_written: field(&io, "write_bytes:"),
+            device_bytes_written: field(&io, "write_bytes:")
+                .saturating_sub(field(&io, "cancelled_write_bytes:")),
             device_bytes_read: field(&io, "read_bytes:"),
             cpu_seconds: cpu_seconds(),
         }
@@ -63,7 +64,7 @@ pub fn rss_peak_bytes() -> u64 {
     field(&status, "VmHWM:") * 1024
 }
 
-/// Bytes that a directory's files occupy on disk.
+/// Bytes that the files of a directory, and of those in it, occupy on disk.
 pub fn allocated_bytes(directory: &Path) -> Result<u64> {
     use std::os::unix::fs::MetadataExt;
     let failed = |e| {
@@ -72,11 +73,16 @@ pub fn allocated_bytes(directory: &Path) -> Result<u64> {
     };
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory).map_err(failed)? {
+        let entry = entry.map_err(failed)?;
         // A file may go between listing and asking: the log recycles its segments.
-        let Ok(metadata) = entry.map_err(failed)?.metadata() else {
+        let Ok(metadata) = entry.metadata() else {
             continue;
         };
-        bytes += metadata.blocks() * 512;
+        bytes += if metadata.is_dir() {
+            allocated_bytes(&entry.path())?
+        } else {
+            metadata.blocks() * 512
+        };
     }
     Ok(bytes)
 }

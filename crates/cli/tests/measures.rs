@@ -75,7 +75,7 @@ fn every_phase_is_one_object_with_exactly_the_promised_keys() {
             .map(String::as_str)
             .collect();
         percentiles.sort_unstable();
-        assert_eq!(percentiles, ["max", "p50", "p99", "p999"]);
+        assert_eq!(percentiles, ["max", "p50", "p99", "p999", "p9999"]);
         assert_eq!(phase["chi"], 2);
         assert_eq!(phase["memory_bytes"], 16 << 20);
         assert_eq!(phase["threads"], 2);

@@ -9,7 +9,7 @@ use clap::{Args, Subcommand};
 use terrapin::{CheckpointDistance, Compression, Options};
 use terrapin_base::Result;
 use terrapin_bench::{
-    Config, Distribution, PhaseReport, Progress, Records, TerrapinStore, Workload,
+    Config, Distribution, Phase, PhaseReport, Progress, Records, TerrapinStore, Workload,
 };
 
 use crate::arguments::{self, DurabilityName};
@@ -94,32 +94,46 @@ impl Bench {
 
 impl Ycsb {
     fn run(&self) -> Result<()> {
+        let loads = self.workloads.contains(&Workload::Load);
         let config = Config {
-            workloads: self.workloads.clone(),
             records: self.records,
-            operations: self.operations,
+            loaded: !loads,
             shape: Records::new(self.key_bytes, self.value_bytes)?,
             threads: self.threads,
-            distribution: self.distribution,
             seed: self.seed,
         };
-        config.check()?;
-        let loads = self.workloads.contains(&Workload::Load);
+        let phases = self.phases();
+        terrapin_bench::check(&config, &phases)?;
         match &self.db {
-            Some(directory) => self.run_in(directory, &config, loads),
+            Some(directory) => self.run_in(directory, &config, &phases),
             None => {
                 let temporary = database::Temporary::new("ycsb")?;
-                self.run_in(temporary.path(), &config, true)
+                self.run_in(temporary.path(), &config, &phases)
             }
         }
     }
 
-    fn run_in(&self, directory: &Path, config: &Config, create: bool) -> Result<()> {
+    fn phases(&self) -> Vec<Phase> {
+        let phase = |&workload: &Workload| Phase {
+            workload,
+            distribution: self.distribution,
+            operations: if workload == Workload::Load {
+                self.records
+            } else {
+                self.operations
+            },
+            time: None,
+        };
+        self.workloads.iter().map(phase).collect()
+    }
+
+    fn run_in(&self, directory: &Path, config: &Config, phases: &[Phase]) -> Result<()> {
         let compression = if self.lz4 {
             Compression::Lz4
         } else {
             Compression::None
         };
+        let create = self.db.is_none() || !config.loaded;
         if create {
             database::refuse_foreign(directory)?;
         }
@@ -138,7 +152,7 @@ impl Ycsb {
         }
         let mut failure = None;
         let ran = with_bar(self.records, |seen| {
-            terrapin_bench::run(config, &store, directory, seen, &mut |report| {
+            terrapin_bench::run(config, phases, &store, directory, seen, &mut |report| {
                 let line = if self.json {
                     report.json()
                 } else {
