@@ -13,6 +13,7 @@ use terrapin_model::Random;
 
 use crate::kernel::plan::{Change, GUEST, KEYSPACES, Step, Story, THREADS};
 use crate::kernel::report::Record;
+use crate::kernel::system;
 
 /// The first argument of a child that writes; directory, seed and life follow.
 pub const WRITER: &str = "--kernel-writer";
@@ -27,7 +28,7 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
             };
             Some(write(Path::new(directory), &Story::new(seed), life))
         }
-        _ => None,
+        _ => system::child(arguments),
     }
 }
 

@@ -71,6 +71,14 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Mounts it with other options, where it is.
+    pub fn remount(&self, options: &str) -> Result<(), Find> {
+        let options = format!("remount,{options}");
+        run(Command::new("mount")
+            .args(["-o", &options])
+            .arg(&self.point))
+    }
+
     /// Shuts it down without flushing its journal: what was not on the device is lost, and every call fails from here on.
     pub fn cut(&self) -> Result<(), Find> {
         run(Command::new("xfs_io")

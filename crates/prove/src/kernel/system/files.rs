@@ -19,6 +19,9 @@ use crate::kernel::life::copy;
 const OLDER_STEPS: u32 = 300;
 const STEPS: u32 = 700;
 
+/// Mutilations are shared out among so many units of each store.
+pub const SHARES: u64 = 4;
+
 /// A store's files as they lie, an older copy of them, and another database's.
 struct Stage {
     now: PathBuf,
@@ -28,26 +31,25 @@ struct Stage {
     survives: Survives,
     /// Where mutilated copies are opened.
     work: PathBuf,
+    /// Every [`SHARES`]-th mutilation from that one on.
+    share: u64,
 }
 
 /// Files of a store that was closed in order.
-pub fn of_a_closed_store(scratch: &Path) -> Result<u64, Find> {
-    Stage::set(
-        scratch,
-        |store| store.database().close(),
-        Survives::Acknowledged,
-    )?
-    .mutilate()
+pub fn of_a_closed_store(scratch: &Path, share: u64) -> Result<u64, Find> {
+    let close = |store: &Store| store.database().close();
+    Stage::set(scratch, share, close, Survives::Acknowledged)?.mutilate()
 }
 
 /// Files of a store whose process was killed: those of a database that is open and at rest.
-pub fn of_a_killed_store(scratch: &Path) -> Result<u64, Find> {
-    Stage::set(scratch, |_| Ok(()), Survives::Synced)?.mutilate()
+pub fn of_a_killed_store(scratch: &Path, share: u64) -> Result<u64, Find> {
+    Stage::set(scratch, share, |_| Ok(()), Survives::Synced)?.mutilate()
 }
 
 impl Stage {
     fn set(
         scratch: &Path,
+        share: u64,
         end: impl Fn(&Store) -> terrapin::Result<()>,
         survives: Survives,
     ) -> Result<Self, Find> {
@@ -58,7 +60,7 @@ impl Stage {
         end(&store)?;
         store.copy_at_rest(&place("older"))?;
         if survives == Survives::Acknowledged {
-            store = store.reopened(&small())?;
+            store = store.reopened(&small().options())?;
         }
         store.write(STEPS - OLDER_STEPS)?;
         end(&store)?;
@@ -74,11 +76,21 @@ impl Stage {
             tale: store.tale(),
             survives,
             work: place("work"),
+            share,
         })
     }
 
     fn mutilate(&self) -> Result<u64, Find> {
         let mut tried = 0;
+        let mut number = 0;
+        let mut attempt = |what: &str, done: &dyn Fn() -> std::io::Result<()>| {
+            number += 1;
+            if number % SHARES == self.share {
+                self.attempt(what, done)?;
+                tried += 1;
+            }
+            Ok::<(), Find>(())
+        };
         for name in names(&self.now)? {
             let file = self.work.join(&name);
             let bytes = fs::metadata(self.now.join(&name))?.len();
@@ -88,14 +100,12 @@ impl Stage {
             lengths.sort_unstable();
             lengths.dedup();
             for length in lengths.into_iter().chain([bytes + 4096]) {
-                self.attempt(
+                attempt(
                     &format!("{name} of {bytes} bytes made {length} long"),
-                    || OpenOptions::new().write(true).open(&file)?.set_len(length),
+                    &|| OpenOptions::new().write(true).open(&file)?.set_len(length),
                 )?;
-                tried += 1;
             }
-            self.attempt(&format!("{name} removed"), || fs::remove_file(&file))?;
-            tried += 1;
+            attempt(&format!("{name} removed"), &|| fs::remove_file(&file))?;
             let donors = [
                 (&self.now, "this"),
                 (&self.older, "the older"),
@@ -110,8 +120,7 @@ impl Stage {
                         continue;
                     }
                     let what = format!("{name} replaced by {given} of {whose} database");
-                    self.attempt(&what, || fs::copy(donor.join(given), &file).map(drop))?;
-                    tried += 1;
+                    attempt(&what, &|| fs::copy(donor.join(given), &file).map(drop))?;
                 }
             }
         }
@@ -119,7 +128,7 @@ impl Stage {
     }
 
     /// Opens a copy to which something was done.
-    fn attempt(&self, what: &str, done: impl FnOnce() -> std::io::Result<()>) -> Result<(), Find> {
+    fn attempt(&self, what: &str, done: impl Fn() -> std::io::Result<()>) -> Result<(), Find> {
         let _ = fs::remove_dir_all(&self.work);
         copy(&self.now, &self.work)?;
         done().map_err(|error| Find(format!("{what}: {error}")))?;

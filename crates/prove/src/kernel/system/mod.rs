@@ -1,27 +1,43 @@
 //! What the system does to a database besides killing it: full disks, limits, read-only places, other processes, mutilated files.
 
+mod access;
 mod files;
+mod full;
+mod limits;
 mod store;
 
 use std::path::Path;
 
 use crate::Find;
 
-/// A case: what it is called, and how it is tried. It says how many things it tried.
+pub use limits::child;
+
+/// What is tried: how it is called, and how. It says how many things it tried.
 type Case = (&'static str, fn(&Path) -> Result<u64, Find>);
 
-const CASES: [Case; 2] = [
-    ("files of a closed store", files::of_a_closed_store),
-    ("files of a killed store", files::of_a_killed_store),
+/// The places and limits, once each.
+const CASES: [Case; 7] = [
+    ("a database that is open elsewhere", access::open_elsewhere),
+    ("files that may not grow", limits::file_size),
+    ("too few descriptors", limits::descriptors),
+    ("a copy made while it is open", access::copied_while_open),
+    ("a place that may not be written", access::read_only),
+    ("a full ext4", full::ext4),
+    ("a full XFS", full::xfs),
 ];
 
-/// How many units there are.
-pub const UNITS: u64 = CASES.len() as u64;
+/// How many units there are: the cases, then shares of the mutilated files of a closed store and of a killed one in turn.
+pub const UNITS: u64 = CASES.len() as u64 + 2 * files::SHARES;
 
 /// Tries a case.
 pub fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
-    let (name, case) = CASES
-        .get(unit as usize)
-        .ok_or_else(|| Find(format!("there is no case {unit}")))?;
-    case(scratch).map_err(|find| Find(format!("{name}: {find}")))
+    if let Some((name, case)) = CASES.get(unit as usize) {
+        return case(scratch).map_err(|find| Find(format!("{name}: {find}")));
+    }
+    let share = unit - CASES.len() as u64;
+    let (store, tried) = match share % 2 {
+        0 => ("closed", files::of_a_closed_store(scratch, share / 2)),
+        _ => ("killed", files::of_a_killed_store(scratch, share / 2)),
+    };
+    tried.map_err(|find| Find(format!("files of a {store} store: {find}")))
 }

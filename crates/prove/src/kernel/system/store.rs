@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
-use terrapin::{Database, ErrorKind, Result};
+use terrapin::{Database, ErrorKind, Options, Result};
 use terrapin_base::Error;
 use terrapin_model::Configuration;
 
@@ -48,19 +48,22 @@ pub fn small() -> Configuration {
 impl Store {
     /// Creates one.
     pub fn new(directory: &Path, configuration: &Configuration, seed: u64) -> Result<Self> {
-        let database = configuration.options().open(directory)?;
-        let mut acknowledged = Acknowledged::default();
-        acknowledged.take(Record::Opened);
+        Store::open(directory, &configuration.options(), Tale::of(seed, 0))
+    }
+
+    /// Opens one of which the tale so far is known.
+    pub fn open(directory: &Path, options: &Options, tale: Tale) -> Result<Self> {
+        let database = options.open(directory)?;
         Ok(Store {
             directory: directory.to_path_buf(),
             handles: Handles::new(&database)?,
             database,
-            tale: Tale { seed, acknowledged },
+            tale,
         })
     }
 
     /// Opens it again after it was closed.
-    pub fn reopened(self, configuration: &Configuration) -> Result<Self> {
+    pub fn reopened(self, options: &Options) -> Result<Self> {
         let Store {
             directory,
             database,
@@ -68,30 +71,24 @@ impl Store {
             tale,
         } = self;
         drop((handles, database));
-        let database = configuration.options().open(&directory)?;
-        Ok(Store {
-            handles: Handles::new(&database)?,
-            directory,
-            database,
-            tale,
-        })
+        Store::open(&directory, options, tale)
     }
 
     /// Goes on by so many steps.
     pub fn write(&mut self, steps: u32) -> Result<()> {
         for _ in 0..steps {
-            let index = self.tale.acknowledged.steps[WRITER].len() as u32;
+            let index = self.steps();
             let story = Story::new(self.tale.seed);
             self.handles.step(&story.step(0, WRITER, index))?;
-            let began = 2 * u64::from(index);
-            self.tale.acknowledged.take(Record::Done {
-                thread: WRITER as u8,
-                index,
-                began,
-                ended: began + 1,
-            });
+            self.tale.take(index);
         }
         Ok(())
+    }
+
+    /// How many steps were acknowledged.
+    #[must_use]
+    pub fn steps(&self) -> u32 {
+        self.tale.acknowledged.steps[WRITER].len() as u32
     }
 
     /// The open database.
@@ -125,6 +122,26 @@ impl Store {
 }
 
 impl Tale {
+    /// The first so many steps of a seed's story.
+    #[must_use]
+    pub fn of(seed: u64, steps: u32) -> Self {
+        let mut acknowledged = Acknowledged::default();
+        acknowledged.take(Record::Opened);
+        let mut tale = Tale { seed, acknowledged };
+        (0..steps).for_each(|index| tale.take(index));
+        tale
+    }
+
+    fn take(&mut self, index: u32) {
+        let began = 2 * u64::from(index);
+        self.acknowledged.take(Record::Done {
+            thread: WRITER as u8,
+            index,
+            began,
+            ended: began + 1,
+        });
+    }
+
     /// Whether this is what was written: all of it, or with [`Survives::Synced`] a prefix with all that was synced.
     pub fn check(&self, found: &Content, survives: Survives) -> std::result::Result<(), Find> {
         let story = Story::new(self.seed);

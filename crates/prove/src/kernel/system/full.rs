@@ -1,0 +1,193 @@
+//! A small file system that is full: puts are refused with a clear error and are not there, reads go on, deletes go through, space comes back,
+//! writes resume, and nothing that was acknowledged is missing after a reopen (D10).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{ErrorKind as IoKind, Write as _};
+use std::path::Path;
+
+use terrapin::{Database, ErrorKind, Keyspace, Options};
+
+use crate::Find;
+use crate::kernel::child::pause;
+use crate::kernel::file_system::{FileSystem, Kind};
+use crate::kernel::judge::sound;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Puts that a small file system is full long before.
+const PUTS_MAX: u64 = 200_000;
+/// How often it is seen whether writes go again, every tenth of a second.
+const TRIES: u32 = 100;
+
+/// Fills an ext4 by puts, and again by somebody else's file.
+pub fn ext4(scratch: &Path) -> Result<u64, Find> {
+    let system = FileSystem::new(Kind::Ext4, scratch, 24 << 20)?;
+    filled_by_puts(&system)?;
+    let cases = filled_by_somebody_else(&system)?;
+    Ok(6 + cases)
+}
+
+/// Fills an XFS by somebody else's file.
+pub fn xfs(scratch: &Path) -> Result<u64, Find> {
+    let system = FileSystem::new(Kind::Xfs, scratch, 320 << 20)?;
+    filled_by_somebody_else(&system)
+}
+
+fn options() -> Options {
+    Options::new()
+        .memory(4 << 20)
+        .group_bytes(16 << 10)
+        .ring_bytes(256 << 10)
+        .log_segment_bytes(256 << 10)
+}
+
+fn key(number: u64) -> Vec<u8> {
+    number
+        .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+        .to_be_bytes()
+        .to_vec()
+}
+
+/// Puts until one is refused, which must be for want of space.
+fn fill(keyspace: &Keyspace, from: u64, state: &mut Map) -> Result<u64, Find> {
+    for number in from..PUTS_MAX {
+        let (key, value) = (key(number), vec![number as u8; 700]);
+        match keyspace.put(&key, &value) {
+            Ok(()) => state.insert(key, value),
+            Err(error) if error.kind() == ErrorKind::NoSpace => return Ok(number),
+            Err(error) => return Err(Find(format!("a put on a full disk: {error}"))),
+        };
+    }
+    Err(Find("the disk does not fill".to_owned()))
+}
+
+fn holds(keyspace: &Keyspace, state: &Map, when: &str) -> Result<(), Find> {
+    let mut records = 0;
+    for record in keyspace.iter() {
+        let (key, value) = record.map_err(|e| Find(format!("a read {when}: {e}")))?;
+        if state.get(&key[..]).map(Vec::as_slice) != Some(&value[..]) {
+            return Err(Find(format!("{when} record {key:02x?} is wrong")));
+        }
+        records += 1;
+    }
+    if records != state.len() {
+        let wanted = state.len();
+        return Err(Find(format!(
+            "{when} there are {records} records instead of {wanted}"
+        )));
+    }
+    for (key, value) in state.iter().step_by(97) {
+        if keyspace.get(key)?.as_deref() != Some(&value[..]) {
+            return Err(Find(format!("{when} a get of {key:02x?} is wrong")));
+        }
+    }
+    Ok(())
+}
+
+/// Puts must go again before long.
+fn resumes(keyspace: &Keyspace, number: u64, state: &mut Map) -> Result<(), Find> {
+    for _ in 0..TRIES {
+        let (key, value) = (key(number), b"resumed".to_vec());
+        match keyspace.put(&key, &value) {
+            Ok(()) => {
+                state.insert(key, value);
+                return Ok(());
+            }
+            Err(error) if error.kind() == ErrorKind::NoSpace => pause(100_000_000),
+            Err(error) => return Err(Find(format!("a put once there is space: {error}"))),
+        }
+    }
+    Err(Find(
+        "there is space, and puts are refused still".to_owned(),
+    ))
+}
+
+fn open(directory: &Path) -> Result<(Database, Keyspace), Find> {
+    let database = options().open(directory)?;
+    let keyspace = database.default_keyspace();
+    Ok((database, keyspace))
+}
+
+fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
+    let directory = system.path().join("filled");
+    let mut state = Map::new();
+    let (database, keyspace) = open(&directory)?;
+    let refused = fill(&keyspace, 0, &mut state)?;
+    holds(&keyspace, &state, "on a full disk")?;
+    let most: Vec<_> = (0..refused)
+        .filter(|number| number % 10 != 0)
+        .map(key)
+        .collect();
+    for key in most {
+        keyspace
+            .delete(&key)
+            .map_err(|error| Find(format!("a delete on a full disk: {error}")))?;
+        state.remove(&key);
+    }
+    resumes(&keyspace, PUTS_MAX, &mut state)?;
+    holds(&keyspace, &state, "after writes resumed")?;
+    database.close()?;
+    sound(&directory, "after a full disk", false)?;
+    let (database, keyspace) = open(&directory)?;
+    holds(&keyspace, &state, "reopened")?;
+    database.close()?;
+    fs::remove_dir_all(&directory)?;
+    Ok(())
+}
+
+/// Somebody else takes all space there is.
+fn take_all(path: &Path) -> Result<(), Find> {
+    let mut file = File::create(path)?;
+    let mut piece = vec![7; 1 << 20];
+    while !piece.is_empty() {
+        match file.write_all(&piece).and_then(|()| file.sync_data()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == IoKind::StorageFull => piece.truncate(piece.len() / 2),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
+    let directory = system.path().join("crowded");
+    let taken = system.path().join("taken");
+    let mut state = Map::new();
+    let (database, keyspace) = open(&directory)?;
+    for number in 0..3000 {
+        let (key, value) = (key(number), vec![number as u8; 700]);
+        keyspace.put(&key, &value)?;
+        state.insert(key, value);
+    }
+    take_all(&taken)?;
+    let refused = fill(&keyspace, 3000, &mut state)?;
+    holds(&keyspace, &state, "on a crowded disk")?;
+    for number in 0..100 {
+        keyspace
+            .delete(key(number))
+            .map_err(|error| Find(format!("a delete on a crowded disk: {error}")))?;
+        state.remove(&key(number));
+    }
+    fs::remove_file(&taken)?;
+    resumes(&keyspace, refused, &mut state)?;
+    take_all(&taken)?;
+    fill(&keyspace, refused + 1, &mut state)?;
+    drop((database, keyspace));
+    // On a full disk it may open or not; if not, then for want of space.
+    match open(&directory) {
+        Ok((database, keyspace)) => {
+            holds(&keyspace, &state, "opened on a crowded disk")?;
+            drop((database, keyspace));
+        }
+        Err(find) if find.0.contains("no space") || find.0.contains("full") => {}
+        Err(find) => return Err(Find(format!("an open on a crowded disk: {find}"))),
+    }
+    fs::remove_file(&taken)?;
+    let (database, keyspace) = open(&directory)?;
+    holds(&keyspace, &state, "opened when there is space again")?;
+    resumes(&keyspace, PUTS_MAX, &mut state)?;
+    database.close()?;
+    sound(&directory, "after a crowded disk", false)?;
+    Ok(6)
+}
