@@ -42,6 +42,8 @@ pub enum Survives {
     Acknowledged,
     /// The power failed: every change is there that was acknowledged as durable.
     Durable,
+    /// The log's end was damaged: every change is there that was settled when the store was opened last.
+    Settled,
 }
 
 /// The order in which changes were committed, from a state that is durable.
@@ -240,6 +242,7 @@ impl History {
         let least = match survives {
             Survives::Acknowledged => self.acknowledged,
             Survives::Durable => self.durable,
+            Survives::Settled => 0,
         };
         let wanted = actual.fingerprint();
         let mut state = self.base.clone();

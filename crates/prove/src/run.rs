@@ -161,10 +161,15 @@ fn flush(state: &mut State, now: f64, enter: &Mutex<&mut (dyn FnMut(&Summary) + 
 }
 
 fn guarded(layer: &Layer, unit: u64, directory: &Path) -> Result<u64, Find> {
-    catch_unwind(AssertUnwindSafe(|| (layer.unit)(unit, directory))).unwrap_or_else(|payload| {
+    caught(|| (layer.unit)(unit, directory).map_err(|find| find.0)).map_err(Find)
+}
+
+/// A panic is a message like any other.
+pub(crate) fn caught<R>(run: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
         let text = payload.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        Err(Find(format!("a panic: {}", text.unwrap_or("no message"))))
+        Err(format!("a panic: {}", text.unwrap_or("no message")))
     })
 }
 

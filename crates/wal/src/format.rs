@@ -200,6 +200,14 @@ impl SegmentHeader {
         if reader.bytes(8)? != MAGIC {
             return Err(reader.corrupt("not a log segment"));
         }
+        // Before the version: a damaged one is none of a newer format.
+        let sealed = &block[..block.len().min(SEGMENT_HEADER_BYTES - 4)];
+        let checksum = &block[sealed.len()..];
+        if Reader::new("log segment header", checksum).u32()? != crc32c(sealed)
+            && !mutant::active(27)
+        {
+            return Err(reader.corrupt("checksum of a log segment's header"));
+        }
         let version = reader.u32()?;
         if version > FORMAT_VERSION {
             return Err(
@@ -219,10 +227,6 @@ impl SegmentHeader {
             first: reader.u64()?,
             capacity: reader.u64()?,
         };
-        reader.bytes(8 + 4)?;
-        if crc32c(&block[..SEGMENT_HEADER_BYTES - 4]) != reader.u32()? && !mutant::active(27) {
-            return Err(reader.corrupt("checksum of a log segment's header"));
-        }
         let aligned = [header.start, header.capacity]
             .iter()
             .all(|v| v.is_multiple_of(BLOCK_BYTES));
@@ -434,11 +438,17 @@ mod tests {
     fn a_newer_format_is_told_apart_from_damage() {
         let mut block = [0; BLOCK_BYTES as usize];
         header().encode(&mut block);
+        let kind = |block: &[u8]| SegmentHeader::decode(block).unwrap_err().kind();
+        for bit in 0..32 {
+            let mut damaged = block;
+            damaged[8 + bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(kind(&damaged), ErrorKind::Corrupt);
+        }
         block[8] = 2;
-        assert_eq!(
-            SegmentHeader::decode(&block).unwrap_err().kind(),
-            ErrorKind::NewerFormat
-        );
+        let sealed = SEGMENT_HEADER_BYTES - 4;
+        let crc = crc32c(&block[..sealed]);
+        block[sealed..SEGMENT_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(kind(&block), ErrorKind::NewerFormat);
     }
 
     #[test]

@@ -40,6 +40,8 @@ pub struct Recovery {
     options: LogOptions,
     needed_from: u64,
     chain: Chain,
+    /// The first record that was read; what lies before it is not needed and may be damaged.
+    read_from: Place,
     spares: Vec<u64>,
     ring: Option<RingFile>,
     end: u64,
@@ -94,6 +96,7 @@ impl Recovery {
             ring,
             end: start.position,
             clean: false,
+            read_from: start,
             synced: chain.whole_below,
             ring_from: None,
             in_segments: start.position,
@@ -343,7 +346,12 @@ impl Recovery {
         } else {
             // From the record on that reaches across the segment's start, if it is still there as a whole.
             let across = self.chain.whole_below;
-            let is_there = life.start() <= across && across < last.start;
+            let is_last = self.read_from.life + 1 == self.chain.lives.len();
+            let read_from = match is_last {
+                true => self.read_from.position,
+                false => life.start(),
+            };
+            let is_there = read_from <= across && across < last.start;
             let from = if is_there { across } else { last.first };
             (last.start, last.first, from)
         };

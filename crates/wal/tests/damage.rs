@@ -129,10 +129,18 @@ fn lost_short_and_foreign_files_are_refused() {
     assert!(text.contains("another's name"), "{text}");
     let text = refusal(&|m, _| m.plant("ring", &[0; 5000]));
     assert!(text.contains("impossible size"), "{text}");
-    let text = refusal(&|m, _| assert!(m.corrupt(second, 8, 0x40)));
+    for place in [8, 40] {
+        let text = refusal(&|m, _| assert!(m.corrupt(second, place, 0x40)));
+        assert!(text.contains("checksum"), "{text}");
+    }
+    let text = refusal(&|m, _| {
+        let mut content = m.content(second).unwrap();
+        content[8] = 0x40;
+        let crc = crc32c(&content[..84]);
+        content[84..88].copy_from_slice(&crc.to_le_bytes());
+        m.plant(second, &content);
+    });
     assert!(text.contains("newer"), "{text}");
-    let text = refusal(&|m, _| assert!(m.corrupt(second, 40, 1)));
-    assert!(text.contains("checksum"), "{text}");
     let empty = Process::new(&SimDisk::new(1), 0);
     assert_eq!(
         empty.scan(tiny(), Lsn(4096)).err().unwrap().kind(),
@@ -285,6 +293,46 @@ fn damage_that_the_ring_makes_good_is_mended_by_the_recovery_that_finds_it() {
         damaged += 1;
     }
     assert!(damaged > 100, "{damaged}");
+}
+
+/// A damaged record that nobody needs any more, which reaches into the last segment, was to be copied with what that segment holds: the scan found the log
+/// sound, and the open was refused.
+#[test]
+fn damage_before_what_is_needed_is_no_matter() {
+    let (mut refused, mut opened) = (0, 0);
+    for seed in 0..30 {
+        let medium = SimDisk::new(seed);
+        let process = Process::new(&medium, seed);
+        let log = process.create(tiny()).unwrap();
+        let mut ends = Vec::new();
+        for index in 0..20 + seed {
+            ends.push(process.append(&log, index).unwrap());
+        }
+        log.sync(log.tail()).unwrap();
+        medium.crash_power(CrashMode::LoseUnsynced);
+        medium.plant("ring", &[0; 64 << 10]);
+        let needed = ends[ends.len() - 2].lsn;
+        for lsn in (4096..needed.0).step_by(211) {
+            let medium = medium.fork();
+            let number = 1 + (lsn - 4096) / (16 << 10);
+            let offset = 4096 + (lsn - 4096) % (16 << 10);
+            if !medium.corrupt(&format!("log-{number:016x}"), offset, 0x20) {
+                continue;
+            }
+            let process = Process::new(&medium, seed);
+            if process.scan(tiny(), needed).is_err() {
+                refused += 1;
+                continue;
+            }
+            let (_, records) = process.recover_from(tiny(), needed).unwrap();
+            assert_eq!(records.len(), 2, "damage at {lsn}");
+            opened += 1;
+        }
+    }
+    assert!(
+        opened > 100 && refused > 10,
+        "{opened} opened, {refused} refused"
+    );
 }
 
 /// Segments older than the ring are what a copy of a database that is open may have. The ring's marks reach beyond their end, and a closing record lies in

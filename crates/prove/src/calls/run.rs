@@ -1,7 +1,5 @@
 //! A workload beside the oracle, in which one call fails. What it must answer stands in the head of [`super`].
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
-
 use terrapin_base::{Error, ErrorKind};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, IoEvent, Op};
@@ -11,6 +9,7 @@ use terrapin_model::{
 
 use super::workloads::Workload;
 use crate::Find;
+use crate::run::caught;
 
 /// The seed of every run: which call fails is what varies.
 const SEED: u64 = 11;
@@ -155,15 +154,6 @@ pub(super) fn every_call(
         Run::new(workload, failing).all(operations)
     });
     Ok(())
-}
-
-/// A panic is a message like any other.
-fn caught<R>(run: impl FnOnce() -> Result<R, String>) -> Result<R, String> {
-    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
-        let text = payload.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| payload.downcast_ref::<&str>().copied());
-        Err(format!("a panic: {}", text.unwrap_or("no message")))
-    })
 }
 
 /// What a workload calls when nothing fails, in order.

@@ -1,0 +1,48 @@
+//! Media faults: what the medium does behind the engine's back is noticed, and never changes an answer (D8). Counted are faults
+//! that were injected and met: by `verify`, by a read, or by the disk's own account of what it spoiled.
+//!
+//! What must come of each, beside what is true of all: no panic, no hang; an answer is right or an error of kind `Corrupt` or `Io` that says where;
+//! never "not there" for what is there; a range that ends early says so. Where `verify` finds nothing, everything reads rightly.
+//!
+//! | fault | while the store runs | at the next open |
+//! | --- | --- | --- |
+//! | rot at rest: bits, bytes, zeroed and foreign sectors, old versions, in the data file | | opens or is refused with `Corrupt`; reads of what is hit fail, all others are right; a damaged superblock slot is no harm |
+//! | the same in the log or its ring, closed store | | refused with `Corrupt`, or nothing is lost |
+//! | the same in the log or its ring, killed process | | refused with `Corrupt`, or at least everything synced is there, and a prefix of the rest: damage above the last mark looks like a torn tail |
+//! | the same in the log, after a power cut | | refused with `Corrupt`, or a prefix is there: with the ring lost, a damaged last synced group looks like a torn tail, too |
+//! | a lost, torn, misdirected, flipped or reverted write | as rot; merges that meet it are given up and reported, and writers may come to wait for them | as rot |
+//! | a stale read, a flipped read, a short read, `EIO` once | that operation fails, or succeeds by another try | nothing is lost; the open may be refused as long as it lasts |
+//! | a bad sector, in the data file or the log: `EIO` for good | reads of what is hit fail, all others are right | the same; refused if the open needs it |
+//! | a sync that fails once, and then lies | `Poisoned`, and stays so; what was refused is not there, unless it was to be synced; reads go on | what was acknowledged before is there |
+//! | a full disk | `NoSpace`, and what was refused is not there; writes resume when there is space | nothing is lost |
+
+mod rest;
+mod running;
+mod store;
+
+use std::path::Path;
+
+use crate::{Find, Layer, Units};
+
+/// The layers of this kind.
+#[must_use]
+pub fn layers() -> Vec<Layer> {
+    vec![Layer {
+        name: "media",
+        counts: "media faults met",
+        ci: 5_000,
+        full: 20_000,
+        units: Units::Seeds,
+        alone: false,
+        unit,
+    }]
+}
+
+/// Damages a small store at rest in many ways, then runs it again and again with a fault each time.
+fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
+    let plan = store::Plan::of(seed);
+    let mut tally = store::Tally::default();
+    rest::damage(&plan, &mut tally)?;
+    running::strike(&plan, &mut tally)?;
+    tally.outcome()
+}
