@@ -236,7 +236,7 @@ fn list(chosen: &[Layer], ledger: &Ledger, counted_at: Option<&str>) {
 /// The last commit that changed what is proven, with a `+` when the tree has changes beyond it.
 fn engine_commit() -> String {
     let git = |arguments: &[&str]| {
-        let paths = ["--", ".", ":!../prove", ":!../cli", ":!../bench"];
+        let paths = ["--", ".", ":!prove", ":!cli", ":!bench"];
         Command::new("git")
             .args(arguments)
             .args(paths)
