@@ -43,6 +43,9 @@ impl Core {
     #[cold]
     fn admit_slowly(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<()> {
         let since = self.env.now_ns();
+        if frees {
+            self.let_the_log_be_trimmed(bytes)?;
+        }
         let mut charged = false;
         loop {
             self.health.check_open()?;
@@ -118,6 +121,27 @@ impl Core {
             .stall_ns
             .add(self.env.now_ns().saturating_sub(since));
         Ok(())
+    }
+
+    /// A delete on a full disk leaves the log what a checkpoint needs of it: it waits for one that trims it. If none succeeds it goes on, and
+    /// the log says what is the matter.
+    fn let_the_log_be_trimmed(&self, bytes: u64) -> Result<()> {
+        let Some(log) = self.log.as_ref() else {
+            return Ok(());
+        };
+        if !self.schedule.space_is_short() || !log.files_are_short(bytes) {
+            return Ok(());
+        }
+        let through = log.tail();
+        self.schedule.ask(through);
+        let (schedule, failures) = (self.schedule.clone(), self.schedule.failures());
+        let over = Condition::new(self.schedule.progress(), move || {
+            schedule.durable_through() >= through
+                || schedule.failures() != failures
+                || schedule.is_stopping()
+        });
+        let deadline = self.env.now_ns() + self.settings.stall_limit_ns;
+        self.env.wait(&over.until(deadline)).map(drop)
     }
 
     /// Charges bytes to the keyspace's virtual clock; whether, and until when, the writer waits for it.

@@ -44,7 +44,9 @@ impl Core {
 
     /// Refuses puts from now on if room is short. Called when windows are cut and as the log grows: a few system calls.
     pub fn watch_room(&self) {
-        if self.log.is_some() && !self.schedule.space_is_short() && self.room() < self.room_needed()
+        if self.log.is_some()
+            && !self.schedule.space_is_short()
+            && (self.room() < self.room_needed() || !self.log_can_grow())
         {
             tracing::warn!("the disk is nearly full: puts are refused until there is room");
             self.schedule.set_space_is_short(true);
@@ -52,10 +54,20 @@ impl Core {
         }
     }
 
+    /// Whether the log has a file to go on with, or can get one. The room within the data file is no use to it.
+    fn log_can_grow(&self) -> bool {
+        let free = || self.disk.free_bytes().unwrap_or(u64::MAX);
+        let spares = self.log.as_ref().is_none_or(|log| log.spares() > 0);
+        spares || free() >= self.settings.segment_bytes
+    }
+
     /// Accepts puts again if there is room, and an eighth more, so that it does not go to and fro.
     pub fn see_whether_room_is_back(&self) {
         let needed = self.room_needed();
-        if self.schedule.space_is_short() && self.room() >= needed.saturating_add(needed / 8) {
+        if self.schedule.space_is_short()
+            && self.room() >= needed.saturating_add(needed / 8)
+            && self.log_can_grow()
+        {
             self.schedule.set_space_is_short(false);
             self.rebalance(&self.install.lock());
         }

@@ -18,6 +18,8 @@ use crate::state::{KeyspaceShared, State};
 
 /// How long a delete waits before it tries again to find room in the log of a full disk, in nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
+/// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into the next.
+const SYNC_BYTES: u64 = 8 << 10;
 
 impl Core {
     /// One put or delete.
@@ -67,7 +69,7 @@ impl Core {
             Op::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes as u64);
-        self.after_write(log, &appended, full, durability)?;
+        self.after_write(log, &appended, full, durability, frees)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
     }
@@ -124,7 +126,7 @@ impl Core {
         self.counters.deletes.add(deletes);
         self.counters.batches.add(1);
         self.counters.user_bytes_written.add(bytes as u64);
-        self.after_write(log, &appended, full, durability)?;
+        self.after_write(log, &appended, full, durability, frees)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
     }
@@ -192,11 +194,7 @@ impl Core {
                     if !frees || self.env.now_ns() >= deadline {
                         return Err(error);
                     }
-                    let (schedule, releases) = (self.schedule.clone(), self.schedule.releases());
-                    Condition::new(self.schedule.progress(), move || {
-                        schedule.releases() != releases
-                    })
-                    .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
+                    self.log_space_may_be_back()
                 }
                 Err(error) => return Err(error),
             };
@@ -213,6 +211,35 @@ impl Core {
             self.health.check_open()?;
             last = log.try_append(kind, payload);
         }
+    }
+
+    /// Waits until the log is durable so far. `NoSpace` on a full disk, unless the record `frees`, as with [`Core::append`].
+    fn sync_log(&self, log: &Log, through: Lsn, frees: bool) -> Result<()> {
+        let deadline = self
+            .env
+            .now_ns()
+            .saturating_add(self.settings.stall_limit_ns);
+        loop {
+            match log.sync(through) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    self.disk_is_full(log);
+                    if !frees || self.env.now_ns() >= deadline {
+                        return Err(error);
+                    }
+                }
+                other => return other,
+            }
+            self.env.wait(&self.log_space_may_be_back())?;
+        }
+    }
+
+    /// Holds when a checkpoint has let go of something, or it is time to look again.
+    fn log_space_may_be_back(&self) -> Condition {
+        let (schedule, releases) = (self.schedule.clone(), self.schedule.releases());
+        Condition::new(self.schedule.progress(), move || {
+            schedule.releases() != releases
+        })
+        .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
     }
 
     /// The log has no file to go on with: what is left of its current one is for deletes, and for the checkpoint that trims it (D10).
@@ -232,6 +259,7 @@ impl Core {
         appended: &Appended,
         full: bool,
         durability: Durability,
+        frees: bool,
     ) -> Result<()> {
         if full {
             self.cut_full();
@@ -250,8 +278,13 @@ impl Core {
         {
             self.schedule.shorten_log();
         }
+        let synced = if durability == Durability::Sync {
+            SYNC_BYTES
+        } else {
+            0
+        };
         // A few times in every log file.
-        if (appended.lsn.0 ^ appended.end.0) >> self.settings.log_check_shift != 0 {
+        if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
             self.watch_room();
             // Windows grow at the cost of caches, which otherwise learn of it at their next insert only.
             if self.store.shrink_needed() {
@@ -264,7 +297,7 @@ impl Core {
         }
         if durability == Durability::Sync && !mutant::active(15) {
             let start = self.env.now_ns();
-            log.sync(appended.end)?;
+            self.sync_log(log, appended.end, frees)?;
             self.counters.syncs.add(1);
             self.counters
                 .sync_latency

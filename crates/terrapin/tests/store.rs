@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, ErrorKind};
+use terrapin::{CheckpointDistance, Durability, ErrorKind};
 
 #[test]
 fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
@@ -296,6 +296,32 @@ fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
         world.sim.settle();
     }
     assert_eq!(keyspace.iter().count() as u64, stored - deleted + 1);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn deletes_that_are_synced_one_by_one_go_through_on_a_full_disk_though_each_takes_a_block_of_the_log()
+ {
+    let world = World::new(11);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let records = 400;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let before = database.metrics().log_bytes_written;
+    for i in 0..records {
+        keyspace
+            .delete_with(key(i), Durability::Sync)
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    let after = database.metrics().log_bytes_written;
+    assert!(after - before > 20 * (64 << 10), "{before} to {after}");
+    assert_eq!(keyspace.iter().count(), 0);
+    world.disk.set_capacity(u64::MAX);
     database.close().unwrap();
     world.verify();
 }

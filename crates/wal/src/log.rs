@@ -255,6 +255,15 @@ impl Log {
         self.0.segments.spare_count()
     }
 
+    /// Whether a record of so many bytes would take of the files that are there what a checkpoint needs to sync the log. On a full disk
+    /// a log without that room can be synced no further, so that no checkpoint can be committed, and none can trim it.
+    #[must_use]
+    pub fn files_are_short(&self, bytes: u64) -> bool {
+        let segments = &self.0.segments;
+        let margin = 2 * APPEND_RESERVE_BYTES + segments.capacity() / 8;
+        segments.room_end() < self.tail().0.saturating_add(bytes + margin)
+    }
+
     /// Longest payload in bytes.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {

@@ -271,6 +271,12 @@ impl Segments {
     }
 
     /// Files that wait to become segments.
+    /// Where the stream would end that fills every file that is there.
+    pub(crate) fn room_end(&self) -> u64 {
+        let end = self.kept.lock().back().map_or(0, |s| s.end);
+        end.saturating_add(self.spare_count() as u64 * self.capacity)
+    }
+
     pub(crate) fn spare_count(&self) -> usize {
         self.spares.lock().len()
     }

@@ -117,7 +117,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use terrapin_disk::sim::Moment;
+    use terrapin_disk::sim::{Moment, Op};
 
     use super::super::workload::Workload;
     use super::super::workloads;
@@ -172,12 +172,15 @@ mod tests {
         for (number, workload) in (1..).zip(workloads::all()) {
             let course = workload.read().unwrap_or_else(|find| panic!("{find}"));
             let disk = SimDisk::new(number);
-            let unchanging = Arc::new(AtomicU64::new(0));
-            let seen = unchanging.clone();
+            let [unchanging, refused] = [(), ()].map(|()| Arc::new(AtomicU64::new(0)));
+            let counts = [unchanging.clone(), refused.clone()];
             let watching = disk.watch(Box::new(move |_, call| {
-                if call.moment == Moment::Before && !call.changes() {
-                    seen.fetch_add(1, Ordering::Relaxed);
-                }
+                let count = match call.moment {
+                    Moment::Before if !call.changes() => &counts[0],
+                    Moment::After { failed: true } if call.op == Op::Allocate => &counts[1],
+                    _ => return,
+                };
+                count.fetch_add(1, Ordering::Relaxed);
             }));
             let (mut calls, mut stores, mut ends) = (0, 0, 0);
             let walked = walk_on(&disk, &course, number, 1, &mut |place, _| {
@@ -198,6 +201,9 @@ mod tests {
             assert_eq!(calls + unchanging, disk.io_count(), "{}", course.name);
             assert_eq!(stores, disk.ring_writes(), "{}", course.name);
             assert_eq!(ends, 1);
+            let full = course.steps.iter().any(|s| matches!(s, Step::Disk(_)));
+            let refused = refused.load(Ordering::Relaxed);
+            assert_eq!(refused > 0, full, "{}", course.name);
         }
     }
 
