@@ -1,0 +1,116 @@
+//! bf-tree, without a log: its log makes every write wait for a flush, and has no mode that does not. It has no checkpoint
+//! either, but for snapshots of everything. So nothing that it was given is durable, its write amplification counts what its buffer
+//! evicted only, and tables mark it.
+//!
+//! Its buffer takes a power of two: the largest that fits the memory. Inner nodes and the table of pages lie beside it. Pages are
+//! written and read through the page cache, as by default, which makes use of what the buffer leaves of the memory.
+
+use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
+use terrapin_base::{Error, Result};
+use terrapin_bench::{Client, Store};
+
+use super::Engine;
+use crate::host;
+use crate::worker::{self, Job};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "bf-tree",
+    packages: &["bf-tree"],
+    logged: false,
+    page_cache: true,
+    small_only: false,
+    how: "buffered I/O, no log, no checkpoint: nothing is durable",
+    run,
+};
+
+/// Its largest record.
+const RECORD_BYTES_MAX: usize = 4096;
+
+fn run(job: &Job) -> Result<()> {
+    let memory = job.plan.memory_bytes;
+    let buffer = 1usize << memory.ilog2();
+    let mut config = Config::new(job.directory.join("records.bftree"), buffer);
+    config.storage_backend(StorageBackend::Std);
+    let tree = BfTree::with_config(config, None)
+        .map_err(|e| Error::invalid(format!("bf-tree refuses its options: {e:?}")))?;
+    let store = BfStore {
+        tree,
+        job,
+        memory_bytes: memory,
+    };
+    worker::drive(job, &store)
+}
+
+struct BfStore<'j> {
+    tree: BfTree,
+    job: &'j Job,
+    memory_bytes: u64,
+}
+
+struct BfClient<'a> {
+    tree: &'a BfTree,
+    buffer: Vec<u8>,
+}
+
+impl Store for BfStore<'_> {
+    type Client<'a>
+        = BfClient<'a>
+    where
+        Self: 'a;
+
+    fn client(&self) -> Result<BfClient<'_>> {
+        Ok(BfClient {
+            tree: &self.tree,
+            buffer: vec![0; RECORD_BYTES_MAX],
+        })
+    }
+
+    fn settle(&self) -> Result<()> {
+        host::sync_files(&self.job.directory)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+impl Client for BfClient<'_> {
+    fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        match self.tree.read(key, &mut self.buffer) {
+            LeafReadResult::Found(length) => {
+                out.extend_from_slice(&self.buffer[..length as usize]);
+                Ok(true)
+            }
+            LeafReadResult::NotFound | LeafReadResult::Deleted => Ok(false),
+            LeafReadResult::InvalidKey => Err(Error::invalid("bf-tree refuses a key")),
+        }
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        match self.tree.insert(key, value) {
+            LeafInsertResult::Success => Ok(()),
+            LeafInsertResult::InvalidKV(why) => {
+                Err(Error::invalid("bf-tree refuses a record").with("why", why))
+            }
+        }
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let field = ScanReturnField::KeyAndValue;
+        let mut records = self
+            .tree
+            .scan_with_count(start, count, field)
+            .map_err(|e| Error::invalid(format!("bf-tree refuses a scan: {e:?}")))?;
+        while let Some((key, value)) = records.next(&mut self.buffer) {
+            let (key, rest) = self.buffer.split_at(key);
+            show(key, &rest[..value])?;
+        }
+        Ok(())
+    }
+}

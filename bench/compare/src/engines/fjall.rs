@@ -1,0 +1,107 @@
+//! fjall: leveled compaction, its default filters (10 bits, more for the newest level), no compression, 2 worker threads. The cache has
+//! three quarters of the memory and the memtables, of which a full one waits for its flush beside the active one, the rest. Its journal
+//! goes to the page cache with each write, as by default, and is not synced. fjall has no direct I/O.
+
+use std::time::Duration;
+
+use fjall::config::CompressionPolicy;
+use fjall::{CompressionType, Database, Keyspace, KeyspaceCreateOptions, PersistMode};
+use terrapin_base::Result;
+use terrapin_bench::{Client, Store};
+
+use super::{Engine, foreign};
+use crate::worker::{self, Job};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "fjall",
+    packages: &["fjall", "lsm-tree"],
+    logged: true,
+    page_cache: false,
+    small_only: false,
+    how: "buffered I/O, buffered log",
+    run,
+};
+
+/// It has no call that waits for compactions: idle for so many looks in a row counts as done.
+const IDLE_LOOKS: u32 = 5;
+/// Time between two looks.
+const LOOK_INTERVAL: Duration = Duration::from_millis(10);
+
+fn run(job: &Job) -> Result<()> {
+    let memory = job.plan.memory_bytes;
+    let database = Database::builder(&job.directory)
+        .cache_size(memory / 4 * 3)
+        .worker_threads(2)
+        .open()
+        .map_err(foreign)?;
+    let options = || {
+        KeyspaceCreateOptions::default()
+            .max_memtable_size((memory / 8).clamp(1 << 20, 64 << 20))
+            .data_block_compression_policy(CompressionPolicy::all(CompressionType::None))
+    };
+    let records = database.keyspace("records", options).map_err(foreign)?;
+    let store = FjallStore {
+        database,
+        records,
+        memory_bytes: memory,
+    };
+    worker::drive(job, &store)
+}
+
+struct FjallStore {
+    database: Database,
+    records: Keyspace,
+    memory_bytes: u64,
+}
+
+impl Store for FjallStore {
+    type Client<'a> = &'a FjallStore;
+
+    fn client(&self) -> Result<&FjallStore> {
+        Ok(self)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.records.rotate_memtable_and_wait().map_err(foreign)?;
+        let mut idle = 0;
+        while idle < IDLE_LOOKS {
+            std::thread::sleep(LOOK_INTERVAL);
+            let busy =
+                self.database.outstanding_flushes() > 0 || self.database.active_compactions() > 0;
+            idle = if busy { 0 } else { idle + 1 };
+        }
+        self.database.persist(PersistMode::SyncAll).map_err(foreign)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+impl Client for &FjallStore {
+    fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let Some(value) = self.records.get(key).map_err(foreign)? else {
+            return Ok(false);
+        };
+        out.extend_from_slice(&value);
+        Ok(true)
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.records.insert(key, value).map_err(foreign)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for record in self.records.range(start..).take(count) {
+            let (key, value) = record.into_inner().map_err(foreign)?;
+            show(&key, &value)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,132 @@
+//! RocksDB, tuned as its own guides say for a known memory:
+//!
+//! * direct I/O for reads, flushes and compactions; no compression; 10-bit bloom filters; 2 background jobs;
+//! * one budget: the block cache has all of the memory, memtables are charged to it, and so are indexes and filters. A quarter of it
+//!   may be memtables, at most 64 MiB each;
+//! * the first level holds as much as the four files that trigger its compaction, and files are at most 64 MiB;
+//! * the log is on and not synced for each write.
+
+use rocksdb::{
+    BlockBasedOptions, Cache, DB, DBCompressionType, Options, ReadOptions, WaitForCompactOptions,
+    WriteBufferManager, WriteOptions,
+};
+use terrapin_base::Result;
+use terrapin_bench::{Client, Store};
+
+use super::{Engine, foreign};
+use crate::worker::{self, Job};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "rocksdb",
+    packages: &["rocksdb", "librocksdb-sys"],
+    logged: true,
+    page_cache: false,
+    small_only: false,
+    how: "direct I/O, buffered log",
+    run,
+};
+
+fn run(job: &Job) -> Result<()> {
+    let memory = job.plan.memory_bytes as usize;
+    let memtable = (memory / 8).clamp(1 << 20, 64 << 20);
+    let cache = Cache::new_lru_cache(memory);
+
+    let mut table = BlockBasedOptions::default();
+    table.set_block_cache(&cache);
+    table.set_bloom_filter(10.0, false);
+    table.set_cache_index_and_filter_blocks(true);
+    table.set_pin_l0_filter_and_index_blocks_in_cache(true);
+
+    let mut options = Options::default();
+    options.create_if_missing(true);
+    options.set_block_based_table_factory(&table);
+    options.set_compression_type(DBCompressionType::None);
+    options.set_use_direct_reads(true);
+    options.set_use_direct_io_for_flush_and_compaction(true);
+    options.set_max_background_jobs(2);
+    options.set_write_buffer_size(memtable);
+    options.set_max_write_buffer_number(2);
+    options.set_write_buffer_manager(&WriteBufferManager::new_write_buffer_manager_with_cache(
+        memory / 4,
+        false,
+        cache.clone(),
+    ));
+    let level_base = 4 * memtable as u64;
+    options.set_max_bytes_for_level_base(level_base);
+    options.set_target_file_size_base((level_base / 4).clamp(2 << 20, 64 << 20));
+
+    let store = RocksStore {
+        db: DB::open(&options, &job.directory).map_err(foreign)?,
+        memory_bytes: job.plan.memory_bytes,
+    };
+    worker::drive(job, &store)
+}
+
+struct RocksStore {
+    db: DB,
+    memory_bytes: u64,
+}
+
+struct RocksClient<'a> {
+    db: &'a DB,
+    reads: ReadOptions,
+    writes: WriteOptions,
+}
+
+impl Store for RocksStore {
+    type Client<'a> = RocksClient<'a>;
+
+    fn client(&self) -> Result<RocksClient<'_>> {
+        Ok(RocksClient {
+            db: &self.db,
+            reads: ReadOptions::default(),
+            writes: WriteOptions::default(),
+        })
+    }
+
+    fn settle(&self) -> Result<()> {
+        let mut wait = WaitForCompactOptions::default();
+        wait.set_flush(true);
+        self.db.wait_for_compact(&wait).map_err(foreign)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+impl Client for RocksClient<'_> {
+    fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let Some(value) = self.db.get_pinned_opt(key, &self.reads).map_err(foreign)? else {
+            return Ok(false);
+        };
+        out.extend_from_slice(&value);
+        Ok(true)
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.db.put_opt(key, value, &self.writes).map_err(foreign)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        let mut cursor = self.db.raw_iterator();
+        cursor.seek(start);
+        let mut left = count;
+        while left > 0
+            && let Some((key, value)) = cursor.item()
+        {
+            show(key, value)?;
+            left -= 1;
+            if left > 0 {
+                cursor.next();
+            }
+        }
+        cursor.status().map_err(foreign)
+    }
+}

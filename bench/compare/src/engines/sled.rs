@@ -1,0 +1,83 @@
+//! sled: its mode for throughput, no compression, synced every 100 ms as Terrapin is. Its cache gets half of the memory, since it
+//! keeps about as much again beside the cache.
+
+use sled::{Config, Db, Mode};
+use terrapin_base::Result;
+use terrapin_bench::{Client, Store};
+
+use super::{Engine, foreign};
+use crate::worker::{self, Job};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "sled",
+    packages: &["sled"],
+    logged: true,
+    page_cache: false,
+    small_only: true,
+    how: "buffered I/O, the log is the database",
+    run,
+};
+
+fn run(job: &Job) -> Result<()> {
+    let db = Config::new()
+        .path(&job.directory)
+        .mode(Mode::HighThroughput)
+        .cache_capacity(job.plan.memory_bytes / 2)
+        .flush_every_ms(Some(100))
+        .open()
+        .map_err(foreign)?;
+    let store = SledStore {
+        db,
+        memory_bytes: job.plan.memory_bytes,
+    };
+    worker::drive(job, &store)
+}
+
+struct SledStore {
+    db: Db,
+    memory_bytes: u64,
+}
+
+impl Store for SledStore {
+    type Client<'a> = &'a SledStore;
+
+    fn client(&self) -> Result<&SledStore> {
+        Ok(self)
+    }
+
+    fn settle(&self) -> Result<()> {
+        self.db.flush().map(|_| ()).map_err(foreign)
+    }
+
+    fn memory_bytes(&self) -> u64 {
+        self.memory_bytes
+    }
+}
+
+impl Client for &SledStore {
+    fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool> {
+        out.clear();
+        let Some(value) = self.db.get(key).map_err(foreign)? else {
+            return Ok(false);
+        };
+        out.extend_from_slice(&value);
+        Ok(true)
+    }
+
+    fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
+        self.db.insert(key, value).map(|_| ()).map_err(foreign)
+    }
+
+    fn scan(
+        &mut self,
+        start: &[u8],
+        count: usize,
+        mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        for record in self.db.range(start..).take(count) {
+            let (key, value) = record.map_err(foreign)?;
+            show(&key, &value)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,26 @@
+//! Terrapin with its default options and the memory of the cell: a log that survives the death of the process, χ from the memory.
+
+use terrapin::{Durability, Options};
+use terrapin_base::Result;
+use terrapin_bench::TerrapinStore;
+
+use super::Engine;
+use crate::worker::{self, Job};
+
+pub(super) const ENGINE: Engine = Engine {
+    name: "terrapin",
+    packages: &[],
+    logged: true,
+    page_cache: false,
+    small_only: false,
+    how: "direct I/O, log in shared memory, synced every 100 ms",
+    run,
+};
+
+fn run(job: &Job) -> Result<()> {
+    let memory = job.plan.memory_bytes;
+    let database = Options::new().memory(memory).open(&job.directory)?;
+    let store = TerrapinStore::new(database.clone(), Durability::Process, memory);
+    worker::drive(job, &store)?;
+    database.close()
+}

@@ -1,0 +1,191 @@
+//! Terrapin beside other engines: the same keys, threads and memory, each engine in a process and a memory control group of its
+//! own. See docs/BENCHMARKS.md for how to run it and how to read what it writes.
+//!
+//! What is measured is in `plan`, by whom in `engines`; `matrix` starts the processes, `worker` is what they do; `result` is what
+//! they bring home, `summary`, `table` and `plot` what becomes of it.
+#![deny(unsafe_code)]
+#![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
+
+mod engines;
+mod group;
+mod host;
+mod matrix;
+mod plan;
+mod plot;
+mod result;
+mod summary;
+mod table;
+mod worker;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use terrapin_base::{Error, Result};
+
+use crate::matrix::Matrix;
+use crate::plan::{Cell, Memory, Size};
+use crate::summary::Summary;
+
+/// Compares storage engines, cell by cell
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Run cells (all of them, if none is named) as far as they have not run yet, then write the report
+    Run(Run),
+    /// Write the report of the results that are there
+    Report {
+        /// Directory of the results
+        #[arg(long, value_name = "DIR", default_value = "compare-results")]
+        results: PathBuf,
+    },
+    /// Name the engines of this build, with versions
+    Engines,
+    #[command(hide = true)]
+    Worker { job: String },
+}
+
+#[derive(Args)]
+struct Run {
+    /// Cells, as BYTES-MEMORY-THREADS: 128 or 1024, third or all, 1 or 2; or core, those with memory a third of the data and 2 threads
+    #[arg(value_name = "CELL")]
+    cells: Vec<String>,
+    /// How much data and how long: quick, full, or tiny (which shows only that everything works)
+    #[arg(long, value_name = "NAME", default_value = "quick")]
+    size: Size,
+    /// Phases besides load: a, b, c, d, e, f, a-uniform, c-uniform [default: all]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    phases: Vec<String>,
+    /// Engines [default: all of this build]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    engines: Vec<String>,
+    /// Runs of each engine in each cell
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    repeats: u32,
+    /// Run also what has run already, and replace it
+    #[arg(long)]
+    again: bool,
+    /// Directory of the results
+    #[arg(long, value_name = "DIR", default_value = "compare-results")]
+    results: PathBuf,
+    /// Directory for the engines' files, on the device to be measured; what they leave is removed
+    #[arg(long, value_name = "DIR", default_value = "compare-scratch")]
+    scratch: PathBuf,
+}
+
+impl Run {
+    fn cells(&self) -> Result<Vec<Cell>> {
+        if self.cells.is_empty() {
+            return Ok(Cell::matrix());
+        }
+        let mut cells = Vec::new();
+        for name in &self.cells {
+            if name == "core" {
+                let core = |c: &Cell| c.memory == Memory::Third && c.threads == 2;
+                cells.extend(Cell::matrix().into_iter().filter(core));
+            } else {
+                cells.push(name.parse()?);
+            }
+        }
+        Ok(cells)
+    }
+
+    fn run(&self) -> Result<bool> {
+        let cells = self.cells()?;
+        let names: Vec<&str> = self.engines.iter().map(String::as_str).collect();
+        let engines = if names.is_empty() {
+            engines::ENGINES.iter().collect()
+        } else {
+            names
+                .into_iter()
+                .map(engines::find)
+                .collect::<Result<_>>()?
+        };
+        let matrix = Matrix {
+            size: self.size,
+            phases: self.phases.clone(),
+            engines,
+            repeats: self.repeats,
+            again: self.again,
+            results: self.results.clone(),
+            scratch: self.scratch.clone(),
+        };
+        let mut sound = true;
+        for cell in cells {
+            sound &= matrix.cell(cell)?;
+            // After each cell, so that who stops it has a report.
+            report(&self.results)?;
+        }
+        // Only if nothing else is in it.
+        let _ = std::fs::remove_dir(&self.scratch);
+        Ok(sound)
+    }
+}
+
+/// Writes table, figures and plots of whatever results are there.
+fn report(results: &Path) -> Result<()> {
+    for size in [Size::Tiny, Size::Quick, Size::Full] {
+        let (mut summaries, mut machines) = (Vec::new(), Vec::new());
+        for cell in Cell::matrix() {
+            let runs = matrix::runs(results, size, cell)?;
+            for run in &runs {
+                let machine = (run.machine.clone(), run.allocator.clone());
+                if !machines.contains(&machine) {
+                    machines.push(machine);
+                }
+            }
+            summaries.extend(Summary::new(size, cell, &runs));
+        }
+        if summaries.is_empty() {
+            continue;
+        }
+        let directory = results.join(size.name());
+        let write = |name: &str, text: String| {
+            let place = directory.join(name);
+            std::fs::write(&place, text)
+                .map_err(|e| Error::io("cannot write the report", e).with("file", place.display()))
+        };
+        let json =
+            serde_json::to_string_pretty(&summaries).map_err(|e| Error::internal(e.to_string()))?;
+        write("summary.json", json + "\n")?;
+        write("tables.md", table::markdown(&machines, &summaries))?;
+        for summary in &summaries {
+            write(&format!("{}.svg", summary.cell), plot::svg(summary)?)?;
+        }
+    }
+    Ok(())
+}
+
+fn main() -> ExitCode {
+    let result = match Arguments::parse().command {
+        Command::Run(run) => run.run(),
+        Command::Report { results } => report(&results).map(|()| true),
+        Command::Engines => {
+            for engine in engines::ENGINES {
+                println!("{:<10}{} ({})", engine.name, engine.version(), engine.how);
+            }
+            Ok(true)
+        }
+        Command::Worker { job } => serde_json::from_str(&job)
+            .map_err(|e| Error::invalid(format!("not a job: {e}")))
+            .and_then(|job| worker::run(&job))
+            .map(|()| true),
+    };
+    match result {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => {
+            eprintln!("compare: some runs failed; they are in the table with the reason");
+            ExitCode::FAILURE
+        }
+        Err(error) => {
+            eprintln!("compare: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Runs cells: every engine in a process of its own, engines interleaved, each result a file, and none that is there already again.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::{Duration, SystemTime};
+
+use terrapin_base::{Error, Result};
+
+use crate::engines::{self, Engine};
+use crate::group::Group;
+use crate::host::Machine;
+use crate::plan::{Cell, Plan, Size};
+use crate::result::{Line, Run};
+use crate::worker::Job;
+
+/// Lines of an engine's complaints that a failure quotes.
+const COMPLAINT_LINES: usize = 4;
+
+/// What to run, and where results go.
+pub struct Matrix {
+    /// The size of all cells.
+    pub size: Size,
+    /// Names of phases; none means all.
+    pub phases: Vec<String>,
+    /// The engines.
+    pub engines: Vec<&'static Engine>,
+    /// Runs of each engine in each cell.
+    pub repeats: u32,
+    /// Whether runs that are there are done again.
+    pub again: bool,
+    /// Where results lie.
+    pub results: PathBuf,
+    /// Where engines keep their files meanwhile.
+    pub scratch: PathBuf,
+}
+
+impl Matrix {
+    /// Runs what is not there yet of one cell. Tells whether all of its runs succeeded.
+    pub fn cell(&self, cell: Cell) -> Result<bool> {
+        let plan = Plan::new(self.size, cell, &self.phases)?;
+        let engines: Vec<_> = self.engines.iter().filter(|e| e.fits(self.size)).collect();
+        let mut sound = true;
+        for repeat in 1..=self.repeats {
+            // Each repeat begins with another engine, so that none always follows the same one.
+            let first = (repeat as usize - 1) % engines.len().max(1);
+            for engine in engines.iter().cycle().skip(first).take(engines.len()) {
+                let place = run_path(&self.results, self.size, cell, engine.name, repeat);
+                let known = load(&place)?;
+                let run = match known {
+                    Some(run) if run.plan.covers(&plan) && !self.again => run,
+                    Some(run) if run.plan.covers(&plan) && run.plan != plan => {
+                        return Err(Error::invalid(
+                            "a run with more phases is there already; run all of them again, or give another --results",
+                        )
+                        .with("file", place.display()));
+                    }
+                    _ => {
+                        let run = self.run(engine, &plan, repeat)?;
+                        store(&place, &run)?;
+                        run
+                    }
+                };
+                sound &= run.failure.is_none();
+            }
+        }
+        Ok(sound)
+    }
+
+    fn run(&self, engine: &Engine, plan: &Plan, repeat: u32) -> Result<Run> {
+        let directory = self.scratch.join(format!("{}-{repeat}", engine.name));
+        let failed = |e| {
+            Error::io("cannot prepare a directory for an engine", e)
+                .with("directory", directory.display())
+        };
+        if directory.exists() {
+            fs::remove_dir_all(&directory).map_err(failed)?;
+        }
+        fs::create_dir_all(&directory).map_err(failed)?;
+        let mut run = Run {
+            engine: engine.name.into(),
+            version: engine.version(),
+            repeat,
+            plan: plan.clone(),
+            began: SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .map_or(0, |d| d.as_secs()),
+            machine: Machine::here(&directory),
+            allocator: engines::allocator(),
+            memory_limit_bytes: None,
+            notes: Vec::new(),
+            failure: None,
+            outcomes: Vec::new(),
+        };
+        let limit = plan.memory_limit_bytes(engine.page_cache);
+        let group = match Group::new(limit) {
+            Ok(group) => {
+                run.memory_limit_bytes = Some(limit);
+                Some(group)
+            }
+            Err(error) => {
+                run.notes.push(format!("no limit of memory: {error}"));
+                None
+            }
+        };
+        let job = Job {
+            engine: engine.name.into(),
+            plan: plan.clone(),
+            repeat,
+            directory: directory.clone(),
+            group: group.as_ref().map(|g| g.path().to_owned()),
+        };
+        let title = format!(
+            "{} {} {} #{repeat}",
+            plan.size.name(),
+            plan.cell,
+            run.engine
+        );
+        let complaints = directory.with_extension("stderr");
+        let mut child = spawn(&job, &complaints)?;
+        listen(&mut child, plan.patience(), &mut run, &title)?;
+        if run.failure.is_some() && group.as_ref().is_some_and(Group::killed) {
+            run.failure = Some(format!(
+                "killed at its limit of memory, {} MiB",
+                limit >> 20
+            ));
+        } else if let Some(failure) = &mut run.failure {
+            let text = fs::read_to_string(&complaints).unwrap_or_default();
+            let lines: Vec<_> = text.lines().filter(|line| !line.is_empty()).collect();
+            for line in &lines[lines.len().saturating_sub(COMPLAINT_LINES)..] {
+                failure.push_str("; ");
+                failure.push_str(line);
+            }
+        }
+        if let Some(failure) = &run.failure {
+            eprintln!("{title}: FAILED: {failure}");
+        }
+        fs::remove_dir_all(&directory).map_err(failed)?;
+        fs::remove_file(&complaints).map_err(failed)?;
+        Ok(run)
+    }
+}
+
+fn spawn(job: &Job, complaints: &Path) -> Result<Child> {
+    let failed = |e| Error::io("cannot start a process for an engine", e);
+    let text = serde_json::to_string(job).map_err(|e| Error::internal(e.to_string()))?;
+    Command::new(std::env::current_exe().map_err(failed)?)
+        .arg("worker")
+        .arg(text)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(File::create(complaints).map_err(failed)?)
+        .spawn()
+        .map_err(failed)
+}
+
+/// Takes a process's lines until it ends; a process that says nothing for too long is killed.
+fn listen(child: &mut Child, patience: Duration, run: &mut Run, title: &str) -> Result<()> {
+    let Some(out) = child.stdout.take() else {
+        return Err(Error::internal("the process has no standard output"));
+    };
+    let (send, receive) = mpsc::channel();
+    let mut done = false;
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            for line in BufReader::new(out).lines().map_while(|line| line.ok()) {
+                if send.send(line).is_err() {
+                    break;
+                }
+            }
+        });
+        loop {
+            match receive.recv_timeout(patience) {
+                Ok(line) => match serde_json::from_str(&line) {
+                    Ok(Line::Notes(notes)) => run.notes.extend(notes),
+                    Ok(Line::Phase(outcome)) => {
+                        eprintln!(
+                            "{title}: {} {:.0} operations/s",
+                            outcome.phase,
+                            outcome.rate()
+                        );
+                        run.outcomes.push(outcome);
+                    }
+                    Ok(Line::Failure(failure)) => run.failure = Some(failure),
+                    Ok(Line::Done) => done = true,
+                    // An engine that talks on standard output is no reason to fail.
+                    Err(_) => eprintln!("{title}: says {line}"),
+                },
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    run.failure = Some(format!("hung: no phase ended in {patience:?}"));
+                    // It may have ended this very moment.
+                    let _ = child.kill();
+                }
+            }
+        }
+    });
+    let status = child
+        .wait()
+        .map_err(|e| Error::io("cannot wait for an engine's process", e))?;
+    if !(done && status.success()) && run.failure.is_none() {
+        run.failure = Some(format!("died ({status})"));
+    }
+    Ok(())
+}
+
+/// Where a run's result lies.
+fn run_path(results: &Path, size: Size, cell: Cell, engine: &str, repeat: u32) -> PathBuf {
+    let directory = results.join(size.name()).join(cell.to_string());
+    directory.join(format!("{engine}-{repeat}.json"))
+}
+
+fn load(place: &Path) -> Result<Option<Run>> {
+    let text = match fs::read_to_string(place) {
+        Ok(text) => text,
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => {
+            return Err(Error::io("cannot read a result", e).with("file", place.display()));
+        }
+    };
+    let run = serde_json::from_str(&text).map_err(|e| {
+        Error::invalid("a result is not one; remove it, and it is measured again")
+            .with("file", place.display())
+            .with("why", e)
+    })?;
+    Ok(Some(run))
+}
+
+/// Replaces a result at once: who is interrupted leaves the old one or the new one.
+fn store(place: &Path, run: &Run) -> Result<()> {
+    let failed =
+        |e| Error::io("cannot write a result", e).with("file", place.display().to_string());
+    if let Some(directory) = place.parent() {
+        fs::create_dir_all(directory).map_err(failed)?;
+    }
+    let text = serde_json::to_string_pretty(run).map_err(|e| Error::internal(e.to_string()))?;
+    let fresh = place.with_extension("new");
+    fs::write(&fresh, text + "\n").map_err(failed)?;
+    fs::rename(&fresh, place).map_err(failed)
+}
+
+/// All runs of a cell that are there, in no order.
+pub fn runs(results: &Path, size: Size, cell: Cell) -> Result<Vec<Run>> {
+    let directory = results.join(size.name()).join(cell.to_string());
+    let Ok(entries) = fs::read_dir(&directory) else {
+        return Ok(Vec::new());
+    };
+    let mut runs = Vec::new();
+    for entry in entries.flatten() {
+        if entry.path().extension().is_some_and(|e| e == "json") {
+            runs.extend(load(&entry.path())?);
+        }
+    }
+    Ok(runs)
+}

@@ -1,0 +1,335 @@
+//! What is measured: cells, sizes, and what a run of a cell consists of.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use terrapin_base::{Error, Result};
+use terrapin_bench::{Distribution, Phase, Workload};
+
+/// Bytes of every key.
+pub const KEY_BYTES: usize = 8;
+
+/// How much data, and how long.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Size {
+    /// Shows that everything works; its figures mean nothing.
+    Tiny,
+    /// Minutes a cell.
+    Quick,
+    /// The size that counts.
+    Full,
+}
+
+impl Size {
+    /// As in paths and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            Size::Tiny => "tiny",
+            Size::Quick => "quick",
+            Size::Full => "full",
+        }
+    }
+
+    fn records(self, record: Record) -> u64 {
+        match (self, record) {
+            (Size::Tiny, Record::Small) => 50_000,
+            (Size::Tiny, Record::Large) => 6_000,
+            (Size::Quick, Record::Small) => 2_000_000,
+            (Size::Quick, Record::Large) => 150_000,
+            (Size::Full, Record::Small) => 20_000_000,
+            (Size::Full, Record::Large) => 3_000_000,
+        }
+    }
+
+    fn phase_ms(self) -> u64 {
+        match self {
+            Size::Tiny => 200,
+            Size::Quick => 3_000,
+            Size::Full => 60_000,
+        }
+    }
+
+    /// Reads before each phase, which are not measured.
+    fn warm_up_ms(self) -> u64 {
+        match self {
+            Size::Tiny => 20,
+            Size::Quick => 500,
+            Size::Full => 10_000,
+        }
+    }
+
+    /// An engine that has not loaded everything by then is measured no further.
+    fn load_limit_ms(self) -> u64 {
+        match self {
+            Size::Tiny => 60_000,
+            Size::Quick => 300_000,
+            Size::Full => 3_600_000,
+        }
+    }
+}
+
+impl FromStr for Size {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        [Size::Tiny, Size::Quick, Size::Full]
+            .into_iter()
+            .find(|size| size.name() == text)
+            .ok_or_else(|| Error::invalid("a size is tiny, quick or full"))
+    }
+}
+
+/// Bytes of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Record {
+    /// 8 bytes of key and 120 of value.
+    Small,
+    /// 8 bytes of key and 1016 of value.
+    Large,
+}
+
+impl Record {
+    /// Key and value.
+    pub fn bytes(self) -> usize {
+        match self {
+            Record::Small => 128,
+            Record::Large => 1024,
+        }
+    }
+}
+
+/// Memory beside the data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Memory {
+    /// A third of the data.
+    Third,
+    /// More than all of it, with every engine's overhead.
+    All,
+}
+
+/// One run of everything: what is compared, where all engines have the same records, memory and threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Cell {
+    /// How large the records are.
+    pub record: Record,
+    /// How much memory engines get.
+    pub memory: Memory,
+    /// Client threads.
+    pub threads: usize,
+}
+
+impl Cell {
+    /// The whole matrix, the cells that matter most first.
+    pub fn matrix() -> Vec<Cell> {
+        let mut cells = Vec::new();
+        for memory in [Memory::Third, Memory::All] {
+            for threads in [2, 1] {
+                for record in [Record::Small, Record::Large] {
+                    cells.push(Cell {
+                        record,
+                        memory,
+                        threads,
+                    });
+                }
+            }
+        }
+        cells
+    }
+
+    /// In words, for a heading.
+    pub fn title(self) -> String {
+        let memory = match self.memory {
+            Memory::Third => "memory a third of the data",
+            Memory::All => "all in memory",
+        };
+        let plural = if self.threads == 1 { "" } else { "s" };
+        format!(
+            "{} bytes a record, {memory}, {} thread{plural}",
+            self.record.bytes(),
+            self.threads
+        )
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let memory = match self.memory {
+            Memory::Third => "third",
+            Memory::All => "all",
+        };
+        write!(f, "{}-{memory}-{}", self.record.bytes(), self.threads)
+    }
+}
+
+impl FromStr for Cell {
+    type Err = Error;
+    fn from_str(text: &str) -> Result<Self> {
+        Cell::matrix()
+            .into_iter()
+            .find(|cell| cell.to_string() == text)
+            .ok_or_else(|| {
+                Error::invalid("a cell is BYTES-MEMORY-THREADS: 128 or 1024, third or all, 1 or 2")
+                    .with("given", text.to_owned())
+            })
+    }
+}
+
+/// What a phase is called, and what it does. `load` comes first; the others follow in this order, since D and E add records.
+pub const PHASES: [(&str, Workload, Distribution); 9] = [
+    ("load", Workload::Load, Distribution::Uniform),
+    ("a", Workload::A, Distribution::Zipfian),
+    ("b", Workload::B, Distribution::Zipfian),
+    ("c", Workload::C, Distribution::Zipfian),
+    ("f", Workload::F, Distribution::Zipfian),
+    ("a-uniform", Workload::A, Distribution::Uniform),
+    ("c-uniform", Workload::C, Distribution::Uniform),
+    ("d", Workload::D, Distribution::Zipfian),
+    ("e", Workload::E, Distribution::Zipfian),
+];
+
+/// Everything that an engine's process must know of a run. Two runs of the same plan may be compared.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Plan {
+    /// The size that the figures below come from.
+    pub size: Size,
+    /// The cell.
+    pub cell: Cell,
+    /// Records to load.
+    pub records: u64,
+    /// What engines are told that they may use.
+    pub memory_bytes: u64,
+    /// Names of the phases, load first.
+    pub phases: Vec<String>,
+    phase_ms: u64,
+    warm_up_ms: u64,
+    load_limit_ms: u64,
+}
+
+impl Plan {
+    /// The plan of a cell; no names means all phases.
+    pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
+        for name in names {
+            if PHASES.iter().all(|(known, ..)| known != name) {
+                return Err(Error::invalid("there is no such phase").with("given", name));
+            }
+        }
+        let records = size.records(cell.record);
+        let data = records * cell.record.bytes() as u64;
+        let memory_bytes = match cell.memory {
+            Memory::Third => data / 3,
+            // Trees of pages fill them to two thirds or so; and one engine takes powers of two only.
+            Memory::All => (data * 3 / 2).next_power_of_two(),
+        };
+        // No engine opens in less than this.
+        let memory_bytes = memory_bytes.max(16 << 20);
+        let phases = PHASES
+            .iter()
+            .map(|(name, ..)| (*name).to_owned())
+            .filter(|name| names.is_empty() || name == "load" || names.contains(name))
+            .collect();
+        Ok(Plan {
+            size,
+            cell,
+            records,
+            memory_bytes,
+            phases,
+            phase_ms: size.phase_ms(),
+            warm_up_ms: size.warm_up_ms(),
+            load_limit_ms: size.load_limit_ms(),
+        })
+    }
+
+    /// What the control group lets a process have, the page cache included. `page_cache` is for engines whose cache that is: they
+    /// get the memory and room for the process itself, others what Terrapin promises not to exceed. Where everything fits it does not matter.
+    pub fn memory_limit_bytes(&self, page_cache: bool) -> u64 {
+        if page_cache && self.cell.memory == Memory::Third {
+            self.memory_bytes + (32 << 20)
+        } else {
+            self.memory_bytes + self.memory_bytes / 10 + (64 << 20)
+        }
+    }
+
+    /// Bytes of a value.
+    pub fn value_bytes(&self) -> usize {
+        self.cell.record.bytes() - KEY_BYTES
+    }
+
+    /// Bytes of all keys and values after load.
+    pub fn data_bytes(&self) -> u64 {
+        self.records * self.cell.record.bytes() as u64
+    }
+
+    /// Whether a run of this plan tells all that a run of the other one would.
+    pub fn covers(&self, other: &Plan) -> bool {
+        let mine = Plan {
+            phases: other.phases.clone(),
+            ..self.clone()
+        };
+        mine == *other && other.phases.iter().all(|name| self.phases.contains(name))
+    }
+
+    /// How one of the phases is driven.
+    pub fn phase(&self, name: &str) -> Option<Phase> {
+        let (_, workload, distribution) = *PHASES.iter().find(|(known, ..)| *known == name)?;
+        let load = workload == Workload::Load;
+        let ms = if load {
+            self.load_limit_ms
+        } else {
+            self.phase_ms
+        };
+        Some(Phase {
+            workload,
+            distribution,
+            operations: if load { self.records } else { u64::MAX },
+            time: Some(Duration::from_millis(ms)),
+        })
+    }
+
+    /// The reads before a phase: they warm its caches, and are not measured.
+    pub fn warm_up(&self, phase: &Phase) -> Phase {
+        Phase {
+            workload: Workload::C,
+            operations: u64::MAX,
+            time: Some(Duration::from_millis(self.warm_up_ms)),
+            ..*phase
+        }
+    }
+
+    /// A process that reports no phase for so long hangs.
+    pub fn patience(&self) -> Duration {
+        let longest = self.load_limit_ms + 10 * (self.phase_ms + self.warm_up_ms);
+        Duration::from_millis(2 * longest)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cells_have_names_that_are_read_back() {
+        let cells = Cell::matrix();
+        assert_eq!(cells.len(), 8);
+        assert_eq!(cells[0].to_string(), "128-third-2");
+        for cell in cells {
+            assert_eq!(cell.to_string().parse::<Cell>().unwrap(), cell);
+        }
+        assert!("128-half-2".parse::<Cell>().is_err());
+    }
+
+    #[test]
+    fn a_plan_keeps_the_order_and_always_loads() {
+        let cell: Cell = "1024-all-1".parse().unwrap();
+        let plan = Plan::new(Size::Quick, cell, &["e".into(), "c".into()]).unwrap();
+        assert_eq!(plan.phases, ["load", "c", "e"]);
+        assert!(plan.memory_bytes.is_power_of_two() && plan.memory_bytes > plan.data_bytes());
+        assert_eq!(plan.value_bytes(), 1016);
+        assert!(plan.phases.iter().all(|name| plan.phase(name).is_some()));
+        assert!(Plan::new(Size::Quick, cell, &["g".into()]).is_err());
+        let all = Plan::new(Size::Quick, cell, &[]).unwrap();
+        assert!(all.covers(&plan) && all.covers(&all) && !plan.covers(&all));
+        assert!(!Plan::new(Size::Full, cell, &[]).unwrap().covers(&plan));
+    }
+}

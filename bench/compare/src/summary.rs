@@ -1,0 +1,224 @@
+//! Medians and spread over the repeats of a cell.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::engines::ENGINES;
+use crate::plan::{Cell, PHASES, Size};
+use crate::result::{Outcome, Run};
+
+/// A figure over the repeats.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct Figure {
+    /// The middle one; the mean of both in the middle.
+    pub median: f64,
+    /// The smallest.
+    pub low: f64,
+    /// The largest.
+    pub high: f64,
+}
+
+impl Figure {
+    /// Of some values; zeros of none.
+    pub fn of(mut values: Vec<f64>) -> Self {
+        values.sort_by(f64::total_cmp);
+        let (Some(&low), Some(&high)) = (values.first(), values.last()) else {
+            return Figure::default();
+        };
+        let (middle, other) = (values.len() / 2, (values.len() - 1) / 2);
+        Figure {
+            median: (values[middle] + values[other]) / 2.0,
+            low,
+            high,
+        }
+    }
+
+    /// Half the distance from the smallest to the largest, as a share of the median.
+    pub fn spread(&self) -> f64 {
+        if self.median > 0.0 {
+            (self.high - self.low) / 2.0 / self.median
+        } else {
+            0.0
+        }
+    }
+}
+
+/// All figures of one engine in one phase.
+#[derive(Clone, Debug, Serialize)]
+pub struct Row {
+    /// Operations a second, the settling included.
+    pub rate: Figure,
+    /// Median latency, and so on, in microseconds.
+    pub p50_us: Figure,
+    /// 99th percentile.
+    pub p99_us: Figure,
+    /// 99.9th percentile.
+    pub p999_us: Figure,
+    /// 99.99th percentile.
+    pub p9999_us: Figure,
+    /// The slowest operation.
+    pub max_us: Figure,
+    /// Device bytes written for each byte that clients wrote; 0 for phases that write nothing.
+    pub write_amplification: Figure,
+    /// Device bytes read for each operation.
+    pub read_bytes: Figure,
+    /// CPU microseconds for each operation.
+    pub cpu_us: Figure,
+    /// Allocated bytes for each byte of data.
+    pub space: Figure,
+    /// Peak of resident memory in bytes.
+    pub rss_bytes: Figure,
+    /// Seconds of the settling.
+    pub settle_seconds: Figure,
+}
+
+impl Row {
+    fn of(outcomes: &[&Outcome]) -> Self {
+        let figure = |value: fn(&Outcome) -> f64| {
+            Figure::of(outcomes.iter().map(|outcome| value(outcome)).collect())
+        };
+        Row {
+            rate: figure(Outcome::rate),
+            p50_us: figure(|o| o.latency_us.p50),
+            p99_us: figure(|o| o.latency_us.p99),
+            p999_us: figure(|o| o.latency_us.p999),
+            p9999_us: figure(|o| o.latency_us.p9999),
+            max_us: figure(|o| o.latency_us.max),
+            write_amplification: figure(Outcome::write_amplification),
+            read_bytes: figure(Outcome::read_bytes_per_operation),
+            cpu_us: figure(Outcome::cpu_us_per_operation),
+            space: figure(Outcome::space),
+            rss_bytes: figure(|o| o.rss_peak_bytes as f64),
+            settle_seconds: figure(|o| o.settle_seconds),
+        }
+    }
+}
+
+/// One engine in a cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Contender {
+    /// Its name.
+    pub engine: String,
+    /// The versions that ran; one, unless results of different days are mixed.
+    pub versions: Vec<String>,
+    /// Whether it runs with a log.
+    pub logged: bool,
+    /// How many repeats are in the medians.
+    pub repeats: usize,
+    /// Why runs of it failed, each reason once.
+    pub failures: Vec<String>,
+    /// By phase.
+    pub rows: BTreeMap<String, Row>,
+}
+
+/// One cell.
+#[derive(Clone, Debug, Serialize)]
+pub struct Summary {
+    /// The size.
+    pub size: Size,
+    /// The cell, as on the command line.
+    pub cell: String,
+    /// The cell in words.
+    pub title: String,
+    /// Records loaded.
+    pub records: u64,
+    /// Their keys and values.
+    pub data_bytes: u64,
+    /// What engines were told that they may use.
+    pub memory_bytes: u64,
+    /// What was not as planned, each thing once.
+    pub notes: Vec<String>,
+    /// When the first run began, seconds since 1970.
+    pub began: u64,
+    /// When the last run began.
+    pub ended: u64,
+    /// In the order of the engines.
+    pub contenders: Vec<Contender>,
+    /// Names of the phases that somebody ran, in their order.
+    pub phases: Vec<String>,
+}
+
+impl Summary {
+    /// Of all runs of a cell; none if there are none. The phases of a run that failed count as far as they went, but not
+    /// where it found a wrong record.
+    pub fn new(size: Size, cell: Cell, runs: &[Run]) -> Option<Self> {
+        let first = runs.iter().min_by_key(|run| run.began)?;
+        let mut contenders = Vec::new();
+        for engine in ENGINES {
+            let mut mine: Vec<_> = runs.iter().filter(|r| r.engine == engine.name).collect();
+            mine.sort_by_key(|run| run.repeat);
+            if !mine.is_empty() {
+                contenders.push(contender(engine.name, engine.logged, &mine));
+            }
+        }
+        let ran = |name: &str| contenders.iter().any(|c| c.rows.contains_key(name));
+        let phases: Vec<_> = PHASES.iter().map(|(name, ..)| *name).collect();
+        Some(Summary {
+            size,
+            cell: cell.to_string(),
+            title: cell.title(),
+            records: first.plan.records,
+            data_bytes: first.plan.data_bytes(),
+            memory_bytes: first.plan.memory_bytes,
+            notes: distinct(runs.iter().flat_map(|run| run.notes.iter().cloned())),
+            began: first.began,
+            ended: runs
+                .iter()
+                .map(|run| run.began)
+                .max()
+                .unwrap_or(first.began),
+            phases: phases
+                .into_iter()
+                .filter(|name| ran(name))
+                .map(str::to_owned)
+                .collect(),
+            contenders,
+        })
+    }
+}
+
+fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
+    let mut rows = BTreeMap::new();
+    for (name, ..) in PHASES {
+        let outcomes: Vec<_> = runs
+            .iter()
+            .flat_map(|run| run.outcomes.iter().filter(|o| o.phase == name))
+            .collect();
+        if !outcomes.is_empty() {
+            rows.insert(name.to_owned(), Row::of(&outcomes));
+        }
+    }
+    Contender {
+        engine: engine.to_owned(),
+        versions: distinct(runs.iter().map(|run| run.version.clone())),
+        logged,
+        repeats: runs.len(),
+        failures: distinct(runs.iter().filter_map(|run| run.failure.clone())),
+        rows,
+    }
+}
+
+fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+    let mut seen = Vec::new();
+    for text in texts {
+        if !seen.contains(&text) {
+            seen.push(text);
+        }
+    }
+    seen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_the_middle_and_the_spread_half_the_distance() {
+        let figure = Figure::of(vec![12.0, 8.0, 10.0]);
+        assert_eq!((figure.median, figure.low, figure.high), (10.0, 8.0, 12.0));
+        assert_eq!(figure.spread(), 0.2);
+        assert_eq!(Figure::of(vec![1.0, 2.0]).median, 1.5);
+        assert_eq!(Figure::of(Vec::new()), Figure::default());
+    }
+}

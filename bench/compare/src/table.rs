@@ -1,0 +1,225 @@
+//! The report as Markdown: machine, engines, and for each cell tables of rates and of what they cost.
+
+use std::fmt::Write;
+
+use crate::engines::{self, Engine};
+use crate::host::Machine;
+use crate::summary::{Contender, Figure, Row, Summary};
+
+/// All tables of a size.
+pub fn markdown(machines: &[(Machine, String)], summaries: &[Summary]) -> String {
+    let mut text = String::new();
+    let size = summaries.first().map_or("", |s| s.size.name());
+    // Writing to a string cannot fail.
+    let _ = writeln!(text, "# Comparison, {size} size\n");
+    for (machine, allocator) in machines {
+        let _ = writeln!(
+            text,
+            "Machine: {} × {}, {} GiB of memory, Linux {}, {}; `malloc` is {allocator}.\n",
+            machine.processors,
+            machine.processor,
+            machine.memory_bytes.div_ceil(1 << 30),
+            machine.kernel,
+            machine.file_system,
+        );
+    }
+    text.push_str(&engines_table(summaries));
+    for summary in summaries {
+        text.push_str(&cell(summary));
+    }
+    text
+}
+
+fn engines_table(summaries: &[Summary]) -> String {
+    let mut text = String::from("| engine | version | log | how |\n| --- | --- | --- | --- |\n");
+    for engine in engines::ENGINES {
+        let mut versions: Vec<&str> = Vec::new();
+        for contender in summaries.iter().flat_map(|s| &s.contenders) {
+            if contender.engine == engine.name {
+                let new = contender.versions.iter().map(String::as_str);
+                versions.extend(new);
+            }
+        }
+        versions.dedup();
+        if !versions.is_empty() {
+            let _ = writeln!(
+                text,
+                "| {}{} | {} | {} | {} |",
+                engine.name,
+                mark(engine),
+                versions.join("; "),
+                if engine.logged { "yes" } else { "no" },
+                engine.how
+            );
+        }
+    }
+    text.push_str("\n\\* runs without a log.\n\n");
+    text
+}
+
+fn mark(engine: &Engine) -> &'static str {
+    if engine.logged { "" } else { "\\*" }
+}
+
+fn name(contender: &Contender) -> String {
+    let mark = if contender.logged { "" } else { "\\*" };
+    format!("{}{mark}", contender.engine)
+}
+
+fn cell(summary: &Summary) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "## {}\n\n`{}`: {} records of {} MiB, memory {} MiB, {} repeats, {} to {}.\n\n![rates]({}.svg)\n",
+        summary.title,
+        summary.cell,
+        summary.records,
+        summary.data_bytes >> 20,
+        summary.memory_bytes >> 20,
+        summary
+            .contenders
+            .iter()
+            .map(|c| c.repeats)
+            .min()
+            .unwrap_or(0),
+        day(summary.began),
+        day(summary.ended),
+        summary.cell,
+    );
+    for note in &summary.notes {
+        let _ = writeln!(text, "Not as planned: {note}.\n");
+    }
+    text.push_str("Thousands of operations a second, the settling included: median ± half the spread. The best is bold.\n\n");
+    text.push_str(&rates(summary));
+    text.push_str("\nWhat they cost, medians.\n\n");
+    for phase in &summary.phases {
+        text.push_str(&costs(summary, phase));
+    }
+    for contender in &summary.contenders {
+        for failure in &contender.failures {
+            let _ = writeln!(text, "{} failed: {failure}.\n", contender.engine);
+        }
+    }
+    text
+}
+
+fn rates(summary: &Summary) -> String {
+    let mut text = format!("| engine | {} |\n", summary.phases.join(" | "));
+    text.push_str(&"| --- ".repeat(summary.phases.len() + 1));
+    text.push_str("|\n");
+    let best: Vec<f64> = summary
+        .phases
+        .iter()
+        .map(|phase| {
+            let rates = summary.contenders.iter().flat_map(|c| c.rows.get(phase));
+            rates.map(|row| row.rate.median).fold(0.0, f64::max)
+        })
+        .collect();
+    for contender in &summary.contenders {
+        let _ = write!(text, "| {} ", name(contender));
+        for (phase, best) in summary.phases.iter().zip(&best) {
+            let Some(row) = contender.rows.get(phase) else {
+                text.push_str("| – ");
+                continue;
+            };
+            let bold = if row.rate.median >= *best { "**" } else { "" };
+            let _ = write!(
+                text,
+                "| {bold}{}{bold} ±{:.0} % ",
+                short(row.rate.median / 1000.0),
+                row.rate.spread() * 100.0
+            );
+        }
+        text.push_str("|\n");
+    }
+    text
+}
+
+fn costs(summary: &Summary, phase: &str) -> String {
+    let mut text = format!(
+        "| {phase} | p50 µs | p99 | p99.9 | p99.99 | max | written/user | read B/op | CPU µs/op | space/data | RSS MiB | settling s |\n"
+    );
+    text.push_str(&"| --- ".repeat(12));
+    text.push_str("|\n");
+    for contender in &summary.contenders {
+        if let Some(row) = contender.rows.get(phase) {
+            let _ = writeln!(text, "| {} {}|", name(contender), figures(row));
+        }
+    }
+    text.push('\n');
+    text
+}
+
+fn figures(row: &Row) -> String {
+    let mib = Figure {
+        median: row.rss_bytes.median / f64::from(1 << 20),
+        ..Figure::default()
+    };
+    [
+        row.p50_us,
+        row.p99_us,
+        row.p999_us,
+        row.p9999_us,
+        row.max_us,
+        row.write_amplification,
+        row.read_bytes,
+        row.cpu_us,
+        row.space,
+        mib,
+        row.settle_seconds,
+    ]
+    .iter()
+    .map(|figure| format!("| {} ", short(figure.median)))
+    .collect()
+}
+
+/// Three digits, or all before the point.
+fn short(value: f64) -> String {
+    if value == 0.0 {
+        "–".into()
+    } else if value >= 100.0 {
+        format!("{value:.0}")
+    } else if value >= 10.0 {
+        format!("{value:.1}")
+    } else {
+        format!("{value:.2}")
+    }
+}
+
+/// The day of a time, in the calendar (Hinnant's `civil_from_days`).
+fn day(seconds: u64) -> String {
+    let days = (seconds / 86_400) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let of_era = days.rem_euclid(146_097);
+    let year = (of_era - of_era / 1460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year + year / 4 - year / 100);
+    let shifted = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * shifted + 2) / 5 + 1;
+    let month = if shifted < 10 {
+        shifted + 3
+    } else {
+        shifted - 9
+    };
+    let year = year + era * 400 + i64::from(month <= 2);
+    format!("{year}-{month:02}-{day:02}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn days_are_those_of_the_calendar() {
+        assert_eq!(day(0), "1970-01-01");
+        assert_eq!(day(951_782_400), "2000-02-29");
+        assert_eq!(day(1_767_225_599), "2025-12-31");
+    }
+
+    #[test]
+    fn figures_have_three_digits() {
+        assert_eq!(short(0.0), "–");
+        assert_eq!(short(1.234), "1.23");
+        assert_eq!(short(12.34), "12.3");
+        assert_eq!(short(1234.5), "1234");
+    }
+}

@@ -1,0 +1,105 @@
+//! What an engine's own process does: enters its group, opens the engine, goes through the phases, and writes a line for each.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use serde::{Deserialize, Serialize};
+use terrapin_base::{Error, Result};
+use terrapin_bench::{Config, Driver, Progress, Records, Store, Workload};
+
+use crate::engines;
+use crate::group;
+use crate::host::{self, Disk};
+use crate::plan::{KEY_BYTES, Memory, Plan};
+use crate::result::{Line, Outcome};
+
+/// What the process is told, as JSON in its one argument.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Job {
+    /// The engine's name.
+    pub engine: String,
+    /// What to do.
+    pub plan: Plan,
+    /// The seed.
+    pub repeat: u32,
+    /// An empty directory for the engine.
+    pub directory: PathBuf,
+    /// The memory control group, if there is one.
+    pub group: Option<PathBuf>,
+}
+
+/// Does the job. Whatever comes of it is a line on standard output; the error is for when not even that works.
+pub fn run(job: &Job) -> Result<()> {
+    let result = job
+        .group
+        .as_deref()
+        .map_or(Ok(()), group::enter)
+        .and_then(|()| engines::find(&job.engine))
+        .and_then(|engine| (engine.run)(job));
+    say(&match result {
+        Ok(()) => Line::Done,
+        Err(error) => Line::Failure(error.to_string()),
+    })
+}
+
+/// Goes through the phases with one store. Compiled for each engine by itself.
+pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
+    let Job {
+        plan, directory, ..
+    } = job;
+    let config = Config {
+        records: plan.records,
+        loaded: false,
+        shape: Records::new(KEY_BYTES, plan.value_bytes())?,
+        threads: plan.cell.threads,
+        seed: u64::from(job.repeat),
+    };
+    let progress = Progress::default();
+    let driver = Driver::new(&config, store, directory, &progress);
+    let mut notes = Vec::new();
+    for name in &plan.phases {
+        let phase = plan
+            .phase(name)
+            .ok_or_else(|| Error::invalid("there is no such phase").with("given", name))?;
+        let load = phase.workload == Workload::Load;
+        if let Some(note) = host::drop_page_cache(directory)?
+            && notes.is_empty()
+        {
+            notes.push(note.to_owned());
+            say(&Line::Notes(notes.clone()))?;
+        }
+        if !load {
+            if plan.cell.memory == Memory::All {
+                driver.read_all()?;
+            }
+            driver.phase(plan.warm_up(&phase))?;
+        }
+        let before = Disk::now(directory);
+        let report = driver.phase(phase)?;
+        let settle = if phase.workload.writes() {
+            Some(driver.settle()?)
+        } else {
+            None
+        };
+        let mut outcome = Outcome::new(name, &report, settle.as_ref());
+        if let (Some(before), Some(after)) = (before, Disk::now(directory)) {
+            outcome.disk_bytes_written = Some(after.written - before.written);
+            outcome.disk_bytes_read = Some(after.read - before.read);
+        }
+        say(&Line::Phase(outcome))?;
+        if load && report.records < plan.records {
+            return Err(Error::invalid("load was not done within its time limit")
+                .with("records", report.records)
+                .with("of", plan.records));
+        }
+    }
+    driver.read_all()
+}
+
+fn say(line: &Line) -> Result<()> {
+    let text = serde_json::to_string(line).map_err(|e| Error::internal(e.to_string()))?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "{text}")
+        .and_then(|()| out.flush())
+        .map_err(|e| Error::io("cannot write a result", e))
+}
