@@ -42,8 +42,8 @@ pub enum Survives {
     Acknowledged,
     /// The power failed: every change is there that was acknowledged as durable.
     Durable,
-    /// The log's end was damaged: every change is there that was settled when the store was opened last.
-    Settled,
+    /// The power failed, and the log's end was damaged: every change is there that was acknowledged as durable before the last one that was.
+    Marked,
 }
 
 /// The order in which changes were committed, from a state that is durable.
@@ -55,6 +55,8 @@ struct History {
     acknowledged: usize,
     /// So many are durable.
     durable: usize,
+    /// So many were durable before.
+    marked: usize,
 }
 
 #[derive(Clone, Debug)]
@@ -230,6 +232,22 @@ fn record_hash(keyspace: &str, key: &[u8], value: &[u8]) -> u64 {
 }
 
 impl History {
+    /// All of them are durable.
+    fn synced(&mut self) {
+        if self.durable < self.commits.len() {
+            self.marked = self.durable;
+            self.durable = self.commits.len();
+        }
+    }
+
+    fn marks(&self) -> [usize; 3] {
+        [self.acknowledged, self.durable, self.marked]
+    }
+
+    fn restore(&mut self, marks: [usize; 3]) {
+        [self.acknowledged, self.durable, self.marked] = marks;
+    }
+
     fn restart(&mut self, base: State) {
         *self = History {
             base,
@@ -242,7 +260,7 @@ impl History {
         let least = match survives {
             Survives::Acknowledged => self.acknowledged,
             Survives::Durable => self.durable,
-            Survives::Settled => 0,
+            Survives::Marked => self.marked,
         };
         let wanted = actual.fingerprint();
         let mut state = self.base.clone();
@@ -330,18 +348,16 @@ impl Oracle {
 
     /// The operation that was applied last did not return before the process died: what it changed may be there or not.
     pub fn last_was_in_flight(&mut self, before: InFlight) {
-        self.logged.acknowledged = before.logged.0;
-        self.logged.durable = before.logged.1;
-        self.unlogged.acknowledged = before.unlogged.0;
-        self.unlogged.durable = before.unlogged.1;
+        self.logged.restore(before.logged);
+        self.unlogged.restore(before.unlogged);
     }
 
     /// To be taken before an operation during which the process may die.
     #[must_use]
     pub fn in_flight(&self) -> InFlight {
         InFlight {
-            logged: (self.logged.acknowledged, self.logged.durable),
-            unlogged: (self.unlogged.acknowledged, self.unlogged.durable),
+            logged: self.logged.marks(),
+            unlogged: self.unlogged.marks(),
         }
     }
 
@@ -401,14 +417,14 @@ impl Oracle {
         history.commits.push(Arc::new(commit));
         history.acknowledged = history.commits.len();
         if synced {
-            history.durable = history.commits.len();
+            history.synced();
         }
     }
 
     fn all_durable(&mut self) {
         self.holds_unlogged = false;
         for history in [&mut self.logged, &mut self.unlogged] {
-            history.durable = history.commits.len();
+            history.synced();
         }
     }
 
@@ -490,8 +506,8 @@ impl Oracle {
 /// What was acknowledged and durable before an operation.
 #[derive(Clone, Copy, Debug)]
 pub struct InFlight {
-    logged: (usize, usize),
-    unlogged: (usize, usize),
+    logged: [usize; 3],
+    unlogged: [usize; 3],
 }
 
 fn failed(kind: ErrorKind, what: &str) -> Answer {

@@ -9,7 +9,7 @@
 //! | rot at rest: bits, bytes, zeroed and foreign sectors, old versions, in the data file | | opens or is refused with `Corrupt`; reads of what is hit fail, all others are right; a damaged superblock slot is no harm |
 //! | the same in the log or its ring, closed store | | refused with `Corrupt`, or nothing is lost |
 //! | the same in the log or its ring, killed process | | refused with `Corrupt`, or at least everything synced is there, and a prefix of the rest: damage above the last mark looks like a torn tail |
-//! | the same in the log, after a power cut | | refused with `Corrupt`, or a prefix is there: with the ring lost, a damaged last synced group looks like a torn tail, too |
+//! | the same in the log, after a power cut | | refused with `Corrupt`, or a prefix is there that lacks at most what the last sync covered: with the ring lost, that looks like a torn tail, too |
 //! | a lost, torn, misdirected, flipped or reverted write | as rot; merges that meet it are given up and reported, and writers may come to wait for them | as rot |
 //! | a stale read, a flipped read, a short read, `EIO` once | that operation fails, or succeeds by another try | nothing is lost; the open may be refused as long as it lasts |
 //! | a bad sector, in the data file or the log: `EIO` for good | reads of what is hit fail, all others are right | the same; refused if the open needs it |

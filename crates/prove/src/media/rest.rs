@@ -204,7 +204,7 @@ impl Resting {
             let survives = match self.end {
                 End::Closed => Survives::Acknowledged,
                 End::Killed => Survives::Durable,
-                End::PowerCut => Survives::Settled,
+                End::PowerCut => Survives::Marked,
             };
             cut = state != *expected.state();
             expected = self.before.clone();

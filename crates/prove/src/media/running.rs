@@ -292,7 +292,7 @@ impl Run {
             (Strike::Write(_), survives) if self.only_data() => survives,
             // What the log's end has lost looks like a torn tail.
             (Strike::Write(_), Survives::Acknowledged) => Survives::Durable,
-            (Strike::Write(_), _) => Survives::Settled,
+            (Strike::Write(_), _) => Survives::Marked,
             (_, survives) => survives,
         };
         self.unknown = false;
