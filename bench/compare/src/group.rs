@@ -8,6 +8,9 @@ use terrapin_base::{Error, Result};
 /// Where systems mount the groups.
 const ROOT: &str = "/sys/fs/cgroup";
 
+/// What groups are called, before the number of the process that made them.
+const NAME: &str = "terrapin-compare-";
+
 /// A group that exists until this is dropped.
 pub struct Group {
     path: PathBuf,
@@ -26,7 +29,8 @@ impl Group {
         } else {
             Path::new(ROOT).join("memory")
         };
-        let path = root.join(format!("terrapin-compare-{}", std::process::id()));
+        remove_left_over(&root);
+        let path = root.join(format!("{NAME}{}", std::process::id()));
         let failed = |e| Error::io("cannot make a memory control group", e);
         fs::create_dir(&path).map_err(failed)?;
         let group = Group { path, unified };
@@ -72,6 +76,18 @@ impl Drop for Group {
     fn drop(&mut self) {
         // A group whose process is gone can be removed; where the kernel is still at it, an empty one is left.
         let _ = fs::remove_dir(&self.path);
+    }
+}
+
+/// Removes the groups of commands that were stopped.
+fn remove_left_over(root: &Path) {
+    for entry in fs::read_dir(root).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let maker = name.to_str().and_then(|name| name.strip_prefix(NAME));
+        if maker.is_some_and(|maker| !Path::new("/proc").join(maker).exists()) {
+            // One that is still in use stays.
+            let _ = fs::remove_dir(entry.path());
+        }
     }
 }
 

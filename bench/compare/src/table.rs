@@ -6,6 +6,8 @@ use crate::engines::{self, Engine};
 use crate::host::Machine;
 use crate::summary::{Contender, Figure, Row, Summary};
 
+const TERRAPIN: &str = "terrapin";
+
 /// All tables of a size.
 pub fn markdown(machines: &[(Machine, String)], summaries: &[Summary]) -> String {
     let mut text = String::new();
@@ -129,6 +131,38 @@ fn rates(summary: &Summary) -> String {
                 short(row.rate.median / 1000.0),
                 row.rate.spread() * 100.0
             );
+        }
+        text.push_str("|\n");
+    }
+    text.push_str(&against(summary));
+    text
+}
+
+/// Whether a peer is of a group.
+type Takes = fn(&Contender) -> bool;
+
+/// Terrapin's rates as multiples of others'.
+fn against(summary: &Summary) -> String {
+    let is_terrapin = |c: &&Contender| c.engine == TERRAPIN;
+    let Some(terrapin) = summary.contenders.iter().find(is_terrapin) else {
+        return String::new();
+    };
+    let groups: [(&str, Takes); 3] = [
+        ("÷ rocksdb", |c| c.engine == "rocksdb"),
+        ("÷ the best with a log", |c| c.logged),
+        ("÷ the best", |_| true),
+    ];
+    let mut text = String::new();
+    for (title, takes) in groups {
+        let peers = summary.contenders.iter().filter(|c| !is_terrapin(c));
+        let peers: Vec<_> = peers.filter(|c| takes(c)).collect();
+        let _ = write!(text, "| {TERRAPIN} {title} ");
+        for phase in &summary.phases {
+            let rates = peers.iter().flat_map(|c| c.rows.get(phase));
+            let best = rates.map(|row| row.rate.median).fold(0.0, f64::max);
+            let mine = terrapin.rows.get(phase).map_or(0.0, |r| r.rate.median);
+            let multiple = if best > 0.0 { mine / best } else { 0.0 };
+            let _ = write!(text, "| {} ", short(multiple));
         }
         text.push_str("|\n");
     }

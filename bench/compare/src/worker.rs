@@ -30,6 +30,9 @@ pub struct Job {
 
 /// Does the job. Whatever comes of it is a line on standard output; the error is for when not even that works.
 pub fn run(job: &Job) -> Result<()> {
+    // Who stops the command stops this process too.
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|e| Error::io("cannot follow the command that started this", e.into()))?;
     let result = job
         .group
         .as_deref()
