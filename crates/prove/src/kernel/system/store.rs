@@ -99,16 +99,23 @@ impl Store {
 
     /// Copies the files once nothing changes them any more: as if the process had been killed at that moment.
     pub fn copy_at_rest(&self, to: &Path) -> std::result::Result<(), Find> {
-        for _ in 0..200 {
+        let attempt = || -> std::io::Result<bool> {
             let before = listing(&self.directory)?;
             pause(20_000_000);
             if before != listing(&self.directory)? {
-                continue;
+                return Ok(false);
             }
             let _ = fs::remove_dir_all(to);
             copy(&self.directory, to)?;
-            if before == listing(&self.directory)? {
-                return Ok(());
+            Ok(before == listing(&self.directory)?)
+        };
+        for _ in 0..200 {
+            match attempt() {
+                Ok(true) => return Ok(()),
+                Ok(false) => {}
+                // A file went between two looks.
+                Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+                Err(error) => return Err(error.into()),
             }
         }
         Err(Find("an idle database does not come to rest".to_owned()))
