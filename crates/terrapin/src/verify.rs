@@ -96,11 +96,12 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     if superblock.incarnation == Incarnation(0) {
         return Err(never_was(&disk));
     }
-    if let Some(slot) = store.damaged_slot() {
+    if let Some((slot, error)) = store.damaged_slot() {
         report.findings.push(Finding {
             place: format!("superblock slot {slot}"),
-            message: "damaged; the other one is used, and the next open for writing mends it"
-                .into(),
+            message: format!(
+                "{error}; the other one is used, and the next open for writing mends it"
+            ),
         });
     }
     let base = match Base::read(&store, &superblock, &budget, None) {

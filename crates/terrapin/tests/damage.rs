@@ -268,3 +268,34 @@ fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
     let error = world.try_open(&tiny()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
 }
+
+/// A superblock slot that a failed call had kept from being read was told as a damaged one.
+#[test]
+fn verify_tells_a_superblock_slot_that_cannot_be_read_from_a_damaged_one() {
+    use terrapin_disk::sim::{Media, MediaFault};
+    let world = World::new(7);
+    filled(&world);
+    for slot in 0..2 {
+        let verify = |spoil: &dyn Fn(&terrapin_disk::SimDisk)| {
+            let disk = world.disk.fork();
+            spoil(&disk);
+            let options = VerifyOptions::default();
+            let report = verify_on(world.env.clone(), disk.handle(), &options).unwrap();
+            let findings = report.findings;
+            assert_eq!(findings.len(), 1);
+            assert!(findings[0].place.starts_with("superblock slot"));
+            findings[0].message.clone()
+        };
+        let place = slot * 4096;
+        let unread = verify(&|disk| {
+            let fault = MediaFault::nth(1, Media::ReadError).of("data");
+            disk.inject_media(fault.within(place..place + 512));
+        });
+        assert!(
+            !unread.contains("damaged") && !unread.contains("corrupt"),
+            "{unread}"
+        );
+        let damaged = verify(&|disk| assert!(disk.corrupt("data", place + 100, 1)));
+        assert!(damaged.contains("damaged"), "{damaged}");
+    }
+}

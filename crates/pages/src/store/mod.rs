@@ -48,8 +48,8 @@ pub struct PageStore {
     /// What direct writes must be multiples of: at least the unit.
     write_alignment: u32,
     read_only: bool,
-    /// The slot that was damaged when the file was opened.
-    damaged: Option<usize>,
+    /// The slot that did not count when the file was opened, and why.
+    damaged: Option<(usize, Error)>,
     /// This life, once it began: incarnation + 1; 0 before.
     life: AtomicU32,
     /// Pages named in this life.
@@ -81,8 +81,8 @@ impl PageStore {
     /// The superblock slot that held no superblock when the file was opened. The other one serves, and settling mends it; a power cut
     /// in the middle of its write leaves the same where the device does not write sectors whole.
     #[must_use]
-    pub fn damaged_slot(&self) -> Option<usize> {
-        self.damaged
+    pub fn damaged_slot(&self) -> Option<(usize, &Error)> {
+        self.damaged.as_ref().map(|(slot, error)| (*slot, error))
     }
 
     /// The newest superblock that was read or written.

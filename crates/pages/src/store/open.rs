@@ -88,7 +88,7 @@ impl PageStore {
             unit,
             catalog: None,
         };
-        let store = Self::with_file(file, PAGES_START, options, superblock, [None; 2], false)?;
+        let store = Self::with_file(file, PAGES_START, options, superblock, None, None, false)?;
         let begin = || {
             store.file.allocate(0, PAGES_START)?;
             for slot in 0..SLOTS {
@@ -142,33 +142,22 @@ impl PageStore {
                 Err(error) => failed = Some(error),
             }
         }
-        let (number, superblock) = match (superblock::choose(slots), failed) {
-            (Ok(chosen), failed) => {
-                if let Some(error) = failed {
-                    tracing::warn!(file = name, %error, "a superblock slot cannot be read; the other is used");
-                }
-                chosen
-            }
-            (Err(_), Some(error)) => return Err(error.with("reading", "superblock")),
+        let (number, superblock) = match (superblock::choose(slots), &failed) {
+            (Ok(chosen), _) => chosen,
+            (Err(_), Some(error)) => return Err(error.clone().with("reading", "superblock")),
             (Err(error), None) => return Err(error.with("file", name)),
         };
         let other = (number + 1) % SLOTS;
-        let damaged = (!matches!(slots[other], Slot::Valid(_))).then_some(other);
-        if damaged.is_some() {
-            tracing::warn!(
-                file = name,
-                slot = other,
-                "a superblock slot is damaged; the other is used"
-            );
+        let damaged = (!matches!(slots[other], Slot::Valid(_))).then(|| {
+            let damage = || Error::corrupt("damaged").with("file", &name);
+            (other, failed.unwrap_or_else(damage))
+        });
+        if let Some((slot, error)) = &damaged {
+            tracing::warn!(file = name, slot, %error, "a superblock slot does not count; the other is used");
         }
         let stale = (slots[other] != Slot::Valid(superblock)).then_some(other);
         let store = Self::with_file(
-            file,
-            file_bytes,
-            options,
-            superblock,
-            [stale, damaged],
-            read_only,
+            file, file_bytes, options, superblock, stale, damaged, read_only,
         )?;
         store
             .counters
@@ -181,7 +170,8 @@ impl PageStore {
         file_bytes: u64,
         options: StoreOptions,
         newest: Superblock,
-        [stale, damaged]: [Option<usize>; 2],
+        stale: Option<usize>,
+        damaged: Option<(usize, Error)>,
         read_only: bool,
     ) -> Result<Arc<Self>> {
         let write_alignment = file.alignment().max(newest.unit);

@@ -99,7 +99,7 @@ fn one(workload: &Workload, killed: &Killed, failing: Failing) -> Result<(), Str
             survives = Survives::Durable;
         }
     }
-    verified(&mut subject)?;
+    verified(&mut subject, survives)?;
     let opened = subject.open().and_then(|()| subject.state());
     let state = opened.map_err(|error| format!("the next open: {error}"))?;
     oracle.recovered(&state, survives)?;
