@@ -13,6 +13,8 @@ pub enum Purpose {
     Blocks,
     /// Cached indexes, filters and nodes.
     Metadata,
+    /// Cached records.
+    Records,
     /// Buffers of a checkpoint under way: groups being built, read-ahead of merges.
     Merge,
     /// The log's ring and its drain buffers.
@@ -21,10 +23,11 @@ pub enum Purpose {
 
 impl Purpose {
     /// Every purpose, in the order of its number.
-    pub const ALL: [Purpose; 5] = [
+    pub const ALL: [Purpose; 6] = [
         Purpose::Window,
         Purpose::Blocks,
         Purpose::Metadata,
+        Purpose::Records,
         Purpose::Merge,
         Purpose::Log,
     ];
@@ -92,12 +95,14 @@ impl Budget {
         Purpose::ALL.iter().map(|&p| self.used(p)).sum()
     }
 
-    /// What caches may take: seven eighths of what is left once everything else is counted. The rest pays for what the
+    /// What the page cache may take: seven eighths of what is left once everything else is counted. The rest pays for what the
     /// allocator cannot give back after evictions at random places (decision 0006).
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {
-        let other =
-            self.used(Purpose::Window) + self.used(Purpose::Merge) + self.used(Purpose::Log);
+        let other = self.used(Purpose::Window)
+            + self.used(Purpose::Merge)
+            + self.used(Purpose::Log)
+            + self.used(Purpose::Records);
         self.limit().saturating_sub(other) / 8 * 7
     }
 }

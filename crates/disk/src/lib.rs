@@ -1,14 +1,15 @@
 //! Files as the engine sees them (layer 1): [`Disk`] and [`File`], a production implementation on direct I/O, the shared
 //! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
 //!
-//! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in three places
-//! only: the memory of [`AlignedBuf`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
+//! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
+//! only: the memory of [`AlignedBuf`] and [`Words`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
 
 mod aligned;
 mod real;
 mod region;
 mod ring;
 pub mod sim;
+mod words;
 
 use std::sync::Arc;
 
@@ -21,6 +22,7 @@ pub use ring::{
     LogRing, RING_BYTES_MAX, RING_BYTES_MIN, RingOptions, RingReader, RingSpace, RingWriter,
 };
 pub use sim::SimDisk;
+pub use words::Words;
 
 /// How a file is opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

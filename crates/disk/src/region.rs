@@ -48,6 +48,27 @@ impl Region {
         Self::take(bytes, true)
     }
 
+    /// Zeros, of which no memory is taken before they are written to: a mapping of its own, rounded up to whole units of alignment.
+    pub(crate) fn reserved(bytes: usize) -> Self {
+        let bytes = bytes.next_multiple_of(MEMORY_ALIGNMENT);
+        if bytes == 0 {
+            return Self::empty();
+        }
+        Region(Pages::map(bytes, true))
+    }
+
+    /// Zeroes a part and gives its memory back; it is taken again when it is written to. Both ends are multiples of
+    /// [`MEMORY_ALIGNMENT`]; panics when they lie outside.
+    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.bytes());
+        if range.is_empty() {
+            return;
+        }
+        // SAFETY: the range lies in the region, which is ours; what others may read there meanwhile are atomics (`Words`),
+        // for which this is a store of zeros.
+        unsafe { system::release(self.start().add(range.start), range.len()) };
+    }
+
     fn take(bytes: usize, zeroed: bool) -> Self {
         let Some(bytes) = bytes
             .checked_next_multiple_of(MEMORY_ALIGNMENT)
@@ -61,7 +82,7 @@ impl Region {
         LARGEST.set(LARGEST.get().max(bytes));
         let kept = Kept::lock().take(bytes);
         let Some(pages) = kept else {
-            return Region(Pages::map(bytes));
+            return Region(Pages::map(bytes, false));
         };
         if zeroed {
             // SAFETY: the piece is that long, and nobody else has it.
@@ -164,9 +185,9 @@ impl Pages {
         bytes: 0,
     };
 
-    /// Zeroed memory; untouched, it costs address space only.
-    fn map(bytes: usize) -> Self {
-        match system::map(bytes) {
+    /// Zeroed memory; untouched, it costs address space only. `sparse` says that most of it may never be touched.
+    fn map(bytes: usize, sparse: bool) -> Self {
+        match system::map(bytes, sparse) {
             Some(start) => Pages { start, bytes },
             None => std::alloc::handle_alloc_error(system::layout(bytes)),
         }
@@ -198,22 +219,49 @@ mod system {
     }
 
     /// `bytes` zeros, which are more than 0, on a multiple of [`MEMORY_ALIGNMENT`], which no page is shorter than.
-    pub(super) fn map(bytes: usize) -> Option<NonNull<u8>> {
+    pub(super) fn map(bytes: usize, sparse: bool) -> Option<NonNull<u8>> {
         if cfg!(miri) {
             // SAFETY: the layout's size is not zero.
             return NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(bytes)) });
         }
         use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
+        let reserve = if sparse {
+            MapFlags::NORESERVE
+        } else {
+            MapFlags::empty()
+        };
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
                 bytes,
                 ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE,
+                MapFlags::PRIVATE | reserve,
             )
         };
         start.ok().and_then(|start| NonNull::new(start.cast()))
+    }
+
+    /// Gives the memory of a part back and leaves zeros.
+    ///
+    /// # Safety
+    /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics refers to it.
+    pub(super) unsafe fn release(start: NonNull<u8>, bytes: usize) {
+        // Under Miri it is a zeroing alone.
+        let released = !cfg!(miri)
+            // SAFETY: by contract.
+            && unsafe {
+                rustix::mm::madvise(
+                    start.as_ptr().cast(),
+                    bytes,
+                    rustix::mm::Advice::LinuxDontNeed,
+                )
+            }
+            .is_ok();
+        if !released {
+            // SAFETY: by contract, ours and initialised.
+            unsafe { start.write_bytes(0, bytes) };
+        }
     }
 
     /// Gives memory back.
@@ -246,18 +294,21 @@ mod tests {
     fn what_is_kept_is_bounded_and_the_least_used_goes_first() {
         let mut kept = empty_list();
         for i in 1..=KEPT_PIECES_MAX {
-            assert!(kept.put(Pages::map(i * MEMORY_ALIGNMENT)).is_empty());
+            assert!(kept.put(Pages::map(i * MEMORY_ALIGNMENT, false)).is_empty());
         }
-        let gone = kept.put(Pages::map(MEMORY_ALIGNMENT));
+        let gone = kept.put(Pages::map(MEMORY_ALIGNMENT, false));
         assert_eq!(
             gone.iter().map(|p| p.bytes).collect::<Vec<_>>(),
             [MEMORY_ALIGNMENT]
         );
         let large = KEPT_BYTES_MAX / 2;
-        assert_eq!(kept.put(Pages::map(large)).len(), 1);
-        assert_eq!(kept.put(Pages::map(large)).len(), KEPT_PIECES_MAX - 1);
+        assert_eq!(kept.put(Pages::map(large, false)).len(), 1);
+        assert_eq!(
+            kept.put(Pages::map(large, false)).len(),
+            KEPT_PIECES_MAX - 1
+        );
         assert_eq!((kept.pieces.len(), kept.bytes), (2, 2 * large));
-        let gone = kept.put(Pages::map(large + MEMORY_ALIGNMENT));
+        let gone = kept.put(Pages::map(large + MEMORY_ALIGNMENT, false));
         assert_eq!(gone[0].bytes, large + MEMORY_ALIGNMENT, "not worth it");
         assert_eq!(kept.bytes, 2 * large);
     }
@@ -267,7 +318,7 @@ mod tests {
         let unit = MEMORY_ALIGNMENT;
         let mut kept = empty_list();
         for units in [100, 40, 41, 39] {
-            assert!(kept.put(Pages::map(units * unit)).is_empty());
+            assert!(kept.put(Pages::map(units * unit, false)).is_empty());
         }
         let mut taken = |units: usize| kept.take(units * unit).map(|p| p.bytes / unit);
         assert_eq!(taken(40), Some(40));

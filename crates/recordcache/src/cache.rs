@@ -1,0 +1,241 @@
+//! The cache as its users see it: shards by hash, the epoch, and the target that memory is held to.
+
+use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Ordering, atomic};
+use terrapin_base::{Budget, KeyspaceId, Purpose, Slice};
+
+use crate::entry::{self, Key};
+use crate::segments::Segments;
+use crate::shard::{Shard, Writing};
+
+/// A segment is about this part of the memory there may be.
+const SEGMENTS: u64 = 1024;
+const SEGMENT_BYTES_MIN: u64 = 4 << 10;
+const SEGMENT_BYTES_MAX: u64 = 256 << 10;
+/// So many segments to a shard at least.
+const SHARD_SEGMENTS: u64 = 16;
+const SHARDS_MAX: u64 = 256;
+
+/// A moment between changes of what the cache may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Epoch(u64);
+
+/// Figures since the cache was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Lookups that found a record.
+    pub hits: u64,
+    /// Records there are.
+    pub records: u64,
+    /// Bytes that the cache holds, tables included.
+    pub bytes: u64,
+}
+
+/// A cache of records. See the crate.
+///
+/// ```
+/// use terrapin_base::{Budget, KeyspaceId};
+/// use terrapin_recordcache::RecordCache;
+/// let budget = Budget::new(64 << 20);
+/// let cache = RecordCache::new(&budget, 64 << 20);
+/// cache.set_target(16 << 20);
+/// let (keyspace, hash) = (KeyspaceId(1), 0x5eed);
+/// let epoch = cache.epoch();
+/// cache.fill(epoch, keyspace, b"turtle", hash, b"slow");
+/// assert_eq!(cache.get(epoch, keyspace, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
+/// // A sealed window says otherwise:
+/// cache.begin_sweep();
+/// cache.sweep(keyspace, b"turtle", hash, None);
+/// assert_eq!(cache.get(cache.epoch(), keyspace, b"turtle", hash), None);
+/// ```
+pub struct RecordCache {
+    // Shards go before the memory that they refer to.
+    shards: Box<[Shard]>,
+    segments: Segments,
+    /// Odd while the cache is closed.
+    epoch: AtomicU64,
+    target_bytes: AtomicU64,
+    next_to_shrink: AtomicUsize,
+    budget: Arc<Budget>,
+}
+
+impl RecordCache {
+    /// An empty cache with the target 0, which can come to hold `bytes_max`; costs little until it is filled.
+    #[must_use]
+    pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
+        let segment_bytes = (bytes_max / SEGMENTS)
+            .next_power_of_two()
+            .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
+        let segments = bytes_max / segment_bytes;
+        let shards = (segments / SHARD_SEGMENTS)
+            .checked_ilog2()
+            .map_or(1, |log| 1 << log)
+            .min(SHARDS_MAX);
+        let reserved = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        RecordCache {
+            shards: (0..shards).map(|_| Shard::new(budget)).collect(),
+            segments: Segments::new(budget, reserved, segment_bytes as usize),
+            epoch: AtomicU64::new(0),
+            target_bytes: AtomicU64::new(0),
+            next_to_shrink: AtomicUsize::new(0),
+            budget: budget.clone(),
+        }
+    }
+
+    /// The epoch that a reader goes by; to be taken before it looks which windows there are.
+    #[must_use]
+    #[inline]
+    pub fn epoch(&self) -> Epoch {
+        Epoch(self.epoch.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    fn is_still(&self, epoch: Epoch) -> bool {
+        atomic::fence(Ordering::Acquire);
+        epoch.0.is_multiple_of(2) && self.epoch.load(Ordering::Relaxed) == epoch.0
+    }
+
+    #[inline]
+    fn shard(&self, key: &Key<'_>) -> &Shard {
+        &self.shards[(key.hash >> 32) as usize & (self.shards.len() - 1)]
+    }
+
+    /// The value of a key, if it is here and no window of that epoch holds the key. O(1); one allocation.
+    #[must_use]
+    #[inline]
+    pub fn get(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64) -> Option<Slice> {
+        let key = Key::new(keyspace, key, hash)?;
+        let value = self.shard(&key).get(&self.segments, &key, entry::value)?;
+        self.is_still(epoch).then_some(value)
+    }
+
+    /// Whether the value of a key is here; as [`RecordCache::get`].
+    #[must_use]
+    pub fn contains(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64) -> bool {
+        let Some(key) = Key::new(keyspace, key, hash) else {
+            return false;
+        };
+        let found = self.shard(&key).get(&self.segments, &key, |_, _| ());
+        found.is_some() && self.is_still(epoch)
+    }
+
+    /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else writes to that shard now, or there is
+    /// no room. O(1) amortised; no allocation but for a growing table.
+    pub fn fill(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64, value: &[u8]) {
+        if self.target_bytes.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let Some(key) = Key::new(keyspace, key, hash) else {
+            return;
+        };
+        let shard = self.shard(&key);
+        if let Some(mut writing) = shard.try_write(&self.segments, &self.budget)
+            && self.is_still(epoch)
+        {
+            writing.fill(&key, value, self.may_grow());
+        }
+    }
+
+    fn may_grow(&self) -> bool {
+        let next = self.bytes() + self.segments.segment_bytes() as u64;
+        next <= self.target_bytes.load(Ordering::Relaxed)
+    }
+
+    fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {
+        shard.write(&self.segments, &self.budget)
+    }
+
+    /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache is empty and stays so for
+    /// what was read before: then nothing needs to be swept.
+    pub fn begin_sweep(&self) -> bool {
+        self.epoch.fetch_add(2, Ordering::SeqCst);
+        // A fill that saw the last epoch is over once its shard's lock was held by us.
+        let held = self.shards.iter().map(|s| self.write(s).records());
+        held.sum::<usize>() > 0
+    }
+
+    /// A sealed window says this of a key: if the record is here it is replaced, or taken out. O(1), and no lock for a key that is
+    /// not here.
+    pub fn sweep(&self, keyspace: KeyspaceId, key: &[u8], hash: u64, value: Option<&[u8]>) {
+        let Some(key) = Key::new(keyspace, key, hash) else {
+            return;
+        };
+        let shard = self.shard(&key);
+        if shard.may_hold(key.hash) {
+            self.write(shard).refresh(&key, value);
+        }
+    }
+
+    /// Closes the cache until the guard is dropped; then it is empty.
+    #[must_use]
+    pub fn suspend(&self) -> Suspended<'_> {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        Suspended(self)
+    }
+
+    /// Sets what the cache may hold; what it holds beyond goes by [`RecordCache::shrink_step`].
+    pub fn set_target(&self, bytes: u64) {
+        self.target_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// What the cache may hold.
+    #[must_use]
+    pub fn target(&self) -> u64 {
+        self.target_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Gives one segment back if the cache holds more than its target; whether it did.
+    pub fn shrink_step(&self) -> bool {
+        if self.bytes() <= self.target() {
+            return false;
+        }
+        (0..self.shards.len()).any(|_| {
+            let next = self.next_to_shrink.fetch_add(1, Ordering::Relaxed);
+            self.write(&self.shards[next % self.shards.len()])
+                .give_segment()
+        })
+    }
+
+    /// Bytes that the cache holds.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.budget.used(Purpose::Records)
+    }
+
+    /// Figures. Takes each shard's lock for a moment.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts {
+            bytes: self.bytes(),
+            ..Counts::default()
+        };
+        for shard in &self.shards {
+            counts.hits += shard.hits.load(Ordering::Relaxed);
+            counts.records += self.write(shard).records() as u64;
+        }
+        counts
+    }
+
+    fn clear(&self) {
+        for shard in &self.shards {
+            self.write(shard).clear();
+        }
+    }
+}
+
+impl Drop for RecordCache {
+    fn drop(&mut self) {
+        for shard in &self.shards {
+            self.budget.give(Purpose::Records, shard.table_bytes());
+        }
+    }
+}
+
+/// While this lives the cache is closed: lookups miss, fills are dropped.
+pub struct Suspended<'c>(&'c RecordCache);
+
+impl Drop for Suspended<'_> {
+    fn drop(&mut self) {
+        self.0.clear();
+        self.0.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+}

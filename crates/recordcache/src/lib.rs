@@ -1,0 +1,29 @@
+//! A cache of records (TreeLine §3.1, §4.2): hot records are kept as records, since the hottest third of a store's records draws
+//! far more reads than the hottest third of its blocks does.
+//!
+//! What it holds is what the tree holds (never what a window does, which readers ask first), and lookups take no lock:
+//! records lie in [`segments`](Segments) of atomic words, found by a [`Table`] of atomic words, and a reader that was overtaken by a writer
+//! notices it and misses. A miss costs a read of the tree, never a wrong answer.
+//!
+//! **Coherence.** The cache has an *epoch*. A reader takes it before it looks which windows there are ([`RecordCache::epoch`]), and both its lookup
+//! and its fill count only if the epoch is still that one. Before a sealed window's records can be anything but in the
+//! window or in the tree below it, [`RecordCache::begin_sweep`] raises the epoch, and [`RecordCache::sweep`] is told each of the window's
+//! keys: so a fill that read the tree below an older window comes too late, and later readers find such a key in the window first. A
+//! change that no window holds (a clear) runs between [`RecordCache::suspend`] and the drop of its guard: the cache is closed
+//! meanwhile, and empty afterwards.
+//!
+//! **Replacement.** TreeLine has a CLOCK with priorities over fixed slots. Here records are of any size, so they are appended to segments, and
+//! the oldest segment is taken again as a whole: what was used since is kept, with a use less (a CLOCK whose hand
+//! moves a segment at a time, three uses being the most that count). Nothing is ever allocated for a record.
+//!
+//! **Memory** is charged by whole segments, plus the tables. The owner moves the target ([`RecordCache::set_target`]) as windows and
+//! page cache need room, and calls [`RecordCache::shrink_step`] while there is too much.
+#![forbid(unsafe_code)]
+
+mod cache;
+mod entry;
+mod segments;
+mod shard;
+mod table;
+
+pub use cache::{Counts, Epoch, RecordCache, Suspended};

@@ -1,0 +1,159 @@
+//! Finds records by hash: linear probing over atomic words, each a part of the hash, how often the record was used, and where it lies.
+//! One writer at a time; readers at any time. A reader may miss what a writer is moving, and never finds what is not there: it looks at the
+//! place again after it has looked at the segment's stamp, and then believes neither without the other.
+
+use terrapin_base::sync::{AtomicU64, Ordering};
+
+const LOCATION_BITS: u32 = 42;
+const USES_BITS: u32 = 2;
+const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
+const USES_MASK: u64 = ((1 << USES_BITS) - 1) << LOCATION_BITS;
+/// The most uses that count.
+pub(crate) const USES_MAX: u64 = (1 << USES_BITS) - 1;
+const PLACES_MIN: usize = 64;
+
+/// What stands at a place that is taken.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place(u64);
+
+impl Place {
+    pub(crate) fn new(hash: u64, word: usize, uses: u64) -> Self {
+        Place(
+            hash >> TAG_SHIFT << TAG_SHIFT
+                | uses.min(USES_MAX) << LOCATION_BITS
+                | (word as u64 + 1),
+        )
+    }
+
+    /// Where the record lies.
+    #[inline]
+    pub(crate) fn word(self) -> usize {
+        ((self.0 & ((1 << LOCATION_BITS) - 1)) as usize).wrapping_sub(1)
+    }
+
+    pub(crate) fn uses(self) -> u64 {
+        (self.0 & USES_MASK) >> LOCATION_BITS
+    }
+
+    /// The same record with so many uses.
+    pub(crate) fn with_uses(self, uses: u64) -> Self {
+        Place(self.0 & !USES_MASK | uses.min(USES_MAX) << LOCATION_BITS)
+    }
+
+    #[inline]
+    fn has_tag_of(self, hash: u64) -> bool {
+        self.0 >> TAG_SHIFT == hash >> TAG_SHIFT
+    }
+}
+
+/// The table. At most three quarters of its places are taken.
+pub(crate) struct Table {
+    places: Box<[AtomicU64]>,
+}
+
+impl Table {
+    /// With room for so many records.
+    pub(crate) fn with_room(records: usize) -> Self {
+        let places = (records * 4 / 3 + 1).next_power_of_two().max(PLACES_MIN);
+        Table {
+            places: (0..places).map(|_| AtomicU64::new(0)).collect(),
+        }
+    }
+
+    /// How many records it has room for.
+    pub(crate) fn room(&self) -> usize {
+        self.places.len() / 4 * 3
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        size_of_val(&*self.places) as u64
+    }
+
+    fn mask(&self) -> usize {
+        self.places.len() - 1
+    }
+
+    /// What stands at a place.
+    #[inline]
+    fn at(&self, at: usize) -> Option<Place> {
+        let place = self.places[at].load(Ordering::Acquire);
+        (place != 0).then_some(Place(place))
+    }
+
+    /// The places of records that may have that hash, in the order of probing.
+    #[inline]
+    pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = (usize, Place)> {
+        let mask = self.mask();
+        (0..=mask)
+            .map_while(move |step| {
+                let at = (hash as usize).wrapping_add(step) & mask;
+                self.at(at).map(|place| (at, place))
+            })
+            .filter(move |(_, place)| place.has_tag_of(hash))
+    }
+
+    /// Whether a place still leads to the same record.
+    #[inline]
+    pub(crate) fn still(&self, at: usize, place: Place) -> bool {
+        (self.places[at].load(Ordering::Relaxed) ^ place.0) & !USES_MASK == 0
+    }
+
+    /// Counts a use of what stands there, unless it changed, or was used often already.
+    #[inline]
+    pub(crate) fn used(&self, at: usize, place: Place) {
+        let uses = place.uses();
+        if uses < USES_MAX {
+            let next = place.with_uses(uses + 1);
+            let _ = self.places[at].compare_exchange(
+                place.0,
+                next.0,
+                Ordering::Relaxed,
+                Ordering::Relaxed,
+            );
+        }
+    }
+
+    /// Replaces what stands at a place. Writers only.
+    pub(crate) fn set(&self, at: usize, place: Place) {
+        self.places[at].store(place.0, Ordering::Release);
+    }
+
+    /// Adds a record; there is room. Writers only.
+    pub(crate) fn insert(&self, hash: u64, place: Place) {
+        let mask = self.mask();
+        let mut at = hash as usize & mask;
+        while self.at(at).is_some() {
+            at = (at + 1) & mask;
+        }
+        self.set(at, place);
+    }
+
+    /// Empties a place; what stood behind it moves up. `hash_of` tells the hash of a record that stands there. Writers only.
+    pub(crate) fn remove(&self, mut vacant: usize, hash_of: impl Fn(Place) -> u64) {
+        let mask = self.mask();
+        let mut at = vacant;
+        loop {
+            at = (at + 1) & mask;
+            let Some(place) = self.at(at) else { break };
+            let home = hash_of(place) as usize & mask;
+            // It may stand at the vacant place if its search comes by there.
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(vacant) & mask {
+                self.set(vacant, place);
+                vacant = at;
+            }
+        }
+        self.places[vacant].store(0, Ordering::Release);
+    }
+
+    /// Everything in it. Writers only.
+    pub(crate) fn taken(&self) -> impl Iterator<Item = Place> {
+        (0..self.places.len()).filter_map(|at| self.at(at))
+    }
+
+    /// Empties it, for the readers that still have it. Writers only.
+    pub(crate) fn clear(&self) {
+        for place in &self.places {
+            place.store(0, Ordering::Release);
+        }
+    }
+}

@@ -1,0 +1,229 @@
+//! The cache beside a map: it may forget, and never answers what is not so.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Budget, KeyspaceId, Purpose};
+use terrapin_recordcache::RecordCache;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % bound
+    }
+}
+
+fn key(number: u64) -> Vec<u8> {
+    let mut key = format!("{number}").into_bytes();
+    key.resize(key.len() + number as usize % 11, b'-');
+    key
+}
+
+fn value(number: u64, version: u64) -> Vec<u8> {
+    let bytes = (number * 7 + version * 13) as usize % 90;
+    let mut value = format!("{number}:{version}:").into_bytes();
+    value.resize(value.len() + bytes, b'v');
+    value
+}
+
+#[test]
+fn what_it_finds_is_what_was_last_said_of_a_key() {
+    for seed in 0..8 {
+        let budget = Budget::new(1 << 20);
+        let cache = RecordCache::new(&budget, 1 << 20);
+        cache.set_target(200 << 10);
+        let mut random = Random(seed);
+        let mut tree: HashMap<(u32, u64), u64> = HashMap::new();
+        let mut version = 0;
+        let (mut hits, mut lookups) = (0u64, 0u64);
+        for step in 0..60_000u64 {
+            let keyspace = random.below(2) as u32;
+            // Some keys are asked for again and again.
+            let span = if random.below(2) == 0 { 50 } else { 4000 };
+            let number = random.below(span);
+            let id = KeyspaceId(keyspace);
+            let (bytes, epoch) = (key(number), cache.epoch());
+            let hash = hash64(&bytes);
+            match random.below(10) {
+                0 if random.below(20) == 0 => {
+                    // A window of some keys goes into the tree.
+                    let swept = cache.begin_sweep();
+                    for _ in 0..random.below(200) {
+                        let number = random.below(4000);
+                        version += 1;
+                        let gone = random.below(3) == 0;
+                        let text = value(number, version);
+                        let told = (!gone).then_some(&text[..]);
+                        if swept {
+                            cache.sweep(id, &key(number), hash64(&key(number)), told);
+                        }
+                        if gone {
+                            tree.remove(&(keyspace, number));
+                        } else {
+                            tree.insert((keyspace, number), version);
+                        }
+                    }
+                    // A reader of the epoch before fills in vain.
+                    cache.fill(epoch, id, &bytes, hash, b"stale");
+                }
+                1 if random.below(400) == 0 => {
+                    let closed = cache.suspend();
+                    cache.fill(cache.epoch(), id, &bytes, hash, b"closed");
+                    tree.retain(|&(k, _), _| k != keyspace);
+                    drop(closed);
+                }
+                2 if random.below(50) == 0 => {
+                    cache.set_target(random.below(400 << 10));
+                    while cache.shrink_step() {}
+                    assert!(cache.bytes() <= cache.target().max(20 << 10), "step {step}");
+                }
+                _ => {
+                    let found = cache.get(epoch, id, &bytes, hash);
+                    assert_eq!(found.is_some(), cache.contains(epoch, id, &bytes, hash));
+                    let there = tree.get(&(keyspace, number)).map(|v| value(number, *v));
+                    lookups += 1;
+                    if let Some(found) = found {
+                        hits += 1;
+                        assert_eq!(
+                            Some(&found[..]),
+                            there.as_deref(),
+                            "seed {seed}, step {step}"
+                        );
+                    } else if let Some(there) = there {
+                        cache.fill(epoch, id, &bytes, hash, &there);
+                    }
+                }
+            }
+            if tree.len() < 2000 {
+                version += 1;
+                cache.begin_sweep();
+                cache.sweep(id, &bytes, hash, Some(&value(number, version)));
+                tree.insert((keyspace, number), version);
+            }
+        }
+        assert!(hits * 4 > lookups, "{hits} hits of {lookups}");
+        let counts = cache.counts();
+        assert!(counts.records > 100 && counts.bytes <= 400 << 10);
+        drop(cache);
+        assert_eq!(budget.used(Purpose::Records), 0);
+    }
+}
+
+#[test]
+fn what_is_used_stays_when_much_comes_that_is_not() {
+    let budget = Budget::new(8 << 20);
+    let cache = RecordCache::new(&budget, 8 << 20);
+    cache.set_target(1 << 20);
+    let id = KeyspaceId(7);
+    let epoch = cache.epoch();
+    let ask = |number: u64| {
+        let bytes = key(number);
+        let hash = hash64(&bytes);
+        let found = cache.get(epoch, id, &bytes, hash).is_some();
+        if !found {
+            cache.fill(epoch, id, &bytes, hash, &value(number, 1));
+        }
+        found
+    };
+    let mut misses = 0;
+    for round in 0..200_000u64 {
+        let hot = ask(round % 500);
+        if round > 5000 && !hot {
+            misses += 1;
+        }
+        ask(1_000_000 + round);
+    }
+    assert!(misses < 200, "{misses} misses of hot records");
+}
+
+#[test]
+fn too_large_records_and_no_target_are_no_trouble() {
+    let budget = Budget::new(1 << 20);
+    let cache = RecordCache::new(&budget, 1 << 20);
+    let id = KeyspaceId(0);
+    cache.fill(cache.epoch(), id, b"k", 1, b"v");
+    assert!(!cache.contains(cache.epoch(), id, b"k", 1));
+    cache.set_target(1 << 20);
+    cache.fill(cache.epoch(), id, b"k", 1, &vec![1; 256 << 10]);
+    cache.fill(cache.epoch(), id, b"k", 1, &vec![1; 2 << 20]);
+    assert!(!cache.contains(cache.epoch(), id, b"k", 1));
+    cache.fill(cache.epoch(), id, b"k", 1, b"");
+    assert_eq!(
+        cache.get(cache.epoch(), id, b"k", 1).as_deref(),
+        Some(&b""[..])
+    );
+}
+
+/// One thread is tree and checkpoint: it moves keys' versions up, in windows that it sweeps. Readers must never see a version older than the one that was the
+/// tree's when they took their epoch.
+#[test]
+fn readers_beside_sweeps_never_see_what_was_swept_away() {
+    const KEYS: u64 = 300;
+    let budget = Budget::new(1 << 20);
+    let cache = RecordCache::new(&budget, 1 << 20);
+    // So small that segments are recycled all the time.
+    cache.set_target(40 << 10);
+    let id = KeyspaceId(1);
+    let versions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(1)).collect();
+    let in_window: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
+    let stop = AtomicBool::new(false);
+    let hits = AtomicU64::new(0);
+    let read = |seed: u64| {
+        let mut random = Random(seed);
+        while !stop.load(Ordering::Relaxed) {
+            let number = random.below(KEYS);
+            let bytes = key(number);
+            let hash = hash64(&bytes);
+            let epoch = cache.epoch();
+            if in_window[number as usize].load(Ordering::SeqCst) {
+                continue;
+            }
+            let at_least = versions[number as usize].load(Ordering::SeqCst);
+            match cache.get(epoch, id, &bytes, hash) {
+                Some(found) => {
+                    hits.fetch_add(1, Ordering::Relaxed);
+                    let text = std::str::from_utf8(&found).unwrap();
+                    let mut parts = text.split(':');
+                    assert_eq!(parts.next().unwrap().parse(), Ok(number));
+                    let version: u64 = parts.next().unwrap().parse().unwrap();
+                    assert_eq!(found, value(number, version)[..]);
+                    assert!(version >= at_least, "{version} < {at_least}");
+                }
+                None => cache.fill(epoch, id, &bytes, hash, &value(number, at_least)),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for seed in 0..3 {
+            let read = &read;
+            scope.spawn(move || read(seed));
+        }
+        let mut random = Random(99);
+        for _ in 0..4000 {
+            let chosen: Vec<u64> = (0..20).map(|_| random.below(KEYS)).collect();
+            let set = |sealed| {
+                for &number in &chosen {
+                    in_window[number as usize].store(sealed, Ordering::SeqCst);
+                }
+            };
+            set(true);
+            cache.begin_sweep();
+            for &number in &chosen {
+                let next = versions[number as usize].load(Ordering::SeqCst) + 1;
+                let text = value(number, next);
+                let told = (!number.is_multiple_of(3)).then_some(&text[..]);
+                cache.sweep(id, &key(number), hash64(&key(number)), told);
+                versions[number as usize].store(next, Ordering::SeqCst);
+            }
+            set(false);
+        }
+        stop.store(true, Ordering::Relaxed);
+    });
+    assert!(hits.load(Ordering::Relaxed) > 1000);
+}
