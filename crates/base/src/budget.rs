@@ -95,15 +95,22 @@ impl Budget {
         Purpose::ALL.iter().map(|&p| self.used(p)).sum()
     }
 
+    /// What windows, merges and the log leave to the caches.
+    #[must_use]
+    pub fn room_beside_writes(&self) -> u64 {
+        let writes =
+            self.used(Purpose::Window) + self.used(Purpose::Merge) + self.used(Purpose::Log);
+        self.limit().saturating_sub(writes)
+    }
+
     /// What the page cache may take: seven eighths of what is left once everything else is counted. The rest pays for what the
     /// allocator cannot give back after evictions at random places (decision 0006).
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {
-        let other = self.used(Purpose::Window)
-            + self.used(Purpose::Merge)
-            + self.used(Purpose::Log)
-            + self.used(Purpose::Records);
-        self.limit().saturating_sub(other) / 8 * 7
+        self.room_beside_writes()
+            .saturating_sub(self.used(Purpose::Records))
+            / 8
+            * 7
     }
 }
 

@@ -37,7 +37,7 @@ pub struct Counts {
 /// use terrapin_recordcache::RecordCache;
 /// let budget = Budget::new(64 << 20);
 /// let cache = RecordCache::new(&budget, 64 << 20);
-/// cache.set_target(16 << 20);
+/// cache.set_share(500);
 /// let (keyspace, hash) = (KeyspaceId(1), 0x5eed);
 /// let epoch = cache.epoch();
 /// cache.fill(epoch, keyspace, b"turtle", hash, b"slow");
@@ -53,13 +53,16 @@ pub struct RecordCache {
     segments: Segments,
     /// Odd while the cache is closed.
     epoch: AtomicU64,
-    target_bytes: AtomicU64,
+    /// Of what writes leave of the budget, in thousandths.
+    share: AtomicU64,
     next_to_shrink: AtomicUsize,
+    /// What the tables of an empty cache take.
+    tables_bytes_min: u64,
     budget: Arc<Budget>,
 }
 
 impl RecordCache {
-    /// An empty cache with the target 0, which can come to hold `bytes_max`; costs little until it is filled.
+    /// An empty cache with a share of 0, which can come to hold `bytes_max`; costs little until it is filled.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
         let segment_bytes = (bytes_max / SEGMENTS)
@@ -71,11 +74,13 @@ impl RecordCache {
             .map_or(1, |log| 1 << log)
             .min(SHARDS_MAX);
         let reserved = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let shards: Box<[Shard]> = (0..shards).map(|_| Shard::new(budget)).collect();
         RecordCache {
-            shards: (0..shards).map(|_| Shard::new(budget)).collect(),
+            tables_bytes_min: shards.iter().map(Shard::table_bytes).sum(),
+            shards,
             segments: Segments::new(budget, reserved, segment_bytes as usize),
             epoch: AtomicU64::new(0),
-            target_bytes: AtomicU64::new(0),
+            share: AtomicU64::new(0),
             next_to_shrink: AtomicUsize::new(0),
             budget: budget.clone(),
         }
@@ -86,12 +91,6 @@ impl RecordCache {
     #[inline]
     pub fn epoch(&self) -> Epoch {
         Epoch(self.epoch.load(Ordering::Acquire))
-    }
-
-    #[inline]
-    fn is_still(&self, epoch: Epoch) -> bool {
-        atomic::fence(Ordering::Acquire);
-        epoch.0.is_multiple_of(2) && self.epoch.load(Ordering::Relaxed) == epoch.0
     }
 
     #[inline]
@@ -108,6 +107,13 @@ impl RecordCache {
         self.is_still(epoch).then_some(value)
     }
 
+    /// Whether that epoch is still the present one, and the cache open: then everything that was found in it goes together.
+    #[must_use]
+    pub fn is_still(&self, epoch: Epoch) -> bool {
+        atomic::fence(Ordering::Acquire);
+        epoch.0.is_multiple_of(2) && self.epoch.load(Ordering::Relaxed) == epoch.0
+    }
+
     /// Whether the value of a key is here; as [`RecordCache::get`].
     #[must_use]
     pub fn contains(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64) -> bool {
@@ -121,7 +127,7 @@ impl RecordCache {
     /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else writes to that shard now, or there is
     /// no room. O(1) amortised; no allocation but for a growing table.
     pub fn fill(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64, value: &[u8]) {
-        if self.target_bytes.load(Ordering::Relaxed) == 0 {
+        if self.share.load(Ordering::Relaxed) == 0 {
             return;
         }
         let Some(key) = Key::new(keyspace, key, hash) else {
@@ -131,13 +137,16 @@ impl RecordCache {
         if let Some(mut writing) = shard.try_write(&self.segments, &self.budget)
             && self.is_still(epoch)
         {
+            if self.over_target() {
+                writing.give_segment();
+            }
             writing.fill(&key, value, self.may_grow());
         }
     }
 
     fn may_grow(&self) -> bool {
         let next = self.bytes() + self.segments.segment_bytes() as u64;
-        next <= self.target_bytes.load(Ordering::Relaxed)
+        next <= self.target()
     }
 
     fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {
@@ -172,20 +181,34 @@ impl RecordCache {
         Suspended(self)
     }
 
-    /// Sets what the cache may hold; what it holds beyond goes by [`RecordCache::shrink_step`].
-    pub fn set_target(&self, bytes: u64) {
-        self.target_bytes.store(bytes, Ordering::Relaxed);
+    /// Sets what the cache may hold: so many thousandths of what windows, merges and log leave of the budget. What it holds
+    /// beyond that goes by [`RecordCache::shrink_step`].
+    pub fn set_share(&self, permille: u64) {
+        self.share.store(permille.min(1000), Ordering::Relaxed);
     }
 
-    /// What the cache may hold.
+    /// The share, in thousandths.
+    #[must_use]
+    pub fn share(&self) -> u64 {
+        self.share.load(Ordering::Relaxed)
+    }
+
+    /// What the cache may hold now.
     #[must_use]
     pub fn target(&self) -> u64 {
-        self.target_bytes.load(Ordering::Relaxed)
+        self.budget.room_beside_writes() / 1000 * self.share()
+    }
+
+    /// Whether [`RecordCache::shrink_step`] would find something to do.
+    #[must_use]
+    #[inline]
+    pub fn over_target(&self) -> bool {
+        self.bytes() > self.target().max(self.tables_bytes_min)
     }
 
     /// Gives one segment back if the cache holds more than its target; whether it did.
     pub fn shrink_step(&self) -> bool {
-        if self.bytes() <= self.target() {
+        if !self.over_target() {
             return false;
         }
         (0..self.shards.len()).any(|_| {

@@ -16,8 +16,9 @@
 //! the oldest segment is taken again as a whole: what was used since is kept, with a use less (a CLOCK whose hand
 //! moves a segment at a time, three uses being the most that count). Nothing is ever allocated for a record.
 //!
-//! **Memory** is charged by whole segments, plus the tables. The owner moves the target ([`RecordCache::set_target`]) as windows and
-//! page cache need room, and calls [`RecordCache::shrink_step`] while there is too much.
+//! **Memory** is charged by whole segments, plus the tables. What the cache may hold is a share
+//! ([`RecordCache::set_share`]) of what windows, merges and log leave of the budget, so it moves as they do; the owner calls
+//! [`RecordCache::shrink_step`] while it holds too much.
 #![forbid(unsafe_code)]
 
 mod cache;

@@ -37,7 +37,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
     for seed in 0..8 {
         let budget = Budget::new(1 << 20);
         let cache = RecordCache::new(&budget, 1 << 20);
-        cache.set_target(200 << 10);
+        cache.set_share(200);
         let mut random = Random(seed);
         let mut tree: HashMap<(u32, u64), u64> = HashMap::new();
         let mut version = 0;
@@ -79,7 +79,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                     drop(closed);
                 }
                 2 if random.below(50) == 0 => {
-                    cache.set_target(random.below(400 << 10));
+                    cache.set_share(random.below(400));
                     while cache.shrink_step() {}
                     assert!(cache.bytes() <= cache.target().max(20 << 10), "step {step}");
                 }
@@ -119,7 +119,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
 fn what_is_used_stays_when_much_comes_that_is_not() {
     let budget = Budget::new(8 << 20);
     let cache = RecordCache::new(&budget, 8 << 20);
-    cache.set_target(1 << 20);
+    cache.set_share(125);
     let id = KeyspaceId(7);
     let epoch = cache.epoch();
     let ask = |number: u64| {
@@ -149,7 +149,7 @@ fn too_large_records_and_no_target_are_no_trouble() {
     let id = KeyspaceId(0);
     cache.fill(cache.epoch(), id, b"k", 1, b"v");
     assert!(!cache.contains(cache.epoch(), id, b"k", 1));
-    cache.set_target(1 << 20);
+    cache.set_share(1000);
     cache.fill(cache.epoch(), id, b"k", 1, &vec![1; 256 << 10]);
     cache.fill(cache.epoch(), id, b"k", 1, &vec![1; 2 << 20]);
     assert!(!cache.contains(cache.epoch(), id, b"k", 1));
@@ -168,7 +168,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
     let budget = Budget::new(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     // So small that segments are recycled all the time.
-    cache.set_target(40 << 10);
+    cache.set_share(40);
     let id = KeyspaceId(1);
     let versions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(1)).collect();
     let in_window: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();

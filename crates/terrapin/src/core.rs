@@ -13,6 +13,7 @@ use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result, muta
 use terrapin_disk::Disk;
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::PageStore;
+use terrapin_recordcache::RecordCache;
 use terrapin_structure::Structure;
 use terrapin_wal::Log;
 
@@ -27,6 +28,9 @@ use crate::view::Views;
 /// The part of the budget that recycled window memory may take.
 pub(crate) const POOL_SHARE: u64 = 8;
 
+/// The part of what writes leave of the budget that cached records take, in thousandths.
+const RECORDS_PERMILLE: u64 = 600;
+
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {
     /// Clock, randomness, jobs.
@@ -39,6 +43,8 @@ pub(crate) struct Core {
     pub disk: Arc<dyn Disk>,
     /// The data file.
     pub store: Arc<PageStore>,
+    /// Hot records of the trees.
+    pub records: RecordCache,
     /// Memory of windows that are gone, for the next ones.
     pub pool: Arc<Pool>,
     /// The structure of every keyspace.
@@ -98,12 +104,17 @@ impl Core {
         install: Install,
     ) -> Arc<Self> {
         let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
+        let records = RecordCache::new(&budget, budget.limit());
+        if settings.record_cache {
+            records.set_share(RECORDS_PERMILLE);
+        }
         Arc::new(Core {
             env,
             settings,
             budget,
             disk,
             store,
+            records,
             pool,
             structure,
             log,

@@ -138,6 +138,7 @@ impl Core {
             self.pool.set_bytes_max(bytes / crate::core::POOL_SHARE);
             self.rebalance(&install);
         }
+        while self.records.shrink_step() {}
         while self.store.shrink() {}
         if self.log.is_some() {
             self.cut_full();

@@ -399,6 +399,7 @@ fn metrics(core: &Core) -> Metrics {
                 as u64,
         )
     });
+    let records = core.records.counts();
     Metrics {
         puts: counters.puts.get(),
         gets: counters.gets.get(),
@@ -407,6 +408,8 @@ fn metrics(core: &Core) -> Metrics {
         scanned_records: counters.scanned_records.get(),
         batches: counters.batches.get(),
         user_bytes_written,
+        record_hits: records.hits,
+        cached_records: records.records,
         cache_hits: store.hits,
         cache_misses: store.misses,
         device_reads: store.read,

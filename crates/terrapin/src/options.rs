@@ -68,6 +68,7 @@ pub struct Options {
     block_bytes: u32,
     compression: Compression,
     sync_interval: Duration,
+    record_cache: bool,
     background_threads: Option<usize>,
     stall_limit: Duration,
     log_segment_bytes: Option<u64>,
@@ -90,6 +91,7 @@ impl Default for Options {
             block_bytes: 4096,
             compression: Compression::None,
             sync_interval: Duration::from_millis(100),
+            record_cache: true,
             background_threads: None,
             stall_limit: Duration::from_secs(60),
             log_segment_bytes: None,
@@ -175,6 +177,14 @@ impl Options {
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
+        self
+    }
+
+    /// Whether records that are read again and again are kept as records, beside the blocks of the page cache (default: yes). To
+    /// be turned off where reads hardly repeat, or to see what it gives.
+    #[must_use]
+    pub fn record_cache(mut self, on: bool) -> Self {
+        self.record_cache = on;
         self
     }
 
@@ -337,6 +347,7 @@ impl Options {
                 space_is_short: false,
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
+            record_cache: self.record_cache,
             background_threads: threads,
             stall_limit_ns: nanoseconds(self.stall_limit),
             segment_bytes,
@@ -371,6 +382,8 @@ pub(crate) struct Settings {
     /// How merges write, L among it.
     pub merge: MergeOptions,
     pub sync_interval_ns: u64,
+    /// Whether hot records are cached as records.
+    pub record_cache: bool,
     pub background_threads: usize,
     pub stall_limit_ns: u64,
     pub segment_bytes: u64,

@@ -4,6 +4,9 @@ use std::ops::{Bound, RangeBounds};
 
 use terrapin_base::{Lsn, Result, Slice, checksum::hash64, mutant};
 use terrapin_memtable::{Op, Window};
+use terrapin_recordcache::Epoch;
+
+use crate::core::Core;
 
 use crate::iter::Range;
 use crate::keyspace::Keyspace;
@@ -29,8 +32,9 @@ impl Keyspace {
         let core = self.core();
         core.env.breathe();
         let timer = core.counters.get_timer(&core.env);
+        let epoch = core.records.epoch();
         self.observed(|keyspace, before| {
-            let value = get(keyspace, before, key.as_ref());
+            let value = newest(core, epoch, keyspace, before, key.as_ref());
             core.counters.gets.add(1);
             core.counters.get_done(&core.env, timer);
             value
@@ -41,9 +45,16 @@ impl Keyspace {
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let core = self.core();
         core.env.breathe();
+        let epoch = core.records.epoch();
         self.observed(|keyspace, before| {
             core.counters.gets.add(1);
-            contains(keyspace, before, key.as_ref())
+            let key = key.as_ref();
+            if let Some(op) = in_windows(keyspace, before, key) {
+                return Ok(op.value().is_some());
+            }
+            let hash = hash64(key);
+            Ok(core.records.contains(epoch, keyspace.id, key, hash)
+                || keyspace.version.contains(key, hash)?)
         })
     }
 
@@ -52,9 +63,16 @@ impl Keyspace {
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
         core.env.breathe();
+        let epoch = core.records.epoch();
         self.observed(|keyspace, before| {
             core.counters.gets.add(keys.len() as u64);
-            multi_get(keyspace, before, keys)
+            let cached = |key: &[u8], hash| core.records.get(epoch, keyspace.id, key, hash);
+            let values = multi_get(keyspace, before, keys, cached)?;
+            if core.records.is_still(epoch) {
+                return Ok(values);
+            }
+            // A checkpoint came in between, so cached records may be newer than what windows and tree say.
+            multi_get(keyspace, before, keys, |_, _| None)
         })
     }
 
@@ -164,6 +182,29 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
     }
 }
 
+/// As [`get`], by way of the cached records; what the tree says is kept there.
+#[inline]
+fn newest(
+    core: &Core,
+    epoch: Epoch,
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    key: &[u8],
+) -> Result<Option<Slice>> {
+    if let Some(op) = in_windows(keyspace, before, key) {
+        return Ok(op.value().map(Slice::copy));
+    }
+    let hash = hash64(key);
+    if let Some(value) = core.records.get(epoch, keyspace.id, key, hash) {
+        return Ok(Some(value));
+    }
+    let value = keyspace.version.get(key, hash)?;
+    if let Some(value) = &value {
+        core.records.fill(epoch, keyspace.id, key, hash, value);
+    }
+    Ok(value)
+}
+
 pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<bool> {
     match in_windows(keyspace, before, key) {
         Some(op) => Ok(op.value().is_some()),
@@ -175,6 +216,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     before: Lsn,
     keys: &[K],
+    cached: impl Fn(&[u8], u64) -> Option<Slice>,
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
     let mut below = Vec::new();
@@ -184,8 +226,12 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         match in_windows(keyspace, before, key) {
             Some(op) => values[place] = op.value().map(Slice::copy),
             None => {
-                below.push((key, hash64(key)));
-                places.push(place);
+                let hash = hash64(key);
+                values[place] = cached(key, hash);
+                if values[place].is_none() {
+                    below.push((key, hash));
+                    places.push(place);
+                }
             }
         }
     }

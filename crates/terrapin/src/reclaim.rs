@@ -32,6 +32,9 @@ impl Job for Reclaim {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
+        if core.records.shrink_step() {
+            return Step::Again;
+        }
         match core.store.reclaim_step() {
             Ok(true) => return Step::Again,
             Ok(false) => {}
@@ -47,7 +50,7 @@ impl Job for Reclaim {
         let core = core.clone();
         let signal = core.store.reclaim_signal().clone();
         Step::Pending(Condition::new(&signal, move || {
-            core.schedule.is_stopping() || core.store.reclaim_needed()
+            core.schedule.is_stopping() || core.store.reclaim_needed() || core.records.over_target()
         }))
     }
 }

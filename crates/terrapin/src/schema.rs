@@ -285,6 +285,8 @@ impl Core {
         next.version = self.structure.empty();
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));
+        // No window says what a clear does: cached records of before must not meet the state of afterwards.
+        let _closed = self.records.suspend();
         Some(self.replace_state(State {
             generation: current.generation,
             pin: current.pin.clone(),

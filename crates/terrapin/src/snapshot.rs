@@ -83,7 +83,9 @@ impl Snapshot {
         keys: &[K],
     ) -> Result<Vec<Option<Slice>>> {
         self.handle.core().counters.gets.add(keys.len() as u64);
-        self.with(keyspace, |k, before| read::multi_get(k, before, keys))
+        self.with(keyspace, |k, before| {
+            read::multi_get(k, before, keys, |_, _| None)
+        })
     }
 
     /// The record with the smallest key.

@@ -287,6 +287,9 @@ impl Core {
         if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
             self.watch_room();
             // Windows grow at the cost of caches, which otherwise learn of it at their next insert only.
+            if self.records.over_target() {
+                self.store.reclaim_signal().notify();
+            }
             if self.store.shrink_needed() {
                 self.store.shrink();
             }

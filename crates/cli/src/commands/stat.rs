@@ -95,6 +95,7 @@ fn as_json(stat: &DatabaseStat, space_bytes: u64) -> Value {
             "window_bytes": memory.window_bytes,
             "block_bytes": memory.block_bytes,
             "metadata_bytes": memory.metadata_bytes,
+            "record_bytes": memory.record_bytes,
             "merge_bytes": memory.merge_bytes,
             "log_bytes": memory.log_bytes,
         },
@@ -199,10 +200,11 @@ fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
     line(
         "  of it",
         format!(
-            "windows {}, blocks {}, metadata {}, merges {}, log {}",
+            "windows {}, blocks {}, metadata {}, records {}, merges {}, log {}",
             human(memory.window_bytes),
             human(memory.block_bytes),
             human(memory.metadata_bytes),
+            human(memory.record_bytes),
             human(memory.merge_bytes),
             human(memory.log_bytes)
         ),

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Lsn, Result};
+use terrapin_base::{KeyspaceId, Lsn, Result, checksum::hash64};
 use terrapin_memtable::{Op, OwnedCursor, Window};
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
+
+use crate::core::Core;
 
 /// Marks that a sketch aims at; each stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
@@ -45,9 +47,17 @@ pub(crate) struct Preparation {
     input: WindowInput,
     /// Ends the slice once it holds so many bytes, if any.
     slice_bytes_max: Option<u64>,
+    /// Whose cached records are to be told what the window says.
+    sweeps: Option<(Arc<Core>, KeyspaceId)>,
 }
 
 impl Preparation {
+    /// Tells the cached records of a keyspace on the way.
+    pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId) -> Self {
+        self.sweeps = Some((core.clone(), keyspace));
+        self
+    }
+
     /// Starts at a key, and ends once the records hold so many bytes: a slice of the window.
     pub fn slice(mut self, lo: Option<Box<[u8]>>, bytes_max: u64) -> Self {
         if let Some(lo) = &lo {
@@ -76,8 +86,12 @@ impl Preparation {
                 });
                 self.next_mark_bytes = total.bytes + self.spacing_bytes;
             }
+            let value = self.cursor.op().value();
+            if let Some((core, keyspace)) = &self.sweeps {
+                core.records.sweep(*keyspace, key, hash64(key), value);
+            }
             total.records += 1;
-            total.bytes += (key.len() + self.cursor.op().value().map_or(0, <[u8]>::len)) as u64;
+            total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             self.cursor.next();
         }
         None
@@ -103,6 +117,7 @@ impl WindowInput {
             next_mark_bytes: spacing_bytes,
             input,
             slice_bytes_max: None,
+            sweeps: None,
         }
     }
 

@@ -230,6 +230,10 @@ impl Coordinator {
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
+            // Every reader from here on finds this window's keys in it; what is cached of them is of before.
+            if self.core.records.begin_sweep() {
+                preparation = preparation.sweep(&self.core, part.keyspace.id);
+            }
             self.phase = Phase::Prepare(round, Box::new(preparation));
             return Ok(Step::Again);
         }

@@ -130,6 +130,8 @@ pub struct MemoryUse {
     pub block_bytes: u64,
     /// Cached indexes, filters and nodes.
     pub metadata_bytes: u64,
+    /// Cached records.
+    pub record_bytes: u64,
     /// Merges under way.
     pub merge_bytes: u64,
     /// The log's ring and drain buffers.
@@ -143,6 +145,7 @@ impl MemoryUse {
             window_bytes: budget.used(Purpose::Window),
             block_bytes: budget.used(Purpose::Blocks),
             metadata_bytes: budget.used(Purpose::Metadata),
+            record_bytes: budget.used(Purpose::Records),
             merge_bytes: budget.used(Purpose::Merge),
             log_bytes: budget.used(Purpose::Log),
         }
@@ -154,6 +157,7 @@ impl MemoryUse {
         self.window_bytes
             + self.block_bytes
             + self.metadata_bytes
+            + self.record_bytes
             + self.merge_bytes
             + self.log_bytes
     }
@@ -182,6 +186,10 @@ pub struct Metrics {
     pub cache_hits: CacheCounts,
     /// Cache lookups that did not.
     pub cache_misses: CacheCounts,
+    /// Gets that a cached record answered.
+    pub record_hits: u64,
+    /// Cached records, as of now.
+    pub cached_records: u64,
     /// Device reads, by purpose.
     pub device_reads: DeviceReads,
     /// Bytes written to the data file, by purpose.
