@@ -276,11 +276,14 @@ impl Writing<'_> {
             return false;
         };
         self.recycle(oldest, 0);
-        if self.writer.queue.is_empty() {
+        self.segments.give(oldest);
+        // An empty shard holds nothing but the smallest table.
+        let empty = self.writer.queue.is_empty();
+        if empty {
             self.writer.used = 0;
         }
-        self.segments.give(oldest);
-        if self.table.load().room() > 8 * self.writer.records.max(64) {
+        let room = self.table.load().room();
+        if empty || room > 8 * self.writer.records.max(64) {
             self.resize(self.writer.records * 2);
         }
         true
