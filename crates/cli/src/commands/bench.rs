@@ -75,6 +75,9 @@ struct Ycsb {
     /// Compress blocks with LZ4
     #[arg(long)]
     lz4: bool,
+    /// Leave all memory for reads to the page cache
+    #[arg(long)]
+    no_record_cache: bool,
     /// Seed of all choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
@@ -142,7 +145,8 @@ impl Ycsb {
             .memory(self.memory)
             .checkpoint_distance(self.chi)
             .durability(self.durability.into())
-            .compression(compression);
+            .compression(compression)
+            .record_cache(!self.no_record_cache);
         let database = options.open(directory)?;
         // A database that was there may have a χ of its own: what was asked for is what is measured.
         database.set_checkpoint_distance(self.chi)?;
