@@ -43,13 +43,18 @@ id!(
     PageId(u64)
 );
 
+impl Incarnation {
+    /// The last one: page ids have no room for others.
+    pub const MAX: Incarnation = Incarnation((1 << 24) - 1);
+}
+
 impl PageId {
     /// The id of the `counter`-th page of an incarnation. Panics when either part is out of room, which takes
     /// 2^24 recoveries or 2^40 pages within one.
     #[must_use]
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {
         assert!(
-            incarnation.0 < 1 << 24 && counter < 1 << 40,
+            incarnation <= Incarnation::MAX && counter < 1 << 40,
             "page ids exhausted"
         );
         PageId(u64::from(incarnation.0) << 40 | counter)

@@ -231,12 +231,14 @@ impl Recovery {
             return Err(Error::internal("a log without a life"));
         };
         let step = u32::from(!mutant::active(6));
-        let Some(incarnation) = last.incarnation.checked_add(step) else {
+        if last.incarnation >= Incarnation::MAX.0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
-                "the log has begun too many lives",
-            ));
-        };
+                "the database was opened as often as one can be: export it, and import it into a new one",
+            )
+            .with("lives", last.incarnation));
+        }
+        let incarnation = last.incarnation + step;
         let segments = Segments::new(
             self.disk.clone(),
             self.options.segment_bytes,
@@ -357,8 +359,7 @@ impl Recovery {
         };
         let number = last.number.checked_add(1);
         let piece = Piece {
-            number: number
-                .ok_or_else(|| Error::internal("log segments are numbered to the end"))?,
+            number: number.ok_or_else(|| Error::corrupt("log segments are numbered to the end"))?,
             start,
             capacity: segments.capacity().max(block_up(self.in_segments) - start),
             first,

@@ -264,6 +264,31 @@ fn a_documented_segment_is_understood() {
     assert_eq!(seen, [(4108, 200, vec![]), (4117, 17, b"three".to_vec())]);
 }
 
+/// Page ids have room for 2^24 lives, the log's header for 2^32: a database of later ones was opened, took writes, and no checkpoint could end.
+#[test]
+fn the_last_life_that_page_ids_have_room_for_is_followed_by_none() {
+    for (life, begins) in [
+        ((1 << 24) - 2, true),
+        ((1 << 24) - 1, false),
+        (1 << 30, false),
+    ] {
+        let medium = SimDisk::new(0);
+        let mut file = header([DATABASE, 1, 4096, 4096, 4096, 4096, 16384], life);
+        file.resize(4096 + 16384, 0);
+        medium.plant("log-0000000000000001", &file);
+        medium.plant("ring", &[0; 64 << 10]);
+        let process = Process::new(&medium, 0);
+        let recovery = process.scan(tiny(), Lsn(4096)).unwrap();
+        match recovery.begin() {
+            Ok(_) => assert!(begins, "{life}"),
+            Err(error) => {
+                assert!(!begins, "{life}: {error}");
+                assert_eq!(error.kind(), ErrorKind::Unsupported);
+            }
+        }
+    }
+}
+
 /// A damaged block below a mark was passed over where the ring still had its records: the recovery gave them all, began the next life behind them, and with
 /// the ring's next round they were gone.
 #[test]

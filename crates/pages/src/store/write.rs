@@ -154,7 +154,7 @@ impl PageStore {
         }
         self.refresh_stale_slot(None)?;
         let counter = self.next_page.fetch_add(1, Ordering::Relaxed);
-        if counter >> 40 != 0 || incarnation.0 >> 24 != 0 {
+        if counter >> 40 != 0 || incarnation > Incarnation::MAX {
             return Err(Error::internal("page ids exhausted")
                 .with("incarnation", incarnation)
                 .with("counter", counter));
