@@ -104,7 +104,13 @@ impl Core {
         install: Install,
     ) -> Arc<Self> {
         let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
-        let records = RecordCache::new(&budget, budget.limit());
+        // A checker of schedules makes every word an object of its own.
+        let records_max = if cfg!(terrapin_shuttle) {
+            64 << 10
+        } else {
+            budget.limit()
+        };
+        let records = RecordCache::new(&budget, records_max);
         if settings.record_cache {
             records.set_share(RECORDS_PERMILLE);
         }
