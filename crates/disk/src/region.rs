@@ -31,6 +31,8 @@ pub fn largest_buffer() -> usize {
 /// Memory on a multiple of [`MEMORY_ALIGNMENT`], owned.
 pub(crate) struct Region(Pages);
 
+// A build for the checker of schedules has words of another kind.
+#[cfg_attr(terrapin_shuttle, allow(dead_code))]
 impl Region {
     /// Nothing.
     pub(crate) const fn empty() -> Self {
@@ -246,6 +248,7 @@ mod system {
     ///
     /// # Safety
     /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics refers to it.
+    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
     pub(super) unsafe fn release(start: NonNull<u8>, bytes: usize) {
         // Under Miri it is a zeroing alone.
         let released = !cfg!(miri)

@@ -24,6 +24,8 @@ const BUILD: Build = Build {
         "-p",
         "terrapin-memtable",
         "-p",
+        "terrapin-recordcache",
+        "-p",
         "terrapin-pages",
         "-p",
         "terrapin-wal",
