@@ -17,6 +17,7 @@ use terrapin_recordcache::RecordCache;
 use terrapin_structure::Structure;
 use terrapin_wal::Log;
 
+use crate::balance::{Balance, FIRST_PERMILLE};
 use crate::checkpoint::Schedule;
 use crate::health::Health;
 use crate::metrics::Counters;
@@ -27,9 +28,6 @@ use crate::view::Views;
 
 /// The part of the budget that recycled window memory may take.
 pub(crate) const POOL_SHARE: u64 = 8;
-
-/// The part of what writes leave of the budget that cached records take, in thousandths.
-const RECORDS_PERMILLE: u64 = 600;
 
 /// The engine behind all handles of one open database.
 pub(crate) struct Core {
@@ -45,6 +43,8 @@ pub(crate) struct Core {
     pub store: Arc<PageStore>,
     /// Hot records of the trees.
     pub records: RecordCache,
+    /// Between those and cached blocks.
+    pub balance: Balance,
     /// Memory of windows that are gone, for the next ones.
     pub pool: Arc<Pool>,
     /// The structure of every keyspace.
@@ -112,7 +112,7 @@ impl Core {
         };
         let records = RecordCache::new(&budget, records_max);
         if settings.record_cache {
-            records.set_share(RECORDS_PERMILLE);
+            records.set_share(FIRST_PERMILLE);
         }
         Arc::new(Core {
             env,
@@ -121,6 +121,7 @@ impl Core {
             disk,
             store,
             records,
+            balance: Balance::default(),
             pool,
             structure,
             log,
@@ -133,6 +134,14 @@ impl Core {
             counters: Counters::default(),
             health: Health::default(),
         })
+    }
+
+    /// A read was not served by cached records.
+    #[inline]
+    pub fn missed_records(&self) {
+        if self.balance.missed() {
+            self.store.reclaim_signal().notify();
+        }
     }
 
     /// An empty window, in recycled memory as far as there is any.

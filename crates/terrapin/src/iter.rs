@@ -89,6 +89,7 @@ impl Range {
             Ok(handle) => {
                 handle.core().env.breathe();
                 handle.core().counters.scans.add(1);
+                handle.core().missed_records();
                 (Some(handle), None)
             }
             Err(error) => (None, Some(error)),

@@ -23,6 +23,7 @@
 //! windows are cut, `cut`; how they reach the disk, `checkpoint`; opening and replay, `open` and `recovery`; bytes, the `format` modules.
 #![forbid(unsafe_code)]
 
+mod balance;
 mod batch;
 mod catalog;
 mod checkpoint;

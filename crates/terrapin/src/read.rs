@@ -198,6 +198,7 @@ fn newest(
     if let Some(value) = core.records.get(epoch, keyspace.id, key, hash) {
         return Ok(Some(value));
     }
+    core.missed_records();
     let value = keyspace.version.get(key, hash)?;
     if let Some(value) = &value {
         core.records.fill(epoch, keyspace.id, key, hash, value);

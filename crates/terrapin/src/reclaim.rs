@@ -32,7 +32,7 @@ impl Job for Reclaim {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
-        if core.records.shrink_step() {
+        if core.balance.step(core) || core.records.shrink_step() {
             return Step::Again;
         }
         match core.store.reclaim_step() {
@@ -50,7 +50,10 @@ impl Job for Reclaim {
         let core = core.clone();
         let signal = core.store.reclaim_signal().clone();
         Step::Pending(Condition::new(&signal, move || {
-            core.schedule.is_stopping() || core.store.reclaim_needed() || core.records.over_target()
+            core.schedule.is_stopping()
+                || core.store.reclaim_needed()
+                || core.records.over_target()
+                || core.settings.record_cache && core.balance.is_due()
         }))
     }
 }
