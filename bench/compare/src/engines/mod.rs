@@ -103,7 +103,9 @@ fn locked(package: &str) -> &'static str {
     let mut lines = LOCK.lines().skip_while(|line| *line != name);
     lines
         .find_map(|line| line.strip_prefix("version = \""))
-        .map_or("unknown", |rest| rest.trim_end_matches('"'))
+        // Without the commit that some versions carry behind them.
+        .and_then(|rest| rest.trim_end_matches('"').split("-0-g").next())
+        .unwrap_or("unknown")
 }
 
 /// An engine's error as one of ours.
