@@ -37,7 +37,7 @@ pub enum ErrorKind {
     ReadOnly,
     /// The database was closed.
     Closed,
-    /// An earlier sync failed; reads go on, nothing durable is written any more.
+    /// The log could not be written or synced, or the data file not synced; reads go on, nothing durable is written until the database is opened again.
     Poisoned,
     /// The write waited for the disk longer than the limit and was not done.
     Stalled,

@@ -746,7 +746,7 @@ impl Shared {
                 ErrorKind::Poisoned => cause,
                 _ => Error::new(
                     ErrorKind::Poisoned,
-                    "an earlier sync failed; nothing is written any more",
+                    "the log could not be written or synced; nothing durable is written until the database is opened again",
                 )
                 .with("cause", cause),
             };
