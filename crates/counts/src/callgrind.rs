@@ -1,0 +1,139 @@
+//! Runs this program under callgrind, in surroundings that are always the same, and reads off the count.
+//!
+//! What could change a count from outside is kept out: the child has no environment, its arguments name no path, it works
+//! in its current directory, and the operations run on a thread of their own (`paths::run`), so that neither the length of the
+//! program's path nor anything else above `main`'s stack moves memory, whose alignment copies depend on. valgrind shows
+//! every program the same processor; what is chosen at run time by the processor's features is what that one has.
+
+use std::path::Path;
+use std::process::Command;
+use std::{env, fs};
+
+use crate::paths::{STORE, Way};
+use crate::profile::{Function, functions};
+
+/// The first argument of a child.
+pub const RUN: &str = "run";
+/// The function whose instructions a profile holds; `paths::operations_under_count`.
+const MEASURED: &str = "*operations_under_count*";
+
+/// A profile shows functions that take so many instructions of an operation at least.
+const PROFILE_LEAST: f64 = 1.0;
+
+fn valgrind() -> Command {
+    let mut command = Command::new("valgrind");
+    command
+        .env_clear()
+        .env("PATH", env::var_os("PATH").unwrap_or_default());
+    command
+}
+
+/// What decides about counts besides the source: names and values.
+pub fn made_with() -> Result<Vec<(String, String)>, String> {
+    if env!("COUNTS_PROFILE").starts_with("debug") {
+        return Err(
+            "counts are those of the release profile: cargo run --release -p counts".into(),
+        );
+    }
+    let version = first_line(valgrind().arg("--version"))
+        .map_err(|e| format!("valgrind, which counts, does not run ({e}): install it"))?;
+    // Copies are the C library's.
+    let libc = first_line(Command::new("getconf").arg("GNU_LIBC_VERSION"));
+    let pairs = [
+        ("rustc", env!("COUNTS_RUSTC").to_owned()),
+        ("target", env!("COUNTS_TARGET").to_owned()),
+        ("profile", env!("COUNTS_PROFILE").to_owned()),
+        ("valgrind", version),
+        ("libc", libc.unwrap_or_else(|_| "unknown".into())),
+    ];
+    Ok(pairs.map(|(name, value)| (name.to_owned(), value)).into())
+}
+
+fn first_line(command: &mut Command) -> Result<String, String> {
+    let output = command.output().map_err(|e| e.to_string())?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    match text.lines().next() {
+        Some(line) if output.status.success() => Ok(line.trim().to_owned()),
+        _ => Err(format!("{}", output.status)),
+    }
+}
+
+/// Runs so many times the path's operations on a fresh copy of the store; what callgrind says on its log.
+fn run(way: &Way, times: u64, scratch: &Path, options: &[&str]) -> Result<String, String> {
+    let program = env::current_exe().map_err(|e| e.to_string())?;
+    let directory = scratch.join(format!("{}-{times}", way.name.replace(' ', "-")));
+    let fail = |e: std::io::Error| format!("{}: {e}", directory.display());
+    fs::create_dir_all(directory.join(STORE)).map_err(fail)?;
+    if way.uses_store {
+        for entry in fs::read_dir(scratch.join(STORE)).map_err(fail)? {
+            let entry = entry.map_err(fail)?;
+            let copy = directory.join(STORE).join(entry.file_name());
+            fs::copy(entry.path(), copy).map_err(fail)?;
+        }
+    }
+    let output = valgrind()
+        .args(["--tool=callgrind", "--vgdb=no", "--log-file=log"])
+        .args(options)
+        .arg(program)
+        .args([RUN, way.name, &times.to_string()])
+        .current_dir(&directory)
+        .output()
+        .map_err(|e| format!("valgrind does not run: {e}"))?;
+    let log = fs::read_to_string(directory.join("log")).unwrap_or_default();
+    fs::remove_dir_all(&directory).map_err(fail)?;
+    if output.status.success() {
+        return Ok(log);
+    }
+    Err(format!(
+        "{} failed under callgrind ({}):\n{}{}{log}",
+        way.name,
+        output.status,
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    ))
+}
+
+/// Instructions of a whole process that does so many times the path's operations.
+pub fn count(way: &Way, times: u64, scratch: &Path) -> Result<u64, String> {
+    let log = run(way, times, scratch, &["--callgrind-out-file=/dev/null"])?;
+    collected(&log).ok_or_else(|| format!("callgrind did not say what it counted:\n{log}"))
+}
+
+/// The line `==123== Collected : 4567`.
+fn collected(log: &str) -> Option<u64> {
+    let (_, rest) = log.split_once("Collected :")?;
+    rest.split_whitespace().next()?.parse().ok()
+}
+
+/// Prints in which functions the instructions of a path's operations are.
+pub fn profile(way: &Way, scratch: &Path) -> Result<(), String> {
+    let file = scratch.join("profile");
+    let out = format!("--callgrind-out-file={}", file.display());
+    let toggle = format!("--toggle-collect={MEASURED}");
+    run(way, 1, scratch, &[&out, &toggle])?;
+    let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    println!("{}: {}", way.name, way.what);
+    println!(
+        "{:>9} {:>12}  instructions an operation, of its own and with what it calls",
+        "own", "with callees"
+    );
+    let each = |count: u64| count as f64 / way.operations as f64;
+    let shown = |function: &Function| each(function.own) >= PROFILE_LEAST;
+    for function in functions(&text).into_iter().take_while(shown) {
+        let (own, with_callees) = (each(function.own), each(function.with_callees));
+        println!("{own:9.1} {with_callees:12.1}  {}", function.name);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_count_is_read_off_callgrinds_log() {
+        let log = "==7== Events    : Ir\n==7== Collected : 1234567\n==7== \n";
+        assert_eq!(collected(log), Some(1_234_567));
+        assert_eq!(collected("==7== valgrind: cannot\n"), None);
+    }
+}

@@ -1,0 +1,156 @@
+//! How many instructions the hot paths take, counted by valgrind's callgrind and held against a recorded baseline: time
+//! depends on the machine's mood, counts do not. docs/TESTING.md has the how and why.
+//!
+//! `cargo run --release -p counts` counts all and fails beyond the tolerance; `-- --record` writes the baseline anew;
+//! `-- --profile PATH` shows in which functions the instructions of one path are.
+#![forbid(unsafe_code)]
+
+mod baseline;
+mod callgrind;
+mod disk;
+mod paths;
+mod profile;
+mod records;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::{env, fs, thread};
+
+use baseline::{Baseline, Verdict};
+use paths::{PATHS, Way};
+
+const USAGE: &str = "usage: counts [--record | --profile PATH | --list]";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let outcome = match arguments[..] {
+        [] => compare(),
+        ["--record"] => record(),
+        ["--profile", name] => show_profile(name),
+        ["--list"] => {
+            for way in &PATHS {
+                println!("{:18} {}", way.name, way.what);
+            }
+            Ok(true)
+        }
+        // How this program calls itself under callgrind.
+        [callgrind::RUN, name, times] => return paths::run(name, times),
+        _ => Err(USAGE.to_owned()),
+    };
+    match outcome {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("counts: {error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn baseline_file() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("baseline.tsv")
+}
+
+/// Counts everything and compares; whether nothing is beyond the tolerance.
+fn compare() -> Result<bool, String> {
+    let file = baseline_file();
+    let text = fs::read_to_string(&file).map_err(|e| format!("{}: {e}", file.display()))?;
+    let baseline = Baseline::parse(&text).map_err(|e| format!("{}: {e}", file.display()))?;
+    let now = Baseline {
+        made_with: callgrind::made_with()?,
+        counts: count_all()?,
+    };
+    let verdict = Verdict::of(&baseline, &now);
+    print!("{verdict}");
+    Ok(verdict.holds())
+}
+
+/// Writes the baseline anew.
+fn record() -> Result<bool, String> {
+    let made_with = callgrind::made_with()?;
+    if env!("COUNTS_PROFILE") != "release" {
+        return Err(format!(
+            "a baseline is recorded with the profile as Cargo.toml has it, and this is {}",
+            env!("COUNTS_PROFILE")
+        ));
+    }
+    let counts = count_all()?;
+    let baseline = Baseline { made_with, counts };
+    let file = baseline_file();
+    fs::write(&file, baseline.text()).map_err(|e| format!("{}: {e}", file.display()))?;
+    print!("{}", baseline.text());
+    Ok(true)
+}
+
+/// Counts every path, as many at a time as there are processors.
+fn count_all() -> Result<Vec<(String, f64)>, String> {
+    let scratch = Scratch::new()?;
+    paths::prepare(&scratch.0).map_err(|e| format!("preparing the store: {e}"))?;
+    let threads = thread::available_parallelism().map_or(1, usize::from);
+    let queue = std::sync::Mutex::new(PATHS.iter().enumerate());
+    let mut counts = vec![Ok(0.0); PATHS.len()];
+    thread::scope(|scope| {
+        let work = || {
+            let mut done = Vec::new();
+            loop {
+                let next = queue.lock().map_err(|_| "a counter panicked")?.next();
+                let Some((place, way)) = next else {
+                    return Ok::<_, &str>(done);
+                };
+                done.push((place, count(way, &scratch.0)));
+            }
+        };
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            for (place, outcome) in worker.join().map_err(|_| "a counter panicked")?? {
+                counts[place] = outcome;
+            }
+        }
+        Ok::<_, &str>(())
+    })?;
+    PATHS
+        .iter()
+        .zip(counts)
+        .map(|(way, count)| count.map(|count| (way.name.to_owned(), count)))
+        .collect()
+}
+
+/// Instructions of one operation: what twice as many operations take more, divided by how many those are. So neither the
+/// process's start nor what is set up before the operations counts.
+fn count(way: &Way, scratch: &Path) -> Result<f64, String> {
+    let once = callgrind::count(way, 1, scratch)?;
+    let twice = callgrind::count(way, 2, scratch)?;
+    let more = twice
+        .checked_sub(once)
+        .ok_or_else(|| format!("{}: more operations took fewer instructions", way.name))?;
+    // To the tenth, as the baseline has it.
+    Ok((more as f64 / way.operations as f64 * 10.0).round() / 10.0)
+}
+
+fn show_profile(name: &str) -> Result<bool, String> {
+    callgrind::made_with()?;
+    let way = paths::find(name).ok_or_else(|| format!("no path is called {name:?}; see --list"))?;
+    let scratch = Scratch::new()?;
+    paths::prepare(&scratch.0).map_err(|e| format!("preparing the store: {e}"))?;
+    callgrind::profile(way, &scratch.0)?;
+    Ok(true)
+}
+
+/// A directory for the stores, gone at the end.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, String> {
+        let path = env::temp_dir().join(format!("counts-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&path);
+        fs::create_dir_all(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        Ok(Scratch(path))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}

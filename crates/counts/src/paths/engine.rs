@@ -1,0 +1,249 @@
+//! Paths through the whole engine. The environment is simulated and its jobs rest, so that one thread does what is counted
+//! and nothing else; the disk is real but for what could differ from machine to machine.
+
+use std::fs;
+use std::hint::black_box;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+
+use terrapin::{CheckpointDistance, Database, Keyspace, Metrics, Options};
+use terrapin_base::{Env, Error, Result};
+
+use super::operations_under_count;
+use crate::disk::SteadyDisk;
+use crate::records::{KEY_BYTES, key, value};
+
+/// Where the store is, in a path's directory.
+pub const STORE: &str = "store";
+
+/// Records in the tree.
+const RECORDS: u64 = 60_000;
+/// Records in the window beside it, of other keys.
+const WINDOW_RECORDS: u64 = 4_096;
+/// Where the numbers of other keys begin: those of the window, of puts, and two kinds that are nowhere.
+const WINDOW: u64 = 1 << 32;
+const PUTS: u64 = 2 << 32;
+const ABSENT: u64 = 3 << 32;
+const WARMING: u64 = 4 << 32;
+/// Keys that are asked for again and again.
+const HOT: u64 = 1_000;
+/// Where keys are, one behind the other, that no two have in one block.
+const COLD_KEYS: &str = "cold-keys";
+/// Records of a short scan.
+const SHORT: usize = 50;
+
+/// Small enough that a tree of two levels of nodes with buffers is made at once, and so large that nothing is evicted.
+fn options() -> Options {
+    Options::new()
+        .memory(64 << 20)
+        .group_bytes(64 << 10)
+        .ring_bytes(4 << 20)
+        .log_segment_bytes(4 << 20)
+        .fanout(16)
+        .background_threads(1)
+}
+
+/// Builds the store, in windows of 1 MiB.
+pub fn build(path: &Path) -> Result<()> {
+    let (env, _sim) = Env::simulated(1);
+    let options = options().checkpoint_distance(CheckpointDistance::Fixed(16));
+    let database = options.open_on(env.clone(), SteadyDisk::open(&env, path)?)?;
+    let keyspace = database.default_keyspace();
+    for number in 0..RECORDS {
+        let key = key(number);
+        keyspace.put(key, value(&key))?;
+    }
+    database.checkpoint()?;
+    let tree = &database.stat()?.keyspaces[0].tree;
+    if tree.height < 2 || tree.buffered_records < RECORDS / 50 {
+        let shape = format!("{tree:?}");
+        return Err(
+            Error::internal("the tree has another shape than was meant").with("tree", shape)
+        );
+    }
+    database.close()
+}
+
+/// Finds the keys that are not in the block of one before, by asking the store that was built; writes them beside it.
+pub fn choose_cold_keys(directory: &Path) -> Result<()> {
+    let (env, _sim) = Env::simulated(2);
+    let disk = SteadyDisk::open(&env, &directory.join(STORE))?;
+    let database = options().read_only(true).open_on(env, disk)?;
+    let keyspace = database.default_keyspace();
+    warm_metadata(&keyspace)?;
+    let reads = || database.metrics().device_reads.get_reads;
+    let (mut cold, mut last) = (Vec::new(), reads());
+    for number in 0..RECORDS / 4 {
+        keyspace.get(key(number))?;
+        let now = reads();
+        if now == last + 1 {
+            cold.extend_from_slice(&key(number));
+        }
+        last = now;
+    }
+    fs::write(directory.join(COLD_KEYS), cold).map_err(|e| Error::io("cold keys", e))
+}
+
+/// Brings nodes, indexes and filters into the cache, and hardly a block.
+fn warm_metadata(keyspace: &Keyspace) -> Result<()> {
+    for number in 0..RECORDS / 15 {
+        keyspace.get(key(WARMING + number))?;
+    }
+    Ok(())
+}
+
+/// The store, opened and never closed, with its window.
+struct Store {
+    database: ManuallyDrop<Database>,
+    keyspace: ManuallyDrop<Keyspace>,
+    before: Metrics,
+}
+
+impl Store {
+    fn open() -> Result<Self> {
+        let (env, sim) = Env::simulated(2);
+        let disk = SteadyDisk::open(&env, Path::new(STORE))?;
+        let database = ManuallyDrop::new(options().open_on(env, disk)?);
+        sim.set_breathing(false);
+        let keyspace = ManuallyDrop::new(database.default_keyspace());
+        for number in 0..WINDOW_RECORDS {
+            let key = key(WINDOW + number);
+            keyspace.put(key, value(&key))?;
+        }
+        sim.settle();
+        let before = database.metrics();
+        Ok(Store {
+            database,
+            keyspace,
+            before,
+        })
+    }
+
+    /// Ends the setting up.
+    fn begin(&mut self) {
+        self.before = self.database.metrics();
+    }
+
+    /// Checks that so many of `count` operations did what the path is about, and hardly any did not.
+    fn check(&self, count: u64, what: impl Fn(&Metrics) -> u64) -> Result<()> {
+        let did = what(&self.database.metrics()) - what(&self.before);
+        if did <= count && did >= count - count / 20 {
+            return Ok(());
+        }
+        let error = Error::internal("the operations were not what they are called");
+        Err(error.with("operations", count).with("were", did))
+    }
+
+    fn get(&self, key: [u8; KEY_BYTES], there: bool) -> Result<()> {
+        if black_box(self.keyspace.get(black_box(key))?).is_some() == there {
+            Ok(())
+        } else {
+            Err(Error::internal(
+                "a get found what is not there, or the reverse",
+            ))
+        }
+    }
+
+    /// Brings everything into the cache but records.
+    fn warm_blocks(&self) -> Result<()> {
+        warm_metadata(&self.keyspace)?;
+        for record in self.keyspace.iter() {
+            record?;
+        }
+        Ok(())
+    }
+}
+
+fn misses(metrics: &Metrics) -> u64 {
+    let misses = metrics.cache_misses;
+    misses.blocks + misses.indexes + misses.filters + misses.objects
+}
+
+pub fn put(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    store.begin();
+    operations_under_count(count, |number| {
+        let key = key(PUTS + number);
+        store.keyspace.put(key, value(&key))
+    })?;
+    store.check(count, |metrics| metrics.puts)?;
+    store.check(0, |metrics| metrics.stalls + metrics.checkpoints)
+}
+
+pub fn get_window_hit(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    store.begin();
+    operations_under_count(count, |number| {
+        store.get(key(WINDOW + number % WINDOW_RECORDS), true)
+    })?;
+    store.check(0, |metrics| {
+        metrics.cache_hits.indexes + metrics.record_hits + misses(metrics)
+    })
+}
+
+pub fn get_record_hit(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    warm_metadata(&store.keyspace)?;
+    (0..HOT).try_for_each(|number| store.get(key(number), true))?;
+    store.begin();
+    operations_under_count(count, |number| store.get(key(number % HOT), true))?;
+    store.check(count, |metrics| metrics.record_hits)
+}
+
+pub fn get_block_hit(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    store.warm_blocks()?;
+    store.begin();
+    operations_under_count(count, |number| store.get(key(number), true))?;
+    store.check(0, |metrics| metrics.record_hits + misses(metrics))
+}
+
+pub fn get_miss(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    warm_metadata(&store.keyspace)?;
+    store.begin();
+    operations_under_count(count, |number| store.get(key(ABSENT + number), false))?;
+    store.check(count, |metrics| {
+        // A filter lies now and then.
+        metrics.gets - metrics.device_reads.get_reads
+    })
+}
+
+pub fn get_cold_block(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    warm_metadata(&store.keyspace)?;
+    let cold = fs::read(Path::new("..").join(COLD_KEYS)).map_err(|e| Error::io("cold keys", e))?;
+    let cold: &[[u8; KEY_BYTES]] = cold.as_chunks().0;
+    if cold.len() < count as usize {
+        let error = Error::internal("fewer cold blocks than operations");
+        return Err(error.with("cold", cold.len()));
+    }
+    store.begin();
+    operations_under_count(count, |number| store.get(cold[number as usize], true))?;
+    store.check(count, |metrics| metrics.device_reads.get_reads)
+}
+
+pub fn scan_step(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    store.warm_blocks()?;
+    store.begin();
+    let mut range = ManuallyDrop::new(store.keyspace.iter());
+    operations_under_count(count, |_| match black_box(range.next()) {
+        Some(record) => record.map(drop),
+        None => Err(Error::internal("fewer records than operations")),
+    })?;
+    store.check(0, misses)
+}
+
+pub fn scan_of_50(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    store.warm_blocks()?;
+    store.begin();
+    operations_under_count(count, |number| {
+        for record in store.keyspace.range(key(number)..).take(SHORT) {
+            black_box(record?);
+        }
+        Ok(())
+    })?;
+    store.check(0, misses)
+}

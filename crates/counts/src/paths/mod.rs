@@ -1,0 +1,170 @@
+//! The paths that are counted. A path sets itself up, the same for any number of operations, and then does those.
+
+mod engine;
+mod parts;
+mod tree;
+
+use std::path::Path;
+use std::process::{ExitCode, exit};
+use std::thread;
+
+use terrapin_base::Result;
+
+pub use engine::STORE;
+
+/// Stack of the thread that does the operations.
+const STACK_BYTES: usize = 8 << 20;
+
+/// A path that is counted.
+pub struct Way {
+    /// Its name on the command line and in the baseline.
+    pub name: &'static str,
+    /// What one operation is.
+    pub what: &'static str,
+    /// How many operations a count is the mean of.
+    pub operations: u64,
+    /// Whether it works on the prepared store.
+    pub uses_store: bool,
+    /// Does so many operations. Drops nothing whose end costs more the more was done.
+    go: fn(u64) -> Result<()>,
+}
+
+/// Every path that is counted.
+pub const PATHS: [Way; 13] = [
+    Way {
+        name: "put",
+        what: "a put of a new key into the window, logged, without waiting and without the drain's part",
+        operations: 4_000,
+        uses_store: true,
+        go: engine::put,
+    },
+    Way {
+        name: "get window hit",
+        what: "a get of a key in the active window",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_window_hit,
+    },
+    Way {
+        name: "get record hit",
+        what: "a get of a key in the record cache",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_record_hit,
+    },
+    Way {
+        name: "get block hit",
+        what: "a get from the tree of a key whose block is cached, and the record's entry into the record cache",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_block_hit,
+    },
+    Way {
+        name: "get miss",
+        what: "a get of a key that is nowhere: cached filters say no at every level",
+        operations: 5_000,
+        uses_store: true,
+        go: engine::get_miss,
+    },
+    Way {
+        name: "get cold block",
+        what: "a get whose block has to be read and checked; nodes, indexes and filters are cached",
+        operations: 600,
+        uses_store: true,
+        go: engine::get_cold_block,
+    },
+    Way {
+        name: "scan step",
+        what: "a record of a long range over cached blocks and the window",
+        operations: 20_000,
+        uses_store: true,
+        go: engine::scan_step,
+    },
+    Way {
+        name: "scan of 50",
+        what: "a range opened at a random key, and 50 records of it, over cached blocks and the window",
+        operations: 300,
+        uses_store: true,
+        go: engine::scan_of_50,
+    },
+    Way {
+        name: "merge step",
+        what: "a record of a window merged into a tree, with all the rewriting that it causes on its way",
+        operations: 4 * tree::WINDOW_RECORDS,
+        uses_store: false,
+        go: tree::merge,
+    },
+    Way {
+        name: "filter probe",
+        what: "a hash looked up in a partition of a filter; every other one is there",
+        operations: 2 * parts::FILTER_KEYS,
+        uses_store: false,
+        go: parts::filter_probe,
+    },
+    Way {
+        name: "log append",
+        what: "a record of 130 bytes appended to the ring in three pieces, and published",
+        operations: 5_000,
+        uses_store: false,
+        go: parts::log_append,
+    },
+    Way {
+        name: "block encode",
+        what: "a block of 4 KiB built of sorted records, and sealed",
+        operations: 1_000,
+        uses_store: false,
+        go: parts::block_encode,
+    },
+    Way {
+        name: "block decode",
+        what: "a block of 4 KiB checked and decoded",
+        operations: 2_000,
+        uses_store: false,
+        go: parts::block_decode,
+    },
+];
+
+/// The path of that name.
+pub fn find(name: &str) -> Option<&'static Way> {
+    const ALL: &[Way] = &PATHS;
+    ALL.iter().find(|way| way.name == name)
+}
+
+/// Makes the store that paths work on copies of, in this directory.
+pub fn prepare(directory: &Path) -> Result<()> {
+    engine::build(&directory.join(STORE))?;
+    engine::choose_cold_keys(directory)
+}
+
+/// Does so many times the path's operations, in the current directory: what callgrind watches. On a thread of its own, whose
+/// stack and heap begin at the same place however long the program's path, its arguments and its environment are.
+pub fn run(name: &str, times: &str) -> ExitCode {
+    let (Some(way), Ok(times)) = (find(name), times.parse::<u64>()) else {
+        eprintln!("counts: no such path: {name} {times}");
+        return ExitCode::from(2);
+    };
+    let worker = thread::Builder::new()
+        .stack_size(STACK_BYTES)
+        .spawn(move || {
+            match (way.go)(way.operations * times) {
+                // At once: what the path left is not taken down.
+                Ok(()) => exit(0),
+                Err(error) => {
+                    eprintln!("counts: {name}: {error}", name = way.name);
+                    exit(1)
+                }
+            }
+        });
+    // The worker ends the process; it comes to this only when it cannot.
+    drop(worker.map(thread::JoinHandle::join));
+    ExitCode::FAILURE
+}
+
+/// What is counted. A profile knows it by its name.
+#[inline(never)]
+fn operations_under_count(count: u64, mut operation: impl FnMut(u64) -> Result<()>) -> Result<()> {
+    for number in 0..count {
+        operation(number)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,123 @@
+//! Paths through one part of the engine: filter, log, blocks.
+
+use std::hint::black_box;
+use std::mem::ManuallyDrop;
+use std::path::Path;
+
+use terrapin_base::{Env, Error, PageId, Result};
+use terrapin_disk::Disk;
+use terrapin_filter::{BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, may_contain, partition_of};
+use terrapin_pages::block::{Block, BlockBuilder, Compression, UNIT_BYTES_MIN};
+use terrapin_pages::message::Message;
+use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
+
+use super::operations_under_count;
+use crate::disk::SteadyDisk;
+use crate::records::{KEY_BYTES, VALUE_BYTES, key, scramble, value};
+
+/// Keys in the filter.
+pub const FILTER_KEYS: u64 = 20_000;
+/// What precedes key and value in a log record of the engine's.
+const LOG_HEAD_BYTES: usize = 2;
+const BLOCK_BYTES: usize = 4096;
+const PAGE: PageId = PageId(7);
+
+pub fn filter_probe(count: u64) -> Result<()> {
+    let mut builder = FilterBuilder::new();
+    (0..FILTER_KEYS).for_each(|number| builder.add(scramble(number)));
+    let filter = builder.finish(BITS_PER_KEY);
+    let partitions = (filter.len() / PARTITION_BYTES) as u32;
+    let mut said_yes = 0;
+    operations_under_count(count, |number| {
+        let hash = scramble(number % (2 * FILTER_KEYS));
+        let start = partition_of(hash, partitions) as usize * PARTITION_BYTES;
+        let partition = &filter[start..start + PARTITION_BYTES];
+        said_yes += u64::from(black_box(may_contain(partition, hash)?));
+        Ok(())
+    })?;
+    // All those that are there, and few others.
+    if (count / 2..count / 2 + count / 200).contains(&said_yes) {
+        Ok(())
+    } else {
+        Err(
+            Error::internal("a filter that says yes too often or not often enough")
+                .with("yes", said_yes),
+        )
+    }
+}
+
+pub fn log_append(count: u64) -> Result<()> {
+    let (env, _sim) = Env::simulated(3);
+    let disk: std::sync::Arc<dyn Disk> = SteadyDisk::open(&env, Path::new("log-files"))?;
+    let options = LogOptions {
+        ring_bytes: 4 << 20,
+        segment_bytes: 4 << 20,
+        ..LogOptions::new(1)
+    };
+    let log = ManuallyDrop::new(Log::create(&env, &disk, options)?);
+    let head = [1; LOG_HEAD_BYTES];
+    operations_under_count(count, |number| {
+        let key = key(number);
+        let payload: [&[u8]; 3] = [&head, &key, &value(&key)];
+        match log.try_append(RECORD_KIND_USER_MIN, black_box(&payload))? {
+            Append::Done(appended) => {
+                log.publish(&appended);
+                Ok(())
+            }
+            Append::Full(_) => Err(Error::internal("the ring is full")),
+        }
+    })
+}
+
+/// Sorted records, a little more than a block holds.
+fn records() -> Vec<([u8; KEY_BYTES], [u8; VALUE_BYTES])> {
+    // A leaf's neighbours have the first bytes in common.
+    let near = |number| (scramble(number) >> 16).to_be_bytes();
+    let mut keys: Vec<_> = (0..40).map(near).collect();
+    keys.sort_unstable();
+    keys.into_iter().map(|key| (key, value(&key))).collect()
+}
+
+fn encode(
+    builder: &mut BlockBuilder,
+    records: &[([u8; KEY_BYTES], [u8; VALUE_BYTES])],
+    out: &mut Vec<u8>,
+) -> Result<()> {
+    for (key, value) in records {
+        if !builder.add(key, Message::Put(value))? {
+            break;
+        }
+    }
+    builder.finish(PAGE, 0, out);
+    Ok(())
+}
+
+pub fn block_encode(count: u64) -> Result<()> {
+    let records = records();
+    let mut builder = BlockBuilder::new(BLOCK_BYTES, UNIT_BYTES_MIN, Compression::None);
+    let mut out = Vec::new();
+    operations_under_count(count, |_| {
+        out.clear();
+        encode(&mut builder, black_box(&records), &mut out)
+    })?;
+    full_block(&out)
+}
+
+pub fn block_decode(count: u64) -> Result<()> {
+    let mut builder = BlockBuilder::new(BLOCK_BYTES, UNIT_BYTES_MIN, Compression::None);
+    let mut bytes = Vec::new();
+    encode(&mut builder, &records(), &mut bytes)?;
+    full_block(&bytes)?;
+    operations_under_count(count, |_| {
+        black_box(Block::decode(black_box(&bytes), PAGE, 0)?);
+        Ok(())
+    })
+}
+
+fn full_block(bytes: &[u8]) -> Result<()> {
+    if bytes.len() == BLOCK_BYTES {
+        Ok(())
+    } else {
+        Err(Error::internal("not a full block").with("bytes", bytes.len()))
+    }
+}
