@@ -37,7 +37,7 @@ impl Size {
         match (self, record) {
             (Size::Tiny, Record::Small) => 50_000,
             (Size::Tiny, Record::Large) => 6_000,
-            (Size::Quick, Record::Small) => 2_000_000,
+            (Size::Quick, Record::Small) => 1_000_000,
             (Size::Quick, Record::Large) => 150_000,
             (Size::Full, Record::Small) => 20_000_000,
             (Size::Full, Record::Large) => 3_000_000,
@@ -65,7 +65,7 @@ impl Size {
     fn load_limit_ms(self) -> u64 {
         match self {
             Size::Tiny => 60_000,
-            Size::Quick => 300_000,
+            Size::Quick => 180_000,
             Size::Full => 3_600_000,
         }
     }

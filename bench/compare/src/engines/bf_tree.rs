@@ -18,6 +18,7 @@ pub(super) const ENGINE: Engine = Engine {
     packages: &["bf-tree"],
     logged: false,
     page_cache: true,
+    overhead_bytes: 0,
     small_only: false,
     how: "buffered I/O, no log, no checkpoint: nothing is durable",
     run,

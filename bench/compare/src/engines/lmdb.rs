@@ -22,6 +22,7 @@ pub(super) const ENGINE: Engine = Engine {
     packages: &["heed", "lmdb-master-sys"],
     logged: false,
     page_cache: true,
+    overhead_bytes: 0,
     small_only: false,
     how: "writable map, no log: commits survive the process, not a power cut",
     run,

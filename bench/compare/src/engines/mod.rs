@@ -34,6 +34,8 @@ pub struct Engine {
     pub logged: bool,
     /// Whether what it caches it leaves to the page cache, in part or all.
     pub page_cache: bool,
+    /// What its process may have beyond others' limit, since it cannot be held to that: its peak in the tables tells.
+    pub overhead_bytes: u64,
     /// Whether it is too slow for the full size.
     pub small_only: bool,
     /// How it writes and reads, in a few words.

@@ -17,6 +17,7 @@ pub(super) const ENGINE: Engine = Engine {
     packages: &["redb"],
     logged: false,
     page_cache: false,
+    overhead_bytes: 0,
     small_only: true,
     how: "buffered I/O, no log: a write is durable within a second",
     run,

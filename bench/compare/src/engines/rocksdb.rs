@@ -21,6 +21,7 @@ pub(super) const ENGINE: Engine = Engine {
     packages: &["rocksdb", "librocksdb-sys"],
     logged: true,
     page_cache: false,
+    overhead_bytes: 0,
     small_only: false,
     how: "direct I/O, buffered log",
     run,

@@ -12,6 +12,7 @@ pub(super) const ENGINE: Engine = Engine {
     packages: &[],
     logged: true,
     page_cache: false,
+    overhead_bytes: 0,
     small_only: false,
     how: "direct I/O, log in shared memory, synced every 100 ms",
     run,
