@@ -10,13 +10,14 @@ use serde_json::Value;
 /// Direct dependencies from a registry that the crates below the command may have in all.
 const CORE_DEPENDENCIES_MAX: usize = 12;
 /// The crates that a user of the library compiles.
-const CORE: [&str; 9] = [
+const CORE: [&str; 10] = [
     "terrapin-base",
     "terrapin-disk",
     "terrapin-filter",
     "terrapin-pages",
     "terrapin-wal",
     "terrapin-memtable",
+    "terrapin-recordcache",
     "terrapin-structure",
     "terrapin-betree",
     "terrapin",
