@@ -32,7 +32,7 @@ fn blocks_are_read_shared_and_evicted_by_several_at_once() {
         drop(store);
         medium.crash_process();
         // Room for the index and two or three of the blocks.
-        let budget = Budget::new(24 << 10);
+        let budget = Budget::new(16 << 10);
         let small = StoreOptions {
             budget: budget.clone(),
             reserve_bytes: 0,
