@@ -113,9 +113,12 @@ impl Client for &TerrapinStore {
         count: usize,
         mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        for record in self.keyspace.range(start..).take(count) {
-            let (key, value) = record?;
-            show(&key, &value)?;
+        let mut range = self.keyspace.range(start..);
+        for _ in 0..count {
+            let Some((key, value)) = range.next_ref()? else {
+                break;
+            };
+            show(key, value)?;
         }
         Ok(())
     }

@@ -15,6 +15,7 @@ mod stats;
 mod tree;
 mod verify;
 mod version;
+mod walk;
 
 pub use tree::{BeTree, BeTreeParams};
 

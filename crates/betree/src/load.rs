@@ -134,6 +134,12 @@ impl LoadedNode {
         &self.group_handles[..self.node.pivots.len()][pivot]
     }
 
+    /// The direct way to the group of a segment. Panics when there is no such segment.
+    #[inline]
+    pub(crate) fn segment_handle(&self, level: usize, segment: usize) -> &GroupHandle {
+        &self.group_handles[self.level_handles[level] + segment]
+    }
+
     /// The pivot whose key range holds a key; the first for keys below all others.
     #[inline]
     pub(crate) fn pivot_of(&self, key: &[u8]) -> usize {

@@ -12,9 +12,10 @@ use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::{Direction, Finding};
 
 use crate::bounds::{lets_in_above, lets_in_below};
-use crate::cursor::{GroupCursor, ReadAhead};
+use crate::cursor::GroupCursor;
 use crate::load::LoadedNode;
 use crate::node::{Child, Node, Root, Segment};
+use crate::walk::ReadAhead;
 
 /// Checks everything below a root.
 ///

@@ -6,6 +6,7 @@
 //! hands over.
 #![forbid(unsafe_code)]
 
+mod batch;
 mod merge;
 
 use std::any::Any;
@@ -15,6 +16,7 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Result, Slice};
 pub use terrapin_pages::{Changes, PageUse, message::Message};
 
+pub use batch::{Batch, BatchLimits, Filled};
 pub use merge::KWayMerge;
 
 /// A range of keys; both ends are bounds over byte strings.
@@ -101,10 +103,17 @@ pub trait Merge: Send + Sync {
     fn abandon(&self);
 }
 
-/// A forward or backward scan over live records. Lending: what `next` returns is valid until the next call.
+/// A forward or backward scan over live records: it stands between two of them, and may be asked for what follows one by one
+/// or in batches, in any mixture.
 pub trait Scan: Send {
-    /// The next record; nothing after an error or the end.
+    /// The next record, valid until the next call; nothing after an error or the end.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
+    /// Appends the next records to a batch until it is full, the scan at its end, or a record comes that `until` (in the
+    /// scan's direction: an upper bound forward, a lower one backward) does not let in. Reads nothing for a batch that is
+    /// full, nor beyond its last record. The end after an error.
+    fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
+    /// Steps over the next record if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].
+    fn skip(&mut self, key: &[u8]);
 }
 
 /// Figures of one version, for `stat`.

@@ -4,20 +4,23 @@
 //! refill loads the view's state anew, seeks the windows behind the last key, and goes on with the tree's scan where it
 //! stands. So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
 //! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
+//!
+//! A chunk is one run of bytes. Who takes slices gets shares of it, and the next chunk lies elsewhere; who borrows
+//! ([`Range::next_ref`]) leaves its memory to the next chunk, so that such a scan allocates nothing as it goes.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_memtable::{Cursor, Op};
-use terrapin_structure::{Direction, Scan, Version};
+use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
 
 use crate::read::{OwnedBounds, windows};
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
 
-/// Records of the first chunk. Later ones hold half of what was fetched so far, so that a scan that ends somewhere has not
-/// fetched much more than it took, and a refill, which costs about six records, is rare.
+/// Records of the first chunk. Each later one holds as many as were fetched so far: a scan that ends somewhere has fetched at
+/// most twice what it took, and refills, each of which costs about as much as ten records, are rare.
 const CHUNK_RECORDS_FIRST: usize = 8;
 /// Least records of a later chunk.
 const CHUNK_RECORDS_MIN: usize = 16;
@@ -25,12 +28,19 @@ const CHUNK_RECORDS_MIN: usize = 16;
 const CHUNK_RECORDS_MAX: usize = 4096;
 /// A chunk ends when it holds so many bytes.
 const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// A chunk has room for so many records from the start, at most.
+const CHUNK_RECORDS_RESERVED: usize = 512;
+/// Bytes that a record is expected to take before any was seen.
+const RECORD_BYTES_EXPECTED: usize = 128;
+/// An end that has fetched fewer records reads only what the next record needs; beyond, it is expected to go on.
+const SPARING_RECORDS: usize = 128;
 
 /// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment throughout, however long it is
 /// held. After an error it ends.
 ///
 /// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
-/// scan for long should copy them.
+/// scan for long should copy them. Who only looks at each record, one after the other, does so for less with
+/// [`Range::next_ref`] and [`Range::next_back_ref`].
 pub struct Range {
     /// None once the iterator has failed.
     handle: Option<Arc<ViewHandle>>,
@@ -67,14 +77,10 @@ impl Default for End {
     }
 }
 
-/// A scan of the tree that stands behind the last record it showed.
+/// A scan of the tree that stands behind the last record that a chunk took.
 struct TreeScan {
     version: Arc<dyn Version>,
     scan: Box<dyn Scan>,
-    /// A record that the scan showed and no chunk took yet.
-    pending: Option<(Vec<u8>, Vec<u8>)>,
-    /// The scan is at its end.
-    done: bool,
 }
 
 impl Range {
@@ -113,27 +119,84 @@ impl Range {
         self
     }
 
+    /// The next record from the front, borrowed until the next call: as [`Iterator::next`], without counting references or
+    /// allocating for records. Both may be used in turn.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-next-ref-{}", std::process::id()));
+    /// let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// let mut range = fruit.iter();
+    /// let mut bytes = 0;
+    /// while let Some((key, value)) = range.next_ref()? {
+    ///     bytes += key.len() + value.len();
+    /// }
+    /// assert_eq!(bytes, 10);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[inline]
+    pub fn next_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.step_ref(Direction::Forward)
+    }
+
+    /// As [`Range::next_ref`], from the back.
+    #[inline]
+    pub fn next_back_ref(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        self.step_ref(Direction::Backward)
+    }
+
     #[inline]
     fn step(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
-        let Some(handle) = &self.handle else {
-            return self.error.take().map(Err);
-        };
-        let mine = match direction {
+        match self.find(direction) {
+            Ok(Some(found)) => {
+                let chunk = &mut self.end(found.end).fetched;
+                Some(Ok(chunk.slices(found.record)))
+            }
+            Ok(None) => None,
+            Err(error) => Some(Err(error)),
+        }
+    }
+
+    #[inline]
+    fn step_ref(&mut self, direction: Direction) -> Result<Option<(&[u8], &[u8])>> {
+        Ok(self
+            .find(direction)?
+            .map(|found| self.end(found.end).fetched.record(found.record)))
+    }
+
+    #[inline]
+    fn end(&mut self, direction: Direction) -> &mut End {
+        match direction {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
+        }
+    }
+
+    /// Takes the next record of a direction.
+    #[inline]
+    fn find(&mut self, direction: Direction) -> Result<Option<Found>> {
+        let Some(handle) = &self.handle else {
+            return self.error.take().map_or(Ok(None), Err);
         };
         // What was fetched before the database was closed is not served after it.
         if handle.core().health.check_open().is_ok()
-            && let Some(record) = mine.fetched.pop_front()
+            && let Some(record) = self.end(direction).fetched.take_first()
         {
-            return Some(Ok(record));
+            let end = direction;
+            return Ok(Some(Found { end, record }));
         }
-        self.step_over(direction)
+        self.find_over(direction)
     }
 
-    /// A step at which this end has nothing left.
-    fn step_over(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
-        let handle = self.handle.clone()?;
+    /// As [`Range::find`], when this end has nothing left.
+    fn find_over(&mut self, direction: Direction) -> Result<Option<Found>> {
+        let Some(handle) = self.handle.clone() else {
+            return Ok(None);
+        };
         let opened = handle.core().health.check_open();
         let refilled = match opened {
             Ok(()) if self.exhausted => Ok(()),
@@ -144,16 +207,18 @@ impl Range {
             self.front = End::default();
             self.back = End::default();
             self.handle = None;
-            return Some(Err(error));
+            return Err(error);
         }
-        let (mine, other) = match direction {
-            Direction::Forward => (&mut self.front, &mut self.back),
-            Direction::Backward => (&mut self.back, &mut self.front),
+        let found = |end, record| Found { end, record };
+        if let Some(record) = self.end(direction).fetched.take_first() {
+            return Ok(Some(found(direction, record)));
+        }
+        let other = match direction {
+            Direction::Forward => Direction::Backward,
+            Direction::Backward => Direction::Forward,
         };
-        mine.fetched
-            .pop_front()
-            .or_else(|| other.fetched.pop_back())
-            .map(Ok)
+        let last = self.end(other).fetched.take_last();
+        Ok(last.map(|record| found(other, record)))
     }
 
     /// Fetches the next chunk from one end of the region, and takes it out of the region.
@@ -172,30 +237,51 @@ impl Range {
             Direction::Backward => &mut self.back,
         };
         let tree = TreeScan::current(&mut end.scan, keyspace, (lower, upper), direction)?;
-        let mut filling = end.fetched.refill(end.chunk_records);
+        let batch = end
+            .fetched
+            .restart(end.chunk_records, end.total_records < SPARING_RECORDS);
         let whole = merge(
             keyspace,
             view.before,
             tree,
             (lower, upper),
             direction,
-            &mut filling,
+            batch,
         )?;
-        end.fetched = filling.done();
-        let count = end.fetched.places.len();
+        let count = batch.len();
         core.counters.scanned_records.add(count as u64);
         end.total_records += count;
-        end.chunk_records = (end.total_records / 2).clamp(CHUNK_RECORDS_MIN, CHUNK_RECORDS_MAX);
+        end.chunk_records = end
+            .total_records
+            .clamp(CHUNK_RECORDS_MIN, CHUNK_RECORDS_MAX);
         if whole {
             self.exhausted = true;
-        } else if let Some(last) = end.fetched.last_key() {
+        } else if let Some(last) = batch.last_key() {
             match direction {
-                Direction::Forward => self.lower = Bound::Excluded(last.to_vec()),
-                Direction::Backward => self.upper = Bound::Excluded(last.to_vec()),
+                Direction::Forward => exclude(&mut self.lower, last),
+                Direction::Backward => exclude(&mut self.upper, last),
             }
         }
+        end.fetched.end = count;
         Ok(())
     }
+}
+
+/// A record that was taken from the chunk of an end.
+struct Found {
+    end: Direction,
+    record: usize,
+}
+
+/// Sets a bound, in the memory of the one that was there.
+fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+    let mut kept = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(kept) | Bound::Excluded(kept) => kept,
+        Bound::Unbounded => Vec::new(),
+    };
+    kept.clear();
+    kept.extend_from_slice(key);
+    *bound = Bound::Excluded(kept);
 }
 
 impl Iterator for Range {
@@ -245,8 +331,6 @@ impl TreeScan {
             return Ok(slot.insert(TreeScan {
                 version: keyspace.version.clone(),
                 scan,
-                pending: None,
-                done: false,
             }));
         }
         slot.as_mut()
@@ -254,88 +338,81 @@ impl TreeScan {
     }
 }
 
-/// Copied records, back to back, in the order in which they were fetched.
+/// Copied records in the order in which they were fetched, and which of them were not taken yet.
 #[derive(Default)]
 struct Chunk {
-    bytes: Slice,
-    /// Where each record's key and value end; it starts where the one before ends.
-    places: Vec<(usize, usize)>,
-    /// How many were taken from the front.
-    taken: usize,
+    records: Batch,
+    /// The bytes of the records, once somebody has a share of them; until then they are the batch's.
+    shared: Option<Slice>,
+    /// Records from here on were not taken from the front,
+    first: usize,
+    /// and those from here on were taken from the back.
+    end: usize,
 }
 
 impl Chunk {
-    fn start(&self, record: usize) -> usize {
-        record
-            .checked_sub(1)
-            .map_or(0, |before| self.places[before].1)
-    }
-
+    /// Takes the record that was fetched first.
     #[inline]
-    fn pop_front(&mut self) -> Option<(Slice, Slice)> {
-        let &(key_end, end) = self.places.get(self.taken)?;
-        let start = self.start(self.taken);
-        self.taken += 1;
-        Some((self.bytes.sub(start..key_end), self.bytes.sub(key_end..end)))
+    fn take_first(&mut self) -> Option<usize> {
+        let record = self.first;
+        (record < self.end).then(|| {
+            self.first += 1;
+            record
+        })
     }
 
-    fn pop_back(&mut self) -> Option<(Slice, Slice)> {
-        if self.taken == self.places.len() {
-            return None;
-        }
-        let (key_end, end) = self.places.pop()?;
-        let start = self.start(self.places.len());
-        Some((self.bytes.sub(start..key_end), self.bytes.sub(key_end..end)))
+    /// Takes the record that was fetched last.
+    fn take_last(&mut self) -> Option<usize> {
+        (self.first < self.end).then(|| {
+            self.end -= 1;
+            self.end
+        })
     }
 
-    fn last_key(&self) -> Option<&[u8]> {
-        let &(key_end, _) = self.places.last()?;
-        Some(&self.bytes[self.start(self.places.len() - 1)..key_end])
-    }
-
-    /// An empty chunk for so many records, in what this one, all taken, leaves.
-    fn refill(&mut self, records_max: usize) -> Filling {
-        let Chunk {
-            bytes, mut places, ..
-        } = std::mem::take(self);
-        let expected = bytes.len() * records_max / places.len().max(1);
-        places.clear();
-        let bytes = Vec::with_capacity(expected.min(CHUNK_BYTES_MAX));
-        Filling {
-            bytes,
-            places,
-            records_max,
-        }
-    }
-}
-
-/// A chunk that is being filled.
-struct Filling {
-    bytes: Vec<u8>,
-    places: Vec<(usize, usize)>,
-    records_max: usize,
-}
-
-impl Filling {
+    /// A record that was taken.
     #[inline]
-    fn is_full(&self) -> bool {
-        self.places.len() >= self.records_max || self.bytes.len() >= CHUNK_BYTES_MAX
+    fn record(&self, record: usize) -> (&[u8], &[u8]) {
+        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
+        let bytes = match &self.shared {
+            Some(shared) => shared,
+            None => self.records.bytes(),
+        };
+        (&bytes[start..key_end], &bytes[key_end..end])
     }
 
+    /// A record that was taken, as shares of the chunk.
     #[inline]
-    fn push(&mut self, key: &[u8], value: &[u8]) {
-        self.bytes.extend_from_slice(key);
-        let key_end = self.bytes.len();
-        self.bytes.extend_from_slice(value);
-        self.places.push((key_end, self.bytes.len()));
+    fn slices(&mut self, record: usize) -> (Slice, Slice) {
+        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
+        let records = &mut self.records;
+        let bytes = self
+            .shared
+            .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
+        (bytes.sub(start..key_end), bytes.sub(key_end..end))
     }
 
-    fn done(self) -> Chunk {
-        Chunk {
-            bytes: Slice::from_vec(self.bytes),
-            places: self.places,
-            taken: 0,
-        }
+    /// Drops what there was, all of it taken, and makes room for so many records of the same kind. None of what is filled in
+    /// can be taken before `end` is set.
+    fn restart(&mut self, records: usize, sparing: bool) -> &mut Batch {
+        let bytes = match &self.shared {
+            Some(shared) => shared.len(),
+            None => self.records.bytes().len(),
+        };
+        let each = bytes.checked_div(self.records.len());
+        self.shared = None;
+        let bytes = records.saturating_mul(each.unwrap_or(RECORD_BYTES_EXPECTED));
+        let limits = BatchLimits {
+            records,
+            bytes: CHUNK_BYTES_MAX,
+            sparing,
+        };
+        self.records.restart(
+            limits,
+            records.min(CHUNK_RECORDS_RESERVED),
+            bytes.min(CHUNK_BYTES_MAX),
+        );
+        (self.first, self.end) = (0, 0);
+        &mut self.records
     }
 }
 
@@ -347,7 +424,7 @@ fn merge(
     tree: &mut TreeScan,
     (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
     direction: Direction,
-    chunk: &mut Filling,
+    chunk: &mut Batch,
 ) -> Result<bool> {
     let mut cursors = windows(keyspace, before).map(|window| {
         let mut cursor = window?.cursor(Lsn(0), before);
@@ -357,37 +434,24 @@ fn merge(
         }
         cursor.is_valid().then_some(cursor)
     });
-    let inside = |key: &[u8]| match direction {
-        Direction::Forward => match upper {
-            Bound::Unbounded => true,
-            Bound::Included(upper) => key <= upper.as_slice(),
-            Bound::Excluded(upper) => key < upper.as_slice(),
-        },
-        Direction::Backward => match lower {
-            Bound::Unbounded => true,
-            Bound::Included(lower) => key >= lower.as_slice(),
-            Bound::Excluded(lower) => key > lower.as_slice(),
-        },
+    // Where the region ends, in the scan's direction.
+    let region_end = match direction {
+        Direction::Forward => upper.as_ref().map(Vec::as_slice),
+        Direction::Backward => lower.as_ref().map(Vec::as_slice),
+    };
+    let inside = |key: &[u8]| match (region_end, direction) {
+        (Bound::Unbounded, _) => true,
+        (Bound::Included(end), Direction::Forward) => key <= end,
+        (Bound::Excluded(end), Direction::Forward) => key < end,
+        (Bound::Included(end), Direction::Backward) => key >= end,
+        (Bound::Excluded(end), Direction::Backward) => key > end,
     };
     let sooner = |a: &[u8], b: &[u8]| match direction {
         Direction::Forward => a < b,
         Direction::Backward => a > b,
     };
 
-    // The tree's record: the one left over from last time, or borrowed from the scan until it moves on.
-    let TreeScan {
-        scan,
-        pending,
-        done,
-        ..
-    } = tree;
-    let leftover = pending.take();
-    let mut record = match &leftover {
-        Some((key, value)) => Some((key.as_slice(), value.as_slice())),
-        None if *done => None,
-        None => scan.next()?,
-    };
-    let whole = loop {
+    loop {
         // The window whose key comes first; of equal keys the newer window.
         let mut first: Option<(usize, &[u8])> = None;
         for (place, cursor) in cursors.iter().enumerate() {
@@ -397,41 +461,22 @@ fn merge(
                 first = Some((place, key));
             }
         }
-        let from_tree = match (first, record) {
-            (None, None) => break true,
-            (Some((_, key)), Some((tree_key, _))) => sooner(tree_key, key),
-            (None, Some(_)) => true,
-            (Some(_), None) => false,
-        };
-        if from_tree {
-            let Some((key, value)) = record else {
-                break true;
-            };
-            if !inside(key) {
-                break true;
-            }
-            if chunk.is_full() {
-                break false;
-            }
-            chunk.push(key, value);
-            record = scan.next()?;
-            continue;
+        let first = first.filter(|(_, key)| inside(key));
+        // The tree's records before that.
+        let until = first.map_or(region_end, |(_, key)| Bound::Excluded(key));
+        if tree.scan.fill(until, chunk)? == Filled::Full {
+            return Ok(false);
         }
         let Some((place, key)) = first else {
-            break true;
+            return Ok(true);
         };
-        if !inside(key) {
-            break true;
-        }
         if chunk.is_full() {
-            break false;
+            return Ok(false);
         }
         if let Some(Op::Put(value)) = cursors[place].as_ref().map(Cursor::op) {
-            chunk.push(key, value);
+            chunk.push(key, value, 0);
         }
-        if record.is_some_and(|(tree_key, _)| tree_key == key) {
-            record = scan.next()?;
-        }
+        tree.scan.skip(key);
         for cursor in cursors.iter_mut().flatten() {
             if cursor.key() == Some(key) {
                 match direction {
@@ -440,12 +485,7 @@ fn merge(
                 }
             }
         }
-    };
-    match record {
-        Some((key, value)) => *pending = Some((key.to_vec(), value.to_vec())),
-        None => *done = true,
     }
-    Ok(whole)
 }
 
 fn seek_forward(cursor: &mut Cursor<'_>, lower: &Bound<Vec<u8>>) {

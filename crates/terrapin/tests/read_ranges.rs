@@ -45,23 +45,30 @@ fn layered(world: &World, keyspace: &Keyspace, database: &terrapin::Database, co
     map
 }
 
+fn owned<B: AsRef<[u8]>>((key, value): (B, B)) -> (Vec<u8>, Vec<u8>) {
+    (key.as_ref().to_vec(), value.as_ref().to_vec())
+}
+
 fn drain(mut range: Range, choose: impl Fn(usize) -> bool) -> Map {
     let (mut front, mut back) = (Vec::new(), VecDeque::new());
     for i in 0.. {
-        let (record, forward) = if choose(i) {
-            (range.next(), true)
-        } else {
-            (range.next_back(), false)
+        let forward = choose(i);
+        // Shares and borrowed records in turn.
+        let record = match (forward, i % 5 < 3) {
+            (true, true) => range.next().map(|record| owned(record.unwrap())),
+            (false, true) => range.next_back().map(|record| owned(record.unwrap())),
+            (true, false) => range.next_ref().unwrap().map(owned),
+            (false, false) => range.next_back_ref().unwrap().map(owned),
         };
         let Some(record) = record else { break };
-        let (key, value) = record.unwrap();
         if forward {
-            front.push((key.to_vec(), value.to_vec()));
+            front.push(record);
         } else {
-            back.push_front((key.to_vec(), value.to_vec()));
+            back.push_front(record);
         }
     }
     assert!(range.next().is_none() && range.next_back().is_none());
+    assert!(range.next_ref().unwrap().is_none() && range.next_back_ref().unwrap().is_none());
     let records: Vec<_> = front.into_iter().chain(back).collect();
     assert!(
         records.is_sorted_by(|a, b| a.0 < b.0),
@@ -96,6 +103,32 @@ fn both_ends_meet_wherever_they_stop() {
         }
         database.close().unwrap();
     }
+}
+
+#[test]
+fn shares_stay_what_they_are_when_the_range_goes_on() {
+    let world = World::new(77);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let map = layered(&world, &keyspace, &database, 700);
+    let mut range = keyspace.iter();
+    let mut kept = Vec::new();
+    let mut borrowed = 0;
+    loop {
+        if borrowed % 3 == 1 {
+            kept.extend(range.next().map(Result::unwrap));
+        }
+        if range.next_ref().unwrap().is_none() {
+            break;
+        }
+        borrowed += 1;
+    }
+    assert_eq!(kept.len() + borrowed, map.len());
+    assert!(kept.len() > 50);
+    for (key, value) in kept {
+        assert_eq!(map.get(&key[..]).map(Vec::as_slice), Some(&value[..]));
+    }
+    database.close().unwrap();
 }
 
 #[test]

@@ -8,9 +8,10 @@ use terrapin_structure::Direction;
 
 use super::frame::{OpenNode, Slot, SlotChild};
 use super::runs::{Context, Key};
-use crate::cursor::{GroupCursor, ReadAhead};
+use crate::cursor::GroupCursor;
 use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
+use crate::walk::ReadAhead;
 
 /// What an encoded node should come to at most, in bytes. Longer ones are split, unless that left them hardly any pivots.
 const NODE_BYTES_MAX: usize = 64 << 10;

@@ -12,9 +12,10 @@ use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, SpaceClass};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
 
-use crate::cursor::{GroupCursor, ReadAhead};
+use crate::cursor::GroupCursor;
 use crate::node::Segment;
 use crate::plan::Policy;
+use crate::walk::ReadAhead;
 
 /// A key that many tasks share.
 pub(super) type Key = Arc<[u8]>;

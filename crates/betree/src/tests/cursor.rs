@@ -10,7 +10,8 @@ use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 use super::grown::{Random, write};
 use super::store::TestStore;
 use crate::bounds::{lets_in_above, lets_in_below};
-use crate::cursor::{GroupCursor, ReadAhead};
+use crate::cursor::GroupCursor;
+use crate::walk::{BlockWalk, ReadAhead};
 
 type Messages = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
@@ -21,6 +22,38 @@ fn group(store: &TestStore, count: usize) -> (GroupRef, Messages) {
         messages.insert(format!("key/{:05}", i * 2).into_bytes(), value);
     }
     (write(store.pages(), &messages), messages)
+}
+
+/// What the blocks of a walk hold, the first of which may be handed over.
+fn walk(
+    store: &TestStore,
+    group: &GroupRef,
+    bounds: KeyBounds<'_>,
+    direction: Direction,
+    ahead: ReadAhead,
+    give_first: bool,
+) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
+    let index = store.pages().index(group).unwrap();
+    let mut walk = BlockWalk::new(group, index, bounds, direction, ahead);
+    if let Some((index, number)) = walk.first_want().filter(|_| give_first) {
+        let block = store
+            .pages()
+            .block(group, index, number, Fill::Low)
+            .unwrap();
+        walk.give_first(block);
+        assert!(walk.first_want().is_none() && walk.has_read_ahead());
+    }
+    let mut got = Vec::new();
+    while let Some((block, records)) = walk.next(store.pages(), bounds).unwrap() {
+        let mut here: Vec<_> = records
+            .map(|i| (block.key(i), block.message(i).value().map(<[u8]>::to_vec)))
+            .collect();
+        if direction == Direction::Backward {
+            here.reverse();
+        }
+        got.extend(here);
+    }
+    got
 }
 
 #[test]
@@ -58,14 +91,6 @@ fn cursors_return_what_lies_between_their_bounds() {
             let ahead = [tiny, ReadAhead::SCAN, ReadAhead::MERGE][round % 3];
             let mut cursor =
                 GroupCursor::prepare(store.pages(), &group, bounds, direction, ahead).unwrap();
-            if let Some((index, number)) = cursor.first_want().filter(|_| round % 2 == 0) {
-                let block = store
-                    .pages()
-                    .block(&group, &index, number, Fill::Low)
-                    .unwrap();
-                cursor.give_first(block);
-                assert!(cursor.first_want().is_none());
-            }
             cursor.start().unwrap();
             let mut got = Vec::new();
             while let Some(key) = cursor.key() {
@@ -75,6 +100,8 @@ fn cursors_return_what_lies_between_their_bounds() {
             assert_eq!(got, wanted, "{bounds:?} {direction:?}");
             cursor.advance().unwrap();
             assert!(cursor.key().is_none());
+            let walked = walk(&store, &group, bounds, direction, ahead, round % 2 == 0);
+            assert_eq!(walked, wanted, "{bounds:?} {direction:?}");
             wanted.reverse();
         }
     }

@@ -2,9 +2,10 @@
 
 use std::ops::Bound;
 
-use terrapin_structure::{Direction, KeyBounds, Version};
+use terrapin_structure::{Batch, BatchLimits, Direction, Filled, KeyBounds, Version};
 
 use super::grown::{Grown, Random, Records};
+use crate::bounds::{lets_in_above, lets_in_below};
 
 type Listed = Vec<(Vec<u8>, Vec<u8>)>;
 
@@ -91,6 +92,153 @@ fn scans_return_the_range_in_order_both_ways() {
         }
     }
     assert!(returned > 100_000, "{returned}");
+}
+
+/// Lists a range in batches of all kinds and, now and then, a record alone. Some records are skipped: those are listed too,
+/// from what the scan should show.
+fn list_in_batches(
+    grown: &Grown,
+    bounds: KeyBounds<'_>,
+    direction: Direction,
+    wanted: &Listed,
+    random: &mut Random,
+) -> Listed {
+    let version = grown.version();
+    let mut scan = version.scan(bounds, direction).unwrap();
+    let mut batch = Batch::default();
+    let mut out = Listed::new();
+    loop {
+        if random.one_in(8) {
+            match scan.next().unwrap() {
+                Some((key, value)) => out.push((key.to_vec(), value.to_vec())),
+                None => return out,
+            }
+        }
+        let records = [random.below(4), random.below(40), usize::MAX][random.below(3)];
+        let limits = BatchLimits {
+            records,
+            bytes: [1 + random.below(200), usize::MAX][random.below(2)],
+            sparing: random.one_in(2),
+        };
+        batch.restart(limits, random.below(9), random.below(99));
+        let reads = grown.store.block_reads();
+        let until = random_bound(grown, random);
+        let until = until.as_ref().map(|key| &key[..]);
+        let lets_in = |key: &[u8]| match direction {
+            Direction::Forward => lets_in_below(until, key),
+            Direction::Backward => lets_in_above(until, key),
+        };
+        let filled = scan.fill(until, &mut batch).unwrap();
+        assert!(batch.len() <= records);
+        if records == 0 {
+            assert_ne!(filled, Filled::Reached);
+            assert_eq!(grown.store.block_reads(), reads);
+        }
+        for record in 0..batch.len() {
+            let (start, middle, end) = batch.place(record).unwrap();
+            assert!(lets_in(&batch.bytes()[start..middle]), "{until:?}");
+            out.push((
+                batch.bytes()[start..middle].to_vec(),
+                batch.bytes()[middle..end].to_vec(),
+            ));
+        }
+        let next = wanted.get(out.len());
+        match filled {
+            Filled::Full => assert!(batch.is_full() || batch.spares_reads()),
+            Filled::Reached => {
+                let next = next.expect("a record was reached");
+                assert!(!lets_in(&next.0), "{until:?} {:?}", next.0);
+                scan.skip(b"\0\0 another key");
+                if random.one_in(2) {
+                    scan.skip(&next.0);
+                    out.push(next.clone());
+                }
+            }
+            Filled::End => {
+                assert_eq!(next, None);
+                scan.skip(b"any");
+                assert_eq!(scan.next().unwrap(), None);
+                batch.restart(BatchLimits::default(), 0, 0);
+                assert_eq!(
+                    scan.fill(Bound::Unbounded, &mut batch).unwrap(),
+                    Filled::End
+                );
+                assert!(batch.is_empty());
+                return out;
+            }
+        }
+    }
+}
+
+#[test]
+fn batches_hold_what_a_scan_returns_one_by_one() {
+    let mut returned = 0;
+    for seed in 0..60 {
+        let grown = Grown::new(2000 + seed, (seed % 4) as u16, 40 + 20 * seed as usize);
+        let mut random = Random::new(seed);
+        for round in 0..40 {
+            let (lower, upper) = match round {
+                0 => (Bound::Unbounded, Bound::Unbounded),
+                _ => (
+                    random_bound(&grown, &mut random),
+                    random_bound(&grown, &mut random),
+                ),
+            };
+            let bounds = (
+                lower.as_ref().map(|k| &k[..]),
+                upper.as_ref().map(|k| &k[..]),
+            );
+            let mut wanted = expected(&grown.records, bounds);
+            returned += wanted.len();
+            for direction in [Direction::Forward, Direction::Backward] {
+                let got = list_in_batches(&grown, bounds, direction, &wanted, &mut random);
+                assert_eq!(got, wanted, "seed {seed} {bounds:?} {direction:?}");
+                wanted.reverse();
+            }
+        }
+    }
+    assert!(returned > 100_000, "{returned}");
+}
+
+#[test]
+fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
+    for (seed, direction) in [(5, Direction::Forward), (6, Direction::Backward)] {
+        let grown = Grown::new(seed, 2, 900);
+        let version = grown.version();
+        let open = || {
+            grown.store.forget_cache();
+            let reads = grown.store.block_reads();
+            let all = (Bound::Unbounded, Bound::Unbounded);
+            (version.scan(all, direction).unwrap(), reads)
+        };
+        let (mut scan, before) = open();
+        // How many reads each record took, with those before it.
+        let mut reads = Vec::new();
+        while scan.next().unwrap().is_some() {
+            reads.push(grown.store.block_reads() - before);
+        }
+        let (mut scan, before) = open();
+        let mut batch = Batch::default();
+        let (mut returned, mut batches, mut more) = (0, 0, 0);
+        loop {
+            let limits = BatchLimits {
+                sparing: true,
+                ..BatchLimits::default()
+            };
+            batch.restart(limits, 0, 0);
+            let filled = scan.fill(Bound::Unbounded, &mut batch).unwrap();
+            if filled == Filled::End && batch.is_empty() {
+                break;
+            }
+            more += usize::from(grown.store.block_reads() - before > reads[returned]);
+            returned += batch.len();
+            batches += 1;
+        }
+        assert_eq!(returned, reads.len());
+        assert!(batches < returned / 2, "{batches} batches of {returned}");
+        // An older record of a key that was shown may be the last of its block; these trees are full of such.
+        assert!(more * 2 <= batches, "{more} of {batches} batches");
+    }
 }
 
 #[test]

@@ -148,12 +148,16 @@ impl Block {
     /// Where a record starts and ends in the payload.
     #[inline]
     fn extent(&self, index: usize) -> (usize, usize) {
-        let starts = self.starts();
         let place =
             |start: &[u8; START_BYTES]| self.prefix + usize::from(u16::from_le_bytes(*start));
+        // Two starts side by side: all records but the last.
+        let at = self.records_end + index * START_BYTES;
+        if let Some([a, b, c, d]) = self.payload[at..self.heads_start].first_chunk() {
+            return (place(&[*a, *b]), place(&[*c, *d]));
+        }
         (
-            starts.get(index).map_or(self.prefix, place),
-            starts.get(index + 1).map_or(self.records_end, place),
+            self.starts().get(index).map_or(self.prefix, place),
+            self.records_end,
         )
     }
 
@@ -341,6 +345,30 @@ impl Block {
         }
     }
 
+    /// The head of a key of the block, which has `suffix` behind the prefix: see [`crate::heads::head`].
+    #[inline]
+    #[must_use]
+    pub fn key_head(&self, suffix: &[u8]) -> u64 {
+        match self.prefix {
+            0..8 => self.prefix_head | head(suffix) >> (8 * self.prefix),
+            _ => self.prefix_head,
+        }
+    }
+
+    /// Where a record lies, decoded once.
+    #[inline]
+    #[must_use]
+    pub fn place(&self, index: usize) -> RecordPlace {
+        let (kind, suffix, value, end) = self.record(index);
+        // A payload has less than 2^32 bytes: its length is stored in 32 bits.
+        RecordPlace {
+            suffix: suffix as u32,
+            value: value as u32,
+            end: end as u32,
+            is_delete: kind == KIND_DELETE,
+        }
+    }
+
     /// What a record says.
     #[inline]
     #[must_use]
@@ -412,6 +440,40 @@ pub struct Entry<'a> {
     pub value: Range<usize>,
     /// Whether it says that the key has no value.
     pub is_delete: bool,
+}
+
+/// Where a record lies in [`Block::bytes`], as [`Block::place`] decodes it: what its key has behind the block's prefix, and
+/// right behind that its value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordPlace {
+    suffix: u32,
+    value: u32,
+    end: u32,
+    /// Whether it says that the key has no value.
+    pub is_delete: bool,
+}
+
+impl RecordPlace {
+    /// What the key has behind the block's prefix.
+    #[inline]
+    #[must_use]
+    pub fn suffix(self) -> Range<usize> {
+        self.suffix as usize..self.value as usize
+    }
+
+    /// The value; empty for a delete.
+    #[inline]
+    #[must_use]
+    pub fn value(self) -> Range<usize> {
+        self.value as usize..self.end as usize
+    }
+
+    /// Both.
+    #[inline]
+    #[must_use]
+    pub fn suffix_and_value(self) -> Range<usize> {
+        self.suffix as usize..self.end as usize
+    }
 }
 
 /// The first two bytes of what a head was made from; they compare as the heads do, or are equal.

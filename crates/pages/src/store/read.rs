@@ -234,8 +234,19 @@ impl PageStore {
     /// A block, if it is cached. Counts as a hit, or not at all.
     #[must_use]
     pub fn cached_block(&self, group: &GroupRef, number: usize) -> Option<Arc<Block>> {
+        self.cached_block_as(group, number, Fill::Normal)
+    }
+
+    /// As [`PageStore::cached_block`]; the use counts as one of that kind.
+    #[must_use]
+    pub fn cached_block_as(
+        &self,
+        group: &GroupRef,
+        number: usize,
+        fill: Fill,
+    ) -> Option<Arc<Block>> {
         self.cache
-            .get_if_there(block_key(group, number), Worth::Normal)
+            .get_if_there(block_key(group, number), fill.worth())
     }
 
     /// A block, through the cache: at most one device read. Panics when `number` is not below [`GroupIndex::blocks`].

@@ -554,7 +554,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 56,
         name: "a scan ends at a block that cannot be read",
-        place: "crates/betree/src/scan.rs",
+        place: "crates/betree/src/scan/mod.rs",
         breaks: "an I/O error is never the end of a scan",
         script: Script::Layer {
             name: "failed-calls",
@@ -638,7 +638,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 65,
         name: "a scan cuts a key back to one byte less than the prefix",
-        place: "crates/betree/src/cursor.rs",
+        place: "crates/betree/src/scan/mod.rs",
         breaks: "scans give the keys that were put",
         script: Script::Random {
             seeds: 60,
@@ -695,7 +695,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 71,
         name: "a backward scan leaves a leaf before its first key",
-        place: "crates/betree/src/scan.rs",
+        place: "crates/betree/src/scan/source.rs",
         breaks: "a scan returns every record of its range",
         script: Script::Random {
             seeds: 60,

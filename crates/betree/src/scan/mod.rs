@@ -1,0 +1,771 @@
+//! A scan merges, lazily, the leaf that it stands in with every buffer level of every node on the path to that leaf.
+//!
+//! The path is a stack of frames, one a node. Each of its levels is one *source*: it walks the level's live ranges in
+//! key order over the whole node, opens a segment only when a key of it may be next, and lives as long as its frame.
+//! The leaf is a source too; once its records are out, it stands for the *boundary* of its key range: when that comes up,
+//! every record before it was returned, the path moves on to the next leaf, and frames that end there have nothing left.
+//! So no key is ever compared with a range's end, and a scan of any length holds one block run a source.
+//!
+//! Sources stand in one array, sorted by their next keys. Most steps stay with the source that gave the last record (a
+//! leaf holds far more than the levels), which costs one comparison of numbers: a batch is filled in runs from one block.
+//! Two sources never stand at the same key: the older one is moved on while it is sorted in.
+//!
+//! A scan that was asked for few records should cost few reads: the blocks in which the sources begin are read at once,
+//! others when a record of theirs is asked for, and none only to know what follows the last.
+
+mod source;
+
+use std::cmp::Ordering;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::{Error, Result, mutant};
+use terrapin_pages::PageStore;
+use terrapin_pages::block::RecordPlace;
+use terrapin_pages::group::GroupRef;
+use terrapin_pages::heads::head as head_of;
+use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
+
+use crate::bounds::{is_empty, tighter_lower, tighter_upper};
+use crate::load::{LoadedNode, load_child_of};
+use crate::node::Child;
+use crate::walk::{BlockWalk, ReadAhead};
+use source::{Edge, Frame, Head, LEAF, Path, Source, look, step};
+
+/// Sources that there is room for from the start: the leaf, and the levels of a node or two.
+const SOURCES_EXPECTED: usize = 12;
+/// Nodes on the path that there is room for from the start.
+const FRAMES_EXPECTED: usize = 4;
+
+/// A source in the order of what comes next.
+#[derive(Clone, Copy)]
+struct Place {
+    /// The head of the key that it stands at, as [`Path::in_order`] has it; most comparisons end here.
+    head: u64,
+    slot: u16,
+}
+
+/// What a scan came to on its way to the next record.
+#[derive(PartialEq, Eq)]
+enum Next {
+    /// The first source stands at it.
+    Record,
+    /// There is none.
+    End,
+    /// More must be read to know, which was not wanted.
+    Unread,
+}
+
+/// A scan over one version of the tree.
+pub(crate) struct TreeScan {
+    store: Arc<PageStore>,
+    path: Path,
+    /// The leaf that is the whole tree.
+    lone_leaf: Option<GroupRef>,
+    sources: Vec<Source>,
+    /// The sources that have something, sorted by what is next.
+    order: Vec<Place>,
+    /// The first source in the order was returned and must move on first.
+    returned: bool,
+    /// An error or the end was returned.
+    done: bool,
+    /// The key that was returned alone.
+    key: Vec<u8>,
+}
+
+impl TreeScan {
+    /// A scan over a tree whose root is a node.
+    pub(crate) fn over_node(
+        store: &Arc<PageStore>,
+        root: &Arc<LoadedNode>,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+    ) -> Result<Self> {
+        let mut scan = Self::nowhere(store, bounds, direction);
+        if !scan.done {
+            scan.sources.reserve(SOURCES_EXPECTED);
+            scan.path.frames.reserve(FRAMES_EXPECTED);
+            scan.push_frame(root.clone(), true);
+            scan.descend(true)?;
+            scan.begin()?;
+        }
+        Ok(scan)
+    }
+
+    /// A scan over a tree that is one leaf.
+    pub(crate) fn over_leaf(
+        store: &Arc<PageStore>,
+        leaf: &GroupRef,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+    ) -> Result<Self> {
+        let mut scan = Self::nowhere(store, bounds, direction);
+        if !scan.done {
+            scan.lone_leaf = Some(*leaf);
+            scan.enter_leaf(true);
+            scan.begin()?;
+        }
+        Ok(scan)
+    }
+
+    /// A scan that returns nothing as it stands.
+    pub(crate) fn nowhere(
+        store: &Arc<PageStore>,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+    ) -> Self {
+        TreeScan {
+            store: store.clone(),
+            path: Path {
+                direction,
+                lower: bounds.0.map(<[u8]>::to_vec),
+                upper: bounds.1.map(<[u8]>::to_vec),
+                frames: Vec::new(),
+            },
+            lone_leaf: None,
+            sources: Vec::new(),
+            order: Vec::new(),
+            returned: false,
+            done: is_empty(bounds.0, bounds.1),
+            key: Vec::new(),
+        }
+    }
+
+    /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to.
+    fn find_next(&mut self, sparing: bool) -> Result<Next> {
+        if self.returned {
+            if sparing && self.first_needs_block() {
+                return Ok(Next::Unread);
+            }
+            self.returned = false;
+            self.move_first()?;
+        }
+        while let Some(&Place { slot, .. }) = self.order.first() {
+            let source = &self.sources[usize::from(slot)];
+            match source.head {
+                Head::Record => {
+                    if !source.place.is_delete {
+                        return Ok(Next::Record);
+                    }
+                    if sparing && self.first_needs_block() {
+                        return Ok(Next::Unread);
+                    }
+                    self.move_first()?;
+                }
+                Head::Start | Head::Pending | Head::Boundary if sparing => {
+                    return Ok(Next::Unread);
+                }
+                Head::Start | Head::Pending => {
+                    self.open(slot)?;
+                    self.sort_first()?;
+                }
+                Head::Boundary => self.next_leaf()?,
+                Head::End => {
+                    self.order.remove(0);
+                }
+            }
+        }
+        Ok(Next::End)
+    }
+
+    /// Whether the first source must ask for a block, or look for another, to move on.
+    fn first_needs_block(&self) -> bool {
+        self.order.first().is_some_and(|first| {
+            let source = &self.sources[usize::from(first.slot)];
+            source.following == 0 && !source.walk.as_ref().is_some_and(BlockWalk::has_read_ahead)
+        })
+    }
+
+    /// Moves the first source on and sorts it in again.
+    #[inline]
+    fn move_first(&mut self) -> Result<()> {
+        self.advance(self.order[0].slot)?;
+        self.sort_first()
+    }
+
+    /// The first source in the order changed: puts it where it belongs.
+    #[inline]
+    fn sort_first(&mut self) -> Result<()> {
+        let slot = self.order[0].slot;
+        if self.sources[usize::from(slot)].head == Head::End {
+            self.order.remove(0);
+            return Ok(());
+        }
+        let place = self.place(slot);
+        let mut at = 0;
+        while let Some(&next) = self.order.get(at + 1) {
+            match self.compare(place, next) {
+                Ordering::Less => break,
+                Ordering::Greater => self.order[at] = next,
+                Ordering::Equal => {
+                    self.order.remove(at);
+                    return self.insert(slot);
+                }
+            }
+            at += 1;
+        }
+        self.order[at] = place;
+        Ok(())
+    }
+
+    /// Sorts a source in; of two records with one key the older is moved on until all keys differ.
+    fn insert(&mut self, mut slot: u16) -> Result<()> {
+        'sorting: while self.sources[usize::from(slot)].head != Head::End {
+            let place = self.place(slot);
+            for at in 0..self.order.len() {
+                let other = self.order[at];
+                match self.compare(other, place) {
+                    Ordering::Less => {}
+                    Ordering::Greater => {
+                        self.order.insert(at, place);
+                        return Ok(());
+                    }
+                    Ordering::Equal => {
+                        if slot != LEAF && (other.slot == LEAF || slot < other.slot) {
+                            self.order[at] = place;
+                            slot = other.slot;
+                        }
+                        self.advance(slot)?;
+                        continue 'sorting;
+                    }
+                }
+            }
+            self.order.push(place);
+            return Ok(());
+        }
+        Ok(())
+    }
+
+    /// Where a source belongs in the order.
+    #[inline]
+    fn place(&self, slot: u16) -> Place {
+        let source = &self.sources[usize::from(slot)];
+        let head = match source.head {
+            Head::Start => 0,
+            Head::Record => source.key_head,
+            _ => self.path.in_order(head_of(self.path.key(slot, source).0)),
+        };
+        Place { head, slot }
+    }
+
+    /// Which of two sources comes first in the scan's direction; equal only for two records with one key.
+    #[inline]
+    fn compare(&self, a: Place, b: Place) -> Ordering {
+        match a.head.cmp(&b.head) {
+            Ordering::Equal => self.compare_keys(a.slot, b.slot),
+            unequal => unequal,
+        }
+    }
+
+    /// As [`TreeScan::compare`], where heads are equal.
+    fn compare_keys(&self, a: u16, b: u16) -> Ordering {
+        let (left, right) = (&self.sources[usize::from(a)], &self.sources[usize::from(b)]);
+        if left.head == Head::Start || right.head == Head::Start {
+            return (left.head != Head::Start)
+                .cmp(&(right.head != Head::Start))
+                .then(a.cmp(&b));
+        }
+        let by_key = self
+            .path
+            .compare(self.path.key(a, left), self.path.key(b, right));
+        match by_key {
+            Ordering::Equal if left.head == Head::Record && right.head == Head::Record => {
+                Ordering::Equal
+            }
+            Ordering::Equal => left
+                .rank(self.path.direction)
+                .cmp(&right.rank(self.path.direction))
+                .then(a.cmp(&b)),
+            unequal => unequal,
+        }
+    }
+
+    /// Moves a source to its next record, or to what stands behind its last.
+    #[inline]
+    fn advance(&mut self, slot: u16) -> Result<()> {
+        let source = &mut self.sources[usize::from(slot)];
+        if source.step(self.path.direction) {
+            return Ok(());
+        }
+        self.next_block(slot)
+    }
+
+    /// Moves a source to the first record of its next block, or to what stands behind its last.
+    fn next_block(&mut self, slot: u16) -> Result<()> {
+        let source = &mut self.sources[usize::from(slot)];
+        source.block = None;
+        if let Some(mut walk) = source.walk.take()
+            && let Some((block, records)) =
+                walk.next(&self.store, self.path.bounds_of(slot, source))?
+        {
+            source.walk = Some(walk);
+            source.enter(block, records, self.path.direction);
+            return Ok(());
+        }
+        if slot != LEAF {
+            self.next_live_range(slot);
+        } else if self.path.leaf_has_successor() {
+            source.head = Head::Boundary;
+        } else {
+            source.head = Head::End;
+        }
+        Ok(())
+    }
+
+    /// Reads the first block of a source.
+    fn open(&mut self, slot: u16) -> Result<()> {
+        self.prepare(slot)?;
+        self.next_block(slot)
+    }
+
+    /// Makes a source ready to walk its range; reads the group's index at most.
+    fn prepare(&mut self, slot: u16) -> Result<()> {
+        let source = &self.sources[usize::from(slot)];
+        let (group, index) = match (slot, self.path.frames.last(), &self.lone_leaf) {
+            (LEAF, Some(frame), _) => {
+                let Child::Leaf(group) = &frame.node.pivots[frame.pivot].child else {
+                    return Err(Error::internal("a scan's path that does not end at a leaf"));
+                };
+                let handle = frame.node.leaf_handle(frame.pivot);
+                (group, self.store.index_by(group, handle)?)
+            }
+            (LEAF, None, Some(group)) => (group, self.store.index(group)?),
+            _ => {
+                let Some((node, number, segment)) = self.path.segment_of(source) else {
+                    return Err(Error::internal("a scan's source without a segment"));
+                };
+                let handle = node.segment_handle(source.level, number);
+                (&segment.group, self.store.index_by(&segment.group, handle)?)
+            }
+        };
+        let bounds = self.path.bounds_of(slot, source);
+        let walk = BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN);
+        self.sources[usize::from(slot)].walk = Some(walk);
+        Ok(())
+    }
+
+    /// Opens all sources that begin where the scan begins, reading what is not cached at once, and puts all in order.
+    fn begin(&mut self) -> Result<()> {
+        let mut missing = Vec::new();
+        for slot in 0..self.sources.len() as u16 {
+            if !self.begins_with_scan(slot) {
+                continue;
+            }
+            self.prepare(slot)?;
+            let Some(walk) = &mut self.sources[usize::from(slot)].walk else {
+                continue;
+            };
+            if let Some((_, number)) = walk.first_want() {
+                let fill = ReadAhead::SCAN.fill_first;
+                match self.store.cached_block_as(walk.group(), number, fill) {
+                    Some(block) => walk.give_first(block),
+                    None => missing.push(slot),
+                }
+            }
+        }
+        if missing.len() > 1 {
+            self.read_first_blocks(&missing)?;
+        }
+        for slot in 0..self.sources.len() as u16 {
+            if self.begins_with_scan(slot) {
+                self.next_block(slot)?;
+            }
+        }
+        self.order.reserve(self.sources.len().max(SOURCES_EXPECTED));
+        (0..self.sources.len()).try_for_each(|slot| self.insert(slot as u16))
+    }
+
+    /// Whether a source that nothing was read of begins where the scan does.
+    fn begins_with_scan(&self, slot: u16) -> bool {
+        let source = &self.sources[usize::from(slot)];
+        let edge = match self.path.direction {
+            Direction::Forward => source.lower,
+            Direction::Backward => source.upper,
+        };
+        source.head == Head::Start || (source.head == Head::Pending && edge == Edge::Scan)
+    }
+
+    /// Reads the first blocks of several sources.
+    fn read_first_blocks(&mut self, slots: &[u16]) -> Result<()> {
+        let mut wants = Vec::with_capacity(slots.len());
+        for &slot in slots {
+            let walk = self.sources[usize::from(slot)].walk.as_ref();
+            if let Some((walk, (index, number))) = walk.and_then(|w| Some((w, w.first_want()?))) {
+                wants.push((*walk.group(), index.clone(), number));
+            }
+        }
+        let blocks = self.store.blocks(&wants, ReadAhead::SCAN.fill_first)?;
+        for (&slot, block) in slots.iter().zip(blocks) {
+            if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
+                walk.give_first(block);
+            }
+        }
+        Ok(())
+    }
+
+    /// The scan has come to the end of the leaf's key range: goes on to the next leaf.
+    fn next_leaf(&mut self) -> Result<()> {
+        self.order.retain(|place| place.slot != LEAF);
+        loop {
+            let Some(frame) = self.path.frames.last_mut() else {
+                return Ok(());
+            };
+            match self.path.direction {
+                Direction::Forward if frame.pivot + 1 < frame.node.pivots.len() => {
+                    frame.pivot += 1;
+                    break;
+                }
+                Direction::Backward if frame.pivot > 0 => {
+                    frame.pivot -= 1;
+                    break;
+                }
+                _ => {}
+            }
+            let from = frame.sources_from;
+            self.order.retain(|place| usize::from(place.slot) < from);
+            self.sources.truncate(from);
+            self.path.frames.pop();
+        }
+        let old = self.sources.len();
+        self.descend(false)?;
+        for slot in old..self.sources.len() {
+            self.insert(slot as u16)?;
+        }
+        self.insert(LEAF)
+    }
+
+    /// Goes down from the last frame to a leaf; `seek` for the place where the scan begins.
+    fn descend(&mut self, seek: bool) -> Result<()> {
+        while let Some(frame) = self.path.frames.last() {
+            let Child::Node { page, .. } = &frame.node.pivots[frame.pivot].child else {
+                self.enter_leaf(seek);
+                break;
+            };
+            let node = load_child_of(&self.store, &frame.node, frame.pivot, page)?;
+            self.push_frame(node, seek);
+        }
+        Ok(())
+    }
+
+    /// Adds a node to the path, with a source for each of its levels.
+    fn push_frame(&mut self, node: Arc<LoadedNode>, seek: bool) {
+        if self.sources.is_empty() {
+            self.sources.push(Source::new(0, 0, 0, 0));
+        }
+        let direction = self.path.direction;
+        let pivot = match (direction, seek) {
+            (Direction::Forward, false) => 0,
+            (Direction::Backward, false) => node.pivots.len() - 1,
+            (Direction::Forward, true) => match &self.path.lower {
+                Bound::Unbounded => 0,
+                Bound::Included(key) | Bound::Excluded(key) => node.pivot_of(key),
+            },
+            (Direction::Backward, true) => match &self.path.upper {
+                Bound::Unbounded => node.pivots.len() - 1,
+                Bound::Included(key) => node.pivot_of(key),
+                Bound::Excluded(key) => node.pivot_before(key),
+            },
+        };
+        let frame = self.path.frames.len();
+        let sources_from = self.sources.len();
+        for (level, segments) in node
+            .levels
+            .iter()
+            .enumerate()
+            .filter(|(_, segments)| !segments.is_empty())
+        {
+            let (segment, part) = match direction {
+                Direction::Forward => {
+                    let segment = segments.partition_point(|s| {
+                        s.live.last().is_some_and(|l| usize::from(l.pivot) < pivot)
+                    });
+                    let part = segments.get(segment).map_or(0, |s| {
+                        s.live.partition_point(|l| usize::from(l.pivot) < pivot)
+                    });
+                    (segment, part)
+                }
+                Direction::Backward => {
+                    let segment = segments.partition_point(|s| {
+                        s.live
+                            .first()
+                            .is_some_and(|l| usize::from(l.pivot) <= pivot)
+                    });
+                    let last = segment.checked_sub(1).map(|last| &segments[last]);
+                    let part = last.map_or(0, |s| {
+                        s.live.partition_point(|l| usize::from(l.pivot) <= pivot)
+                    });
+                    (segment, part)
+                }
+            };
+            self.sources.push(Source::new(frame, level, segment, part));
+        }
+        self.path.frames.push(Frame {
+            node,
+            pivot,
+            sources_from,
+        });
+        for slot in sources_from..self.sources.len() {
+            self.next_live_range(slot as u16);
+        }
+    }
+
+    /// Makes a buffer level's source stand before its next live range. Forward, `segment` and `part` count what was
+    /// passed; backward, what is left.
+    fn next_live_range(&mut self, slot: u16) {
+        let path = &self.path;
+        let source = &mut self.sources[usize::from(slot)];
+        let segments = &path.frames[source.frame].node.levels[source.level];
+        source.head = Head::End;
+        loop {
+            let segment;
+            let (first, last);
+            match path.direction {
+                Direction::Forward => {
+                    let Some(here) = segments.get(source.segment) else {
+                        return;
+                    };
+                    let parts = here.live.get(source.part..).unwrap_or_default();
+                    let run = run_of_pivots(parts.iter().map(|part| part.pivot), parts.len());
+                    let Some((begin, end, count)) = run else {
+                        source.segment += 1;
+                        source.part = 0;
+                        continue;
+                    };
+                    segment = here;
+                    (first, last) = (begin, end);
+                    source.part += count;
+                }
+                Direction::Backward => {
+                    let Some(here) = source.segment.checked_sub(1).and_then(|i| segments.get(i))
+                    else {
+                        return;
+                    };
+                    let parts = here.live.get(..source.part).unwrap_or_default();
+                    let run = run_of_pivots(parts.iter().rev().map(|part| part.pivot), parts.len());
+                    let Some((end, begin, count)) = run else {
+                        source.segment -= 1;
+                        let left = source.segment.checked_sub(1).and_then(|i| segments.get(i));
+                        source.part = left.map_or(0, |s| s.live.len());
+                        continue;
+                    };
+                    segment = here;
+                    (first, last) = (begin, end);
+                    source.part -= count;
+                }
+            }
+            let (lower, upper) = path.edges(source.frame, first, last);
+            let pivots = (path.lower_at(lower, None), path.upper_at(upper, None));
+            if path.is_beyond(pivots, segment) {
+                return;
+            }
+            // A segment has only what lies between its first and last key: the group may hold more.
+            let mut low = (pivots.0, lower);
+            let mut high = (pivots.1, upper);
+            for edge in [Edge::Segment, Edge::Scan] {
+                let (below, above) = (
+                    path.lower_at(edge, Some(segment)),
+                    path.upper_at(edge, Some(segment)),
+                );
+                if below != Bound::Unbounded && tighter_lower(below, low.0) == below {
+                    low = (below, edge);
+                }
+                if above != Bound::Unbounded && tighter_upper(above, high.0) == above {
+                    high = (above, edge);
+                }
+            }
+            if is_empty(low.0, high.0) {
+                continue;
+            }
+            (source.lower, source.upper) = (low.1, high.1);
+            source.walk = None;
+            source.head = Head::Pending;
+            return;
+        }
+    }
+
+    /// Makes the leaf's source stand before the leaf that the path leads to. Only the scan's ends can lie inside it.
+    fn enter_leaf(&mut self, seek: bool) {
+        let cut_start = if seek { Edge::Scan } else { Edge::Open };
+        let cut_end = match self.path.leaf_has_successor() {
+            true => Edge::Open,
+            false => Edge::Scan,
+        };
+        if self.sources.is_empty() {
+            self.sources.push(Source::new(0, 0, 0, 0));
+        }
+        let source = &mut self.sources[usize::from(LEAF)];
+        (source.lower, source.upper) = match self.path.direction {
+            Direction::Forward => (cut_start, cut_end),
+            Direction::Backward => (cut_end, cut_start),
+        };
+        source.walk = None;
+        source.block = None;
+        source.head = Head::Start;
+    }
+
+    /// Fills a batch; the caller takes note of errors and of the end.
+    fn fill_batch(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
+        let until_head = match until {
+            Bound::Unbounded => u64::MAX,
+            Bound::Included(key) | Bound::Excluded(key) => self.path.in_order(head_of(key)),
+        };
+        loop {
+            if batch.is_full() {
+                return Ok(Filled::Full);
+            }
+            match self.find_next(batch.spares_reads())? {
+                Next::End => return Ok(Filled::End),
+                Next::Unread => return Ok(Filled::Full),
+                Next::Record => {}
+            }
+            let Place { head, slot } = self.order[0];
+            let source = &self.sources[usize::from(slot)];
+            if head >= until_head && !self.path.lets_in(until, self.path.key(slot, source)) {
+                return Ok(Filled::Reached);
+            }
+            self.take_run(until, until_head, batch)?;
+        }
+    }
+
+    /// Appends the record that the first source stands at, and those that follow it in its block up to where another source
+    /// or `until` comes first.
+    #[inline]
+    fn take_run(&mut self, until: Bound<&[u8]>, until_head: u64, batch: &mut Batch) -> Result<()> {
+        let slot = self.order[0].slot;
+        let second = self.order.get(1).copied();
+        let second_head = second.map_or(u64::MAX, |second| second.head);
+        let limit = until_head.min(second_head);
+        let source = &self.sources[usize::from(slot)];
+        let Some((block, mut place)) = source.record() else {
+            return Err(Error::internal("a scan's source that stands at no record"));
+        };
+        let direction = self.path.direction;
+        let (mut at, mut head, mut following) = (source.at, source.key_head, source.following);
+        let bytes = block.bytes();
+        let mut prefix = block.prefix();
+        if mutant::active(65) {
+            prefix = &prefix[..prefix.len().saturating_sub(1)];
+        }
+        // The records whose heads are below both others' come first without a look at more.
+        let comes_first = |head: u64, place: RecordPlace| {
+            let key = (block.prefix(), &bytes[place.suffix()]);
+            let before_second = match second {
+                Some(second) if head == second.head => {
+                    let other = &self.sources[usize::from(second.slot)];
+                    let other = self.path.key(second.slot, other);
+                    self.path.compare(key, other) == Ordering::Less
+                }
+                _ => true,
+            };
+            before_second && (head < until_head || self.path.lets_in(until, key))
+        };
+        let stands = loop {
+            if !place.is_delete {
+                let record = &bytes[place.suffix_and_value()];
+                batch.push(prefix, record, place.suffix().len());
+            }
+            if following == 0 || batch.is_full() {
+                break false;
+            }
+            following -= 1;
+            at = step(direction, at);
+            (place, head) = look(block, at, direction);
+            if head > limit || (head == limit && !comes_first(head, place)) {
+                break true;
+            }
+        };
+        self.sources[usize::from(slot)].stand(at, place, head, following);
+        if stands {
+            return self.sort_first();
+        }
+        self.returned = true;
+        Ok(())
+    }
+
+    /// Takes note of how a call ended.
+    fn ended<T>(
+        &mut self,
+        result: Result<T>,
+        at_end: impl FnOnce(&T) -> bool,
+        end: T,
+    ) -> Result<T> {
+        match result {
+            Ok(value) => {
+                self.done = at_end(&value);
+                Ok(value)
+            }
+            Err(error) => {
+                self.done = true;
+                if mutant::active(56) {
+                    return Ok(end);
+                }
+                Err(error)
+            }
+        }
+    }
+}
+
+/// Of pivots in either order, the first, the last that follows it without a gap, and how many those are.
+fn run_of_pivots(
+    mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
+    count: usize,
+) -> Option<(usize, usize, usize)> {
+    let whole = pivots.clone().next_back()?;
+    let first = pivots.next()?;
+    // Pivots of live parts ascend: as many as lie in between are all of them.
+    if usize::from(first.abs_diff(whole)) + 1 == count {
+        return Some((usize::from(first), usize::from(whole), count));
+    }
+    let (mut last, mut run) = (first, 1);
+    for pivot in pivots {
+        if pivot.abs_diff(last) != 1 {
+            break;
+        }
+        last = pivot;
+        run += 1;
+    }
+    Some((usize::from(first), usize::from(last), run))
+}
+
+impl Scan for TreeScan {
+    fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        if self.done {
+            return Ok(None);
+        }
+        let next = self.find_next(false);
+        if self.ended(next, |next| *next != Next::Record, Next::End)? != Next::Record {
+            return Ok(None);
+        }
+        self.returned = true;
+        let source = &self.sources[usize::from(self.order[0].slot)];
+        let Some((block, place)) = source.record() else {
+            return Ok(None);
+        };
+        let bytes = block.bytes();
+        self.key.clear();
+        self.key.extend_from_slice(block.prefix());
+        self.key.extend_from_slice(&bytes[place.suffix()]);
+        Ok(Some((&self.key, &bytes[place.value()])))
+    }
+
+    fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
+        if self.done {
+            return Ok(Filled::End);
+        }
+        let filled = self.fill_batch(until, batch);
+        self.ended(filled, |filled| *filled == Filled::End, Filled::End)
+    }
+
+    fn skip(&mut self, key: &[u8]) {
+        if self.done || self.returned {
+            return;
+        }
+        if let Some(first) = self.order.first() {
+            let source = &self.sources[usize::from(first.slot)];
+            let same = source.record().is_some_and(|(block, place)| {
+                key.strip_prefix(block.prefix()) == Some(&block.bytes()[place.suffix()])
+            });
+            self.returned = same;
+        }
+    }
+}

@@ -1,0 +1,413 @@
+//! The sources of a scan, and the path that they belong to: what each stands at, and which records it may show.
+//!
+//! Nothing here owns a key. A source's range is told by where its ends come from ([`Edge`]): the scan's own bounds, pivots
+//! of nodes on the path, or the segment; all of them live as long as the path does.
+
+use std::cmp::Ordering;
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use terrapin_base::mutant;
+use terrapin_pages::block::{Block, RecordPlace};
+use terrapin_structure::Direction;
+
+use crate::bounds::{as_slice, is_empty, lets_in_above, lets_in_below};
+use crate::load::LoadedNode;
+use crate::node::Segment;
+use crate::walk::BlockWalk;
+
+/// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Head {
+    /// Nothing was read, and nothing is known about its first key.
+    Start,
+    /// Nothing was read; no record comes before the range's beginning.
+    Pending,
+    /// A record.
+    Record,
+    /// The leaf is done: its key range ends here.
+    Boundary,
+    /// No more records.
+    End,
+}
+
+/// The slot of the leaf among the sources; buffer levels follow it, from the root's newest down.
+pub(super) const LEAF: u16 = 0;
+
+/// Where an end of a source's range comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Edge {
+    /// It has none.
+    Open,
+    /// The scan's bound.
+    Scan,
+    /// The lower bound of a pivot of a node on the path: included below, excluded above.
+    Pivot { frame: usize, pivot: usize },
+    /// The first or last key of the segment, included.
+    Segment,
+}
+
+/// One sorted run of records: the current leaf, or one buffer level of a node on the path.
+pub(super) struct Source {
+    pub(super) head: Head,
+    pub(super) walk: Option<BlockWalk>,
+    /// The block of the current record.
+    pub(super) block: Option<Arc<Block>>,
+    /// The current record, where it lies, its key's head as [`Path::in_order`] has it, and how many follow it in the block,
+    /// inside the range.
+    pub(super) at: usize,
+    pub(super) place: RecordPlace,
+    pub(super) key_head: u64,
+    pub(super) following: usize,
+    /// The ends of the live range that it stands in or before.
+    pub(super) lower: Edge,
+    pub(super) upper: Edge,
+    /// Which node and level, for a buffer level; and where its next live range is to be looked for.
+    pub(super) frame: usize,
+    pub(super) level: usize,
+    pub(super) segment: usize,
+    pub(super) part: usize,
+}
+
+/// A node on the path.
+pub(super) struct Frame {
+    pub(super) node: Arc<LoadedNode>,
+    /// The pivot that the path goes through.
+    pub(super) pivot: usize,
+    /// The first of its sources.
+    pub(super) sources_from: usize,
+}
+
+/// A key in two pieces: a block's prefix and what follows it, or all of it and nothing.
+pub(super) type Pieces<'a> = (&'a [u8], &'a [u8]);
+
+/// A scan's bounds and direction, and the nodes from the root down to the current leaf.
+pub(super) struct Path {
+    pub(super) direction: Direction,
+    pub(super) lower: Bound<Vec<u8>>,
+    pub(super) upper: Bound<Vec<u8>>,
+    pub(super) frames: Vec<Frame>,
+}
+
+/// Compares keys given in two pieces each.
+pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
+    let (mut a, mut b) = ([a.0, a.1], [b.0, b.1]);
+    loop {
+        if a[0].is_empty() {
+            a = [a[1], &[]];
+        }
+        if b[0].is_empty() {
+            b = [b[1], &[]];
+        }
+        let common = a[0].len().min(b[0].len());
+        if common == 0 {
+            return a[0].len().cmp(&b[0].len());
+        }
+        let ((first_a, rest_a), (first_b, rest_b)) = (a[0].split_at(common), b[0].split_at(common));
+        match first_a.cmp(first_b) {
+            Ordering::Equal => (a[0], b[0]) = (rest_a, rest_b),
+            unequal => return unequal,
+        }
+    }
+}
+
+impl Source {
+    pub(super) fn new(frame: usize, level: usize, segment: usize, part: usize) -> Self {
+        Source {
+            head: Head::End,
+            walk: None,
+            block: None,
+            at: 0,
+            place: RecordPlace::default(),
+            key_head: 0,
+            following: 0,
+            lower: Edge::Open,
+            upper: Edge::Open,
+            frame,
+            level,
+            segment,
+            part,
+        }
+    }
+
+    /// The current record; none when it stands at something else.
+    #[inline]
+    pub(super) fn record(&self) -> Option<(&Block, RecordPlace)> {
+        match (self.head, &self.block) {
+            (Head::Record, Some(block)) => Some((block, self.place)),
+            _ => None,
+        }
+    }
+
+    /// Stands at the first of these records of a block.
+    #[inline]
+    pub(super) fn enter(&mut self, block: Arc<Block>, records: Range<usize>, direction: Direction) {
+        let at = match direction {
+            Direction::Forward => records.start,
+            Direction::Backward => records.end - 1,
+        };
+        let (place, head) = look(&block, at, direction);
+        self.block = Some(block);
+        self.head = Head::Record;
+        self.stand(at, place, head, records.len() - 1);
+    }
+
+    /// Stands at a record of its block.
+    #[inline]
+    pub(super) fn stand(&mut self, at: usize, place: RecordPlace, head: u64, following: usize) {
+        self.at = at;
+        self.place = place;
+        self.key_head = head;
+        self.following = following;
+    }
+
+    /// Goes to the next record of its block, if there is one.
+    #[inline]
+    pub(super) fn step(&mut self, direction: Direction) -> bool {
+        let (Head::Record, Some(block), 1..) = (self.head, &self.block, self.following) else {
+            return false;
+        };
+        let at = step(direction, self.at);
+        let (place, head) = look(block, at, direction);
+        self.stand(at, place, head, self.following - 1);
+        true
+    }
+
+    /// Which kind of head goes first at one key: a source that may begin there must be opened before the record is
+    /// returned, and a leaf's range ends before its upper bound, which is not in it, but behind its lower bound, which is.
+    #[inline]
+    pub(super) fn rank(&self, direction: Direction) -> u8 {
+        match (self.head, direction) {
+            (Head::Start | Head::Pending, _) => 0,
+            (Head::Boundary, Direction::Forward) => 1,
+            (Head::Record, _) => 2,
+            (Head::Boundary, Direction::Backward) if mutant::active(71) => 1,
+            (Head::Boundary, Direction::Backward) => 3,
+            (Head::End, _) => 4,
+        }
+    }
+}
+
+/// The position behind one in a direction. Not called where there is none.
+#[inline]
+pub(super) fn step(direction: Direction, at: usize) -> usize {
+    match direction {
+        Direction::Forward => at + 1,
+        Direction::Backward => at - 1,
+    }
+}
+
+/// Turns a head over in a backward scan, so that what comes first is less.
+#[inline]
+fn in_order(direction: Direction, head: u64) -> u64 {
+    match direction {
+        Direction::Forward => head,
+        Direction::Backward => !head,
+    }
+}
+
+/// Where a record of a block lies, and the head of its key.
+#[inline]
+pub(super) fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
+    let place = block.place(at);
+    let head = block.key_head(&block.bytes()[place.suffix()]);
+    (place, in_order(direction, head))
+}
+
+impl Path {
+    /// See [`in_order`].
+    #[inline]
+    pub(super) fn in_order(&self, head: u64) -> u64 {
+        in_order(self.direction, head)
+    }
+
+    /// Orders keys as the scan shows them.
+    #[inline]
+    pub(super) fn compare(&self, a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
+        match self.direction {
+            Direction::Forward => compare_pieces(a, b),
+            Direction::Backward => compare_pieces(b, a),
+        }
+    }
+
+    /// Where the range of pivots `first` to `last` of a node on the path begins and ends.
+    pub(super) fn edges(&self, frame: usize, first: usize, last: usize) -> (Edge, Edge) {
+        let (mut lower, mut upper) = (Edge::Open, Edge::Open);
+        let (mut first, mut last) = (first, last);
+        for (frame, on_path) in self.frames[..=frame].iter().enumerate().rev() {
+            if lower == Edge::Open && first > 0 {
+                let pivot = first;
+                lower = Edge::Pivot { frame, pivot };
+            }
+            if upper == Edge::Open && last + 1 < on_path.node.pivots.len() {
+                let pivot = last + 1;
+                upper = Edge::Pivot { frame, pivot };
+            }
+            let Some(above) = frame.checked_sub(1) else {
+                break;
+            };
+            (first, last) = (self.frames[above].pivot, self.frames[above].pivot);
+        }
+        (lower, upper)
+    }
+
+    fn pivot(&self, frame: usize, pivot: usize) -> &[u8] {
+        &self.frames[frame].node.pivots[pivot].lower
+    }
+
+    /// The bound that an edge stands for, at the lower end.
+    pub(super) fn lower_at<'a>(
+        &'a self,
+        edge: Edge,
+        segment: Option<&'a Segment>,
+    ) -> Bound<&'a [u8]> {
+        match (edge, segment) {
+            (Edge::Scan, _) => as_slice(&self.lower),
+            (Edge::Pivot { frame, pivot }, _) => Bound::Included(self.pivot(frame, pivot)),
+            (Edge::Segment, Some(segment)) => Bound::Included(&segment.min),
+            (Edge::Open | Edge::Segment, _) => Bound::Unbounded,
+        }
+    }
+
+    /// The bound that an edge stands for, at the upper end.
+    pub(super) fn upper_at<'a>(
+        &'a self,
+        edge: Edge,
+        segment: Option<&'a Segment>,
+    ) -> Bound<&'a [u8]> {
+        match (edge, segment) {
+            (Edge::Scan, _) => as_slice(&self.upper),
+            (Edge::Pivot { frame, pivot }, _) => Bound::Excluded(self.pivot(frame, pivot)),
+            (Edge::Segment, Some(segment)) => Bound::Included(&segment.max),
+            (Edge::Open | Edge::Segment, _) => Bound::Unbounded,
+        }
+    }
+
+    /// The segment that a buffer level's source stands in, and its number.
+    pub(super) fn segment_of(&self, source: &Source) -> Option<(&LoadedNode, usize, &Segment)> {
+        let node = &self.frames.get(source.frame)?.node;
+        let number = match self.direction {
+            Direction::Forward => source.segment,
+            Direction::Backward => source.segment.checked_sub(1)?,
+        };
+        Some((node, number, node.levels.get(source.level)?.get(number)?))
+    }
+
+    /// The range of a source.
+    pub(super) fn bounds_of(&self, slot: u16, source: &Source) -> (Bound<&[u8]>, Bound<&[u8]>) {
+        let segment = match slot {
+            LEAF => None,
+            _ => self.segment_of(source).map(|(_, _, segment)| segment),
+        };
+        (
+            self.lower_at(source.lower, segment),
+            self.upper_at(source.upper, segment),
+        )
+    }
+
+    /// The key that a source stands at.
+    pub(super) fn key<'a>(&'a self, slot: u16, source: &'a Source) -> Pieces<'a> {
+        match source.head {
+            Head::Record => match source.record() {
+                Some((block, place)) => (block.prefix(), &block.bytes()[place.suffix()]),
+                None => (&[], &[]),
+            },
+            Head::Boundary => (self.leaf_end().unwrap_or_default(), &[]),
+            Head::Start | Head::Pending | Head::End => {
+                let (lower, upper) = self.bounds_of(slot, source);
+                let begin = match self.direction {
+                    Direction::Forward => lower,
+                    Direction::Backward => upper,
+                };
+                match begin {
+                    Bound::Included(key) | Bound::Excluded(key) => (key, &[]),
+                    Bound::Unbounded => (&[], &[]),
+                }
+            }
+        }
+    }
+
+    /// Where the key range of the current leaf ends, in the scan's direction; none at the end of the tree.
+    pub(super) fn leaf_end(&self) -> Option<&[u8]> {
+        self.frames
+            .iter()
+            .rev()
+            .find_map(|frame| match self.direction {
+                Direction::Forward => frame
+                    .node
+                    .pivots
+                    .get(frame.pivot + 1)
+                    .map(|next| &next.lower[..]),
+                Direction::Backward => {
+                    (frame.pivot > 0).then(|| &frame.node.pivots[frame.pivot].lower[..])
+                }
+            })
+    }
+
+    /// Whether records of the next leaf can be in the scan's range.
+    pub(super) fn leaf_has_successor(&self) -> bool {
+        self.leaf_end().is_some_and(|end| match self.direction {
+            Direction::Forward => lets_in_below(as_slice(&self.upper), end),
+            Direction::Backward => !is_empty(as_slice(&self.lower), Bound::Excluded(end)),
+        })
+    }
+
+    /// Whether a bound of the scan's direction lets a key in.
+    pub(super) fn lets_in(&self, until: Bound<&[u8]>, key: Pieces<'_>) -> bool {
+        let (bound, included) = match until {
+            Bound::Unbounded => return true,
+            Bound::Included(bound) => (bound, true),
+            Bound::Excluded(bound) => (bound, false),
+        };
+        match self.compare(key, (bound, &[])) {
+            Ordering::Less => true,
+            Ordering::Equal => included,
+            Ordering::Greater => false,
+        }
+    }
+
+    /// Whether a segment's records in this range, and so all that follow it in its level, lie behind the scan's end.
+    pub(super) fn is_beyond(
+        &self,
+        (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
+        segment: &Segment,
+    ) -> bool {
+        match self.direction {
+            Direction::Forward => {
+                let end = as_slice(&self.upper);
+                end != Bound::Unbounded
+                    && (!lets_in_below(end, &segment.min) || is_empty(lower, end))
+            }
+            Direction::Backward => {
+                let end = as_slice(&self.lower);
+                end != Bound::Unbounded
+                    && (!lets_in_above(end, &segment.max) || is_empty(end, upper))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_in_pieces_compare_as_whole_ones_do() {
+        let keys: [&[u8]; 9] = [
+            b"", b"a", b"ab", b"aba", b"abab", b"abb", b"b", b"ba", b"bab",
+        ];
+        for a in keys {
+            for b in keys {
+                for i in 0..=a.len() {
+                    for j in 0..=b.len() {
+                        assert_eq!(
+                            compare_pieces(a.split_at(i), b.split_at(j)),
+                            a.cmp(b),
+                            "{a:?} {i} {b:?} {j}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,372 @@
+//! A walk over the blocks of one page group that can hold records of a key range, in either direction. It never holds more
+//! decoded blocks than its read-ahead allows: blocks that it has passed are let go.
+//!
+//! Merges read every block of their range once, so they ask for large runs from the start and leave the page cache
+//! alone. Scans begin with the one block that they need, through the cache, and double their reads as they go on.
+//!
+//! The range is not kept: who walks knows it, and shows it again where the walk comes to a block that a bound falls into.
+
+use std::ops::{Bound, Range};
+use std::sync::Arc;
+
+use terrapin_base::Result;
+use terrapin_pages::block::Block;
+use terrapin_pages::group::{GroupIndex, GroupRef};
+use terrapin_pages::{Fill, PageStore};
+use terrapin_structure::{Direction, KeyBounds};
+
+use crate::bounds::{is_empty, lets_in_above, lets_in_below};
+
+/// How far a walk reads ahead, and what it leaves in the cache.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ReadAhead {
+    /// Bytes of the first read after the first block; every further one is twice as long.
+    pub(crate) first_bytes: u32,
+    /// Most bytes of one read.
+    pub(crate) max_bytes: u32,
+    /// The first read is one block.
+    pub(crate) one_block_first: bool,
+    /// What becomes of the first block in the cache.
+    pub(crate) fill_first: Fill,
+    /// What becomes of the blocks read ahead.
+    pub(crate) fill: Fill,
+}
+
+impl ReadAhead {
+    /// For merges: the whole range is going to be read, once. A dozen cursors of this kind hold 3 MiB.
+    pub(crate) const MERGE: ReadAhead = ReadAhead {
+        first_bytes: 256 << 10,
+        max_bytes: 256 << 10,
+        one_block_first: false,
+        fill_first: Fill::No,
+        fill: Fill::No,
+    };
+    /// For scans: nobody knows how far they go.
+    pub(crate) const SCAN: ReadAhead = ReadAhead {
+        first_bytes: 8 << 10,
+        max_bytes: 256 << 10,
+        one_block_first: true,
+        fill_first: Fill::Low,
+        fill: Fill::Low,
+    };
+}
+
+/// Where a walk is.
+pub(crate) struct BlockWalk {
+    group: GroupRef,
+    index: Arc<GroupIndex>,
+    direction: Direction,
+    ahead: ReadAhead,
+    /// Whether the lower and the upper bound leave out records of the group.
+    cuts: (bool, bool),
+    /// Blocks that can hold records of the range.
+    blocks: Range<usize>,
+    /// Blocks of the range that are not yet read, from `next_block` in the walk's direction.
+    next_block: usize,
+    unread: usize,
+    next_read_bytes: u32,
+    any_read: bool,
+    /// The first block, when it was handed over.
+    given: Option<Arc<Block>>,
+    /// Blocks read and not yet reached, the next one last.
+    read: Vec<Arc<Block>>,
+    /// The number of the next block that is returned.
+    next_number: usize,
+}
+
+impl BlockWalk {
+    /// A walk that has read nothing yet.
+    pub(crate) fn new(
+        group: &GroupRef,
+        index: Arc<GroupIndex>,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+        ahead: ReadAhead,
+    ) -> Self {
+        let (cuts, blocks) = cut_to_group(&index, bounds.0, bounds.1);
+        let next_block = match direction {
+            Direction::Forward => blocks.start,
+            Direction::Backward => blocks.end.saturating_sub(1),
+        };
+        BlockWalk {
+            group: *group,
+            index,
+            direction,
+            ahead,
+            cuts,
+            unread: blocks.len(),
+            blocks,
+            next_block,
+            next_read_bytes: ahead.first_bytes,
+            any_read: false,
+            given: None,
+            read: Vec::new(),
+            next_number: next_block,
+        }
+    }
+
+    /// The group that it goes over.
+    pub(crate) fn group(&self) -> &GroupRef {
+        &self.group
+    }
+
+    /// The block that it is going to ask for first, so that a caller can read those of many walks at once.
+    pub(crate) fn first_want(&self) -> Option<(&Arc<GroupIndex>, usize)> {
+        (self.unread > 0 && !self.any_read).then_some((&self.index, self.next_block))
+    }
+
+    /// Hands over the block that [`BlockWalk::first_want`] named.
+    pub(crate) fn give_first(&mut self, block: Arc<Block>) {
+        self.given = Some(block);
+        self.any_read = true;
+        self.passed(1);
+    }
+
+    /// Whether the next step can be made without asking for a block.
+    pub(crate) fn has_read_ahead(&self) -> bool {
+        self.given.is_some() || !self.read.is_empty()
+    }
+
+    /// Bytes of decoded blocks that the walk may come to hold.
+    pub(crate) fn memory_bytes_max(&self) -> u64 {
+        u64::from(self.ahead.max_bytes).min(self.group.bytes)
+    }
+
+    /// The next block that has records of the range, and which those are: at least one. The bounds are those that the walk
+    /// was made for.
+    pub(crate) fn next(
+        &mut self,
+        store: &PageStore,
+        bounds: KeyBounds<'_>,
+    ) -> Result<Option<(Arc<Block>, Range<usize>)>> {
+        while let Some(block) = self.next_block_read(store)? {
+            let number = self.next_number;
+            self.next_number = match self.direction {
+                Direction::Forward => number + 1,
+                Direction::Backward => number.wrapping_sub(1),
+            };
+            let from = if self.cuts.0 && number == self.blocks.start {
+                lower_position(&block, bounds.0)
+            } else {
+                0
+            };
+            let to = if self.cuts.1 && number + 1 == self.blocks.end {
+                upper_position(&block, bounds.1)
+            } else {
+                block.len()
+            };
+            if from < to {
+                return Ok(Some((block, from..to)));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next block in the walk's direction, from what was read ahead or from the store.
+    fn next_block_read(&mut self, store: &PageStore) -> Result<Option<Arc<Block>>> {
+        if let Some(block) = self.given.take().or_else(|| self.read.pop()) {
+            return Ok(Some(block));
+        }
+        if self.unread == 0 {
+            return Ok(None);
+        }
+        if !self.any_read && self.ahead.one_block_first {
+            self.any_read = true;
+            let block = store.block(
+                &self.group,
+                &self.index,
+                self.next_block,
+                self.ahead.fill_first,
+            )?;
+            self.passed(1);
+            return Ok(Some(block));
+        }
+        self.any_read = true;
+        let count = self.next_run_blocks();
+        let range = match self.direction {
+            Direction::Forward => self.next_block..self.next_block + count,
+            Direction::Backward => self.next_block + 1 - count..self.next_block + 1,
+        };
+        store.block_run(
+            &self.group,
+            &self.index,
+            range,
+            self.ahead.fill,
+            &mut self.read,
+        )?;
+        if self.direction == Direction::Forward {
+            self.read.reverse();
+        }
+        self.passed(count);
+        self.next_read_bytes = self
+            .next_read_bytes
+            .saturating_mul(2)
+            .min(self.ahead.max_bytes);
+        Ok(self.read.pop())
+    }
+
+    /// How many blocks the next read takes: at least one, else as many as its bytes hold.
+    fn next_run_blocks(&self) -> usize {
+        let mut bytes = 0u64;
+        let mut count = 0;
+        while count < self.unread {
+            let number = match self.direction {
+                Direction::Forward => self.next_block + count,
+                Direction::Backward => self.next_block - count,
+            };
+            bytes += u64::from(self.index.block_place(number).1);
+            if count > 0 && bytes > u64::from(self.next_read_bytes) {
+                break;
+            }
+            count += 1;
+        }
+        count
+    }
+
+    /// Counts blocks as read.
+    fn passed(&mut self, count: usize) {
+        self.unread -= count;
+        self.next_block = match self.direction {
+            Direction::Forward => self.next_block + count,
+            Direction::Backward => self.next_block.wrapping_sub(count),
+        };
+    }
+}
+
+/// The first record of a block that the lower bound lets in.
+fn lower_position(block: &Block, lower: Bound<&[u8]>) -> usize {
+    match lower {
+        Bound::Unbounded => 0,
+        Bound::Included(key) => block.search(key).unwrap_or_else(|insert| insert),
+        Bound::Excluded(key) => block
+            .search(key)
+            .map_or_else(|insert| insert, |found| found + 1),
+    }
+}
+
+/// The first record of a block behind those that the upper bound lets in.
+fn upper_position(block: &Block, upper: Bound<&[u8]>) -> usize {
+    match upper {
+        Bound::Unbounded => block.len(),
+        Bound::Included(key) => block
+            .search(key)
+            .map_or_else(|insert| insert, |found| found + 1),
+        Bound::Excluded(key) => block.search(key).unwrap_or_else(|insert| insert),
+    }
+}
+
+/// Cuts bounds to a group: whether each of them leaves out any of its records, which spares a search where it does not; and
+/// the blocks from the first to behind the last that can hold a key in between.
+fn cut_to_group(
+    index: &GroupIndex,
+    lower: Bound<&[u8]>,
+    upper: Bound<&[u8]>,
+) -> ((bool, bool), Range<usize>) {
+    let lower = if lets_in_above(lower, index.first_key()) {
+        Bound::Unbounded
+    } else {
+        lower
+    };
+    let upper = if lets_in_below(upper, index.last_key()) {
+        Bound::Unbounded
+    } else {
+        upper
+    };
+    let nothing =
+        !lets_in_above(lower, index.last_key()) || !lets_in_below(upper, index.first_key());
+    let first = match lower {
+        Bound::Unbounded => 0,
+        Bound::Included(key) | Bound::Excluded(key) => index.find(key),
+    };
+    let end = match upper {
+        Bound::Unbounded => index.blocks(),
+        Bound::Included(key) => index.find(key) + 1,
+        Bound::Excluded(key) => {
+            let block = index.find(key);
+            // No key of the block is below its separator.
+            if key <= index.separator(block) {
+                block
+            } else {
+                block + 1
+            }
+        }
+    };
+    (
+        (lower != Bound::Unbounded, upper != Bound::Unbounded),
+        if nothing || is_empty(lower, upper) {
+            0..0
+        } else {
+            first..end.max(first)
+        },
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::PageId;
+    use terrapin_pages::block::Compression;
+    use terrapin_pages::group::{GroupBuilder, GroupOptions};
+    use terrapin_pages::message::Message;
+
+    use super::*;
+
+    #[test]
+    fn a_bound_on_a_block_s_edge_does_not_ask_for_the_block_behind_it() {
+        let options = GroupOptions {
+            target_bytes: 1 << 20,
+            block_bytes: 512,
+            unit: 512,
+            compression: Compression::None,
+            filter: true,
+        };
+        let mut builder = GroupBuilder::new(options);
+        for i in 0..500u32 {
+            assert!(
+                builder
+                    .add(format!("key{i:05}").as_bytes(), Message::Put(b"some value"))
+                    .unwrap()
+                    .is_none()
+            );
+        }
+        let (group, image) = builder.finish().remove(0).place(PageId(1), 0);
+        let index = image[group.index_offset as usize..][..group.index_bytes as usize].to_vec();
+        let index = GroupIndex::decode(&index, group.id).unwrap();
+        assert!(index.blocks() > 10);
+        let blocks =
+            |lower: Bound<&[u8]>, upper: Bound<&[u8]>| cut_to_group(&index, lower, upper).1;
+        for block in 1..index.blocks() {
+            let edge = index.separator(block);
+            let behind = [edge, b"\0"].concat();
+            assert_eq!(blocks(Bound::Unbounded, Bound::Excluded(edge)), 0..block);
+            assert_eq!(
+                blocks(Bound::Unbounded, Bound::Included(edge)),
+                0..block + 1
+            );
+            assert_eq!(
+                blocks(Bound::Unbounded, Bound::Excluded(&behind)),
+                0..block + 1
+            );
+            assert_eq!(
+                blocks(Bound::Included(edge), Bound::Unbounded),
+                block..index.blocks()
+            );
+            assert_eq!(blocks(Bound::Included(edge), Bound::Excluded(edge)), 0..0);
+        }
+        assert_eq!(
+            blocks(Bound::Excluded(index.last_key()), Bound::Unbounded),
+            0..0
+        );
+        assert_eq!(
+            blocks(Bound::Unbounded, Bound::Excluded(index.first_key())),
+            0..0
+        );
+        let all = (
+            Bound::Included(index.first_key()),
+            Bound::Included(index.last_key()),
+        );
+        assert_eq!(
+            cut_to_group(&index, all.0, all.1),
+            ((false, false), 0..index.blocks())
+        );
+    }
+}
