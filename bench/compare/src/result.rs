@@ -100,6 +100,14 @@ impl Outcome {
         )
     }
 
+    /// The same with the bytes of the whole block device: the file system's own, and those of whatever else ran.
+    pub fn disk_amplification(&self) -> f64 {
+        ratio(
+            self.disk_bytes_written.unwrap_or(0) as f64,
+            self.user_bytes_written as f64,
+        )
+    }
+
     /// Device bytes read for each operation.
     pub fn read_bytes_per_operation(&self) -> f64 {
         ratio(self.device_bytes_read as f64, self.operations as f64)

@@ -61,6 +61,8 @@ pub struct Row {
     pub max_us: Figure,
     /// Device bytes written for each byte that clients wrote; 0 for phases that write nothing.
     pub write_amplification: Figure,
+    /// The same with the bytes of the whole block device.
+    pub disk_amplification: Figure,
     /// Device bytes read for each operation.
     pub read_bytes: Figure,
     /// CPU microseconds for each operation.
@@ -86,6 +88,7 @@ impl Row {
             p9999_us: figure(|o| o.latency_us.p9999),
             max_us: figure(|o| o.latency_us.max),
             write_amplification: figure(Outcome::write_amplification),
+            disk_amplification: figure(Outcome::disk_amplification),
             read_bytes: figure(Outcome::read_bytes_per_operation),
             cpu_us: figure(Outcome::cpu_us_per_operation),
             space: figure(Outcome::space),

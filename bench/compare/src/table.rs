@@ -171,9 +171,9 @@ fn against(summary: &Summary) -> String {
 
 fn costs(summary: &Summary, phase: &str) -> String {
     let mut text = format!(
-        "| {phase} | p50 µs | p99 | p99.9 | p99.99 | max | written/user | read B/op | CPU µs/op | space/data | RSS MiB | settling s |\n"
+        "| {phase} | p50 µs | p99 | p99.9 | p99.99 | max | written/user | whole disk | read B/op | CPU µs/op | space/data | RSS MiB | settling s |\n"
     );
-    text.push_str(&"| --- ".repeat(12));
+    text.push_str(&"| --- ".repeat(13));
     text.push_str("|\n");
     for contender in &summary.contenders {
         if let Some(row) = contender.rows.get(phase) {
@@ -196,6 +196,7 @@ fn figures(row: &Row) -> String {
         row.p9999_us,
         row.max_us,
         row.write_amplification,
+        row.disk_amplification,
         row.read_bytes,
         row.cpu_us,
         row.space,
