@@ -6,7 +6,7 @@
 # pieces is an allocation of its own (`Window::new_for_memory_checkers`). Maps of files and buffers lie beyond its sight but for their ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- -p terrapin-disk -p terrapin-memtable
+[ $# -gt 0 ] || set -- --lib --tests -p terrapin-disk -p terrapin-memtable -p terrapin-recordcache
 
 target=${CARGO_TARGET_DIR:-target}/asan
 triple=$(rustc -vV | sed -n 's/^host: //p')
