@@ -165,6 +165,41 @@ impl LoadedNode {
         same.start + pivots.partition_point(|p| comes_before(&p.lower))
     }
 
+    /// How many segments of a level end before a key.
+    pub(crate) fn segments_below(&self, level: usize, key: &[u8]) -> usize {
+        let segments = &self.node.levels[level];
+        let wanted = match self.segment_common.strip(key) {
+            Ok(suffix) => head(suffix),
+            Err(std::cmp::Ordering::Less) => return 0,
+            Err(_) => return segments.len(),
+        };
+        let heads = self.heads_of(level);
+        let from = heads.partition_point(|&(_, max)| max < wanted);
+        let same = heads[from..].partition_point(|&(_, max)| max == wanted);
+        from + segments[from..from + same].partition_point(|segment| segment.max[..] < *key)
+    }
+
+    /// How many segments of a level begin at a key or before it.
+    pub(crate) fn segments_from(&self, level: usize, key: &[u8]) -> usize {
+        let segments = &self.node.levels[level];
+        let wanted = match self.segment_common.strip(key) {
+            Ok(suffix) => head(suffix),
+            Err(std::cmp::Ordering::Less) => return 0,
+            Err(_) => return segments.len(),
+        };
+        let heads = self.heads_of(level);
+        let from = heads.partition_point(|&(min, _)| min < wanted);
+        let same = heads[from..].partition_point(|&(min, _)| min == wanted);
+        from + segments[from..from + same].partition_point(|segment| segment.min[..] <= *key)
+    }
+
+    /// The heads of a level's segments.
+    #[inline]
+    fn heads_of(&self, level: usize) -> &[(u64, u64)] {
+        let first = self.level_handles[level] - self.level_handles[0];
+        &self.segment_heads[first..][..self.node.levels[level].len()]
+    }
+
     /// The segments of a level that have something for a pivot, in key order.
     #[inline]
     pub(crate) fn segments_for(&self, level: usize, pivot: usize) -> &[Segment] {

@@ -91,11 +91,18 @@ impl Version for TreeVersion {
         find_many(&self.store, self.top(), keys, out)
     }
 
-    fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>> {
+    fn scan_expecting(
+        &self,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+        expected: usize,
+    ) -> Result<Box<dyn Scan>> {
         Ok(Box::new(match (&self.root, &self.node) {
-            (Root::Leaf(group), _) => TreeScan::over_leaf(&self.store, group, bounds, direction)?,
-            (_, Some(node)) => TreeScan::over_node(&self.store, node, bounds, direction)?,
-            _ => TreeScan::nowhere(&self.store, bounds, direction),
+            (Root::Leaf(group), _) => {
+                TreeScan::over_leaf(&self.store, group, bounds, direction, expected)?
+            }
+            (_, Some(node)) => TreeScan::over_node(&self.store, node, bounds, direction, expected)?,
+            _ => TreeScan::nowhere(&self.store, bounds, direction, expected),
         }))
     }
 

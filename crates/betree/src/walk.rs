@@ -51,6 +51,11 @@ impl ReadAhead {
     };
 }
 
+/// Most blocks of a first read, whatever is expected.
+const EXPECTED_BLOCKS_MAX: usize = 8;
+/// What is expected beyond is not counted.
+const EXPECTED_RECORDS_MAX: usize = 1 << 16;
+
 /// Where a walk is.
 pub(crate) struct BlockWalk {
     group: GroupRef,
@@ -66,7 +71,9 @@ pub(crate) struct BlockWalk {
     unread: usize,
     next_read_bytes: u32,
     any_read: bool,
-    /// The first block, when it was handed over.
+    /// How many blocks the first read takes, where that is not a matter of bytes.
+    first_blocks: usize,
+    /// The next block, when it was handed over.
     given: Option<Arc<Block>>,
     /// Blocks read and not yet reached, the next one last.
     read: Vec<Arc<Block>>,
@@ -99,6 +106,7 @@ impl BlockWalk {
             next_block,
             next_read_bytes: ahead.first_bytes,
             any_read: false,
+            first_blocks: 1,
             given: None,
             read: Vec::new(),
             next_number: next_block,
@@ -110,21 +118,55 @@ impl BlockWalk {
         &self.group
     }
 
-    /// The block that it is going to ask for first, so that a caller can read those of many walks at once.
-    pub(crate) fn first_want(&self) -> Option<(&Arc<GroupIndex>, usize)> {
-        (self.unread > 0 && !self.any_read).then_some((&self.index, self.next_block))
+    /// The blocks that it is going to read first, in its direction, so that a caller can read those of many walks at once.
+    pub(crate) fn first_want(&self) -> Option<(&Arc<GroupIndex>, impl Iterator<Item = usize>)> {
+        let (direction, next) = (self.direction, self.next_block);
+        let numbers = (0..self.first_blocks).map(move |i| match direction {
+            Direction::Forward => next + i,
+            Direction::Backward => next - i,
+        });
+        (self.unread > 0 && !self.any_read).then_some((&self.index, numbers))
     }
 
-    /// Hands over the block that [`BlockWalk::first_want`] named.
-    pub(crate) fn give_first(&mut self, block: Arc<Block>) {
-        self.given = Some(block);
+    /// Hands over the blocks that [`BlockWalk::first_want`] named.
+    pub(crate) fn give_first(&mut self, blocks: impl Iterator<Item = Arc<Block>>) {
+        let mut count = 0;
+        for block in blocks {
+            count += 1;
+            if self.given.is_none() {
+                self.given = Some(block);
+            } else {
+                self.read.push(block);
+            }
+        }
+        self.read.reverse();
         self.any_read = true;
-        self.passed(1);
+        self.passed(count);
     }
 
-    /// Whether the next step can be made without asking for a block.
-    pub(crate) fn has_read_ahead(&self) -> bool {
-        self.given.is_some() || !self.read.is_empty()
+    /// Says how many records are likely to be asked for: the first read takes those blocks that are more likely needed than
+    /// not, wherever in the first block the range begins.
+    pub(crate) fn expect(&mut self, records: usize) {
+        let blocks = self.index.blocks();
+        let each = (self.index.records_before(blocks) as usize / blocks).max(1);
+        let more = (records.min(EXPECTED_RECORDS_MAX) + each / 2) / each;
+        self.first_blocks = (1 + more).min(EXPECTED_BLOCKS_MAX).min(self.unread.max(1));
+    }
+
+    /// Makes sure, without a read, that the next step need not ask for a block; whether that is so.
+    pub(crate) fn take_cached(&mut self, store: &PageStore) -> bool {
+        if self.given.is_some() || !self.read.is_empty() {
+            return true;
+        }
+        if self.unread == 0 {
+            return false;
+        }
+        self.given = store.cached_block_as(&self.group, self.next_block, self.ahead.fill);
+        if self.given.is_some() {
+            self.any_read = true;
+            self.passed(1);
+        }
+        self.given.is_some()
     }
 
     /// Bytes of decoded blocks that the walk may come to hold.
@@ -170,7 +212,7 @@ impl BlockWalk {
         if self.unread == 0 {
             return Ok(None);
         }
-        if !self.any_read && self.ahead.one_block_first {
+        if !self.any_read && self.ahead.one_block_first && self.first_blocks == 1 {
             self.any_read = true;
             let block = store.block(
                 &self.group,
@@ -181,8 +223,12 @@ impl BlockWalk {
             self.passed(1);
             return Ok(Some(block));
         }
+        let expected = !self.any_read && self.ahead.one_block_first;
         self.any_read = true;
-        let count = self.next_run_blocks();
+        let count = match expected {
+            true => self.first_blocks,
+            false => self.next_run_blocks(),
+        };
         let range = match self.direction {
             Direction::Forward => self.next_block..self.next_block + count,
             Direction::Backward => self.next_block + 1 - count..self.next_block + 1,
@@ -198,10 +244,12 @@ impl BlockWalk {
             self.read.reverse();
         }
         self.passed(count);
-        self.next_read_bytes = self
-            .next_read_bytes
-            .saturating_mul(2)
-            .min(self.ahead.max_bytes);
+        if !expected {
+            self.next_read_bytes = self
+                .next_read_bytes
+                .saturating_mul(2)
+                .min(self.ahead.max_bytes);
+        }
         Ok(self.read.pop())
     }
 

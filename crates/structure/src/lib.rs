@@ -159,7 +159,17 @@ pub trait Version: Send + Sync + Any {
     /// The values of many keys; device reads go out in parallel. Fills `out[i]` for `keys[i]`.
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()>;
     /// Scans live records of a range.
-    fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>>;
+    fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>> {
+        self.scan_expecting(bounds, direction, 0)
+    }
+    /// As [`Version::scan`], where about so many records are going to be asked for, 0 when nobody knows. Costs time when it
+    /// is wrong, and nothing else.
+    fn scan_expecting(
+        &self,
+        bounds: KeyBounds<'_>,
+        direction: Direction,
+        expected: usize,
+    ) -> Result<Box<dyn Scan>>;
     /// How much a range holds.
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate>;
     /// Every page this version refers to, once per reference (D4). Reads nodes only.

@@ -16,12 +16,14 @@ use terrapin_memtable::{Cursor, Op};
 use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
 
 use crate::read::{OwnedBounds, windows};
-use crate::state::KeyspaceState;
+use crate::state::{KeyspaceShared, KeyspaceState};
 use crate::view::ViewHandle;
 
-/// Records of the first chunk. Each later one holds as many as were fetched so far: a scan that ends somewhere has fetched at
+/// Records of the first chunk, at least; half as many as ranges were read for lately, if that is more. Each later one holds as many as were fetched so far: a scan that ends somewhere has fetched at
 /// most twice what it took, and refills, each of which costs about as much as ten records, are rare.
 const CHUNK_RECORDS_FIRST: usize = 8;
+/// Most records of the first chunk.
+const CHUNK_RECORDS_FIRST_MAX: usize = 64;
 /// Least records of a later chunk.
 const CHUNK_RECORDS_MIN: usize = 16;
 /// Most records of a chunk.
@@ -54,6 +56,10 @@ pub struct Range {
     exhausted: bool,
     front: End,
     back: End,
+    /// The keyspace, once something was fetched, which is told how many records were taken.
+    shared: Option<Arc<KeyspaceShared>>,
+    /// One record is wanted, whatever other ranges were read for.
+    one: bool,
 }
 
 /// One end of a range.
@@ -109,13 +115,14 @@ impl Range {
             exhausted,
             front: End::default(),
             back: End::default(),
+            shared: None,
+            one: false,
         }
     }
 
     /// For who wants one record: the first chunk from either end holds no other.
     pub(crate) fn one_at_first(mut self) -> Self {
-        self.front.chunk_records = 1;
-        self.back.chunk_records = 1;
+        self.one = true;
         self
     }
 
@@ -236,7 +243,19 @@ impl Range {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        let tree = TreeScan::current(&mut end.scan, keyspace, (lower, upper), direction)?;
+        let expected = match self.one {
+            true => 1,
+            false => keyspace.shared.range_length.expected(),
+        };
+        if self.shared.is_none() && !self.one {
+            self.shared = Some(keyspace.shared.clone());
+        }
+        if end.total_records == 0 {
+            let likely = (expected / 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_FIRST_MAX);
+            end.chunk_records = if self.one { 1 } else { likely };
+        }
+        let bounds = (lower, upper);
+        let tree = TreeScan::current(&mut end.scan, keyspace, bounds, direction, expected)?;
         let batch = end
             .fetched
             .restart(end.chunk_records, end.total_records < SPARING_RECORDS);
@@ -300,6 +319,16 @@ impl DoubleEndedIterator for Range {
 
 impl std::iter::FusedIterator for Range {}
 
+impl Drop for Range {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.shared {
+            let left = self.front.fetched.left() + self.back.fetched.left();
+            let fetched = self.front.total_records + self.back.total_records;
+            shared.range_length.note(fetched.saturating_sub(left));
+        }
+    }
+}
+
 impl std::fmt::Debug for Range {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Range")
@@ -317,6 +346,7 @@ impl TreeScan {
         keyspace: &KeyspaceState,
         (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
         direction: Direction,
+        expected: usize,
     ) -> Result<&'a mut TreeScan> {
         let stale = slot
             .as_ref()
@@ -326,7 +356,9 @@ impl TreeScan {
                 lower.as_ref().map(Vec::as_slice),
                 upper.as_ref().map(Vec::as_slice),
             );
-            let scan = keyspace.version.scan(bounds, direction)?;
+            let scan = keyspace
+                .version
+                .scan_expecting(bounds, direction, expected)?;
             *slot = None;
             return Ok(slot.insert(TreeScan {
                 version: keyspace.version.clone(),
@@ -367,6 +399,11 @@ impl Chunk {
             self.end -= 1;
             self.end
         })
+    }
+
+    /// How many records nobody took.
+    fn left(&self) -> usize {
+        self.end - self.first
     }
 
     /// A record that was taken.

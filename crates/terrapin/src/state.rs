@@ -7,7 +7,7 @@
 //! `version` holds some of its records already, which the window says again.
 
 use std::sync::Arc;
-use terrapin_base::sync::{AtomicBool, AtomicU64};
+use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{Generation, KeyspaceId, Lsn};
 use terrapin_memtable::Window;
@@ -192,6 +192,33 @@ pub(crate) struct KeyspaceShared {
     pub unpaced_bytes: AtomicU64,
     /// Writers' virtual clock; see `pressure`.
     pub paced_until_ns: AtomicU64,
+    /// How long ranges turn out to be.
+    pub range_length: RangeLength,
+}
+
+/// About how many records the ranges of a keyspace were read for lately: a moving average, in sixteenths. Races lose a range
+/// now and then, which does not matter.
+#[derive(Default)]
+pub(crate) struct RangeLength(AtomicU64);
+
+impl RangeLength {
+    /// A longer range counts as so long: one of them should not make many short ones read ahead.
+    const RECORDS_MAX: u64 = 256;
+
+    /// The average; 0 while there was none.
+    pub fn expected(&self) -> usize {
+        (self.0.load(Ordering::Relaxed) / 16) as usize
+    }
+
+    /// Takes note of a range that was read so far.
+    pub fn note(&self, records: usize) {
+        let records = (records as u64).min(Self::RECORDS_MAX) * 16;
+        let before = self.0.load(Ordering::Relaxed);
+        let after = before - before / 16 + records / 16;
+        if after != before {
+            self.0.store(after, Ordering::Relaxed);
+        }
+    }
 }
 
 impl KeyspaceShared {
@@ -206,6 +233,28 @@ impl KeyspaceShared {
             merge_ns_per_kib: AtomicU64::new(0),
             unpaced_bytes: AtomicU64::new(0),
             paced_until_ns: AtomicU64::new(0),
+            range_length: RangeLength::default(),
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_length_of_ranges_follows_what_they_were_read_for() {
+        let length = RangeLength::default();
+        assert_eq!(length.expected(), 0);
+        for (records, expected) in [(50, 50), (3, 3), (0, 0), (1 << 40, 256)] {
+            for _ in 0..200 {
+                length.note(records);
+            }
+            let now = length.expected();
+            assert!(now.abs_diff(expected) <= 1, "{now} of {expected}");
+        }
+        let before = length.expected();
+        length.note(1);
+        assert!(length.expected() > before - before / 10);
     }
 }

@@ -26,7 +26,7 @@ use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::head as head_of;
 use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 
-use crate::bounds::{is_empty, tighter_lower, tighter_upper};
+use crate::bounds::{as_slice, is_empty, tighter_lower, tighter_upper};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
@@ -71,6 +71,8 @@ pub(crate) struct TreeScan {
     done: bool,
     /// The key that was returned alone.
     key: Vec<u8>,
+    /// How many records are likely to be asked for; 0 when nobody knows.
+    expected: usize,
 }
 
 impl TreeScan {
@@ -80,8 +82,9 @@ impl TreeScan {
         root: &Arc<LoadedNode>,
         bounds: KeyBounds<'_>,
         direction: Direction,
+        expected: usize,
     ) -> Result<Self> {
-        let mut scan = Self::nowhere(store, bounds, direction);
+        let mut scan = Self::nowhere(store, bounds, direction, expected);
         if !scan.done {
             scan.sources.reserve(SOURCES_EXPECTED);
             scan.path.frames.reserve(FRAMES_EXPECTED);
@@ -98,8 +101,9 @@ impl TreeScan {
         leaf: &GroupRef,
         bounds: KeyBounds<'_>,
         direction: Direction,
+        expected: usize,
     ) -> Result<Self> {
-        let mut scan = Self::nowhere(store, bounds, direction);
+        let mut scan = Self::nowhere(store, bounds, direction, expected);
         if !scan.done {
             scan.lone_leaf = Some(*leaf);
             scan.enter_leaf(true);
@@ -113,6 +117,7 @@ impl TreeScan {
         store: &Arc<PageStore>,
         bounds: KeyBounds<'_>,
         direction: Direction,
+        expected: usize,
     ) -> Self {
         TreeScan {
             store: store.clone(),
@@ -128,13 +133,14 @@ impl TreeScan {
             returned: false,
             done: is_empty(bounds.0, bounds.1),
             key: Vec::new(),
+            expected,
         }
     }
 
     /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to.
     fn find_next(&mut self, sparing: bool) -> Result<Next> {
         if self.returned {
-            if sparing && self.first_needs_block() {
+            if sparing && self.first_needs_read() {
                 return Ok(Next::Unread);
             }
             self.returned = false;
@@ -147,7 +153,7 @@ impl TreeScan {
                     if !source.place.is_delete {
                         return Ok(Next::Record);
                     }
-                    if sparing && self.first_needs_block() {
+                    if sparing && self.first_needs_read() {
                         return Ok(Next::Unread);
                     }
                     self.move_first()?;
@@ -168,12 +174,17 @@ impl TreeScan {
         Ok(Next::End)
     }
 
-    /// Whether the first source must ask for a block, or look for another, to move on.
-    fn first_needs_block(&self) -> bool {
-        self.order.first().is_some_and(|first| {
-            let source = &self.sources[usize::from(first.slot)];
-            source.following == 0 && !source.walk.as_ref().is_some_and(BlockWalk::has_read_ahead)
-        })
+    /// Whether the first source must read a block, or look for another range, to move on.
+    fn first_needs_read(&mut self) -> bool {
+        let Some(first) = self.order.first() else {
+            return false;
+        };
+        let source = &mut self.sources[usize::from(first.slot)];
+        source.following == 0
+            && !source
+                .walk
+                .as_mut()
+                .is_some_and(|walk| walk.take_cached(&self.store))
     }
 
     /// Moves the first source on and sorts it in again.
@@ -355,12 +366,14 @@ impl TreeScan {
             let Some(walk) = &mut self.sources[usize::from(slot)].walk else {
                 continue;
             };
-            if let Some((_, number)) = walk.first_want() {
-                let fill = ReadAhead::SCAN.fill_first;
-                match self.store.cached_block_as(walk.group(), number, fill) {
-                    Some(block) => walk.give_first(block),
-                    None => missing.push(slot),
-                }
+            if !walk.take_cached(&self.store) && walk.first_want().is_some() {
+                missing.push(slot);
+            }
+        }
+        if missing.first() == Some(&LEAF) {
+            let leaf_records = self.expected_of_leaf();
+            if let Some(walk) = &mut self.sources[usize::from(LEAF)].walk {
+                walk.expect(leaf_records);
             }
         }
         if missing.len() > 1 {
@@ -387,20 +400,44 @@ impl TreeScan {
 
     /// Reads the first blocks of several sources.
     fn read_first_blocks(&mut self, slots: &[u16]) -> Result<()> {
-        let mut wants = Vec::with_capacity(slots.len());
+        let mut wants = Vec::with_capacity(slots.len() + 1);
+        let mut counts = Vec::with_capacity(slots.len());
         for &slot in slots {
-            let walk = self.sources[usize::from(slot)].walk.as_ref();
-            if let Some((walk, (index, number))) = walk.and_then(|w| Some((w, w.first_want()?))) {
-                wants.push((*walk.group(), index.clone(), number));
+            let before = wants.len();
+            if let Some(walk) = &self.sources[usize::from(slot)].walk {
+                let first = walk.first_want();
+                wants.extend(
+                    first
+                        .into_iter()
+                        .flat_map(|(index, numbers)| numbers.map(move |n| (index, n)))
+                        .map(|(index, number)| (*walk.group(), index.clone(), number)),
+                );
             }
+            counts.push(wants.len() - before);
         }
-        let blocks = self.store.blocks(&wants, ReadAhead::SCAN.fill_first)?;
-        for (&slot, block) in slots.iter().zip(blocks) {
+        let mut blocks = self
+            .store
+            .blocks(&wants, ReadAhead::SCAN.fill_first)?
+            .into_iter();
+        for (&slot, count) in slots.iter().zip(counts) {
+            let blocks = blocks.by_ref().take(count);
             if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
-                walk.give_first(block);
+                walk.give_first(blocks);
             }
         }
         Ok(())
+    }
+
+    /// How many of the expected records are likely to come from the first leaf: its share of what it and the buffer of the
+    /// node above hold.
+    fn expected_of_leaf(&self) -> usize {
+        let Some(frame) = self.path.frames.last() else {
+            return self.expected;
+        };
+        let pivot = &frame.node.pivots[frame.pivot];
+        let leaf_bytes = pivot.child.leaf_bytes();
+        let all = leaf_bytes.saturating_add(pivot.pending_bytes).max(1);
+        (self.expected as f64 * (leaf_bytes as f64 / all as f64)) as usize
     }
 
     /// The scan has come to the end of the leaf's key range: goes on to the next leaf.
@@ -466,6 +503,15 @@ impl TreeScan {
                 Bound::Excluded(key) => node.pivot_before(key),
             },
         };
+        let start = match (seek, direction) {
+            (false, _) => Bound::Unbounded,
+            (true, Direction::Forward) => as_slice(&self.path.lower),
+            (true, Direction::Backward) => as_slice(&self.path.upper),
+        };
+        let start = match start {
+            Bound::Unbounded => None,
+            Bound::Included(key) | Bound::Excluded(key) => Some(key),
+        };
         let frame = self.path.frames.len();
         let sources_from = self.sources.len();
         for (level, segments) in node
@@ -474,22 +520,18 @@ impl TreeScan {
             .enumerate()
             .filter(|(_, segments)| !segments.is_empty())
         {
-            let (segment, part) = match direction {
-                Direction::Forward => {
-                    let segment = segments.partition_point(|s| {
-                        s.live.last().is_some_and(|l| usize::from(l.pivot) < pivot)
-                    });
+            // The scan begins in the first segment that ends at its first key or behind.
+            let (segment, part) = match (direction, start) {
+                (Direction::Forward, start) => {
+                    let segment = start.map_or(0, |key| node.segments_below(level, key));
                     let part = segments.get(segment).map_or(0, |s| {
                         s.live.partition_point(|l| usize::from(l.pivot) < pivot)
                     });
                     (segment, part)
                 }
-                Direction::Backward => {
-                    let segment = segments.partition_point(|s| {
-                        s.live
-                            .first()
-                            .is_some_and(|l| usize::from(l.pivot) <= pivot)
-                    });
+                (Direction::Backward, start) => {
+                    let segment =
+                        start.map_or(segments.len(), |key| node.segments_from(level, key));
                     let last = segment.checked_sub(1).map(|last| &segments[last]);
                     let part = last.map_or(0, |s| {
                         s.live.partition_point(|l| usize::from(l.pivot) <= pivot)

@@ -24,24 +24,33 @@ fn group(store: &TestStore, count: usize) -> (GroupRef, Messages) {
     (write(store.pages(), &messages), messages)
 }
 
-/// What the blocks of a walk hold, the first of which may be handed over.
+/// What the blocks of a walk hold, of which so many records may be expected, and the first blocks handed over.
 fn walk(
     store: &TestStore,
     group: &GroupRef,
     bounds: KeyBounds<'_>,
     direction: Direction,
     ahead: ReadAhead,
-    give_first: bool,
+    expected: Option<usize>,
 ) -> Vec<(Vec<u8>, Option<Vec<u8>>)> {
     let index = store.pages().index(group).unwrap();
     let mut walk = BlockWalk::new(group, index, bounds, direction, ahead);
-    if let Some((index, number)) = walk.first_want().filter(|_| give_first) {
-        let block = store
-            .pages()
-            .block(group, index, number, Fill::Low)
-            .unwrap();
-        walk.give_first(block);
-        assert!(walk.first_want().is_none() && walk.has_read_ahead());
+    if let Some(expected) = expected {
+        walk.expect(expected);
+        let want = walk.first_want().map(|(index, numbers)| {
+            numbers
+                .map(|number| {
+                    store
+                        .pages()
+                        .block(group, index, number, Fill::Low)
+                        .unwrap()
+                })
+                .collect::<Vec<_>>()
+        });
+        if let Some(blocks) = want.filter(|_| expected % 2 == 0) {
+            walk.give_first(blocks.into_iter());
+            assert!(walk.first_want().is_none() && walk.take_cached(store.pages()));
+        }
     }
     let mut got = Vec::new();
     while let Some((block, records)) = walk.next(store.pages(), bounds).unwrap() {
@@ -100,7 +109,8 @@ fn cursors_return_what_lies_between_their_bounds() {
             assert_eq!(got, wanted, "{bounds:?} {direction:?}");
             cursor.advance().unwrap();
             assert!(cursor.key().is_none());
-            let walked = walk(&store, &group, bounds, direction, ahead, round % 2 == 0);
+            let expected = (round % 4 > 0).then_some(round * 3 % 100);
+            let walked = walk(&store, &group, bounds, direction, ahead, expected);
             assert_eq!(walked, wanted, "{bounds:?} {direction:?}");
             wanted.reverse();
         }
@@ -155,5 +165,32 @@ fn a_scan_of_a_few_records_reads_a_few_blocks_and_a_long_one_reads_ahead() {
         let large = u64::from(index.blocks_bytes()).div_ceil(u64::from(ReadAhead::SCAN.max_bytes));
         assert!(reads <= 6 + large, "{reads} reads");
         assert_eq!(store.block_bytes() - bytes, u64::from(index.blocks_bytes()));
+    }
+}
+
+#[test]
+fn what_a_walk_expects_is_read_at_once() {
+    let store = TestStore::new();
+    let (group, _) = group(&store, 20_000);
+    let index = store.pages().index(&group).unwrap();
+    let each = index.records_before(index.blocks()) as usize / index.blocks();
+    let middle = index.separator(index.blocks() / 2).to_vec();
+    let bounds = (Bound::Included(&middle[..]), Bound::Included(&middle[..]));
+    for (direction, bounds) in [
+        (Direction::Forward, (bounds.0, Bound::Unbounded)),
+        (Direction::Backward, (Bound::Unbounded, bounds.1)),
+    ] {
+        for (expected, blocks) in [(0, 1), (each / 3, 1), (each, 2), (3 * each, 4), (9999, 8)] {
+            store.forget_cache();
+            let index = store.pages().index(&group).unwrap();
+            let mut walk = BlockWalk::new(&group, index, bounds, direction, ReadAhead::SCAN);
+            walk.expect(expected);
+            let (reads, bytes) = (store.block_reads(), store.block_bytes());
+            for _ in 0..blocks {
+                walk.next(store.pages(), bounds).unwrap().unwrap();
+            }
+            let read = (store.block_reads() - reads, store.block_bytes() - bytes);
+            assert_eq!(read, (1, 512 * blocks), "{expected} {direction:?}");
+        }
     }
 }

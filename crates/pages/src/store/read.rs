@@ -288,25 +288,47 @@ impl PageStore {
             found[at] = Some(self.read_one(group, index, *number, fill)?);
         } else if !missing.is_empty() {
             self.with_scratch(buffer_bytes, |buffer| {
-                let mut reads = Vec::with_capacity(missing.len());
-                let mut rest = buffer;
+                // Blocks that lie side by side make one read.
+                let mut reads: Vec<(u64, usize)> = Vec::with_capacity(missing.len());
                 for &(_, offset, bytes) in &missing {
-                    let (piece, behind) =
-                        rest.split_at_mut(bytes.next_multiple_of(BATCH_ALIGNMENT));
-                    reads.push(Read {
-                        offset,
-                        buffer: &mut piece[..bytes],
-                    });
-                    rest = behind;
+                    match reads.last_mut() {
+                        Some((start, length)) if *start + *length as u64 == offset => {
+                            *length += bytes;
+                        }
+                        _ => reads.push((offset, bytes)),
+                    }
                 }
+                let mut rest = buffer;
+                let mut reads: Vec<Read<'_>> = reads
+                    .into_iter()
+                    .map(|(offset, bytes)| {
+                        let pieces = std::mem::take(&mut rest)
+                            .split_at_mut(bytes.next_multiple_of(BATCH_ALIGNMENT));
+                        rest = pieces.1;
+                        Read {
+                            offset,
+                            buffer: &mut pieces.0[..bytes],
+                        }
+                    })
+                    .collect();
                 self.file
                     .read_batch(&mut reads)
                     .map_err(|e| self.place(e))?;
-                for (&(at, _, bytes), read) in missing.iter().zip(&reads) {
-                    self.counters.read(fill.reader(), 1, bytes as u64);
-                    let (group, _, number) = &wants[at];
-                    let block = self.decode_block(read.buffer, group.id, *number)?;
-                    found[at] = Some(self.keep(group, *number, block, fill));
+                let mut missing = missing.iter();
+                for read in &reads {
+                    let read_bytes = read.buffer.len();
+                    self.counters.read(fill.reader(), 1, read_bytes as u64);
+                    let mut start = 0;
+                    while start < read_bytes {
+                        let Some(&(at, _, bytes)) = missing.next() else {
+                            return Err(Error::internal("more was read than is missing"));
+                        };
+                        let (group, _, number) = &wants[at];
+                        let block = &read.buffer[start..start + bytes];
+                        let block = self.decode_block(block, group.id, *number)?;
+                        found[at] = Some(self.keep(group, *number, block, fill));
+                        start += bytes;
+                    }
                 }
                 Ok(())
             })?;

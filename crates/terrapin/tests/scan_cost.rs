@@ -1,0 +1,128 @@
+//! What ranges cost: allocations, counted by the allocator, and device reads of blocks.
+
+mod common;
+
+use common::{World, key, tiny, value};
+use terrapin::{CheckpointDistance, Database, Keyspace, Options};
+
+const RECORDS: u64 = 20_000;
+
+fn options() -> Options {
+    tiny()
+        .group_bytes(64 << 10)
+        .block_bytes(4096)
+        .memory(32 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .log_bytes_max(8 << 20)
+}
+
+/// Levels in the tree, and records in the window.
+fn store(world: &World) -> Database {
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.close().unwrap();
+    let database = world.open(&options());
+    world.sim.set_breathing(false);
+    for i in (0..RECORDS).step_by(100) {
+        database
+            .default_keyspace()
+            .put(key(i), value(i, 100))
+            .unwrap();
+    }
+    database
+}
+
+/// All keys in order.
+fn sorted() -> Vec<Vec<u8>> {
+    let mut keys: Vec<_> = (0..RECORDS).map(key).collect();
+    keys.sort();
+    keys
+}
+
+/// Allocations of a range that borrows so many records from a key on.
+fn allocations(keyspace: &Keyspace, from: &[u8], records: usize) -> u64 {
+    let mut taken = 0;
+    let info = allocation_counter::measure(|| {
+        let mut range = keyspace.range(from..);
+        while taken < records && range.next_ref().unwrap().is_some() {
+            taken += 1;
+        }
+    });
+    assert_eq!(taken, records);
+    info.count_total
+}
+
+#[test]
+fn a_range_allocates_little_at_its_start_and_nothing_for_a_step() {
+    let world = World::new(1);
+    let database = store(&world);
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.iter().count() as u64, RECORDS);
+    let keys = sorted();
+    let mean = |records: usize| {
+        let starts = keys[..keys.len() / 2].iter().step_by(53);
+        let count = starts.len();
+        let sum: u64 = starts
+            .map(|from| allocations(&keyspace, from, records))
+            .sum();
+        sum as f64 / count as f64
+    };
+    let (few, some, many) = (mean(5), mean(50), mean(4000));
+    println!("allocations: {few} for 5 records, {some} for 50, {many} for 4000");
+    assert!(few <= 20.0, "{few} allocations for 5 records");
+    assert!(some <= 30.0, "{some} allocations for 50 records");
+    let step = (many - some) / 3950.0;
+    assert!(step <= 0.03, "{step} allocations for a step");
+    database.close().unwrap();
+}
+
+/// Device reads of blocks, and their bytes, for a range of so many records where nothing is cached.
+fn cold_reads(world: &World, records: usize, warm: usize) -> (f64, f64) {
+    let database = world.open(&options());
+    world.sim.set_breathing(false);
+    let keyspace = database.default_keyspace();
+    let keys = sorted();
+    let take = |from: usize, records: usize| {
+        let range = keyspace.range(&keys[from][..]..);
+        assert_eq!(range.take(records).count(), records);
+    };
+    // How long ranges are.
+    for from in (0..keys.len() / 2).step_by(16) {
+        take(from, warm);
+    }
+    let before = database.metrics().device_reads;
+    let starts: Vec<usize> = (keys.len() / 2 + 500..keys.len() - 500)
+        .step_by(401)
+        .collect();
+    starts.iter().for_each(|&from| take(from, records));
+    let after = database.metrics().device_reads;
+    let each = |sum: u64| sum as f64 / starts.len() as f64;
+    let cost = (
+        each(after.scan_reads - before.scan_reads),
+        each(after.scan_bytes - before.scan_bytes),
+    );
+    database.close().unwrap();
+    cost
+}
+
+#[test]
+fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
+    let world = World::new(2);
+    store(&world).close().unwrap();
+    let one = cold_reads(&world, 1, 1);
+    let short = cold_reads(&world, 5, 5);
+    let unexpected = cold_reads(&world, 50, 1);
+    let expected = cold_reads(&world, 50, 50);
+    println!(
+        "reads and bytes: {one:?} for 1 record, {short:?} for 5, {unexpected:?} for 50, {expected:?} for 50 of many"
+    );
+    assert!(short.0 <= one.0 + 0.5, "{short:?} {one:?}");
+    assert!(expected.0 < unexpected.0, "{expected:?} {unexpected:?}");
+    assert!(
+        expected.1 <= unexpected.1 * 1.3,
+        "{expected:?} {unexpected:?}"
+    );
+}
