@@ -172,6 +172,22 @@ fn runs_and_batches_read_what_is_missing_and_return_what_single_reads_do() {
 }
 
 #[test]
+fn neighbours_in_a_batch_make_one_read() {
+    let (store, group) = cold(&SimDisk::new(14), 8 * MIB);
+    let index = store.index(&group).unwrap();
+    let numbers = [9, 2, 3, 4, 12, 11, 6, 7];
+    let wants: Vec<_> = numbers.map(|i| (group, index.clone(), i)).into();
+    let before = store.metrics().read.get_reads;
+    let blocks = store.blocks(&wants, Fill::Normal).unwrap();
+    assert_eq!(store.metrics().read.get_reads - before, 5);
+    for (block, number) in blocks.iter().zip(numbers) {
+        let alone = store.block(&group, &index, number, Fill::No).unwrap();
+        assert_eq!(block.bytes(), alone.bytes());
+        assert!(Arc::ptr_eq(block, &alone));
+    }
+}
+
+#[test]
 fn objects_are_decoded_once_and_a_failed_decode_is_not_cached() {
     let medium = SimDisk::new(5);
     let store = create(&medium, options(4 * MIB, 0));

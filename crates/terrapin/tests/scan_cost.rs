@@ -72,8 +72,8 @@ fn a_range_allocates_little_at_its_start_and_nothing_for_a_step() {
     };
     let (few, some, many) = (mean(5), mean(50), mean(4000));
     println!("allocations: {few} for 5 records, {some} for 50, {many} for 4000");
-    assert!(few <= 20.0, "{few} allocations for 5 records");
-    assert!(some <= 30.0, "{some} allocations for 50 records");
+    assert!(few <= 12.0, "{few} allocations for 5 records");
+    assert!(some <= 15.0, "{some} allocations for 50 records");
     let step = (many - some) / 3950.0;
     assert!(step <= 0.03, "{step} allocations for a step");
     database.close().unwrap();

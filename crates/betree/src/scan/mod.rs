@@ -14,6 +14,7 @@
 //! others when a record of theirs is asked for, and none only to know what follows the last.
 
 mod source;
+mod spare;
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -30,7 +31,8 @@ use crate::bounds::{as_slice, is_empty, tighter_lower, tighter_upper};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
-use source::{Edge, Frame, Head, LEAF, Path, Source, look, step};
+use source::{Edge, Frame, Head, LEAF, Path, Source, look, run_of_pivots, step};
+use spare::Spare;
 
 /// Sources that there is room for from the start: the leaf, and the levels of a node or two.
 const SOURCES_EXPECTED: usize = 12;
@@ -38,7 +40,7 @@ const SOURCES_EXPECTED: usize = 12;
 const FRAMES_EXPECTED: usize = 4;
 
 /// A source in the order of what comes next.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Place {
     /// The head of the key that it stands at, as [`Path::in_order`] has it; most comparisons end here.
     head: u64,
@@ -119,20 +121,21 @@ impl TreeScan {
         direction: Direction,
         expected: usize,
     ) -> Self {
+        let spare = Spare::take();
         TreeScan {
             store: store.clone(),
             path: Path {
                 direction,
-                lower: bounds.0.map(<[u8]>::to_vec),
-                upper: bounds.1.map(<[u8]>::to_vec),
-                frames: Vec::new(),
+                lower: bounds.0.map(|key| spare::copied(spare.lower, key)),
+                upper: bounds.1.map(|key| spare::copied(spare.upper, key)),
+                frames: spare.frames,
             },
             lone_leaf: None,
-            sources: Vec::new(),
-            order: Vec::new(),
+            sources: spare.sources,
+            order: spare.order,
             returned: false,
             done: is_empty(bounds.0, bounds.1),
-            key: Vec::new(),
+            key: spare.key,
             expected,
         }
     }
@@ -305,13 +308,13 @@ impl TreeScan {
     fn next_block(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         source.block = None;
-        if let Some(mut walk) = source.walk.take()
-            && let Some((block, records)) =
-                walk.next(&self.store, self.path.bounds_of(slot, source))?
-        {
-            source.walk = Some(walk);
-            source.enter(block, records, self.path.direction);
-            return Ok(());
+        if let Some(walk) = &mut source.walk {
+            let bounds = self.path.bounds_of(slot, source.range);
+            if let Some((block, records)) = walk.next(&self.store, bounds)? {
+                source.enter(block, records, self.path.direction);
+                return Ok(());
+            }
+            source.walk = None;
         }
         if slot != LEAF {
             self.next_live_range(slot);
@@ -342,14 +345,14 @@ impl TreeScan {
             }
             (LEAF, None, Some(group)) => (group, self.store.index(group)?),
             _ => {
-                let Some((node, number, segment)) = self.path.segment_of(source) else {
+                let Some((node, number, segment)) = self.path.segment_of(source.range) else {
                     return Err(Error::internal("a scan's source without a segment"));
                 };
-                let handle = node.segment_handle(source.level, number);
+                let handle = node.segment_handle(source.range.level, number);
                 (&segment.group, self.store.index_by(&segment.group, handle)?)
             }
         };
-        let bounds = self.path.bounds_of(slot, source);
+        let bounds = self.path.bounds_of(slot, source.range);
         let walk = BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN);
         self.sources[usize::from(slot)].walk = Some(walk);
         Ok(())
@@ -392,8 +395,8 @@ impl TreeScan {
     fn begins_with_scan(&self, slot: u16) -> bool {
         let source = &self.sources[usize::from(slot)];
         let edge = match self.path.direction {
-            Direction::Forward => source.lower,
-            Direction::Backward => source.upper,
+            Direction::Forward => source.range.lower,
+            Direction::Backward => source.range.upper,
         };
         source.head == Head::Start || (source.head == Head::Pending && edge == Edge::Scan)
     }
@@ -556,20 +559,20 @@ impl TreeScan {
     fn next_live_range(&mut self, slot: u16) {
         let path = &self.path;
         let source = &mut self.sources[usize::from(slot)];
-        let segments = &path.frames[source.frame].node.levels[source.level];
+        let segments = &path.frames[source.range.frame].node.levels[source.range.level];
         source.head = Head::End;
         loop {
             let segment;
             let (first, last);
             match path.direction {
                 Direction::Forward => {
-                    let Some(here) = segments.get(source.segment) else {
+                    let Some(here) = segments.get(source.range.segment) else {
                         return;
                     };
                     let parts = here.live.get(source.part..).unwrap_or_default();
                     let run = run_of_pivots(parts.iter().map(|part| part.pivot), parts.len());
                     let Some((begin, end, count)) = run else {
-                        source.segment += 1;
+                        source.range.segment += 1;
                         source.part = 0;
                         continue;
                     };
@@ -578,15 +581,23 @@ impl TreeScan {
                     source.part += count;
                 }
                 Direction::Backward => {
-                    let Some(here) = source.segment.checked_sub(1).and_then(|i| segments.get(i))
+                    let Some(here) = source
+                        .range
+                        .segment
+                        .checked_sub(1)
+                        .and_then(|i| segments.get(i))
                     else {
                         return;
                     };
                     let parts = here.live.get(..source.part).unwrap_or_default();
                     let run = run_of_pivots(parts.iter().rev().map(|part| part.pivot), parts.len());
                     let Some((end, begin, count)) = run else {
-                        source.segment -= 1;
-                        let left = source.segment.checked_sub(1).and_then(|i| segments.get(i));
+                        source.range.segment -= 1;
+                        let left = source
+                            .range
+                            .segment
+                            .checked_sub(1)
+                            .and_then(|i| segments.get(i));
                         source.part = left.map_or(0, |s| s.live.len());
                         continue;
                     };
@@ -595,7 +606,7 @@ impl TreeScan {
                     source.part -= count;
                 }
             }
-            let (lower, upper) = path.edges(source.frame, first, last);
+            let (lower, upper) = path.edges(source.range.frame, first, last);
             let pivots = (path.lower_at(lower, None), path.upper_at(upper, None));
             if path.is_beyond(pivots, segment) {
                 return;
@@ -618,7 +629,7 @@ impl TreeScan {
             if is_empty(low.0, high.0) {
                 continue;
             }
-            (source.lower, source.upper) = (low.1, high.1);
+            (source.range.lower, source.range.upper) = (low.1, high.1);
             source.walk = None;
             source.head = Head::Pending;
             return;
@@ -636,7 +647,7 @@ impl TreeScan {
             self.sources.push(Source::new(0, 0, 0, 0));
         }
         let source = &mut self.sources[usize::from(LEAF)];
-        (source.lower, source.upper) = match self.path.direction {
+        (source.range.lower, source.range.upper) = match self.path.direction {
             Direction::Forward => (cut_start, cut_end),
             Direction::Backward => (cut_end, cut_start),
         };
@@ -745,28 +756,6 @@ impl TreeScan {
             }
         }
     }
-}
-
-/// Of pivots in either order, the first, the last that follows it without a gap, and how many those are.
-fn run_of_pivots(
-    mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
-    count: usize,
-) -> Option<(usize, usize, usize)> {
-    let whole = pivots.clone().next_back()?;
-    let first = pivots.next()?;
-    // Pivots of live parts ascend: as many as lie in between are all of them.
-    if usize::from(first.abs_diff(whole)) + 1 == count {
-        return Some((usize::from(first), usize::from(whole), count));
-    }
-    let (mut last, mut run) = (first, 1);
-    for pivot in pivots {
-        if pivot.abs_diff(last) != 1 {
-            break;
-        }
-        last = pivot;
-        run += 1;
-    }
-    Some((usize::from(first), usize::from(last), run))
 }
 
 impl Scan for TreeScan {

@@ -59,14 +59,22 @@ pub(super) struct Source {
     pub(super) place: RecordPlace,
     pub(super) key_head: u64,
     pub(super) following: usize,
-    /// The ends of the live range that it stands in or before.
+    pub(super) range: LiveRange,
+    /// Where in the segment the next live range is to be looked for.
+    pub(super) part: usize,
+}
+
+/// The live range that a source stands in or before.
+#[derive(Clone, Copy)]
+pub(super) struct LiveRange {
+    /// Where its ends come from.
     pub(super) lower: Edge,
     pub(super) upper: Edge,
-    /// Which node and level, for a buffer level; and where its next live range is to be looked for.
+    /// Which node, level and segment, for a buffer level. Forward, `segment` and the source's `part` count what was passed;
+    /// backward, what is left.
     pub(super) frame: usize,
     pub(super) level: usize,
     pub(super) segment: usize,
-    pub(super) part: usize,
 }
 
 /// A node on the path.
@@ -111,6 +119,28 @@ pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
     }
 }
 
+/// Of pivots in either order, the first, the last that follows it without a gap, and how many those are.
+pub(super) fn run_of_pivots(
+    mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
+    count: usize,
+) -> Option<(usize, usize, usize)> {
+    let whole = pivots.clone().next_back()?;
+    let first = pivots.next()?;
+    // Pivots of live parts ascend: as many as lie in between are all of them.
+    if usize::from(first.abs_diff(whole)) + 1 == count {
+        return Some((usize::from(first), usize::from(whole), count));
+    }
+    let (mut last, mut run) = (first, 1);
+    for pivot in pivots {
+        if pivot.abs_diff(last) != 1 {
+            break;
+        }
+        last = pivot;
+        run += 1;
+    }
+    Some((usize::from(first), usize::from(last), run))
+}
+
 impl Source {
     pub(super) fn new(frame: usize, level: usize, segment: usize, part: usize) -> Self {
         Source {
@@ -121,11 +151,13 @@ impl Source {
             place: RecordPlace::default(),
             key_head: 0,
             following: 0,
-            lower: Edge::Open,
-            upper: Edge::Open,
-            frame,
-            level,
-            segment,
+            range: LiveRange {
+                lower: Edge::Open,
+                upper: Edge::Open,
+                frame,
+                level,
+                segment,
+            },
             part,
         }
     }
@@ -284,24 +316,24 @@ impl Path {
     }
 
     /// The segment that a buffer level's source stands in, and its number.
-    pub(super) fn segment_of(&self, source: &Source) -> Option<(&LoadedNode, usize, &Segment)> {
-        let node = &self.frames.get(source.frame)?.node;
+    pub(super) fn segment_of(&self, range: LiveRange) -> Option<(&LoadedNode, usize, &Segment)> {
+        let node = &self.frames.get(range.frame)?.node;
         let number = match self.direction {
-            Direction::Forward => source.segment,
-            Direction::Backward => source.segment.checked_sub(1)?,
+            Direction::Forward => range.segment,
+            Direction::Backward => range.segment.checked_sub(1)?,
         };
-        Some((node, number, node.levels.get(source.level)?.get(number)?))
+        Some((node, number, node.levels.get(range.level)?.get(number)?))
     }
 
     /// The range of a source.
-    pub(super) fn bounds_of(&self, slot: u16, source: &Source) -> (Bound<&[u8]>, Bound<&[u8]>) {
+    pub(super) fn bounds_of(&self, slot: u16, range: LiveRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
         let segment = match slot {
             LEAF => None,
-            _ => self.segment_of(source).map(|(_, _, segment)| segment),
+            _ => self.segment_of(range).map(|(_, _, segment)| segment),
         };
         (
-            self.lower_at(source.lower, segment),
-            self.upper_at(source.upper, segment),
+            self.lower_at(range.lower, segment),
+            self.upper_at(range.upper, segment),
         )
     }
 
@@ -314,7 +346,7 @@ impl Path {
             },
             Head::Boundary => (self.leaf_end().unwrap_or_default(), &[]),
             Head::Start | Head::Pending | Head::End => {
-                let (lower, upper) = self.bounds_of(slot, source);
+                let (lower, upper) = self.bounds_of(slot, source.range);
                 let begin = match self.direction {
                     Direction::Forward => lower,
                     Direction::Backward => upper,
