@@ -1,8 +1,8 @@
 //! Hashes are collected in any order and laid out at once; memory is 8 bytes a hash, twice that while finishing.
 
 use crate::{
-    CELL_INDEX_BITS, CELLS, CHECKSUM_BYTES, PARTITION_BYTES, cell, cell_of, cell_range, in_cell,
-    in_partition, partition_of,
+    CELL_INDEX_BITS, CELLS, CHECKSUM_BYTES, PARTITION_BYTES, cell, cell_of, in_cell, in_partition,
+    partition_of,
 };
 
 /// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and then keeps its memory.
@@ -99,8 +99,8 @@ impl FilterBuilder {
                 let fractions = &mut self.sorted[from..end as usize];
                 fractions.sort_unstable();
                 let unique = deduplicate(fractions);
-                let (cell_start, cell_end) = cell_range(index);
-                cell::build(&mut partition[cell_start..cell_end], &fractions[..unique]);
+                let cell = &mut partition[index * cell::CELL_BYTES..][..cell::cell_bytes(index)];
+                cell::build(cell, &fractions[..unique]);
                 from = end as usize;
             }
         }

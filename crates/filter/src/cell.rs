@@ -11,6 +11,8 @@
 //! product with `m`, integer part; the remainder is the first `r` bits of that product's fraction. Both grow with the
 //! fraction, so sorted hashes make a sorted cell, whatever `m` and `r` are.
 
+use crate::{CELLS, CHECKSUM_BYTES, PARTITION_BYTES};
+
 /// Bytes of a cell: two cache lines, which the hardware fetches as a pair.
 pub(crate) const CELL_BYTES: usize = 128;
 
@@ -19,6 +21,22 @@ const COUNT_BITS: u32 = 10;
 /// Longest remainder. The fraction's first 27 bits do not depend on the partition: 10 for a quotient, 16 for a remainder.
 const REMAINDER_BITS_MAX: usize = 16;
 const SATURATED: u16 = u16::MAX;
+
+/// Bytes of the cell of that index in a partition.
+#[inline]
+pub(crate) fn cell_bytes(index: usize) -> usize {
+    if index == CELLS - 1 {
+        CELL_BYTES - CHECKSUM_BYTES
+    } else {
+        CELL_BYTES
+    }
+}
+
+/// Bits of a cell of so many bytes that are not its header.
+#[inline]
+fn capacity(bytes: usize) -> usize {
+    bytes * 8 - HEADER_BITS
+}
 
 /// How `n` fingerprints lie in a cell of `capacity` bits: (m, r), or none when they are too many.
 fn layout(n: usize, capacity: usize) -> Option<(usize, usize)> {
@@ -29,8 +47,9 @@ fn layout(n: usize, capacity: usize) -> Option<(usize, usize)> {
 #[inline]
 fn split(fraction: u64, m: usize, r: usize) -> (usize, u64) {
     let product = u128::from(fraction) * m as u128;
-    let remainder = ((product as u64) as u128) << r >> 64;
-    ((product >> 64) as usize, remainder as u64)
+    // In two steps, since `r` may be 0.
+    let remainder = product as u64 >> 1 >> (63 - r);
+    ((product >> 64) as usize, remainder)
 }
 
 /// Fills a zeroed cell with sorted fractions.
@@ -39,7 +58,7 @@ pub(crate) fn build(cell: &mut [u8], fractions: &[u64]) {
     if n == 0 {
         return;
     }
-    let capacity = cell.len() * 8 - HEADER_BITS;
+    let capacity = capacity(cell.len());
     let Some((m, r)) = layout(n, capacity) else {
         cell[..2].copy_from_slice(&SATURATED.to_le_bytes());
         return;
@@ -68,104 +87,131 @@ pub(crate) fn build(cell: &mut [u8], fractions: &[u64]) {
     }
 }
 
-/// Whether the cell may hold the fraction; none when no builder makes such a cell.
+/// Whether the cell of that index may hold the fraction; none when no builder makes such a cell.
 #[inline]
-pub(crate) fn may_contain(cell: &[u8], fraction: u64) -> Option<bool> {
+pub(crate) fn may_contain(
+    partition: &[u8; PARTITION_BYTES],
+    index: usize,
+    fraction: u64,
+) -> Option<bool> {
+    let cell = &partition.as_chunks().0[index];
     let header = u16::from_le_bytes([cell[0], cell[1]]);
-    if header == SATURATED {
-        return Some(true);
+    let Some((n, r, m)) = shape(header, index) else {
+        return without_fingerprints(header);
+    };
+    let (quotient, remainder) = split(fraction, m, r);
+    // Where the quotient's run begins, and how many fingerprints lie before it. Both grow together, and `quotient < m`: while
+    // `rank` is at most `n`, `unary` is in the unary part.
+    let mut unary = HEADER_BITS;
+    if quotient > 0 {
+        unary = select_zero(cell, quotient as u64 - 1)? + 1;
     }
-    let n = usize::from(header & ((1 << COUNT_BITS) - 1));
-    let r = usize::from(header >> COUNT_BITS);
-    if n == 0 {
-        return if r == 0 { Some(false) } else { None };
-    }
-    let capacity = cell.len() * 8 - HEADER_BITS;
-    let used = n * (r + 1);
-    if r > REMAINDER_BITS_MAX || used >= capacity {
+    let mut rank = unary - HEADER_BITS - quotient;
+    if rank > n {
         return None;
     }
-    let m = capacity - used;
-    let (quotient, remainder) = split(fraction, m, r);
-    // Where the quotient's run begins in the unary part, and how many fingerprints lie before it.
-    let run = if quotient == 0 {
-        0
-    } else {
-        select_zero(cell, quotient - 1, n + m)? + 1
-    };
-    let mut unary = run;
-    let mut index = run - quotient;
-    while bit(cell, HEADER_BITS + unary)? {
-        if index >= n {
+    while cell.get(unary / 8)? >> (unary % 8) & 1 == 1 {
+        if rank == n {
             return None;
         }
-        let found = bits(cell, HEADER_BITS + n + m + index * r, r);
+        let at = index * CELL_BYTES * 8 + HEADER_BITS + n + m + rank * r;
+        let found = bits(partition, at)? & ((1 << r) - 1);
         if found >= remainder {
             return Some(found == remainder);
         }
-        index += 1;
+        rank += 1;
         unary += 1;
     }
     Some(false)
 }
 
-/// Position of the `rank`-th zero (from 0) of the unary part, if it lies before `end`.
+/// Whether the cell of that index is one of which [`may_contain`] has an answer for every fraction: there are as many ones and
+/// zeros as its header says, the last of them a zero.
+pub(crate) fn is_possible(partition: &[u8; PARTITION_BYTES], index: usize) -> bool {
+    let cell: &[u8; CELL_BYTES] = &partition.as_chunks().0[index];
+    let header = u16::from_le_bytes([cell[0], cell[1]]);
+    let Some((n, _, m)) = shape(header, index) else {
+        return without_fingerprints(header).is_some();
+    };
+    let is_one = |at: usize| cell[at / 8] >> (at % 8) & 1 == 1;
+    let end = HEADER_BITS + n + m;
+    let ones = (HEADER_BITS..end).filter(|&at| is_one(at)).count();
+    ones == n && !is_one(end - 1)
+}
+
+/// (n, r, m) of the cell of that index, when its header says that it has fingerprints and they have room.
 #[inline]
-fn select_zero(cell: &[u8], mut rank: usize, end: usize) -> Option<usize> {
-    let mut at = 0;
-    while at < end {
-        let zeros = !word(cell, HEADER_BITS / 8 + at / 8);
-        let count = zeros.count_ones() as usize;
+fn shape(header: u16, index: usize) -> Option<(usize, usize, usize)> {
+    let n = usize::from(header & ((1 << COUNT_BITS) - 1));
+    let r = usize::from(header >> COUNT_BITS);
+    let m = capacity(cell_bytes(index)).checked_sub(n * (r + 1))?;
+    (n > 0 && r <= REMAINDER_BITS_MAX && m > 0).then_some((n, r, m))
+}
+
+/// What a header says that leaves no quotients: the cell is saturated, empty or impossible.
+#[cold]
+fn without_fingerprints(header: u16) -> Option<bool> {
+    match header {
+        SATURATED => Some(true),
+        0 => Some(false),
+        _ => None,
+    }
+}
+
+/// Position of the `rank`-th zero (from 0) behind the header.
+#[inline]
+fn select_zero(cell: &[u8; CELL_BYTES], mut rank: u64) -> Option<usize> {
+    let mut start = 0;
+    let mut header = (1 << HEADER_BITS) - 1;
+    for word in cell.as_chunks().0 {
+        let word = u64::from_le_bytes(*word) | header;
+        let sums = zeros_up_to(word);
+        let count = sums >> 56;
         if rank < count {
-            let position = at + select_one(zeros, rank as u32) as usize;
-            return (position < end).then_some(position);
+            return Some(start + select_zero_of_word(word, sums, rank) as usize);
         }
         rank -= count;
-        at += 64;
+        start += 64;
+        header = 0;
     }
     None
 }
 
-/// Position of the `rank`-th one of a word that has more than that: the byte by prefix sums, the bit by clearing.
+/// One in each byte.
+const ONES: u64 = 0x0101_0101_0101_0101;
+/// The top bit of each byte.
+const TOPS: u64 = ONES << 7;
+
+/// In each byte, how many zeros there are in it and the bytes below: in the topmost, how many in all. (Not `count_zeros`: few
+/// of the processors that this is compiled for may be taken to have an instruction for it, and the sums are of use themselves.)
 #[inline]
-fn select_one(word: u64, rank: u32) -> u32 {
-    const ONES: u64 = 0x0101_0101_0101_0101;
-    let mut sums = word - (word >> 1 & 0x5555_5555_5555_5555);
-    sums = (sums & 0x3333_3333_3333_3333) + (sums >> 2 & 0x3333_3333_3333_3333);
-    sums = ((sums + (sums >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
-    // Bytes of `sums` whose prefix sum is at most `rank`: a byte's top bit stays set where rank - sum does not borrow.
-    let not_above = (((u64::from(rank) * ONES) | (ONES << 7)) - sums) & (ONES << 7);
-    let byte = not_above.count_ones() * 8;
-    let before = (sums << 8 >> byte & 0xff) as u32;
+fn zeros_up_to(word: u64) -> u64 {
+    let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
+    let nibbles = (pairs & 0x3333_3333_3333_3333) + (pairs >> 2 & 0x3333_3333_3333_3333);
+    let ones = ((nibbles + (nibbles >> 4)) & 0x0f0f_0f0f_0f0f_0f0f).wrapping_mul(ONES);
+    0x4038_3028_2018_1008 - ones
+}
+
+/// Position of the `rank`-th zero of a word that has more than that: the byte by its sums, the bit by setting.
+#[inline]
+fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
+    // A byte's top bit stays set where rank - sum does not borrow; the lowest byte where it does is the one.
+    let not_above = ((rank * ONES) | TOPS) - sums;
+    let byte = (!not_above & TOPS).trailing_zeros() & 0x38;
+    let before = sums << 8 >> byte;
     let mut rest = word >> byte;
-    for _ in before..rank {
-        rest &= rest - 1;
+    // Fewer than eight, since it is this byte's.
+    for _ in 0..(rank.wrapping_sub(before) & 7) {
+        rest |= rest + 1;
     }
-    byte + rest.trailing_zeros()
+    byte + rest.trailing_ones()
 }
 
+/// At least 16 bits from one that is in a cell or right behind it: the partition's checksum is still behind that.
 #[inline]
-fn bit(cell: &[u8], at: usize) -> Option<bool> {
-    Some(cell.get(at / 8)? >> (at % 8) & 1 == 1)
-}
-
-/// `count` ≤ 16 bits; the caller has checked that they end within the cell.
-#[inline]
-fn bits(cell: &[u8], at: usize, count: usize) -> u64 {
-    let byte = (at / 8).min(cell.len() - 8);
-    word(cell, byte) >> (at - byte * 8).min(63) & ((1 << count) - 1)
-}
-
-/// The eight bytes at `byte`, zeros behind the end.
-#[inline]
-fn word(cell: &[u8], byte: usize) -> u64 {
-    let mut eight = [0; 8];
-    if let Some(exact) = cell.get(byte..byte + 8) {
-        eight.copy_from_slice(exact);
-    } else if let Some(rest) = cell.get(byte..) {
-        eight[..rest.len()].copy_from_slice(rest);
-    }
-    u64::from_le_bytes(eight)
+fn bits(partition: &[u8; PARTITION_BYTES], at: usize) -> Option<u64> {
+    let four = partition.get(at / 8..at / 8 + 4)?.try_into().ok()?;
+    Some(u64::from(u32::from_le_bytes(four) >> (at % 8)))
 }
 
 #[cfg(test)]
@@ -173,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn selects_every_one_of_a_word() {
+    fn selects_every_zero_of_a_word() {
         let mut word = 0x9e37_79b9_7f4a_7c15u64;
         for _ in 0..2000 {
             word = word
@@ -181,14 +227,16 @@ mod tests {
                 .wrapping_add(1_442_695_040_888_963_407);
             for candidate in [
                 word,
-                u64::MAX,
-                1 << (word % 64),
+                0,
+                !(1 << (word % 64)),
                 word & word << 7,
                 word | word << 9,
             ] {
-                let ones: Vec<u32> = (0..64).filter(|b| candidate >> b & 1 == 1).collect();
-                for (rank, &position) in ones.iter().enumerate() {
-                    assert_eq!(select_one(candidate, rank as u32), position);
+                let sums = zeros_up_to(candidate);
+                let zeros: Vec<u32> = (0..64).filter(|b| candidate >> b & 1 == 0).collect();
+                assert_eq!(sums >> 56, zeros.len() as u64);
+                for (rank, &position) in zeros.iter().enumerate() {
+                    assert_eq!(select_zero_of_word(candidate, sums, rank as u64), position);
                 }
             }
         }
@@ -196,7 +244,7 @@ mod tests {
 
     #[test]
     fn every_load_from_empty_to_saturated_finds_its_own() {
-        for bytes in [CELL_BYTES, CELL_BYTES - 4] {
+        for index in [0, CELLS - 1] {
             for n in 0..=600u64 {
                 let mut fractions: Vec<u64> = (0..n)
                     .map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -212,11 +260,14 @@ mod tests {
                     }
                 }
                 fractions.sort_unstable();
-                let mut cell = vec![0; bytes];
-                build(&mut cell, &fractions);
+                // What stands around a cell is not looked at.
+                let mut partition = [0xa5; PARTITION_BYTES];
+                let cell = &mut partition[index * CELL_BYTES..][..cell_bytes(index)];
+                cell.fill(0);
+                build(cell, &fractions);
                 for &fraction in &fractions {
                     assert_eq!(
-                        may_contain(&cell, fraction),
+                        may_contain(&partition, index, fraction),
                         Some(true),
                         "{n} fractions, {fraction:x}"
                     );

@@ -66,13 +66,12 @@ pub fn partition_of(hash: u64, partitions: u32) -> u32 {
 /// [`terrapin_base::ErrorKind::Corrupt`] when the partition has not [`PARTITION_BYTES`] bytes or its cell is impossible.
 #[inline]
 pub fn may_contain(partition: &[u8], hash: u64) -> Result<bool> {
-    if partition.len() != PARTITION_BYTES {
+    let Ok(cells) = partition.try_into() else {
         return Err(wrong_size(partition.len()));
-    }
+    };
     let place = in_partition(hash);
-    let (start, end) = cell_range(cell_of(place));
-    cell::may_contain(&partition[start..end], in_cell(place))
-        .ok_or_else(|| Error::corrupt("impossible filter cell").with("cell", cell_of(place)))
+    let index = cell_of(place);
+    cell::may_contain(cells, index, in_cell(place)).ok_or_else(|| impossible_cell(index))
 }
 
 /// Writes the CRC32C of a partition into its last four bytes. `seed` should name where the partition belongs, so that a
@@ -99,9 +98,29 @@ pub fn check_partition(partition: &[u8], seed: u32) -> Result<()> {
     Ok(())
 }
 
+/// Checks that every cell is one that a builder can make: then no hash makes [`may_contain`] fail. The checksum is not looked at.
+///
+/// # Errors
+///
+/// [`terrapin_base::ErrorKind::Corrupt`] when the size is wrong or a cell is impossible.
+pub fn check_cells(partition: &[u8]) -> Result<()> {
+    let Ok(cells) = partition.try_into() else {
+        return Err(wrong_size(partition.len()));
+    };
+    match (0..CELLS).find(|&index| !cell::is_possible(cells, index)) {
+        Some(index) => Err(impossible_cell(index)),
+        None => Ok(()),
+    }
+}
+
 #[cold]
 fn wrong_size(bytes: usize) -> Error {
     Error::corrupt("filter partition of wrong size").with("bytes", bytes)
+}
+
+#[cold]
+fn impossible_cell(index: usize) -> Error {
+    Error::corrupt("impossible filter cell").with("cell", index)
 }
 
 /// The hash as a binary fraction whose leading bits are those that [`partition_of`] does not use.
@@ -119,13 +138,4 @@ fn cell_of(place: u64) -> usize {
 #[inline]
 fn in_cell(place: u64) -> u64 {
     place << CELL_INDEX_BITS
-}
-
-#[inline]
-fn cell_range(index: usize) -> (usize, usize) {
-    let start = index * cell::CELL_BYTES;
-    (
-        start,
-        (start + cell::CELL_BYTES).min(PARTITION_BYTES - CHECKSUM_BYTES),
-    )
 }

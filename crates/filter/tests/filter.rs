@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use terrapin_base::checksum::hash64;
 use terrapin_filter::{
-    BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, check_partition, may_contain, partition_of,
-    seal_partition,
+    BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, check_cells, check_partition, may_contain,
+    partition_of, seal_partition,
 };
 
 fn build(hashes: &[u64], bits_per_key: u32) -> Vec<u8> {
@@ -134,6 +134,29 @@ proptest! {
         let filter = build(&hashes, bits);
         for &hash in &hashes {
             prop_assert!(probe(&filter, hash));
+        }
+        for partition in filter.chunks(PARTITION_BYTES) {
+            prop_assert!(check_cells(partition).is_ok());
+        }
+    }
+
+    #[test]
+    fn no_probe_fails_in_cells_that_were_checked(
+        seed in any::<u64>(),
+        keys in 0u64..3000,
+        flips in proptest::collection::vec(0..PARTITION_BYTES * 8, 1..4),
+    ) {
+        let hash = |number: u64| hash64(&(seed ^ number).to_le_bytes());
+        let hashes: Vec<u64> = (0..keys).map(hash).collect();
+        let mut bytes = build(&hashes, 1); // all in one partition, up to overfull
+        bytes.truncate(PARTITION_BYTES);
+        for at in flips {
+            bytes[at / 8] ^= 1 << (at % 8);
+        }
+        if check_cells(&bytes).is_ok() {
+            for number in 0..4000 {
+                prop_assert!(may_contain(&bytes, hash(number << 32)).is_ok());
+            }
         }
     }
 

@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use terrapin_base::codec::Reader;
 use terrapin_base::{ErrorKind, KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
 use terrapin_disk::AlignedBuf;
-use terrapin_filter::{PARTITION_BYTES, may_contain, partition_of};
-use terrapin_pages::block::{Block, Compression, PART_INDEX, part_seed};
+use terrapin_filter::{PARTITION_BYTES, may_contain, partition_of, seal_partition};
+use terrapin_pages::block::{Block, Compression, PART_FILTER, PART_INDEX, part_seed};
 use terrapin_pages::group::{
     Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, PendingGroup, check_filter_partition,
     check_group,
@@ -411,6 +411,31 @@ fn check_group_finds_what_checksums_cannot() {
         check_group(&filter, &group).unwrap_err().message(),
         "filter denies a key"
     );
+}
+
+#[test]
+fn check_group_finds_cells_that_no_key_of_the_group_asks() {
+    let (group, image) = build(options(1 << 20, Compression::None), &numbered(1, 20))
+        .remove(0)
+        .place(PageId(5), 0);
+    let filter = group.filter_offset as usize..(group.filter_offset + group.filter_bytes) as usize;
+    let mut noticed = 0;
+    for cell in 0..PARTITION_BYTES / 128 {
+        let mut damaged = image.clone();
+        let partition = &mut damaged[filter.clone()];
+        let header = cell * 128..cell * 128 + 2;
+        if partition[header.clone()] == [0, 0] {
+            // No fingerprints, with remainders of a bit.
+            partition[header].copy_from_slice(&(1u16 << 10).to_le_bytes());
+            seal_partition(partition, part_seed(group.id, PART_FILTER));
+            assert_eq!(
+                check_group(&damaged, &group).unwrap_err().message(),
+                "impossible filter cell"
+            );
+            noticed += 1;
+        }
+    }
+    assert_eq!(noticed, 31);
 }
 
 #[test]

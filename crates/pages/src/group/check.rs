@@ -2,7 +2,7 @@
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, Result};
-use terrapin_filter::{PARTITION_BYTES, may_contain, partition_of};
+use terrapin_filter::{PARTITION_BYTES, check_cells, may_contain, partition_of};
 
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::index::GroupIndex;
@@ -61,6 +61,7 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     }
     for (number, partition) in (0..).zip(filter.chunks_exact(PARTITION_BYTES)) {
         super::check_filter_partition(partition, group.id, number)?;
+        check_cells(partition).map_err(|e| e.with("partition", number))?;
     }
     let index = GroupIndex::decode(index, group.id)?;
     if index.blocks_bytes() != group.index_offset
