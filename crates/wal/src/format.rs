@@ -56,18 +56,66 @@ impl Seal {
         for piece in payload.iter().filter(|_| !mutant::active(8)) {
             crc = crc32c_append(crc, piece);
         }
-        let mut fixed = [0; 17];
-        fixed[..8].copy_from_slice(&self.database_id.to_le_bytes());
-        fixed[8..12].copy_from_slice(&self.incarnation.to_le_bytes());
-        fixed[12..16].copy_from_slice(&length.to_le_bytes());
-        fixed[16] = kind;
-        crc32c_append(crc, &fixed)
+        crc32c_append(crc, &self.place(kind, length))
+    }
+
+    /// What the CRC covers between payload and LSN.
+    #[inline]
+    fn place(&self, kind: u8, length: u32) -> [u8; PLACE_BYTES] {
+        let mut place = [0; PLACE_BYTES];
+        place[..8].copy_from_slice(&self.database_id.to_le_bytes());
+        place[8..12].copy_from_slice(&self.incarnation.to_le_bytes());
+        place[12..16].copy_from_slice(&length.to_le_bytes());
+        place[16] = kind;
+        place
     }
 
     /// The whole CRC, once the LSN is known.
     #[inline]
     pub(crate) fn finish(begun: u32, lsn: u64) -> u32 {
-        crc32c_append(begun, &lsn.to_le_bytes())
+        /// The checksum is quickest from a multiple of its word.
+        #[repr(align(8))]
+        struct Aligned([u8; 8]);
+        crc32c_append(begun, &Aligned(lsn.to_le_bytes()).0)
+    }
+
+    /// A record with everything done that can be without its LSN. `length` is the payload's.
+    #[inline]
+    pub(crate) fn draft<'a>(
+        &self,
+        kind: u8,
+        length: u32,
+        payload: &'a [&'a [u8]],
+        room: &'a mut Room,
+    ) -> Draft<'a> {
+        if length as usize > SMALL_PAYLOAD_BYTES {
+            let crc = self.begin(kind, length, payload);
+            return Draft {
+                header: RecordHeader { crc, length, kind },
+                payload,
+                whole: None,
+            };
+        }
+        let end = Room::PAYLOAD + length as usize;
+        let mut at = Room::PAYLOAD;
+        for piece in payload {
+            room.0[at..at + piece.len()].copy_from_slice(piece);
+            at += piece.len();
+        }
+        room.0[end..end + PLACE_BYTES].copy_from_slice(&self.place(kind, length));
+        let summed = if mutant::active(8) {
+            end
+        } else {
+            Room::PAYLOAD
+        };
+        let crc = crc32c(&room.0[summed..end + PLACE_BYTES]);
+        let header = RecordHeader { crc, length, kind };
+        room.0[Room::RECORD..Room::PAYLOAD].copy_from_slice(&header.encode());
+        Draft {
+            header,
+            payload,
+            whole: Some(&mut room.0[Room::RECORD..end]),
+        }
     }
 
     /// Whether a record of this life stands at `lsn`.
@@ -83,6 +131,59 @@ impl Seal {
         let mut out = RecordHeader { crc, length, kind }.encode().to_vec();
         out.extend_from_slice(payload);
         out
+    }
+}
+
+/// Longest payload of a record that is put together before it is summed and copied: calls cost more than its bytes do.
+pub(crate) const SMALL_PAYLOAD_BYTES: usize = 480;
+/// Bytes that a CRC covers between payload and LSN: database, incarnation, length and kind.
+const PLACE_BYTES: usize = 17;
+
+/// Where a small record is put together. Its payload begins at a multiple of the checksum's word.
+#[repr(align(8))]
+pub(crate) struct Room([u8; Room::PAYLOAD + SMALL_PAYLOAD_BYTES + PLACE_BYTES]);
+
+impl Room {
+    const PAYLOAD: usize = 16;
+    const RECORD: usize = Self::PAYLOAD - RECORD_HEADER_BYTES as usize;
+
+    /// Nothing yet.
+    #[inline]
+    pub(crate) fn new() -> Self {
+        Room([0; Self::PAYLOAD + SMALL_PAYLOAD_BYTES + PLACE_BYTES])
+    }
+}
+
+/// A record that waits for its LSN.
+pub(crate) struct Draft<'a> {
+    /// Its CRC lacks the LSN.
+    header: RecordHeader,
+    payload: &'a [&'a [u8]],
+    /// All of a small record.
+    whole: Option<&'a mut [u8]>,
+}
+
+impl Draft<'_> {
+    /// Bytes of the whole record.
+    #[inline]
+    pub(crate) fn record_bytes(&self) -> u64 {
+        self.header.record_bytes()
+    }
+
+    /// Hands out the record as it stands at `lsn`, each piece with where it goes.
+    #[inline]
+    pub(crate) fn write(&mut self, lsn: u64, mut write: impl FnMut(u64, &[u8])) {
+        let crc = Seal::finish(self.header.crc, lsn);
+        if let Some(whole) = &mut self.whole {
+            whole[..4].copy_from_slice(&crc.to_le_bytes());
+            return write(lsn, whole);
+        }
+        write(lsn, &RecordHeader { crc, ..self.header }.encode());
+        let mut at = lsn + RECORD_HEADER_BYTES;
+        for piece in self.payload {
+            write(at, piece);
+            at += piece.len() as u64;
+        }
     }
 }
 
@@ -352,6 +453,28 @@ mod tests {
             SEAL.begin(16, 6, &[b"ab", b"", b"cdef"]),
             SEAL.begin(16, 6, &[b"abcdef"])
         );
+    }
+
+    #[test]
+    fn a_draft_of_any_length_becomes_the_record() {
+        let bytes: Vec<u8> = (0..SMALL_PAYLOAD_BYTES + 3).map(|i| i as u8).collect();
+        for length in (0..20).chain(SMALL_PAYLOAD_BYTES - 2..=bytes.len()) {
+            let payload = &bytes[..length];
+            let (head, rest) = payload.split_at(length / 3);
+            let pieces = [head, &[], rest];
+            let mut room = Room::new();
+            let mut draft = SEAL.draft(16, length as u32, &pieces, &mut room);
+            let bytes = draft.record_bytes();
+            for lsn in [5000, 70_001] {
+                let mut written = Vec::new();
+                draft.write(lsn, |at, piece| {
+                    assert_eq!(at, lsn + written.len() as u64);
+                    written.extend_from_slice(piece);
+                });
+                assert_eq!(written.len() as u64, bytes);
+                assert_eq!(written, SEAL.record(16, payload, lsn), "{length}");
+            }
+        }
     }
 
     #[test]

@@ -19,8 +19,8 @@ use terrapin_disk::{Disk, File, LogRing, RingReader, RingSpace, RingWriter};
 
 use crate::drain::{self, Current, Drain};
 use crate::format::{
-    BLOCK_BYTES, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
-    RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, RecordHeader, Seal, encode_mark, filler_bytes,
+    BLOCK_BYTES, Draft, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
+    RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, Room, Seal, encode_mark, filler_bytes,
 };
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::LogOptions;
@@ -569,7 +569,8 @@ impl Shared {
         }
         self.check_alive()?;
         let length = total as u32 - RECORD_HEADER_BYTES as u32; // `total` is at most 2^28
-        let begun = self.seal.begin(kind, length, payload);
+        let mut room = Room::new();
+        let mut draft = self.seal.draft(kind, length, payload, &mut room);
 
         let mut tail = self.lock();
         if tail.writer.is_none() {
@@ -594,7 +595,7 @@ impl Shared {
                 return self.full(total);
             }
         }
-        let lsn = self.place(&mut tail, kind, length, begun, payload);
+        let lsn = self.place(&mut tail, &mut draft);
         tail.real_end = end;
         let number = (kind != KIND_CLOSE).then_some(tail.records);
         if kind == KIND_CLOSE {
@@ -622,29 +623,30 @@ impl Shared {
 
     /// Puts a record at the tail, for which there is room.
     #[inline]
-    fn place(&self, tail: &mut Tail, kind: u8, length: u32, begun: u32, payload: &[&[u8]]) -> u64 {
+    fn place(&self, tail: &mut Tail, draft: &mut Draft<'_>) -> u64 {
         let lsn = tail.lsn;
-        let header = RecordHeader {
-            crc: Seal::finish(begun, lsn),
-            length,
-            kind,
-        };
         // Appends have tested it, and the drain's fillers and marks come before the end.
         let Some(writer) = &mut tail.writer else {
             return lsn;
         };
-        writer.write(lsn, &header.encode());
-        let mut at = lsn + RECORD_HEADER_BYTES;
-        for piece in payload {
-            writer.write(at, piece);
-            at += piece.len() as u64;
-        }
+        draft.write(lsn, |at, bytes| writer.write(at, bytes));
+        let end = lsn + draft.record_bytes();
         // Before the publication, so that who sees the bytes sees this too.
         self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
-        writer.publish(at);
-        tail.lsn = at;
-        self.tail.store(at, Ordering::Release);
+        writer.publish(end);
+        tail.lsn = end;
+        self.tail.store(end, Ordering::Release);
         lsn
+    }
+
+    /// As [`Shared::place`], for a record of the log's own.
+    fn place_own(&self, tail: &mut Tail, kind: u8, payload: &[u8]) {
+        let mut room = Room::new();
+        let pieces = [payload];
+        let mut draft = self
+            .seal
+            .draft(kind, payload.len() as u32, &pieces, &mut room);
+        self.place(tail, &mut draft);
     }
 
     fn start_of_block(&self, lsn: u64) -> &AtomicU64 {
@@ -681,10 +683,8 @@ impl Shared {
     pub(crate) fn pad(&self, tail: &mut Tail) -> u64 {
         let bytes = filler_bytes(tail.lsn);
         if bytes > 0 {
-            let length = (bytes - RECORD_HEADER_BYTES) as u32;
-            let payload = &ZEROS[..length as usize];
-            let begun = self.seal.begin(KIND_FILLER, length, &[payload]);
-            self.place(tail, KIND_FILLER, length, begun, &[payload]);
+            let length = (bytes - RECORD_HEADER_BYTES) as usize;
+            self.place_own(tail, KIND_FILLER, &ZEROS[..length]);
             tail.overhead_bytes += bytes;
         }
         tail.lsn
@@ -697,11 +697,7 @@ impl Shared {
             return;
         }
         self.pad(tail);
-        let payload = encode_mark(synced);
-        let begun = self
-            .seal
-            .begin(KIND_MARK, payload.len() as u32, &[&payload]);
-        self.place(tail, KIND_MARK, payload.len() as u32, begun, &[&payload]);
+        self.place_own(tail, KIND_MARK, &encode_mark(synced));
         tail.overhead_bytes += MARK_BYTES;
     }
 
