@@ -15,6 +15,51 @@ use crate::message::{KIND_DELETE, KIND_PUT, Message};
 /// Bytes of a record's short head.
 const SHORT_HEAD_BYTES: usize = 2;
 
+/// The bits of a tag that are the kind.
+const KIND_MASK: u8 = (1 << KIND_BITS) - 1;
+/// Longest suffix of a record whose tag is a byte.
+const PLAIN_SUFFIX_BYTES_MAX: usize = (PLAIN_TAG_MAX >> KIND_BITS) as usize;
+/// Largest tag of a byte.
+const PLAIN_TAG_MAX: u8 = 0x7f;
+/// Smallest tag of a suffix that has no fewer bytes than a short head.
+const PLAIN_TAG_MIN: u8 = (SHORT_HEAD_BYTES as u8) << KIND_BITS;
+
+/// The short head of a sound record whose tag is one from [`PLAIN_TAG_MIN`] to `tag_max`; none for others. That the
+/// key is not too long is left to the caller, and the value.
+#[inline]
+fn prove_plain(record: &[u8], tag_max: u8) -> Option<[u8; SHORT_HEAD_BYTES]> {
+    let [tag, first, second, ..] = *record else {
+        return None;
+    };
+    let end = 1 + usize::from(tag >> KIND_BITS);
+    let kind = tag & KIND_MASK;
+    let known =
+        kind == KIND_PUT && end <= record.len() || kind == KIND_DELETE && end == record.len();
+    (known && (PLAIN_TAG_MIN..=tag_max).contains(&tag)).then_some([second, first])
+}
+
+/// Proves any record; its short head.
+#[inline(never)]
+fn prove(record: &[u8], prefix: usize) -> Result<[u8; SHORT_HEAD_BYTES]> {
+    let mut reader = Reader::new("record", record);
+    let tag = reader.varint()?;
+    let suffix_bytes = usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX);
+    let value_bytes = reader
+        .remaining()
+        .checked_sub(suffix_bytes)
+        .ok_or_else(|| Error::corrupt("record ends too early"))?;
+    let kind = tag as u8 & KIND_MASK;
+    let known = kind == KIND_PUT || kind == KIND_DELETE && value_bytes == 0;
+    if !known || prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
+        return Err(Error::corrupt("impossible record").with("kind", kind));
+    }
+    Ok(match *reader.bytes(suffix_bytes)? {
+        [first, second, ..] => [second, first],
+        [first] => [0, first],
+        [] => [0, 0],
+    })
+}
+
 /// A block in memory, decompressed and without padding.
 ///
 /// Accessors panic when an index is not below [`Block::len`], as a slice does; bytes from disk cannot make them panic.
@@ -91,48 +136,36 @@ impl Block {
 
     /// Proves every record, which is what the accessors rely on, and fills in the short heads.
     fn check(&mut self) -> Result<()> {
-        if self.extent(0).0 != self.prefix {
+        let (records, behind) = self.payload.split_at_mut(self.records_end);
+        let (starts, heads) = behind.split_at_mut(self.heads_start - self.records_end);
+        let starts: &[[u8; START_BYTES]] = starts.as_chunks().0;
+        if starts
+            .first()
+            .is_some_and(|first| *first != [0; START_BYTES])
+        {
             return Err(Error::corrupt(
                 "first record does not start behind the prefix",
             ));
         }
-        let mut end = self.prefix;
-        for i in 0..self.count {
-            let start = end;
-            end = self.extent(i).1;
-            let record = self
-                .payload
+        // No key with a plain tag is too long, nor any value: else no record counts as plain.
+        let bounded = self.prefix + PLAIN_SUFFIX_BYTES_MAX <= KEY_BYTES_MAX
+            && self.records_end <= VALUE_BYTES_MAX;
+        let tag_max = if bounded { PLAIN_TAG_MAX } else { 0 };
+        let mut ends = starts.get(1..).unwrap_or_default().iter();
+        let mut start = self.prefix;
+        for (i, head) in heads.as_chunks_mut().0.iter_mut().enumerate() {
+            let end = match ends.next() {
+                Some(next) => self.prefix + usize::from(u16::from_le_bytes(*next)),
+                None => self.records_end,
+            };
+            let record = records
                 .get(start..end)
-                .filter(|_| end <= self.records_end)
                 .ok_or_else(|| Error::corrupt("record out of bounds").with("record", i))?;
-            let (tag, tag_bytes) = match record.first() {
-                Some(&byte) if byte < 0x80 => (u64::from(byte), 1),
-                _ => {
-                    let mut reader = Reader::new("record", record);
-                    let tag = reader.varint()?;
-                    (tag, record.len() - reader.remaining())
-                }
+            *head = match prove_plain(record, tag_max) {
+                Some(head) => head,
+                None => prove(record, self.prefix).map_err(|e| e.with("record", i))?,
             };
-            let suffix_bytes = usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX);
-            let value_bytes = (record.len() - tag_bytes)
-                .checked_sub(suffix_bytes)
-                .ok_or_else(|| Error::corrupt("record ends too early").with("record", i))?;
-            let kind = (tag & ((1 << KIND_BITS) - 1)) as u8;
-            let known = kind == KIND_PUT || kind == KIND_DELETE && value_bytes == 0;
-            if !known || self.prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX
-            {
-                return Err(Error::corrupt("impossible record")
-                    .with("record", i)
-                    .with("kind", kind));
-            }
-            let suffix = &record[tag_bytes..][..suffix_bytes];
-            let short = match *suffix {
-                [first, second, ..] => [second, first],
-                [first] => [0, first],
-                [] => [0, 0],
-            };
-            let at = self.heads_start + i * SHORT_HEAD_BYTES;
-            self.payload[at..at + SHORT_HEAD_BYTES].copy_from_slice(&short);
+            start = end;
         }
         Ok(())
     }
@@ -167,12 +200,7 @@ impl Block {
         assert!(index < self.count, "record {index} of {}", self.count);
         let (start, end) = self.extent(index);
         let (tag, at) = self.tag(start);
-        (
-            (tag & ((1 << KIND_BITS) - 1)) as u8,
-            at,
-            at + (tag >> KIND_BITS),
-            end,
-        )
+        (tag as u8 & KIND_MASK, at, at + (tag >> KIND_BITS), end)
     }
 
     /// The tag at a record's start, and where it ends.
