@@ -2,7 +2,7 @@
 //! far more reads than the hottest third of its blocks does.
 //!
 //! What it holds is what the tree holds (never what a window does, which readers ask first), and lookups take no lock:
-//! records lie in [`segments`](Segments) of atomic words, found by a [`Table`] of atomic words, and a reader that was overtaken by a writer
+//! records lie in segments of atomic words (`segments.rs`), found by a table of atomic words (`table.rs`), and a reader that was overtaken by a writer
 //! notices it and misses. A miss costs a read of the tree, never a wrong answer.
 //!
 //! **Coherence.** The cache has an *epoch*. A reader takes it before it looks which windows there are ([`RecordCache::epoch`]), and both its lookup

@@ -2,7 +2,7 @@
 //! included (D1 to D7).
 //!
 //! The disk is forked at each call, so that a workload runs once however many deaths are tried in it. After each death the store must
-//! [`survive`]: hold a prefix of what was committed with all that had to survive, twice, verify clean, go on, and survive again.
+//! survive (`survive.rs`): hold a prefix of what was committed with all that had to survive, twice, verify clean, go on, and survive again.
 
 mod depths;
 mod places;

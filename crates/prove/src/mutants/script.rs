@@ -41,7 +41,7 @@ pub enum Script {
         /// How many.
         units: u64,
     },
-    /// A check of [`super::checks`]: its name, and itself.
+    /// A check of `checks.rs`: its name, and itself.
     Check(&'static str, fn(&Path) -> Result<(), String>),
 }
 
