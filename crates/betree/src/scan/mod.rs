@@ -687,7 +687,10 @@ impl TreeScan {
         let slot = self.order[0].slot;
         let second = self.order.get(1).copied();
         let second_head = second.map_or(u64::MAX, |second| second.head);
-        let limit = until_head.min(second_head);
+        let mut limit = until_head.min(second_head);
+        if mutant::active(71) {
+            limit = until_head;
+        }
         let source = &self.sources[usize::from(slot)];
         let Some((block, mut place)) = source.record() else {
             return Err(Error::internal("a scan's source that stands at no record"));

@@ -7,7 +7,6 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::mutant;
 use terrapin_pages::block::{Block, RecordPlace};
 use terrapin_structure::Direction;
 
@@ -213,7 +212,6 @@ impl Source {
             (Head::Start | Head::Pending, _) => 0,
             (Head::Boundary, Direction::Forward) => 1,
             (Head::Record, _) => 2,
-            (Head::Boundary, Direction::Backward) if mutant::active(71) => 1,
             (Head::Boundary, Direction::Backward) => 3,
             (Head::End, _) => 4,
         }

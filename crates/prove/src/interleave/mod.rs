@@ -52,8 +52,8 @@ pub fn layers() -> Vec<Layer> {
             name: "asan",
             counts: "tests under AddressSanitizer",
             // The first two units.
-            ci: 100,
-            full: 130,
+            ci: 115,
+            full: 200,
             units: Units::Fixed(asan::UNITS.len() as u64),
             alone: true,
             unit: asan::unit,

@@ -694,9 +694,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 71,
-        name: "a backward scan leaves a leaf before its first key",
-        place: "crates/betree/src/scan/source.rs",
-        breaks: "a scan returns every record of its range",
+        name: "a scan's run of records goes past where another source comes first",
+        place: "crates/betree/src/scan/mod.rs",
+        breaks: "a scan returns its records in the order of their keys",
         script: Script::Random {
             seeds: 60,
             operations: 600,
