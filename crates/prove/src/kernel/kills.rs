@@ -10,6 +10,7 @@ use crate::Find;
 use crate::kernel::judge::{Content, Survives, examine, judge, sound};
 use crate::kernel::life::{Moment, copy, keep, live};
 use crate::kernel::plan::Story;
+use crate::kernel::report::Acknowledged;
 
 /// Kills of one directory.
 const KILLS: u64 = 5;
@@ -25,34 +26,61 @@ pub fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
         let stderr = scratch.join("stderr");
         let acknowledged = live(&directory, unit, life, moment, &stderr, || Ok(()))
             .map_err(|find| Find(format!("life {life}, {moment:?}: {find}")))?;
-        let began = life > 0 || acknowledged.opened;
-        let found = scratch.join("found");
-        let _ = fs::remove_dir_all(&found);
-        if directory.exists() {
-            copy(&directory, &found)?;
-        }
-        let outcome = survived(&story, life, &directory, began, &mut random, |found| {
-            judge(
-                &story,
-                life,
-                &content,
-                &acknowledged,
-                found,
-                Survives::Acknowledged,
-            )
-        });
-        content = outcome.map_err(|find| {
-            let steps = acknowledged.count();
-            let find = Find(format!("life {life}, {moment:?}, {steps} steps: {find}"));
-            keep(&found, "kills", unit, find)
-        })?;
+        let death = Death {
+            layer: "kills",
+            unit,
+            life,
+            moment,
+            acknowledged,
+            survives: Survives::Acknowledged,
+        };
+        content = death.outlived(&story, &directory, scratch, &content, &mut random)?;
     }
     Ok(KILLS)
 }
 
+/// A death of a life.
+pub(super) struct Death<'d> {
+    pub layer: &'d str,
+    pub unit: u64,
+    pub life: u64,
+    pub moment: Moment,
+    /// What the life had acknowledged.
+    pub acknowledged: Acknowledged,
+    pub survives: Survives,
+}
+
+impl Death<'_> {
+    /// Holds what it left against what was there before and what was acknowledged since; a find keeps a copy. The content from here on.
+    pub fn outlived(
+        &self,
+        story: &Story,
+        directory: &Path,
+        scratch: &Path,
+        before: &Content,
+        random: &mut Random,
+    ) -> Result<Content, Find> {
+        let (life, acknowledged) = (self.life, &self.acknowledged);
+        let began = life > 0 || acknowledged.opened;
+        let found = scratch.join("found");
+        let _ = fs::remove_dir_all(&found);
+        if directory.exists() {
+            copy(directory, &found)?;
+        }
+        let outcome = survived(story, life, directory, began, random, |found| {
+            judge(story, life, before, acknowledged, found, self.survives)
+        });
+        outcome.map_err(|find| {
+            let (moment, steps) = (self.moment, acknowledged.count());
+            let find = Find(format!("life {life}, {moment:?}, {steps} steps: {find}"));
+            keep(&found, self.layer, self.unit, find)
+        })
+    }
+}
+
 /// Opens what a death left, has it judged, and leaves it closed, or as another death would. `began` tells that the database had been open
 /// before, in this life or an earlier one.
-pub fn survived(
+fn survived(
     story: &Story,
     life: u64,
     directory: &Path,

@@ -14,9 +14,9 @@ use terrapin_model::Random;
 
 use crate::Find;
 use crate::kernel::file_system::{FileSystem, Kind};
-use crate::kernel::judge::{Content, Survives, judge};
-use crate::kernel::kills::survived;
-use crate::kernel::life::{Moment, copy, keep, live};
+use crate::kernel::judge::{Content, Survives};
+use crate::kernel::kills::Death;
+use crate::kernel::life::{Moment, live};
 use crate::kernel::plan::Story;
 
 /// One ext4 through four cuts.
@@ -54,27 +54,15 @@ fn cuts(
         }
         system.unmount()?;
         system.mount("rw")?;
-        let began = life > 0 || acknowledged.opened;
-        let found = scratch.join("found");
-        let _ = std::fs::remove_dir_all(&found);
-        if directory.exists() {
-            copy(&directory, &found)?;
-        }
-        let outcome = survived(&story, life, &directory, began, &mut random, |found| {
-            judge(
-                &story,
-                life,
-                &content,
-                &acknowledged,
-                found,
-                Survives::Synced,
-            )
-        });
-        content = outcome.map_err(|find| {
-            let steps = acknowledged.count();
-            let find = Find(format!("life {life}, {moment:?}, {steps} steps: {find}"));
-            keep(&found, layer, unit, find)
-        })?;
+        let death = Death {
+            layer,
+            unit,
+            life,
+            moment,
+            acknowledged,
+            survives: Survives::Synced,
+        };
+        content = death.outlived(&story, &directory, scratch, &content, &mut random)?;
     }
     Ok(cuts)
 }
