@@ -167,20 +167,23 @@ impl LoadedNode {
 
     /// How many segments of a level end before a key.
     pub(crate) fn segments_below(&self, level: usize, key: &[u8]) -> usize {
-        let segments = &self.node.levels[level];
-        let wanted = match self.segment_common.strip(key) {
-            Ok(suffix) => head(suffix),
-            Err(std::cmp::Ordering::Less) => return 0,
-            Err(_) => return segments.len(),
-        };
-        let heads = self.heads_of(level);
-        let from = heads.partition_point(|&(_, max)| max < wanted);
-        let same = heads[from..].partition_point(|&(_, max)| max == wanted);
-        from + segments[from..from + same].partition_point(|segment| segment.max[..] < *key)
+        self.segments_before(level, key, |&(_, max)| max, |s| s.max[..] < *key)
     }
 
     /// How many segments of a level begin at a key or before it.
     pub(crate) fn segments_from(&self, level: usize, key: &[u8]) -> usize {
+        self.segments_before(level, key, |&(min, _)| min, |s| s.min[..] <= *key)
+    }
+
+    /// How many segments of a level have an end before a key, by its head; `comes_before` decides where heads are equal.
+    #[inline]
+    fn segments_before(
+        &self,
+        level: usize,
+        key: &[u8],
+        end: impl Fn(&(u64, u64)) -> u64,
+        comes_before: impl Fn(&Segment) -> bool,
+    ) -> usize {
         let segments = &self.node.levels[level];
         let wanted = match self.segment_common.strip(key) {
             Ok(suffix) => head(suffix),
@@ -188,9 +191,9 @@ impl LoadedNode {
             Err(_) => return segments.len(),
         };
         let heads = self.heads_of(level);
-        let from = heads.partition_point(|&(min, _)| min < wanted);
-        let same = heads[from..].partition_point(|&(min, _)| min == wanted);
-        from + segments[from..from + same].partition_point(|segment| segment.min[..] <= *key)
+        let from = heads.partition_point(|heads| end(heads) < wanted);
+        let same = heads[from..].partition_point(|heads| end(heads) == wanted);
+        from + segments[from..from + same].partition_point(comes_before)
     }
 
     /// The heads of a level's segments.
