@@ -9,7 +9,7 @@ use terrapin_base::{ErrorKind, Generation, Incarnation};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::{
-    DATA_FILE, PAGES_START, PageKind, PageStore, PageUse, Presence, SpaceClass, Superblock,
+    DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, Presence, SpaceClass, Superblock,
 };
 
 fn try_open(medium: &SimDisk, read_only: bool) -> terrapin_base::Result<Superblock> {
@@ -169,12 +169,9 @@ fn other_files_and_newer_formats_are_refused() {
     );
 }
 
-#[test]
-fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() {
-    // Slot 0 holds generation 2, slot 1 still generation 1 with a page that 2 released. After the reopen that page's space is free:
-    // before it is used, slot 1 must hold 2 durably, or a torn write of slot 0 would fall back to a root with overwritten pages.
-    let medium = SimDisk::new(6);
-    let store = create(&medium, options(1 << 20, 0));
+/// A store whose slot 0 durably holds generation 3 with a new page, while slot 1 is of an older one with the page that 3 released.
+fn released_by_slot_0(medium: &SimDisk) -> (Arc<PageStore>, PageRef, Superblock) {
+    let store = create(medium, options(1 << 20, 0));
     let old = store
         .write_page(PageKind::CatalogRoot, b"old", SpaceClass::Normal)
         .unwrap();
@@ -191,6 +188,15 @@ fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() 
     };
     store.write_superblock(0, &superblock).unwrap();
     store.sync().unwrap();
+    (store, new, superblock)
+}
+
+#[test]
+fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() {
+    // Slot 0 holds generation 2, slot 1 still generation 1 with a page that 2 released. After the reopen that page's space is free:
+    // before it is used, slot 1 must hold 2 durably, or a torn write of slot 0 would fall back to a root with overwritten pages.
+    let medium = SimDisk::new(6);
+    let (store, new, superblock) = released_by_slot_0(&medium);
     drop(store);
     medium.crash_power(CrashMode::LoseUnsynced);
 
@@ -220,23 +226,7 @@ fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
     // Both slots show generation 3, but the process died before it synced slot 1: a power cut takes that back to 2, whose page
     // counts as free by then.
     let medium = SimDisk::new(6);
-    let store = create(&medium, options(1 << 20, 0));
-    let old = store
-        .write_page(PageKind::CatalogRoot, b"old", SpaceClass::Normal)
-        .unwrap();
-    make_durable(&store, Some(old));
-    store.commit(Generation(2), common::added([&old]));
-    let new = store
-        .write_page(PageKind::CatalogRoot, b"new", SpaceClass::Normal)
-        .unwrap();
-    store.sync().unwrap();
-    let superblock = Superblock {
-        generation: Generation(3),
-        catalog: Some(new),
-        ..store.superblock()
-    };
-    store.write_superblock(0, &superblock).unwrap();
-    store.sync().unwrap();
+    let (store, new, superblock) = released_by_slot_0(&medium);
     store.write_superblock(1, &superblock).unwrap();
     drop(store);
     medium.crash_process();
