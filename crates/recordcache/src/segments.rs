@@ -11,6 +11,8 @@ pub(crate) struct Segments {
     /// A power of two.
     segment_words: usize,
     stamps: Box<[AtomicU64]>,
+    /// When each was opened, counted by its shard.
+    births: Box<[AtomicU64]>,
     vacant: Mutex<Vec<u32>>,
     taken: AtomicUsize,
     budget: Arc<Budget>,
@@ -25,6 +27,7 @@ impl Segments {
             words: Words::reserve(segments as usize * segment_bytes),
             segment_words: segment_bytes / 8,
             stamps: (0..segments).map(|_| AtomicU64::new(0)).collect(),
+            births: (0..segments).map(|_| AtomicU64::new(0)).collect(),
             vacant: Mutex::new((0..segments).rev().collect()),
             taken: AtomicUsize::new(0),
             budget: budget.clone(),
@@ -72,6 +75,18 @@ impl Segments {
         self.stamps
             .get(word / self.segment_words)
             .is_some_and(|now| now.load(Ordering::Relaxed) == stamp)
+    }
+
+    /// When the segment of a word was opened; of a word beyond all, at some time.
+    #[inline]
+    pub(crate) fn birth(&self, word: usize) -> u64 {
+        let birth = self.births.get(word / self.segment_words);
+        birth.map_or(u64::MAX, |birth| birth.load(Ordering::Relaxed))
+    }
+
+    /// Says when a segment was opened. Only its owner calls this.
+    pub(crate) fn set_birth(&self, segment: u32, birth: u64) {
+        self.births[segment as usize].store(birth, Ordering::Relaxed);
     }
 
     /// Before a segment is rewritten. Only its owner calls this.

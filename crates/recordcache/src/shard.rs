@@ -19,7 +19,11 @@ pub(crate) struct Shard {
     writer: Mutex<Writer>,
     /// Odd while somebody writes, and another even number afterwards.
     writes: AtomicU64,
+    /// Segments born before this are the oldest quarter.
+    aged: AtomicU64,
     pub(crate) hits: AtomicU64,
+    /// Records of the oldest quarter that were used for the first time: they would be gone already, were the cache a quarter smaller.
+    pub(crate) rescues: AtomicU64,
 }
 
 /// What only writers need.
@@ -30,6 +34,8 @@ pub(crate) struct Writer {
     /// Words used of the last.
     used: usize,
     records: usize,
+    /// Segments opened so far: the next one's birth.
+    born: u64,
 }
 
 /// A shard whose lock is held.
@@ -39,6 +45,7 @@ pub(crate) struct Writing<'s> {
     budget: &'s Budget,
     writer: MutexGuard<'s, Writer>,
     writes: &'s AtomicU64,
+    aged: &'s AtomicU64,
 }
 
 impl Drop for Writing<'_> {
@@ -55,7 +62,9 @@ impl Shard {
             table: ArcSwap::from_pointee(table),
             writer: Mutex::default(),
             writes: AtomicU64::new(0),
+            aged: AtomicU64::new(0),
             hits: AtomicU64::new(0),
+            rescues: AtomicU64::new(0),
         }
     }
 
@@ -86,6 +95,9 @@ impl Shard {
             }
             table.used(at, place);
             self.hits.fetch_add(1, Ordering::Relaxed);
+            if place.uses() == 0 && segments.birth(word) < self.aged.load(Ordering::Relaxed) {
+                self.rescues.fetch_add(1, Ordering::Relaxed);
+            }
             return Some(taken);
         }
         None
@@ -126,6 +138,7 @@ impl Shard {
         atomic::fence(Ordering::Release);
         Writing {
             writes: &self.writes,
+            aged: &self.aged,
             table: &self.table,
             segments,
             budget,
@@ -162,7 +175,7 @@ impl Writing<'_> {
         };
         let mut table = self.table.load_full();
         if self.writer.records >= table.room() {
-            table = self.resize(self.writer.records * 2);
+            table = self.resize(table.room() + 1);
         }
         table.insert(key.hash, Place::new(key.hash, word, 0));
         self.writer.records += 1;
@@ -201,13 +214,19 @@ impl Writing<'_> {
         if words > self.segments.segment_words() / 4 {
             return None;
         }
+        let word = self.room(words, may_grow)?;
+        entry::write(self.segments.from(word), key, value);
+        Some(word)
+    }
+
+    /// Room for so many words behind the last record; the first of them.
+    fn room(&mut self, words: usize, may_grow: bool) -> Option<usize> {
         if self.writer.queue.is_empty() || self.writer.used + words > self.segments.segment_words()
         {
             self.open_segment(may_grow)?;
         }
         let segment = *self.writer.queue.back()?;
         let word = self.segments.start(segment) + self.writer.used;
-        entry::write(self.segments.from(word), key, value);
         self.writer.used += words;
         // A header of zeros ends a segment that is not full.
         if let Some(next) = self.segments.from(word).get(words) {
@@ -220,16 +239,31 @@ impl Writing<'_> {
     fn open_segment(&mut self, may_grow: bool) -> Option<()> {
         let taken = may_grow.then(|| self.segments.take()).flatten();
         if let Some(segment) = taken {
-            self.writer.queue.push_back(segment);
+            self.queue(segment);
             self.writer.used = 0;
             self.segments.from(self.segments.start(segment))[0].store(END, Ordering::Relaxed);
             return Some(());
         }
         let oldest = self.writer.queue.pop_front()?;
         let kept = self.recycle(oldest, self.segments.segment_words() / 4 * KEPT_QUARTERS);
-        self.writer.queue.push_back(oldest);
+        self.queue(oldest);
         self.writer.used = kept;
         Some(())
+    }
+
+    /// Puts a segment in as the youngest.
+    fn queue(&mut self, segment: u32) {
+        self.segments.set_birth(segment, self.writer.born);
+        self.writer.born += 1;
+        self.writer.queue.push_back(segment);
+        self.age();
+    }
+
+    /// Births in the queue follow each other, so the oldest quarter is all below one.
+    fn age(&self) {
+        let young = self.writer.queue.len() / 4 * 3;
+        self.aged
+            .store(self.writer.born - young as u64, Ordering::Relaxed);
     }
 
     /// Moves what was used to the front of a segment, at most so many words, with a use less, and takes the rest out of the table.
@@ -239,29 +273,21 @@ impl Writing<'_> {
         let start = self.segments.start(segment);
         let memory = self.segments.from(start);
         self.segments.begin(segment);
-        let (mut from, mut to) = (0, 0);
-        while let Some(header) = memory.get(from).map(|word| word.load(Ordering::Relaxed)) {
-            if header == END {
-                break;
-            }
-            let words = Sizes::of(header).words();
-            let hash = memory[from + 1].load(Ordering::Relaxed);
-            let found = table
-                .candidates(hash)
-                .find(|(_, place)| place.word() == start + from);
-            if let Some((at, place)) = found {
-                if place.uses() > 0 && to + words <= kept_max {
-                    for word in 0..words {
-                        let moved = memory[from + word].load(Ordering::Relaxed);
-                        memory[to + word].store(moved, Ordering::Relaxed);
-                    }
-                    table.set(at, Place::new(hash, start + to, place.uses() - 1));
-                    to += words;
-                } else {
-                    self.remove(&table, at);
+        let mut to = 0;
+        for (from, hash, words) in records(memory) {
+            let Some((at, place)) = find_at(&table, hash, start + from) else {
+                continue;
+            };
+            if place.uses() > 0 && to + words <= kept_max {
+                for word in 0..words {
+                    let moved = memory[from + word].load(Ordering::Relaxed);
+                    memory[to + word].store(moved, Ordering::Relaxed);
                 }
+                table.set(at, Place::new(hash, start + to, place.uses() - 1));
+                to += words;
+            } else {
+                self.remove(&table, at);
             }
-            from += words;
         }
         if let Some(next) = memory.get(to) {
             next.store(END, Ordering::Relaxed);
@@ -270,13 +296,45 @@ impl Writing<'_> {
         to
     }
 
-    /// Gives the oldest segment back; `false` when there is none.
+    /// Moves what was used out of a segment that is in the queue no more, at most so many words, with a use less, to the youngest, where others
+    /// may have to go for it; and takes the rest out of the table.
+    fn evacuate(&mut self, segment: u32, kept_max: usize) {
+        let table = self.table.load_full();
+        let start = self.segments.start(segment);
+        let memory = self.segments.from(start);
+        let mut kept = 0;
+        for (from, hash, words) in records(memory) {
+            let used = find_at(&table, hash, start + from).is_some_and(|(_, p)| p.uses() > 0);
+            let room = (used && kept + words <= kept_max && !self.writer.queue.is_empty())
+                .then(|| self.room(words, false))
+                .flatten();
+            // Making room moved places in the table.
+            let Some((at, place)) = find_at(&table, hash, start + from) else {
+                continue;
+            };
+            let Some(to) = room else {
+                self.remove(&table, at);
+                continue;
+            };
+            for (from, to) in memory[from..from + words]
+                .iter()
+                .zip(self.segments.from(to))
+            {
+                to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+            }
+            table.set(at, Place::new(hash, to, place.uses().saturating_sub(1)));
+            kept += words;
+        }
+    }
+
+    /// Gives the oldest segment back, and of what it held what was not used; `false` when there is none.
     pub(crate) fn give_segment(&mut self) -> bool {
         let Some(oldest) = self.writer.queue.pop_front() else {
             return false;
         };
-        self.recycle(oldest, 0);
+        self.evacuate(oldest, self.segments.segment_words() / 4 * KEPT_QUARTERS);
         self.segments.give(oldest);
+        self.age();
         // An empty shard holds nothing but the smallest table.
         let empty = self.writer.queue.is_empty();
         if empty {
@@ -318,3 +376,24 @@ impl Writing<'_> {
 
 /// The header that ends a segment's records: no record is of a keyspace of that number.
 const END: u64 = u64::MAX;
+
+/// The records from the start of a segment on: where each begins there, its hash, its words.
+fn records(memory: &[AtomicU64]) -> impl Iterator<Item = (usize, u64, usize)> {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let header = memory.get(next)?.load(Ordering::Relaxed);
+        if header == END {
+            return None;
+        }
+        let (from, words) = (next, Sizes::of(header).words());
+        next += words;
+        Some((from, memory[from + 1].load(Ordering::Relaxed), words))
+    })
+}
+
+/// What leads to the record at that word.
+fn find_at(table: &Table, hash: u64, word: usize) -> Option<(usize, Place)> {
+    table
+        .candidates(hash)
+        .find(|(_, place)| place.word() == word)
+}

@@ -148,6 +148,64 @@ fn what_is_used_stays_when_much_comes_that_is_not() {
     assert!(misses < 200, "{misses} misses of hot records");
 }
 
+/// A cache of a mebibyte that the records from 0 on were filled into, until many had to go; how many there were.
+fn overfilled() -> (RecordCache, u64) {
+    let budget = Budget::new(8 << 20);
+    let cache = RecordCache::new(&budget, 1 << 20);
+    cache.set_share(125);
+    for number in 0..20_000 {
+        let bytes = key(number);
+        cache.fill(
+            cache.epoch(),
+            KeyspaceId(7),
+            &bytes,
+            hash64(&bytes),
+            &value(number, 1),
+        );
+    }
+    (cache, 20_000)
+}
+
+fn is_there(cache: &RecordCache, number: u64) -> bool {
+    let bytes = key(number);
+    cache.contains(cache.epoch(), KeyspaceId(7), &bytes, hash64(&bytes))
+}
+
+#[test]
+fn what_is_used_stays_when_the_cache_shrinks() {
+    let (cache, count) = overfilled();
+    let used: Vec<u64> = (0..count)
+        .filter(|number| number % 10 == 0 && is_there(&cache, *number))
+        .collect();
+    let before = cache.counts().records;
+    cache.set_share(70);
+    while cache.shrink_step() {}
+    let kept = used.iter().filter(|&&number| is_there(&cache, number));
+    let (kept, used) = (kept.count(), used.len());
+    assert!(kept * 10 > used * 9, "{kept} of {used}");
+    let after = cache.counts().records;
+    assert!(after * 4 < before * 3, "{after} of {before}");
+}
+
+#[test]
+fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
+    let (cache, count) = overfilled();
+    for number in count - 200..count {
+        assert!(is_there(&cache, number));
+    }
+    assert_eq!(cache.rescues(), 0, "the youngest");
+    let held = cache.counts().records;
+    let oldest = count - held..count - held * 15 / 16;
+    let found = |_| oldest.clone().filter(|&n| is_there(&cache, n)).count() as u64;
+    let (first, second) = (found(1), found(2));
+    assert!(first > 100 && first == second, "{first} {second}");
+    let rescues = cache.rescues();
+    assert!(
+        rescues > first / 2 && rescues <= first,
+        "{rescues} of {first}"
+    );
+}
+
 #[test]
 fn too_large_records_and_no_target_are_no_trouble() {
     let budget = Budget::new(1 << 20);
