@@ -179,6 +179,15 @@ impl Pool {
     /// Moves the bound, and gives memory beyond it back to the system.
     pub fn set_bytes_max(&self, bytes: u64) {
         self.bytes_max.store(bytes, Ordering::Relaxed);
+        self.keep_only(bytes);
+    }
+
+    /// Gives everything that waits here back to the system; the bound stays.
+    pub fn release(&self) {
+        self.keep_only(0);
+    }
+
+    fn keep_only(&self, bytes: u64) {
         let count = usize::try_from(bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX);
         let surplus = {
             let mut chunks = self.chunks.lock();
@@ -193,15 +202,6 @@ impl Pool {
     #[must_use]
     pub fn bytes(&self) -> u64 {
         (self.chunks.lock().len() * CHUNK_BYTES) as u64
-    }
-
-    /// Faults one chunk in ahead of need, unless `bytes_wanted` (or the pool's bound) are there already: one step of a
-    /// background job, 0.1 ms or so. Returns whether it did.
-    pub fn stock(&self, bytes_wanted: u64) -> bool {
-        if self.bytes() + CHUNK_BYTES as u64 > bytes_wanted {
-            return false;
-        }
-        self.keep(Chunk::new(CHUNK_BYTES))
     }
 
     /// A chunk of [`CHUNK_BYTES`], no longer charged.
@@ -264,8 +264,9 @@ mod tests {
         let budget = Budget::new(1 << 30);
         let chunk = CHUNK_BYTES as u64;
         let pool = Pool::new(&budget, 2 * chunk + 1);
-        assert!(pool.stock(5 * chunk) && pool.stock(5 * chunk));
-        assert!(!pool.stock(5 * chunk), "the bound holds");
+        let keep = || pool.keep(Chunk::new(CHUNK_BYTES));
+        assert!(keep() && keep());
+        assert!(!keep(), "the bound holds");
         assert_eq!(
             (pool.bytes(), budget.used(Purpose::Window)),
             (2 * chunk, 2 * chunk)
@@ -276,6 +277,10 @@ mod tests {
         );
         assert!(pool.take().is_some());
         assert_eq!(budget.used(Purpose::Window), chunk);
+        assert!(keep());
+        pool.release();
+        assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
+        assert!(keep(), "the bound stayed");
         pool.set_bytes_max(0);
         assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
         assert!(pool.take().is_none());

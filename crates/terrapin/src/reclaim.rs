@@ -1,5 +1,5 @@
-//! Jobs that keep house: free space goes back to the file system and caches shrink when the budget does; and whoever asked
-//! is told at once when the log fails.
+//! Jobs that keep house: free space goes back to the file system, caches shrink when the budget does, and memory that waits
+//! for windows goes to reads when none are merged; and whoever asked is told at once when the log fails.
 
 use std::sync::Arc;
 
@@ -13,12 +13,25 @@ const REST_NS: u64 = 1_000_000_000;
 /// Gives back what nobody needs.
 pub(crate) struct Reclaim {
     core: Arc<Core>,
+    /// Checkpoints when half a trial of [`crate::balance`] was over last.
+    checkpoints: u64,
 }
 
 impl Reclaim {
     /// For a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
-        Box::new(Reclaim { core: core.clone() })
+        Box::new(Reclaim {
+            core: core.clone(),
+            checkpoints: 0,
+        })
+    }
+
+    /// Half a trial long everybody read and no window was merged: what the last windows left for the next goes to the caches.
+    fn release_pool(&mut self) {
+        let before = std::mem::replace(&mut self.checkpoints, self.core.counters.checkpoints.get());
+        if before == self.checkpoints {
+            self.core.pool.release();
+        }
     }
 }
 
@@ -32,7 +45,11 @@ impl Job for Reclaim {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
-        if core.balance.step(core) || core.records.shrink_step() {
+        if core.balance.step(core) {
+            self.release_pool();
+            return Step::Again;
+        }
+        if core.records.shrink_step() {
             return Step::Again;
         }
         match core.store.reclaim_step() {
