@@ -4,11 +4,12 @@
 //! Every read is checked: a missing record or a value that does not belong to its key fails the run. Device bytes, CPU and
 //! memory are the operating system's figures for this process, not the store's own.
 //!
-//! To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
+//! The sweep over χ is in `chi`. To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
 //! `record`; how a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `report`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
+mod chi;
 mod generator;
 mod record;
 mod report;
@@ -17,6 +18,7 @@ mod store;
 mod system;
 mod workload;
 
+pub use chi::{ChiStep, ChiSweep, ReadFigures};
 pub use generator::{Distribution, Random, Zipfian};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};

@@ -222,3 +222,26 @@ fn the_demo_tells_its_story_and_leaves_nothing() {
     );
     assert!(fail(&["demo", text(&kept)]).contains(text(&kept)));
 }
+
+#[test]
+fn a_sweep_over_chi_writes_less_at_each_step() {
+    let arguments = "bench chi --json --largest 4 --records 30000 --operations 500 --batch-unit 64KiB --memory 16MiB";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let text = String::from_utf8(succeed(&arguments)).unwrap();
+    let steps: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let distances: Vec<_> = steps.iter().map(|s| s["chi"].as_u64().unwrap()).collect();
+    assert_eq!(distances, [1, 2, 4]);
+    let written: Vec<_> = steps
+        .iter()
+        .map(|s| s["tree_amplification"].as_f64().unwrap())
+        .collect();
+    assert!(written.is_sorted_by(|a, b| a > b), "{written:?}");
+    for step in &steps {
+        assert!(step["log_amplification"].as_f64().unwrap() > 1.0);
+        assert!(step["gets"]["device_reads"].as_f64().unwrap() >= 0.0);
+        assert!(step["scans"]["ops_per_second"].as_f64().unwrap() > 0.0);
+    }
+}

@@ -1,39 +1,19 @@
-//! `terrapin bench`: measures. `ycsb` runs the workloads of YCSB (Cooper et al., SoCC 2010); see the crate `terrapin-bench`.
+//! `terrapin bench ycsb`: the workloads of YCSB (Cooper et al., SoCC 2010); see the crate `terrapin-bench`.
 
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering;
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Duration;
 
-use clap::{Args, Subcommand};
+use clap::Args;
 use terrapin::{CheckpointDistance, Compression, Options};
 use terrapin_base::Result;
-use terrapin_bench::{
-    Config, Distribution, Phase, PhaseReport, Progress, Records, TerrapinStore, Workload,
-};
+use terrapin_bench::{Config, Distribution, Phase, PhaseReport, Records, TerrapinStore, Workload};
 
+use super::with_bar;
 use crate::arguments::{self, DurabilityName};
-use crate::{database, output, progress};
-
-/// How often the progress bar learns where the run is.
-const REDRAW: Duration = Duration::from_millis(250);
-
-/// Arguments of `bench`.
-#[derive(Args)]
-pub struct Bench {
-    #[command(subcommand)]
-    suite: Suite,
-}
-
-#[derive(Subcommand)]
-enum Suite {
-    /// The workloads of YCSB: load, then a (half updates), b, c (reads), d (latest), e (scans), f (read-modify-write)
-    Ycsb(Ycsb),
-}
+use crate::{database, output};
 
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
-struct Ycsb {
+pub(super) struct Ycsb {
     /// Directory of the database [default: a temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     db: Option<PathBuf>,
@@ -86,17 +66,9 @@ struct Ycsb {
     json: bool,
 }
 
-impl Bench {
-    /// See the head of this file.
-    pub fn run(&self) -> Result<()> {
-        match &self.suite {
-            Suite::Ycsb(ycsb) => ycsb.run(),
-        }
-    }
-}
-
 impl Ycsb {
-    fn run(&self) -> Result<()> {
+    /// See the head of this file.
+    pub(super) fn run(&self) -> Result<()> {
         let loads = self.workloads.contains(&Workload::Load);
         let config = Config {
             records: self.records,
@@ -155,7 +127,7 @@ impl Ycsb {
             output::say(PhaseReport::table_head())?;
         }
         let mut failure = None;
-        let ran = with_bar(self.records, |seen| {
+        let ran = with_bar("ycsb", self.records, |seen| {
             terrapin_bench::run(config, phases, &store, directory, seen, &mut |report| {
                 let line = if self.json {
                     report.json()
@@ -169,27 +141,4 @@ impl Ycsb {
         });
         ran.and(failure.map_or(Ok(()), Err)).and(database.close())
     }
-}
-
-/// Runs something that counts, with a bar that shows the count.
-fn with_bar<R>(records: u64, run: impl FnOnce(&Progress) -> R) -> R {
-    let seen = Progress::default();
-    let bar = progress::of_records(Some(records), "ycsb");
-    let result = std::thread::scope(|scope| {
-        let (done, wait) = mpsc::channel::<()>();
-        let (seen, bar) = (&seen, &bar);
-        if !bar.is_hidden() {
-            scope.spawn(move || {
-                while wait.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
-                    bar.set_length(seen.total.load(Ordering::Relaxed));
-                    bar.set_position(seen.done.load(Ordering::Relaxed));
-                }
-            });
-        }
-        let result = run(seen);
-        drop(done);
-        result
-    });
-    bar.finish_and_clear();
-    result
 }

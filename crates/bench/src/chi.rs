@@ -1,0 +1,219 @@
+//! The χ figure (TurtleKV, Fig. 11): what loading costs at each checkpoint distance, and that reads afterwards, at χ = 1, do not
+//! care which it was.
+//!
+//! Every step of the sweep is a store of its own with the same memory: load at χ; then χ := 1 and everything into the tree, which
+//! is timed; then workloads C and E, each warmed first. Write amplification is split into the tree's and the log's by
+//! the store's own counters; reads and CPU are the operating system's figures.
+
+use std::path::Path;
+use std::time::Instant;
+
+use terrapin::{CheckpointDistance, Database, Durability, Metrics, Options};
+use terrapin_base::Result;
+
+use crate::generator::Distribution;
+use crate::record::Records;
+use crate::report::PhaseReport;
+use crate::run::{Config, Driver, Phase, Progress};
+use crate::store::TerrapinStore;
+use crate::workload::Workload;
+
+/// What all steps have in common.
+#[derive(Clone, Debug)]
+pub struct ChiSweep {
+    /// Records to load.
+    pub records: u64,
+    /// Their shape.
+    pub shape: Records,
+    /// Reads of workload C that are measured; a fifth of that are scans of E. As many warm the caches before.
+    pub operations: u64,
+    /// Client threads.
+    pub threads: usize,
+    /// The memory budget, which must hold the largest χ.
+    pub memory_bytes: u64,
+    /// L.
+    pub batch_unit_bytes: u64,
+    /// Seed of all choices.
+    pub seed: u64,
+}
+
+/// Figures of reads at χ = 1.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadFigures {
+    /// Operations a second.
+    pub ops_per_second: f64,
+    /// Device reads an operation.
+    pub device_reads: f64,
+    /// Device bytes read an operation.
+    pub device_bytes: f64,
+    /// CPU of all threads an operation, in microseconds.
+    pub cpu_us: f64,
+}
+
+/// One step of the sweep.
+#[derive(Clone, Copy, Debug)]
+pub struct ChiStep {
+    /// χ of the load.
+    pub chi: u32,
+    /// Records a second, what follows until everything is in the tree included.
+    pub load_per_second: f64,
+    /// Bytes that the tree wrote for each byte of the users'.
+    pub tree_amplification: f64,
+    /// Bytes that the log wrote for each byte of the users'.
+    pub log_amplification: f64,
+    /// Peak of resident memory during the load.
+    pub rss_peak_bytes: u64,
+    /// From χ := 1 until the window was in the tree.
+    pub retune_seconds: f64,
+    /// Workload C, uniform.
+    pub gets: ReadFigures,
+    /// Workload E, uniform.
+    pub scans: ReadFigures,
+}
+
+impl ChiSweep {
+    /// One step, in an empty directory.
+    pub fn step(&self, chi: u32, directory: &Path, progress: &Progress) -> Result<ChiStep> {
+        let database = Options::new()
+            .memory(self.memory_bytes)
+            .group_bytes(self.batch_unit_bytes)
+            .checkpoint_distance(CheckpointDistance::Fixed(chi))
+            .open(directory)?;
+        let step = self.measure(chi, directory, &database, progress);
+        let closed = database.close();
+        step.and_then(|step| closed.map(|()| step))
+    }
+
+    fn measure(
+        &self,
+        chi: u32,
+        directory: &Path,
+        database: &Database,
+        progress: &Progress,
+    ) -> Result<ChiStep> {
+        let config = Config {
+            records: self.records,
+            loaded: false,
+            shape: self.shape,
+            threads: self.threads,
+            seed: self.seed,
+        };
+        let store = TerrapinStore::new(database.clone(), Durability::Process, self.memory_bytes);
+        let driver = Driver::new(&config, &store, directory, progress);
+        let phase = |workload, operations| Phase {
+            workload,
+            distribution: Distribution::Uniform,
+            operations,
+            time: None,
+        };
+
+        let load = driver.phase(phase(Workload::Load, self.records))?;
+        let retuning = Instant::now();
+        database.set_checkpoint_distance(CheckpointDistance::Fixed(1))?;
+        database.checkpoint()?;
+        let retune_seconds = retuning.elapsed().as_secs_f64();
+        let written = database.metrics();
+        let user_bytes = load.user_bytes_written.max(1) as f64;
+
+        let reads = |workload, operations| -> Result<ReadFigures> {
+            driver.phase(phase(workload, operations))?;
+            let before = database.metrics();
+            let report = driver.phase(phase(workload, operations))?;
+            Ok(ReadFigures::of(&report, &before, &database.metrics()))
+        };
+        let gets = reads(Workload::C, self.operations)?;
+        let scans = reads(Workload::E, self.operations.div_ceil(5))?;
+        Ok(ChiStep {
+            chi,
+            load_per_second: load.operations as f64 / (load.seconds + retune_seconds),
+            tree_amplification: written.device_written.total() as f64 / user_bytes,
+            log_amplification: written.log_bytes_written as f64 / user_bytes,
+            rss_peak_bytes: load.rss_peak_bytes,
+            retune_seconds,
+            gets,
+            scans,
+        })
+    }
+}
+
+impl ReadFigures {
+    fn of(report: &PhaseReport, before: &Metrics, after: &Metrics) -> Self {
+        let operations = report.operations.max(1) as f64;
+        let count = |m: &Metrics| {
+            let reads = m.device_reads;
+            reads.get_reads + reads.scan_reads + reads.meta_reads
+        };
+        ReadFigures {
+            ops_per_second: report.ops_per_second(),
+            device_reads: (count(after) - count(before)) as f64 / operations,
+            device_bytes: report.device_bytes_read as f64 / operations,
+            cpu_us: report.cpu_seconds * 1e6 / operations,
+        }
+    }
+
+    fn json(&self) -> String {
+        format!(
+            "{{\"ops_per_second\":{:.1},\"device_reads\":{:.4},\"device_bytes\":{:.1},\"cpu_us\":{:.3}}}",
+            self.ops_per_second, self.device_reads, self.device_bytes, self.cpu_us
+        )
+    }
+}
+
+impl ChiStep {
+    /// One JSON object on one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        format!(
+            "{{\"chi\":{},\"load_per_second\":{:.1},\"tree_amplification\":{:.4},\"log_amplification\":{:.4},\
+             \"rss_peak_bytes\":{},\"retune_seconds\":{:.4},\"gets\":{},\"scans\":{}}}",
+            self.chi,
+            self.load_per_second,
+            self.tree_amplification,
+            self.log_amplification,
+            self.rss_peak_bytes,
+            self.retune_seconds,
+            self.gets.json(),
+            self.scans.json(),
+        )
+    }
+
+    /// The table's head.
+    #[must_use]
+    pub fn table_head() -> String {
+        format!(
+            "{:>4}{:>11}{:>12}{:>11}{:>9}{:>11}{:>9}{:>13}{:>9}{:>9}{:>13}{:>9}",
+            "χ",
+            "load/s",
+            "W amp tree",
+            "W amp log",
+            "RSS MiB",
+            "retune ms",
+            "C ops/s",
+            "C reads/op",
+            "C µs/op",
+            "E ops/s",
+            "E KiB/scan",
+            "E µs/op",
+        )
+    }
+
+    /// The step as a line of the table.
+    #[must_use]
+    pub fn table_line(&self) -> String {
+        format!(
+            "{:>4}{:>11.0}{:>12.2}{:>11.2}{:>9.0}{:>11.1}{:>9.0}{:>13.3}{:>9.2}{:>9.0}{:>13.1}{:>9.1}",
+            self.chi,
+            self.load_per_second,
+            self.tree_amplification,
+            self.log_amplification,
+            self.rss_peak_bytes as f64 / f64::from(1 << 20),
+            self.retune_seconds * 1000.0,
+            self.gets.ops_per_second,
+            self.gets.device_reads,
+            self.gets.cpu_us,
+            self.scans.ops_per_second,
+            self.scans.device_bytes / 1024.0,
+            self.scans.cpu_us,
+        )
+    }
+}

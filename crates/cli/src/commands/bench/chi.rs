@@ -1,0 +1,85 @@
+//! `terrapin bench chi`: the sweep over checkpoint distances; see `terrapin_bench::ChiSweep`.
+
+use clap::Args;
+use terrapin_base::{Error, Result};
+use terrapin_bench::{ChiStep, ChiSweep, Records};
+
+use super::with_bar;
+use crate::{arguments, database, output};
+
+/// A χ that memory holds is a sixth of it at most: what auto would give one keyspace.
+const MEMORY_UNITS: u64 = 6;
+
+/// Arguments of `bench chi`.
+#[derive(Args)]
+pub(super) struct Chi {
+    /// Largest checkpoint distance: the sweep doubles from 1 until there
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    largest: u32,
+    /// Records to load at each
+    #[arg(long, value_name = "N", default_value_t = 4_000_000)]
+    records: u64,
+    /// Reads to measure afterwards, and a fifth as many scans; as many come before, unmeasured
+    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    operations: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    value_bytes: usize,
+    /// Bytes of a key, from 8 on
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    key_bytes: usize,
+    /// Client threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+    /// Batch unit, L
+    #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = arguments::size)]
+    batch_unit: u64,
+    /// Memory budget [default: six windows of the largest checkpoint distance]
+    #[arg(long, value_name = "BYTES", value_parser = arguments::size)]
+    memory: Option<u64>,
+    /// Seed of all choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object for each checkpoint distance
+    #[arg(long)]
+    json: bool,
+}
+
+impl Chi {
+    /// See the head of this file.
+    pub(super) fn run(&self) -> Result<()> {
+        let window_bytes = u64::from(self.largest).saturating_mul(self.batch_unit);
+        let sweep = ChiSweep {
+            records: self.records,
+            shape: Records::new(self.key_bytes, self.value_bytes)?,
+            operations: self.operations,
+            threads: self.threads,
+            memory_bytes: self
+                .memory
+                .unwrap_or_else(|| window_bytes.saturating_mul(MEMORY_UNITS)),
+            batch_unit_bytes: self.batch_unit,
+            seed: self.seed,
+        };
+        if self.largest == 0 || self.records == 0 || self.threads == 0 || self.operations == 0 {
+            return Err(Error::invalid(
+                "records, operations, threads and the largest checkpoint distance are at least 1",
+            ));
+        }
+        if !self.json {
+            output::say(ChiStep::table_head())?;
+        }
+        let doubled = |chi: &u32| chi.checked_mul(2).filter(|&next| next <= self.largest);
+        for chi in std::iter::successors(Some(1), doubled) {
+            let temporary = database::Temporary::new("chi")?;
+            let step = with_bar("chi", self.records, |seen| {
+                sweep.step(chi, temporary.path(), seen)
+            })?;
+            output::say(if self.json {
+                step.json()
+            } else {
+                step.table_line()
+            })?;
+        }
+        Ok(())
+    }
+}

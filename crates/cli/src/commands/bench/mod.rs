@@ -1,0 +1,65 @@
+//! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are arguments and output.
+
+mod chi;
+mod ycsb;
+
+use std::sync::atomic::Ordering;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use terrapin_base::Result;
+use terrapin_bench::Progress;
+
+use crate::progress;
+
+/// How often the progress bar learns where the run is.
+const REDRAW: Duration = Duration::from_millis(250);
+
+/// Arguments of `bench`.
+#[derive(Args)]
+pub struct Bench {
+    #[command(subcommand)]
+    suite: Suite,
+}
+
+#[derive(Subcommand)]
+enum Suite {
+    /// The workloads of YCSB: load, then a (half updates), b, c (reads), d (latest), e (scans), f (read-modify-write)
+    Ycsb(ycsb::Ycsb),
+    /// Loads at checkpoint distances 1, 2, 4 …, each followed by reads at 1: what χ costs and what it saves
+    Chi(chi::Chi),
+}
+
+impl Bench {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        match &self.suite {
+            Suite::Ycsb(ycsb) => ycsb.run(),
+            Suite::Chi(chi) => chi.run(),
+        }
+    }
+}
+
+/// Runs something that counts, with a bar that shows the count.
+fn with_bar<R>(name: &'static str, records: u64, run: impl FnOnce(&Progress) -> R) -> R {
+    let seen = Progress::default();
+    let bar = progress::of_records(Some(records), name);
+    let result = std::thread::scope(|scope| {
+        let (done, wait) = mpsc::channel::<()>();
+        let (seen, bar) = (&seen, &bar);
+        if !bar.is_hidden() {
+            scope.spawn(move || {
+                while wait.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
+                    bar.set_length(seen.total.load(Ordering::Relaxed));
+                    bar.set_position(seen.done.load(Ordering::Relaxed));
+                }
+            });
+        }
+        let result = run(seen);
+        drop(done);
+        result
+    });
+    bar.finish_and_clear();
+    result
+}
