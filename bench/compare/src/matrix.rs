@@ -94,7 +94,7 @@ impl Matrix {
             failure: None,
             outcomes: Vec::new(),
         };
-        let limit = plan.memory_limit_bytes(engine.page_cache) + engine.overhead_bytes;
+        let limit = plan.memory_limit_bytes(engine.memory) + engine.overhead_bytes;
         let group = match Group::new(limit) {
             Ok(group) => {
                 run.memory_limit_bytes = Some(limit);

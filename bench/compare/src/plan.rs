@@ -207,6 +207,18 @@ pub struct Plan {
     load_limit_ms: u64,
 }
 
+/// How an engine keeps to its memory, which says what its process may have at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryKind {
+    /// It gets a tenth and 64 MiB above what it is told, which is what Terrapin promises; whoever uses the page cache too has the rest there.
+    Bounded,
+    /// Its only cache is its own and as large as it is told; what the allocator cannot use besides is not its to answer for: a quarter and 64 MiB.
+    Allocated,
+    /// It leaves its cache to the page cache: it gets the memory, and 32 MiB for the process itself. (With all in memory it
+    /// does not matter.)
+    PageCache,
+}
+
 impl Plan {
     /// The plan of a cell; no names means all phases.
     pub fn new(size: Size, cell: Cell, names: &[String]) -> Result<Self> {
@@ -241,13 +253,13 @@ impl Plan {
         })
     }
 
-    /// What the control group lets a process have, the page cache included. `page_cache` is for engines whose cache that is: they
-    /// get the memory and room for the process itself, others what Terrapin promises not to exceed. Where everything fits it does not matter.
-    pub fn memory_limit_bytes(&self, page_cache: bool) -> u64 {
-        if page_cache && self.cell.memory == Memory::Third {
-            self.memory_bytes + (32 << 20)
-        } else {
-            self.memory_bytes + self.memory_bytes / 10 + (64 << 20)
+    /// What the control group lets a process have, the page cache included.
+    pub fn memory_limit_bytes(&self, kind: MemoryKind) -> u64 {
+        let (memory, room) = (self.memory_bytes, 64 << 20);
+        match kind {
+            MemoryKind::PageCache if self.cell.memory == Memory::Third => memory + (32 << 20),
+            MemoryKind::Bounded | MemoryKind::PageCache => memory + memory / 10 + room,
+            MemoryKind::Allocated => memory + memory / 4 + room,
         }
     }
 

@@ -11,13 +11,14 @@ use terrapin_bench::{Client, Store};
 
 use super::Engine;
 use crate::host;
+use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "bf-tree",
     packages: &["bf-tree"],
     logged: false,
-    page_cache: true,
+    memory: MemoryKind::PageCache,
     overhead_bytes: 0,
     small_only: false,
     how: "buffered I/O, no log, no checkpoint: nothing is durable",

@@ -11,14 +11,14 @@ use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
 use super::{Engine, foreign};
-use crate::plan::Memory;
+use crate::plan::{Memory, MemoryKind};
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "fjall",
     packages: &["fjall", "lsm-tree"],
     logged: true,
-    page_cache: false,
+    memory: MemoryKind::Bounded,
     overhead_bytes: 0,
     small_only: false,
     how: "buffered I/O, buffered log",

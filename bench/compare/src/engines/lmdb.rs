@@ -15,13 +15,14 @@ use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
 use super::{Engine, foreign};
+use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "lmdb",
     packages: &["heed", "lmdb-master-sys"],
     logged: false,
-    page_cache: true,
+    memory: MemoryKind::PageCache,
     overhead_bytes: 0,
     small_only: false,
     how: "writable map, no log: commits survive the process, not a power cut",

@@ -18,7 +18,7 @@ use std::fmt::Display;
 
 use terrapin_base::{Error, ErrorKind, Result};
 
-use crate::plan::Size;
+use crate::plan::{MemoryKind, Size};
 use crate::worker::Job;
 
 /// Versions of everything, as they were built.
@@ -32,8 +32,8 @@ pub struct Engine {
     packages: &'static [&'static str],
     /// Whether it runs with a log.
     pub logged: bool,
-    /// Whether what it caches it leaves to the page cache, in part or all.
-    pub page_cache: bool,
+    /// How it keeps to its memory.
+    pub memory: MemoryKind,
     /// What its process may have beyond others' limit, since it cannot be held to that: its peak in the tables tells.
     pub overhead_bytes: u64,
     /// Whether it is too slow for the full size.

@@ -10,13 +10,14 @@ use terrapin_base::{Error, Result};
 use terrapin_bench::{Client, Store};
 
 use super::{Engine, foreign};
+use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "redb",
     packages: &["redb"],
     logged: false,
-    page_cache: false,
+    memory: MemoryKind::Bounded,
     overhead_bytes: 0,
     small_only: true,
     how: "buffered I/O, no log: a write is durable within a second",

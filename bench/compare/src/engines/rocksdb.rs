@@ -14,13 +14,14 @@ use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
 use super::{Engine, foreign};
+use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "rocksdb",
     packages: &["rocksdb", "librocksdb-sys"],
     logged: true,
-    page_cache: false,
+    memory: MemoryKind::Allocated,
     overhead_bytes: 0,
     small_only: false,
     how: "direct I/O, buffered log",

@@ -6,13 +6,14 @@ use terrapin_base::Result;
 use terrapin_bench::{Client, Store};
 
 use super::{Engine, foreign};
+use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "sled",
     packages: &["sled"],
     logged: true,
-    page_cache: false,
+    memory: MemoryKind::Bounded,
     overhead_bytes: 256 << 20,
     small_only: true,
     how: "buffered I/O, the log is the database; takes up to 256 MiB more than told",

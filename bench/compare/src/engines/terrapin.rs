@@ -5,13 +5,14 @@ use terrapin_base::Result;
 use terrapin_bench::TerrapinStore;
 
 use super::Engine;
+use crate::plan::MemoryKind;
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
     name: "terrapin",
     packages: &[],
     logged: true,
-    page_cache: false,
+    memory: MemoryKind::Bounded,
     overhead_bytes: 0,
     small_only: false,
     how: "direct I/O, log in shared memory, synced every 100 ms",
