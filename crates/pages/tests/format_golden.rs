@@ -82,13 +82,12 @@ fn block_fields() -> Fields<'static> {
         (2, "start of record 0, from the end of the prefix"),
         (2, "start of record 1"),
         (2, "start of record 2"),
-        (82, "zeros up to the unit of 128 bytes"),
     ]
 }
 
 #[test]
 fn block_bytes_hold() {
-    let mut builder = BlockBuilder::new(512, 128, Compression::None);
+    let mut builder = BlockBuilder::new(512, Compression::None);
     assert!(builder.add(b"apple", Message::Put(b"red")).unwrap());
     assert!(builder.add(b"approve", Message::Delete).unwrap());
     assert!(builder.add(b"apps", Message::Put(b"many")).unwrap());
@@ -106,16 +105,16 @@ fn block_bytes_hold() {
 fn group_bytes_hold() {
     let options = GroupOptions {
         target_bytes: 4096,
-        block_bytes: 128,
+        block_bytes: 256,
         unit: 128,
         compression: Compression::None,
         filter: true,
     };
     let mut builder = GroupBuilder::new(options);
     for (key, message) in [
-        (&b"colour/blue"[..], Message::Put(&[b'b'; 60])),
+        (&b"colour/blue"[..], Message::Put(&[b'b'; 120])),
         (b"colour/green", Message::Delete),
-        (b"colour/red", Message::Put(&[b'r'; 60])),
+        (b"colour/red", Message::Put(&[b'r'; 120])),
         (b"colour/rust", Message::Put(b"brown")),
     ] {
         assert!(builder.add(key, message).unwrap().is_none());
@@ -123,33 +122,35 @@ fn group_bytes_hold() {
     let pending = builder.finish().remove(0);
     let id = PageId(0x0000_0100_0000_0007);
     let (group, image) = pending.place(id, 0x8000);
-    assert_eq!(group.index_offset, 256);
+    assert_eq!(group.index_offset, 384);
     check_group(&image, &group).unwrap();
     let mut fields: Fields<'_> = vec![
-        (128, "block 0: see block.txt"),
-        (128, "block 1"),
+        (162, "block 0: see block.txt"),
+        (
+            222,
+            "block 1, right behind; the last of a group is padded with zeros up to the unit",
+        ),
         (
             4,
             "index: CRC32C over page id, part ffffffff, and all that follows up to the unit",
         ),
         (4, "bytes in use: 56"),
         (4, "blocks: 2"),
-        (4, "unit: 128 bytes"),
         (
             12,
             "first key, its length (varint) in front: \"colour/blue\"",
         ),
         (12, "last key: \"colour/rust\""),
         (9, "what all separators begin with: \"colour/r\""),
-        (3, "block 0: units, records, key and value bytes (varints)"),
-        (3, "block 1"),
+        (5, "block 0: bytes, records, key and value bytes (varints)"),
+        (5, "block 1"),
         (
             1,
             "separator before block 1: the rest of \"colour/r\", nothing",
         ),
     ];
     let used: usize = fields[2..].iter().map(|f| f.0).sum();
-    assert_eq!(image[260..264], (used as u32).to_le_bytes());
+    assert_eq!(image[388..392], (used as u32).to_le_bytes());
     fields.push((128 - used, "zeros up to the unit"));
     for cell in 0..31 {
         fields.push((
@@ -171,7 +172,7 @@ fn group_bytes_hold() {
             128 - FOOTER_BYTES,
             "zeros up to the footer, which ends the unit",
         ),
-        (8, "footer: magic \"TPGROUP1\""),
+        (8, "footer: magic \"TPGROUP2\""),
         (8, "page id"),
         (8, "where the group starts in the data file"),
         (8, "bytes of the group"),

@@ -204,15 +204,14 @@ proptest! {
 
     #[test]
     fn random_bytes_under_a_good_checksum_never_panic(
-        mut bytes in proptest::collection::vec(any::<u8>(), 16..400), blocks in 1u32..20, low in any::<bool>(),
+        mut bytes in proptest::collection::vec(any::<u8>(), 12..400), blocks in 1u32..20, low in any::<bool>(),
     ) {
         if low {
-            bytes.iter_mut().skip(16).for_each(|b| *b &= 3);
+            bytes.iter_mut().skip(12).for_each(|b| *b &= 3);
         }
         let used = bytes.len() as u32;
         bytes[4..8].copy_from_slice(&used.to_le_bytes());
         bytes[8..12].copy_from_slice(&blocks.to_le_bytes());
-        bytes[12..16].copy_from_slice(&512u32.to_le_bytes());
         seal_index(&mut bytes, PageId(1));
         if let Ok(index) = GroupIndex::decode(&bytes, PageId(1)) {
             use_index(&index);
@@ -266,6 +265,82 @@ fn no_group_but_a_lone_one_is_under_half_full() {
             groups.iter().map(|g| g.records).sum::<u64>(),
             u64::from(count)
         );
+    }
+}
+
+/// Of every block of the groups: what a read covers, its own bytes, and its records.
+fn covers(options: GroupOptions, records: &Records) -> Vec<(u32, u32, u64)> {
+    let mut covers = Vec::new();
+    for (i, pending) in build(options, records).into_iter().enumerate() {
+        let (group, image) = pending.place(PageId(i as u64), 0);
+        check_group(&image, &group).unwrap();
+        let index = index_of(&image, &group);
+        assert_eq!(index.blocks_bytes(), group.index_offset);
+        assert!(group.index_offset.is_multiple_of(options.unit));
+        for number in 0..index.blocks() {
+            let (start, bytes) = index.block_place(number);
+            let end = (start + bytes).next_multiple_of(options.unit);
+            let cover = end - start / options.unit * options.unit;
+            let records = index.records_before(number + 1) - index.records_before(number);
+            covers.push((cover, bytes, records));
+        }
+    }
+    covers
+}
+
+#[test]
+fn blocks_lie_byte_after_byte_and_a_read_covers_no_more_than_the_target() {
+    // (value bytes, unit, most bytes besides key and value a record, most of blocks covering a unit more)
+    for (value_bytes, unit, overhead, longer) in [
+        (120, 512, 5.0, 0.05),
+        (1016, 512, 12.0, 0.0),
+        (1016, 128, 12.0, 0.0),
+        (2000, 512, 40.0, 0.05),
+        (3900, 512, 300.0, 0.0),
+        // Too large a unit for blocks to share one: as few records as ever fit.
+        (120, 4096, 12.0, 0.0),
+        (1016, 4096, 345.0, 0.0),
+    ] {
+        let options = GroupOptions {
+            target_bytes: 1 << 20,
+            block_bytes: 4096,
+            unit,
+            compression: Compression::None,
+            filter: false,
+        };
+        let records: Records = (0..6_000_000 / value_bytes as u64)
+            .map(|i| {
+                let key = i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+                (key.to_vec(), Some(vec![i as u8; value_bytes]))
+            })
+            .collect();
+        let covers = covers(options, &records);
+        let disk: u64 = covers.iter().map(|c| u64::from(c.1)).sum();
+        let each = disk as f64 / records.len() as f64 - (8 + value_bytes) as f64;
+        assert!(covers.iter().all(|c| c.0 <= 4096 + unit));
+        let over = covers.iter().filter(|c| c.0 > 4096).count() as f64 / covers.len() as f64;
+        println!("{value_bytes} bytes, units of {unit}: {each:.1} bytes besides, {over:.3} longer");
+        assert!(each <= overhead && over <= longer, "{value_bytes} {unit}");
+    }
+}
+
+#[test]
+fn only_a_record_larger_than_the_target_makes_a_longer_read() {
+    let records: Records = (0..400u32)
+        .map(|i| {
+            let value = vec![1; [30, 700, 3950, 90, 4050, 9000][i as usize % 6]];
+            (i.to_be_bytes().to_vec(), Some(value))
+        })
+        .collect();
+    let options = GroupOptions {
+        target_bytes: 16 << 20,
+        block_bytes: 4096,
+        unit: 512,
+        compression: Compression::None,
+        filter: false,
+    };
+    for (cover, bytes, records) in covers(options, &records) {
+        assert!(cover <= 4096 || bytes > 4096 && records == 1, "{bytes}");
     }
 }
 
@@ -490,15 +565,18 @@ fn check_group_finds_counts_under_the_wrong_block() {
     let (group, mut image) = pending.place(PageId(77), 0);
     let start = group.index_offset as usize;
     let index = &mut image[start..start + group.index_bytes as usize];
-    // Behind the header: first key, last key, common prefix, then {units, records, bytes} of each block.
-    let mut at = 16;
+    // Behind the header: first key, last key, common prefix, then {bytes, records, bytes} of each block.
+    let mut at = 12;
     for _ in 0..3 {
         at += 1 + usize::from(index[at]);
     }
-    assert!(index[at..at + 8].iter().all(|&b| b != 0));
-    let next = at + 2 + if index[at + 2] >= 0x80 { 2 } else { 1 };
-    index[at + 1] -= 1;
-    index[next + 1] += 1;
+    let varint_bytes = |at: usize| if index[at] >= 0x80 { 2 } else { 1 };
+    let records = at + varint_bytes(at);
+    let next = records + 1 + varint_bytes(records + 1);
+    let next_records = next + varint_bytes(next);
+    assert!(index[records] > 1 && index[next_records] > 0);
+    index[records] -= 1;
+    index[next_records] += 1;
     seal_index(index, PageId(77));
     assert_eq!(
         check_group(&image, &group).unwrap_err().message(),

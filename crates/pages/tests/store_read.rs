@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use common::{
@@ -46,6 +47,14 @@ fn get(store: &PageStore, group: &GroupRef, i: usize) -> Option<Vec<u8>> {
     let block = store.block(group, &index, number, Fill::Normal).unwrap();
     let at = block.search(&key(i)).ok()?;
     block.message(at).value().map(<[u8]>::to_vec)
+}
+
+/// Bytes of a read of those blocks where the device reads so many at least.
+fn cover(index: &GroupIndex, blocks: Range<usize>, alignment: u64) -> u64 {
+    let (last, last_bytes) = index.block_place(blocks.end - 1);
+    let start = u64::from(index.block_place(blocks.start).0);
+    let end = u64::from(last) + u64::from(last_bytes);
+    end.next_multiple_of(alignment) - start / alignment * alignment
 }
 
 fn records(blocks: &[Arc<Block>]) -> Vec<Vec<u8>> {
@@ -139,8 +148,10 @@ fn runs_and_batches_read_what_is_missing_and_return_what_single_reads_do() {
         .block_run(&group, &index, 3..8, Fill::Low, &mut run)
         .unwrap();
     let after = (reads(&medium), medium.stats(DATA_FILE).read_bytes);
-    let middle: u64 = (4..7).map(|i| u64::from(index.block_place(i).1)).sum();
-    assert_eq!((after.0 - before.0, after.1 - before.1), (1, middle));
+    assert_eq!(
+        (after.0 - before.0, after.1 - before.1),
+        (1, cover(&index, 4..7, 512))
+    );
     assert_eq!(run.len(), 5);
     run.clear();
     store
@@ -179,11 +190,82 @@ fn neighbours_in_a_batch_make_one_read() {
     let wants: Vec<_> = numbers.map(|i| (group, index.clone(), i)).into();
     let before = store.metrics().read.get_reads;
     let blocks = store.blocks(&wants, Fill::Normal).unwrap();
-    assert_eq!(store.metrics().read.get_reads - before, 5);
+    // 9; 2 to 4; 12 and 11; 6 and 7.
+    assert_eq!(store.metrics().read.get_reads - before, 4);
     for (block, number) in blocks.iter().zip(numbers) {
         let alone = store.block(&group, &index, number, Fill::No).unwrap();
         assert_eq!(block.bytes(), alone.bytes());
         assert!(Arc::ptr_eq(block, &alone));
+    }
+}
+
+#[test]
+fn a_read_is_what_covers_the_block_on_the_device_that_the_file_lies_on_now() {
+    let medium = SimDisk::new(15);
+    let (store, group) = cold(&medium, 8 * MIB);
+    let blocks = store.index(&group).unwrap().blocks();
+    drop(store);
+    let mut expected = None;
+    // Built for units of 512 bytes, and copied to devices with other ones.
+    for alignment in [512, 1024, 4096] {
+        medium.crash_process();
+        medium.set_alignment(alignment);
+        let (store, _) = open(&medium, options(8 * MIB, 0), &[PageUse::from(&group)], 3);
+        let index = store.index(&group).unwrap();
+        for number in [0, 1, blocks / 2, blocks - 1] {
+            let before = store.metrics().read;
+            store.block(&group, &index, number, Fill::No).unwrap();
+            let after = store.metrics().read;
+            assert_eq!(
+                (
+                    after.merge_reads - before.merge_reads,
+                    after.merge_bytes - before.merge_bytes
+                ),
+                (1, cover(&index, number..number + 1, u64::from(alignment)))
+            );
+        }
+        let mut run = Vec::new();
+        store
+            .block_run(&group, &index, 0..blocks, Fill::No, &mut run)
+            .unwrap();
+        let all: Vec<_> = (0..blocks).map(|i| (group, index.clone(), i)).collect();
+        // Every third alone.
+        let some: Vec<_> = all.iter().step_by(3).cloned().collect();
+        let batch = store.blocks(&all, Fill::No).unwrap();
+        assert_eq!(records(&batch), records(&run));
+        let thirds: Vec<_> = run.iter().step_by(3).cloned().collect();
+        let batch = store.blocks(&some, Fill::No).unwrap();
+        assert_eq!(records(&batch), records(&thirds));
+        assert_eq!(*expected.get_or_insert(records(&run)), records(&run));
+    }
+}
+
+#[test]
+fn blocks_that_share_what_the_device_reads_are_read_together() {
+    let medium = SimDisk::new(16);
+    let (store, group) = cold(&medium, 8 * MIB);
+    drop(store);
+    medium.crash_process();
+    medium.set_alignment(4096);
+    let (store, _) = open(&medium, options(8 * MIB, 0), &[PageUse::from(&group)], 3);
+    let index = store.index(&group).unwrap();
+    let end = |number: usize| {
+        let (start, bytes) = index.block_place(number);
+        start + bytes
+    };
+    // Two blocks around a third, of which one ends in the device's block that the other starts in.
+    let around = (1..index.blocks() - 1)
+        .find(|&i| end(i - 1).next_multiple_of(4096) >= end(i) / 4096 * 4096)
+        .unwrap();
+    for [a, b] in [[around - 1, around + 1], [around + 1, around - 1]] {
+        let wants = [(group, index.clone(), a), (group, index.clone(), b)];
+        let before = store.metrics().read.merge_reads;
+        let blocks = store.blocks(&wants, Fill::No).unwrap();
+        assert_eq!(store.metrics().read.merge_reads - before, 1);
+        for (block, number) in blocks.iter().zip([a, b]) {
+            let alone = store.block(&group, &index, number, Fill::No).unwrap();
+            assert_eq!(block.bytes(), alone.bytes());
+        }
     }
 }
 

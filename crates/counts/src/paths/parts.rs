@@ -7,7 +7,7 @@ use std::path::Path;
 use terrapin_base::{Env, Error, PageId, Result};
 use terrapin_disk::Disk;
 use terrapin_filter::{BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, may_contain, partition_of};
-use terrapin_pages::block::{Block, BlockBuilder, Compression, UNIT_BYTES_MIN};
+use terrapin_pages::block::{Block, BlockBuilder, Compression};
 use terrapin_pages::message::Message;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
 
@@ -94,7 +94,7 @@ fn encode(
 
 pub fn block_encode(count: u64) -> Result<()> {
     let records = records();
-    let mut builder = BlockBuilder::new(BLOCK_BYTES, UNIT_BYTES_MIN, Compression::None);
+    let mut builder = BlockBuilder::new(BLOCK_BYTES, Compression::None);
     let mut out = Vec::new();
     operations_under_count(count, |_| {
         out.clear();
@@ -104,7 +104,7 @@ pub fn block_encode(count: u64) -> Result<()> {
 }
 
 pub fn block_decode(count: u64) -> Result<()> {
-    let mut builder = BlockBuilder::new(BLOCK_BYTES, UNIT_BYTES_MIN, Compression::None);
+    let mut builder = BlockBuilder::new(BLOCK_BYTES, Compression::None);
     let mut bytes = Vec::new();
     encode(&mut builder, &records(), &mut bytes)?;
     full_block(&bytes)?;
@@ -115,7 +115,7 @@ pub fn block_decode(count: u64) -> Result<()> {
 }
 
 fn full_block(bytes: &[u8]) -> Result<()> {
-    if bytes.len() == BLOCK_BYTES {
+    if (BLOCK_BYTES - KEY_BYTES - VALUE_BYTES..=BLOCK_BYTES).contains(&bytes.len()) {
         Ok(())
     } else {
         Err(Error::internal("not a full block").with("bytes", bytes.len()))

@@ -1,4 +1,4 @@
-//! Records come in sorted; a block is cut behind the record where the least of it is padding.
+//! Records come in sorted; a block is cut where the next record does not fit any more.
 
 use terrapin_base::codec::{put_varint, varint_bytes};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
@@ -6,25 +6,24 @@ use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
 use super::codec::{Compression, Compressor};
 use super::common_prefix;
 use super::format::{
-    BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, TARGET_BYTES_MAX, UNIT_BYTES_MAX,
-    UNIT_BYTES_MIN, checksum,
+    BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, TARGET_BYTES_MAX, checksum,
 };
 use crate::message::{KIND_DELETE, Message};
 
-/// What a block costs elsewhere, roughly: its entry in the group's index. Keeps the cut from preferring many small blocks.
-const INDEX_ENTRY_BYTES: usize = 20;
+/// A payload is stored compressed where that saves one part in so many: less is not worth what it costs every reader.
+const SAVED_PART: usize = 8;
 
 /// Collects records and lays them out as blocks. Its memory is used again for every block.
 ///
 /// ```
 /// use terrapin_base::PageId;
 /// use terrapin_pages::{block::{Block, BlockBuilder, Compression}, message::Message};
-/// let mut builder = BlockBuilder::new(4096, 512, Compression::Lz4);
+/// let mut builder = BlockBuilder::new(4096, Compression::Lz4);
 /// assert!(builder.add(b"apple", Message::Put(b"red"))?);
 /// assert!(builder.add(b"apricot", Message::Delete)?);
 /// let mut bytes = Vec::new();
 /// builder.finish(PageId(7), 0, &mut bytes);
-/// assert_eq!(bytes.len(), 512);
+/// assert!(bytes.len() < 50);
 /// let block = Block::decode(&bytes, PageId(7), 0)?;
 /// assert_eq!(block.search(b"apricot"), Ok(1));
 /// assert_eq!(block.message(0), Message::Put(b"red"));
@@ -32,7 +31,8 @@ const INDEX_ENTRY_BYTES: usize = 20;
 /// ```
 pub struct BlockBuilder {
     target_bytes: usize,
-    unit: usize,
+    /// Bytes that the next block may have: the target, or less where the block starts behind a unit's boundary.
+    room: usize,
     compressor: Compressor,
     entries: Vec<Entry>,
     /// Key and value of every record, one behind the other.
@@ -85,24 +85,19 @@ fn total_bytes(prefix: usize, record_bytes: usize, count: usize) -> usize {
 }
 
 impl BlockBuilder {
-    /// Blocks of at most `target_bytes` on disk (more only for a lone record), each a multiple of `unit` bytes.
+    /// Blocks of at most `target_bytes` on disk; more only for a lone record.
     ///
     /// Where the build cannot compress that way, blocks are stored as they are: ask [`Compression::check`] first.
-    /// Panics unless `unit` is a power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and the target at least a unit
-    /// and at most [`TARGET_BYTES_MAX`].
+    /// Panics when the target is above [`TARGET_BYTES_MAX`], or too small for a block.
     #[must_use]
-    pub fn new(target_bytes: usize, unit: usize, compression: Compression) -> Self {
+    pub fn new(target_bytes: usize, compression: Compression) -> Self {
         assert!(
-            unit.is_power_of_two() && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit),
-            "unit of {unit} bytes"
-        );
-        assert!(
-            (unit..=TARGET_BYTES_MAX).contains(&target_bytes),
+            (BLOCK_HEADER_BYTES..=TARGET_BYTES_MAX).contains(&target_bytes),
             "block target of {target_bytes} bytes"
         );
         BlockBuilder {
-            target_bytes: target_bytes / unit * unit,
-            unit,
+            target_bytes,
+            room: target_bytes,
             compressor: Compressor::new(compression),
             entries: Vec::new(),
             bytes: Vec::new(),
@@ -114,6 +109,23 @@ impl BlockBuilder {
             starts: Vec::new(),
             compressed: Vec::new(),
         }
+    }
+
+    /// Says that the next block starts so many bytes behind a unit's boundary: a read of it begins there, so it gets as
+    /// much less room. Panics unless the builder is empty and the target leaves room.
+    pub(crate) fn start_behind(&mut self, bytes: usize) {
+        assert!(
+            self.is_empty() && bytes < self.target_bytes,
+            "no place for a block"
+        );
+        self.room = self.target_bytes - bytes;
+    }
+
+    /// Whether the next block has too little room for a record alone that the target has room for.
+    pub(crate) fn is_cramped(&self, key: &[u8], message: Message<'_>) -> bool {
+        let alone = self.entry(key, message).bytes(key.len());
+        let bytes = total_bytes(key.len(), alone, 1);
+        self.room < bytes && bytes <= self.target_bytes
     }
 
     /// Whether there are no records.
@@ -198,7 +210,7 @@ impl BlockBuilder {
     }
 
     fn fits(&self, prefix: usize, record_bytes: usize) -> bool {
-        self.is_empty() || total_bytes(prefix, record_bytes, self.len() + 1) <= self.target_bytes
+        self.is_empty() || total_bytes(prefix, record_bytes, self.len() + 1) <= self.room
     }
 
     /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any whose key is above the last.
@@ -234,66 +246,39 @@ impl BlockBuilder {
         Ok(true)
     }
 
-    /// How many of the records make the block whose padding weighs least, of those that are at least half full.
-    ///
-    /// Full blocks of three records of 1 KiB would waste a quarter of 4 KiB; in seven units of 512 bytes they waste an
-    /// eighth. What is left over opens the next block.
-    fn best_cut(&self) -> usize {
-        // How long a compressed block gets is known only afterwards.
-        if !matches!(self.compressor, Compressor::None) {
-            return self.len();
-        }
-        let mut best = (self.len(), u64::MAX, 1u64);
-        let mut record_bytes = 0;
-        for (i, entry) in self.entries.iter().enumerate() {
-            record_bytes += entry.bytes(self.prefix);
-            let total = total_bytes(self.prefix, record_bytes, i + 1);
-            if total * 2 < self.target_bytes && i + 1 < self.len() {
-                continue;
-            }
-            let cost = (total.next_multiple_of(self.unit) + INDEX_ENTRY_BYTES) as u64;
-            let useful = record_bytes as u64;
-            if cost * best.2 <= best.1.saturating_mul(useful) {
-                best = (i + 1, cost, useful);
-            }
-        }
-        best.0
-    }
-
-    /// Appends a block of the first records to `out` and keeps the rest for the next. The block has no checksum yet:
-    /// [`seal_block`] gives it one. None when there are no records.
+    /// Appends a block of all records to `out`. The block has no checksum yet: [`seal_block`] gives it one. None when there
+    /// are no records.
     pub fn cut(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
-        (!self.is_empty()).then(|| self.emit(self.best_cut(), out))
+        (!self.is_empty()).then(|| self.emit(out))
     }
 
-    /// Appends one block of all records to `out`, without a checksum; none when there are no records. Ends the run: the
-    /// next key may be any.
-    pub fn cut_all(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
-        let cut = (!self.is_empty()).then(|| self.emit(self.len(), out));
+    /// As [`BlockBuilder::cut`], and ends the run: the next key may be any, and its block starts on a unit's boundary.
+    pub fn cut_last(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
+        let cut = self.cut(out);
         self.last_cut_key = None;
+        self.room = self.target_bytes;
         cut
     }
 
     /// Appends one sealed block of all records to `out`; none when there are no records.
     pub fn finish(&mut self, id: PageId, block_number: u32, out: &mut Vec<u8>) -> Option<CutBlock> {
         let start = out.len();
-        let cut = self.cut_all(out)?;
+        let cut = self.cut_last(out)?;
         seal_block(&mut out[start..], id, block_number);
         Some(cut)
     }
 
-    fn emit(&mut self, count: usize, out: &mut Vec<u8>) -> CutBlock {
-        let prefix = common_prefix(self.key(0), self.key(count - 1));
+    fn emit(&mut self, out: &mut Vec<u8>) -> CutBlock {
+        let (count, prefix) = (self.len(), self.prefix);
         let mut cut = CutBlock {
             records: count as u32,
             ..CutBlock::default()
         };
 
         self.payload.clear();
-        self.payload
-            .extend_from_slice(&self.bytes[self.entries[0].start as usize..][..prefix]);
+        self.payload.extend_from_slice(&self.bytes[..prefix]);
         self.starts.clear();
-        for entry in &self.entries[..count] {
+        for entry in &self.entries {
             let at = (self.payload.len() - prefix) as u16;
             self.starts.extend_from_slice(&at.to_le_bytes());
             let suffix = usize::from(entry.key_bytes) - prefix;
@@ -311,13 +296,12 @@ impl BlockBuilder {
             self.payload.extend_from_slice(&self.starts);
         }
 
-        let padded = |payload: usize| (BLOCK_HEADER_BYTES + payload).next_multiple_of(self.unit);
         let mut stored = &self.payload;
         let mut compression = Compression::None;
         if let Some(how) = self
             .compressor
             .compress(&self.payload, &mut self.compressed)
-            && padded(self.compressed.len()) < padded(self.payload.len())
+            && self.compressed.len() + self.payload.len() / SAVED_PART <= self.payload.len()
         {
             stored = &self.compressed;
             compression = how;
@@ -329,22 +313,19 @@ impl BlockBuilder {
             payload_bytes: self.payload.len() as u32,
             stored_bytes: stored.len() as u32,
         };
-        let start = out.len();
-        cut.bytes = padded(stored.len()) as u32;
+        cut.bytes = (BLOCK_HEADER_BYTES + stored.len()) as u32;
         out.extend_from_slice(&header.encode());
         out.extend_from_slice(stored);
-        out.resize(start + cut.bytes as usize, 0);
 
-        self.forget(count, cut.logical_bytes as usize);
+        self.forget();
         cut
     }
 
-    /// Drops the first records, which have so many bytes.
-    fn forget(&mut self, count: usize, bytes: usize) {
-        let last = self.entries[count - 1];
-        let last_key_end = bytes - last.value_bytes as usize;
-        let last_key = last_key_end - usize::from(last.key_bytes)..last_key_end;
-        let first_key = &self.bytes[..usize::from(self.entries[0].key_bytes)];
+    /// Drops the records, and remembers what separates them from those that come.
+    fn forget(&mut self) {
+        let (first, last) = (self.entries[0], self.entries[self.len() - 1]);
+        let first_key = &self.bytes[..usize::from(first.key_bytes)];
+        let last_key = &self.bytes[last.start as usize..][..usize::from(last.key_bytes)];
         let last_cut_key = self.last_cut_key.get_or_insert_default();
         let separator_bytes = first_key
             .len()
@@ -353,18 +334,11 @@ impl BlockBuilder {
         self.cut_separator
             .extend_from_slice(&first_key[..separator_bytes]);
         last_cut_key.clear();
-        last_cut_key.extend_from_slice(&self.bytes[last_key]);
+        last_cut_key.extend_from_slice(last_key);
 
-        self.bytes.drain(..bytes);
-        self.entries.drain(..count);
-        for entry in &mut self.entries {
-            entry.start -= bytes as u32;
-        }
+        self.bytes.clear();
+        self.entries.clear();
         (self.prefix, self.record_bytes) = (0, 0);
-        if let Some(last) = self.last_key() {
-            self.prefix = common_prefix(self.key(0), last);
-            self.record_bytes = self.entries.iter().map(|e| e.bytes(self.prefix)).sum();
-        }
     }
 }
 

@@ -8,9 +8,9 @@ use terrapin_base::{KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
 pub const BLOCK_HEADER_BYTES: usize = 20;
 /// Largest target of a block in bytes: record starts are 16 bits.
 pub const TARGET_BYTES_MAX: usize = 64 << 10;
-/// Smallest unit that a block's length on disk can be a multiple of. Devices ask for 512; tests ask for less.
+/// Smallest unit, which a group and its parts are multiples of. Devices ask for 512; tests ask for less.
 pub const UNIT_BYTES_MIN: usize = 128;
-/// Largest unit that a block's length on disk can be a multiple of.
+/// Largest unit.
 pub const UNIT_BYTES_MAX: usize = 4096;
 
 /// Part number of a group's index, for [`part_seed`].

@@ -3,6 +3,12 @@
 //! The builder holds back up to half a target beyond the group that it fills: only when that much is known to follow does
 //! the group go out, so what follows is never too small. At the end, what is left goes out as one group up to 1.05 L, and
 //! as two halves above.
+//!
+//! Blocks lie byte after byte. A device reads whole units, so a block that starts behind a unit's boundary is the shorter
+//! for it: what a read of it covers is no more than the target. Where that would leave too little of it, the block in front
+//! is padded to the boundary.
+
+use std::cmp::Reverse;
 
 use terrapin_base::Result;
 use terrapin_base::checksum::hash64;
@@ -12,20 +18,25 @@ use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
 
 use super::index::{self, BlockEntry};
 use super::pending::PendingGroup;
-use crate::block::{Block, BlockBuilder, Compression, CutBlock};
+use crate::block::{Block, BlockBuilder, Compression, CutBlock, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
 use crate::message::Message;
 
 /// Largest target of a group in bytes.
 pub const GROUP_TARGET_BYTES_MAX: u64 = 64 << 20;
+/// A block starts behind a unit's boundary where that takes at most one part in so many of its target.
+const LOST_PART: usize = 4;
+/// Halves of a group may differ from the best ones by one part in so many.
+const UNEVEN_PART: u64 = 16;
 
 /// How groups are built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GroupOptions {
     /// L: what a group should come to, in bytes of blocks; at most [`GROUP_TARGET_BYTES_MAX`].
     pub target_bytes: u64,
-    /// What a block should come to, in bytes.
+    /// What a read of a block should come to, in bytes: at least the unit.
     pub block_bytes: u32,
-    /// What blocks, index and group are multiples of, in bytes: a power of two, and a multiple of what the device asks for.
+    /// What the blocks together, index and group are multiples of, in bytes: a power of two, and a multiple of what the
+    /// device asks for.
     pub unit: u32,
     /// Compression of blocks.
     pub compression: Compression,
@@ -94,6 +105,20 @@ impl Part {
         });
     }
 
+    /// Bytes behind the last unit's boundary.
+    fn behind(&self, unit: usize) -> usize {
+        self.image.len() % unit
+    }
+
+    /// Lengthens the last block up to a unit's boundary.
+    fn pad(&mut self, unit: usize) {
+        let padding = self.image.len().next_multiple_of(unit) - self.image.len();
+        if let Some(last) = self.blocks.last_mut() {
+            last.bytes += padding as u32;
+            self.image.resize(self.image.len() + padding, 0);
+        }
+    }
+
     fn append(&mut self, other: &Part) {
         self.image.extend_from_slice(&other.image);
         self.separators.extend_from_slice(&other.separators);
@@ -118,19 +143,27 @@ impl Part {
         }
     }
 
-    /// The block behind which a cut makes the smaller side heaviest, and that side's weight.
-    fn middle(&self) -> (usize, u64) {
+    /// Behind how many blocks to cut so that the smaller side weighs about as much as it can: at least `least`, or nowhere.
+    ///
+    /// The second side moves to a unit's boundary, and its blocks were cut for where they lie now. So of the cuts that are
+    /// nearly as good as the best it is the one that moves them least.
+    fn middle(&self, least: u64, unit: usize) -> Option<usize> {
         let weight = self.weight();
-        let mut best = (0, 0);
-        let mut before = 0;
-        for (i, block) in self.blocks.iter().enumerate() {
-            before += u64::from(block.bytes) + u64::from(block.separator_bytes);
-            let smaller = before.min(weight - before);
-            if smaller > best.1 {
-                best = (i + 1, smaller);
-            }
-        }
-        best
+        let sides = || {
+            let (mut before, mut end) = (0, 0);
+            self.blocks.iter().map(move |block| {
+                before += u64::from(block.bytes) + u64::from(block.separator_bytes);
+                end += block.bytes as usize;
+                (before.min(weight - before), end % unit)
+            })
+        };
+        let best = sides().map(|(smaller, _)| smaller).max()?;
+        let enough = (best - best / UNEVEN_PART).max(least).max(1);
+        (1..)
+            .zip(sides())
+            .filter(|(_, (smaller, _))| *smaller >= enough)
+            .min_by_key(|&(_, (smaller, moved))| (moved, Reverse(smaller)))
+            .map(|(blocks, _)| blocks)
     }
 
     fn memory_bytes(&self) -> usize {
@@ -141,20 +174,24 @@ impl Part {
 }
 
 impl GroupBuilder {
-    /// A builder without records. Panics when the target is 0 or above [`GROUP_TARGET_BYTES_MAX`], and where
-    /// [`BlockBuilder::new`] does.
+    /// A builder without records. Panics when the target is 0 or above [`GROUP_TARGET_BYTES_MAX`], unless the unit is a
+    /// power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and at most `block_bytes`, and where [`BlockBuilder::new`]
+    /// does.
     #[must_use]
     pub fn new(options: GroupOptions) -> Self {
         assert!(
             (1..=GROUP_TARGET_BYTES_MAX).contains(&options.target_bytes),
             "group target"
         );
+        let unit = options.unit as usize;
+        assert!(
+            unit.is_power_of_two()
+                && (UNIT_BYTES_MIN..=UNIT_BYTES_MAX).contains(&unit)
+                && options.unit <= options.block_bytes,
+            "unit of {unit} bytes"
+        );
         GroupBuilder {
-            block: BlockBuilder::new(
-                options.block_bytes as usize,
-                options.unit as usize,
-                options.compression,
-            ),
+            block: BlockBuilder::new(options.block_bytes as usize, options.compression),
             options,
             cut: Vec::new(),
             head: Part::default(),
@@ -170,6 +207,7 @@ impl GroupBuilder {
         while !self.block.add(key, message)? {
             let cut = self.block.cut(&mut self.cut);
             self.store(cut);
+            self.begin_block(key, message);
         }
         if self.options.filter {
             let skipped = mutant::active(22) && self.hashes.len() == 3;
@@ -193,20 +231,25 @@ impl GroupBuilder {
     /// Puts out what is left: nothing, one group or two. The builder can be used again, for keys above the last.
     #[must_use]
     pub fn finish(&mut self) -> Vec<PendingGroup> {
-        let cut = self.block.cut_all(&mut self.cut);
+        let cut = self.block.cut_last(&mut self.cut);
         self.store(cut);
+        let unit = self.options.unit as usize;
         let mut whole = std::mem::take(&mut self.head);
-        whole.append(&std::mem::take(&mut self.tail));
+        let tail = std::mem::take(&mut self.tail);
+        if !tail.blocks.is_empty() {
+            // Its blocks were cut for a start on a boundary.
+            whole.pad(unit);
+            whole.append(&tail);
+        }
         if whole.blocks.is_empty() {
             return Vec::new();
         }
         let target = self.options.target_bytes;
-        if whole.weight() > target + target / 20 {
-            let (block, smaller) = whole.middle();
-            if smaller >= target / 2 {
-                let second = whole.split_off(block);
-                return vec![self.pend(whole), self.pend(second)];
-            }
+        if whole.weight() > target + target / 20
+            && let Some(blocks) = whole.middle(target / 2, unit)
+        {
+            let second = whole.split_off(blocks);
+            return vec![self.pend(whole), self.pend(second)];
         }
         vec![self.pend(whole)]
     }
@@ -243,8 +286,30 @@ impl GroupBuilder {
         self.cut.clear();
     }
 
+    /// Says where the block starts that a record opens: right behind the last one, or on the next boundary where the room
+    /// up to the target would be too little in general, or for this record.
+    fn begin_block(&mut self, key: &[u8], message: Message<'_>) {
+        // The first block of a tail starts on a boundary, which only the cut decides. That it is cut for another start
+        // makes it shorter at most.
+        let part = if self.tail.blocks.is_empty() {
+            &mut self.head
+        } else {
+            &mut self.tail
+        };
+        let unit = self.options.unit as usize;
+        if part.behind(unit) > self.options.block_bytes as usize / LOST_PART {
+            part.pad(unit);
+        }
+        self.block.start_behind(part.behind(unit));
+        if self.block.is_cramped(key, message) {
+            part.pad(unit);
+            self.block.start_behind(0);
+        }
+    }
+
     /// Appends index, filter and room for the footer.
-    fn pend(&mut self, part: Part) -> PendingGroup {
+    fn pend(&mut self, mut part: Part) -> PendingGroup {
+        part.pad(self.options.unit as usize);
         let Part {
             mut image,
             blocks,

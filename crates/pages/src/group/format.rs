@@ -9,7 +9,7 @@ use crate::block::{PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
 
 /// Bytes of a footer: the last of a group. In front of it lie zeros that fill the group's last unit.
 pub const FOOTER_BYTES: usize = 96;
-const MAGIC: [u8; 8] = *b"TPGROUP1";
+const MAGIC: [u8; 8] = *b"TPGROUP2";
 const RESERVED_BYTES: usize = 12;
 
 /// Most records of a group: its index counts them in 32 bits.

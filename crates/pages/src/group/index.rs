@@ -14,8 +14,8 @@ use super::GROUP_TARGET_BYTES_MAX;
 use crate::block::{PART_INDEX, common_prefix, part_seed};
 use crate::heads::{Prefix, equal_heads, head};
 
-/// Bytes in front of the index's variable part: checksum, used bytes, blocks, unit.
-const HEADER_BYTES: usize = 16;
+/// Bytes in front of the index's variable part: checksum, used bytes, blocks.
+const HEADER_BYTES: usize = 12;
 /// Most bytes that a group's separators can have together: a builder counts them towards its target.
 const SEPARATORS_BYTES_MAX: usize = 2 * GROUP_TARGET_BYTES_MAX as usize;
 
@@ -58,7 +58,7 @@ pub(super) fn encode(
     put_prefixed(&mut out, last_key);
     put_prefixed(&mut out, prefix);
     for block in blocks {
-        put_varint(&mut out, u64::from(block.bytes / unit));
+        put_varint(&mut out, u64::from(block.bytes));
         let too_many = u64::from(mutant::active(66));
         put_varint(&mut out, u64::from(block.records) + too_many);
         put_varint(&mut out, block.logical_bytes);
@@ -69,7 +69,6 @@ pub(super) fn encode(
     let used = out.len() as u32;
     out[4..8].copy_from_slice(&used.to_le_bytes());
     out[8..12].copy_from_slice(&(blocks.len() as u32).to_le_bytes());
-    out[12..16].copy_from_slice(&unit.to_le_bytes());
     out.resize(out.len().next_multiple_of(unit as usize), 0);
     out
 }
@@ -87,8 +86,7 @@ fn checksum(index: &[u8], id: PageId) -> u32 {
 /// A group's index, decoded.
 #[derive(Debug)]
 pub struct GroupIndex {
-    unit: u32,
-    /// Where each block starts, in units, and where the last ends.
+    /// Where each block starts in the group, and where the last ends.
     starts: Box<[u32]>,
     /// Records before each block, and in all.
     records: Box<[u32]>,
@@ -127,14 +125,8 @@ impl GroupIndex {
         reader.u32()?;
         let used = reader.u32()? as usize;
         let blocks = reader.u32()? as usize;
-        let unit = reader.u32()?;
         // Every block takes three bytes at least; this bounds what is allocated below.
-        if used < HEADER_BYTES
-            || used > bytes.len()
-            || blocks == 0
-            || blocks > bytes.len() / 3
-            || unit == 0
-        {
+        if used < HEADER_BYTES || used > bytes.len() || blocks == 0 || blocks > bytes.len() / 3 {
             return Err(reader.corrupt("impossible header"));
         }
         let mut reader = Reader::new("group index", &bytes[HEADER_BYTES..used]);
@@ -145,25 +137,22 @@ impl GroupIndex {
         let mut starts = Vec::with_capacity(blocks + 1);
         let mut records = Vec::with_capacity(blocks + 1);
         let mut logical_bytes = Vec::with_capacity(blocks + 1);
-        let (mut units_sum, mut records_sum, mut logical_sum) = (0u32, 0u32, 0u64);
+        let (mut bytes_sum, mut records_sum, mut logical_sum) = (0u32, 0u32, 0u64);
         for _ in 0..blocks {
-            starts.push(units_sum);
+            starts.push(bytes_sum);
             records.push(records_sum);
             logical_bytes.push(logical_sum);
-            let (units, count, logical) = (reader.varint()?, reader.varint()?, reader.varint()?);
-            if units == 0 || count == 0 {
+            let (block, count, logical) = (reader.varint()?, reader.varint()?, reader.varint()?);
+            if block == 0 || count == 0 {
                 return Err(reader.corrupt("empty block"));
             }
-            units_sum = add_u32(&reader, units_sum, units)?;
+            bytes_sum = add_u32(&reader, bytes_sum, block)?;
             records_sum = add_u32(&reader, records_sum, count)?;
             logical_sum = logical_sum
                 .checked_add(logical)
                 .ok_or_else(|| reader.corrupt("sum too large"))?;
         }
-        if units_sum.checked_mul(unit).is_none() {
-            return Err(reader.corrupt("sum too large"));
-        }
-        starts.push(units_sum);
+        starts.push(bytes_sum);
         records.push(records_sum);
         logical_bytes.push(logical_sum);
 
@@ -198,7 +187,6 @@ impl GroupIndex {
             return Err(reader.corrupt("keys and separators contradict each other"));
         }
         Ok(GroupIndex {
-            unit,
             starts: starts.into(),
             records: records.into(),
             logical_bytes: logical_bytes.into(),
@@ -265,13 +253,13 @@ impl GroupIndex {
     #[must_use]
     pub fn block_place(&self, index: usize) -> (u32, u32) {
         let (start, end) = (self.starts[index], self.starts[index + 1]);
-        (start * self.unit, (end - start) * self.unit)
+        (start, end - start)
     }
 
     /// Bytes of all blocks: where the index starts in the group.
     #[must_use]
     pub fn blocks_bytes(&self) -> u32 {
-        self.starts[self.blocks()] * self.unit
+        self.starts[self.blocks()]
     }
 
     /// Records in the blocks before this one; of all when `index` is [`GroupIndex::blocks`]. Panics beyond.

@@ -72,7 +72,7 @@ struct Roots {
 }
 
 impl PageStore {
-    /// Bytes that lengths and offsets of blocks are multiples of.
+    /// Bytes that lengths and offsets of pages and their parts are multiples of; blocks lie as they come.
     #[must_use]
     pub fn unit(&self) -> u32 {
         self.unit

@@ -115,8 +115,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`] (naming both versions) or
-    /// [`ErrorKind::Corrupt`] (both slots damaged) as the file is; [`ErrorKind::Locked`] when somebody else writes it.
+    /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`] or
+    /// [`ErrorKind::Unsupported`] (an older format; both name both versions) or [`ErrorKind::Corrupt`] (both slots damaged) as the file is; [`ErrorKind::Locked`] when somebody else writes it.
     pub fn open(
         disk: &Arc<dyn Disk>,
         options: StoreOptions,
@@ -234,7 +234,7 @@ fn is_unfinished(file: &dyn File) -> Result<bool> {
     for slot in 0..SLOTS {
         if matches!(
             read_slot(file, slot, file_bytes)?,
-            Slot::Valid(_) | Slot::Newer(_)
+            Slot::Valid(_) | Slot::Newer(_) | Slot::Older(_)
         ) {
             return Ok(false);
         }

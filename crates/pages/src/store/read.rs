@@ -1,12 +1,15 @@
 //! Reading: through the cache, else by as few device reads as can be. Everything that a reference says is checked against
 //! the file before it is trusted with memory, and every byte against its checksum before it is believed (D8).
+//!
+//! Blocks lie byte after byte, and a device reads whole blocks of its own: what is read is the *cover* of what is asked for,
+//! out to the alignment of the file as it is now. So a database may be copied to a device with larger blocks.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::ops::Range;
 
 use terrapin_base::sync::{Arc, thread_local};
-use terrapin_base::{Error, PageId, Purpose, Result, mutant};
+use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Purpose, Result, mutant};
 use terrapin_disk::{AlignedBuf, Read};
 
 use super::PageStore;
@@ -16,8 +19,8 @@ use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
 
-/// Larger read buffers are not kept by a thread.
-const SCRATCH_BYTES_MAX: usize = 256 << 10;
+/// Larger read buffers are not kept by a thread: the longest run that a walk asks for, and what covers its ends.
+const SCRATCH_BYTES_MAX: usize = (256 << 10) + 2 * EXTENT_ALIGNMENT as usize;
 /// Buffers of one batch start on multiples of this, so that no read needs a copy.
 const BATCH_ALIGNMENT: usize = terrapin_base::MEMORY_ALIGNMENT;
 
@@ -67,6 +70,40 @@ impl FilterPage {
 
     pub(super) fn copy(partition: &[u8]) -> Self {
         FilterPage(partition.into())
+    }
+}
+
+/// A block that a batch has to read.
+struct Missing {
+    /// Its place among what the caller wants.
+    at: usize,
+    /// Where it starts in the file.
+    offset: u64,
+    bytes: usize,
+}
+
+/// One read of a batch: the cover of some blocks, which follow each other in what is missing.
+struct Stretch {
+    start: u64,
+    bytes: usize,
+    blocks: usize,
+}
+
+impl Stretch {
+    fn end(&self) -> u64 {
+        self.start + self.bytes as u64
+    }
+
+    /// Takes another one in when nothing lies between; whether it did.
+    fn join(&mut self, other: &Stretch) -> bool {
+        let touch = other.start <= self.end() && self.start <= other.end();
+        if touch {
+            let end = self.end().max(other.end());
+            self.start = self.start.min(other.start);
+            self.bytes = (end - self.start) as usize;
+            self.blocks += other.blocks;
+        }
+        touch
     }
 }
 
@@ -167,7 +204,12 @@ impl PageStore {
         let offset = self.place_in_group(group, group.index_offset, group.index_bytes)?;
         let index = self
             .with_bytes(ReadFor::Meta, offset, group.index_bytes as usize, |bytes| {
-                GroupIndex::decode(bytes, group.id)
+                let index = GroupIndex::decode(bytes, group.id)?;
+                if index.blocks_bytes() != group.index_offset {
+                    return Err(Error::corrupt("index and reference contradict each other")
+                        .with("page", group.id));
+                }
+                Ok(index)
             })
             .map_err(|e| self.place(e))?;
         let memory_bytes = index.memory_bytes();
@@ -271,69 +313,79 @@ impl PageStore {
         fill: Fill,
     ) -> Result<Vec<Arc<Block>>> {
         let mut found: Vec<Option<Arc<Block>>> = Vec::with_capacity(wants.len());
-        let mut missing = Vec::new();
-        let mut buffer_bytes = 0;
+        let mut missing: Vec<Missing> = Vec::new();
         for (at, (group, index, number)) in wants.iter().enumerate() {
             let block = self.look_up(group, *number, fill);
             if block.is_none() {
                 let (offset, bytes) = self.block_place(group, index, *number)?;
-                buffer_bytes += bytes.next_multiple_of(BATCH_ALIGNMENT);
-                missing.push((at, offset, bytes));
+                missing.push(Missing { at, offset, bytes });
             }
             found.push(block);
         }
-        if let [(at, _, _)] = missing[..] {
+        match &missing[..] {
+            [] => {}
             // One read needs no batch.
-            let (group, index, number) = &wants[at];
-            found[at] = Some(self.read_one(group, index, *number, fill)?);
-        } else if !missing.is_empty() {
-            self.with_scratch(buffer_bytes, |buffer| {
-                // Blocks that lie side by side make one read.
-                let mut reads: Vec<(u64, usize)> = Vec::with_capacity(missing.len());
-                for &(_, offset, bytes) in &missing {
-                    match reads.last_mut() {
-                        Some((start, length)) if *start + *length as u64 == offset => {
-                            *length += bytes;
-                        }
-                        _ => reads.push((offset, bytes)),
-                    }
-                }
-                let mut rest = buffer;
-                let mut reads: Vec<Read<'_>> = reads
-                    .into_iter()
-                    .map(|(offset, bytes)| {
-                        let pieces = std::mem::take(&mut rest)
-                            .split_at_mut(bytes.next_multiple_of(BATCH_ALIGNMENT));
-                        rest = pieces.1;
-                        Read {
-                            offset,
-                            buffer: &mut pieces.0[..bytes],
-                        }
-                    })
-                    .collect();
-                self.file
-                    .read_batch(&mut reads)
-                    .map_err(|e| self.place(e))?;
-                let mut missing = missing.iter();
-                for read in &reads {
-                    let read_bytes = read.buffer.len();
-                    self.counters.read(fill.reader(), 1, read_bytes as u64);
-                    let mut start = 0;
-                    while start < read_bytes {
-                        let Some(&(at, _, bytes)) = missing.next() else {
-                            return Err(Error::internal("more was read than is missing"));
-                        };
-                        let (group, _, number) = &wants[at];
-                        let block = &read.buffer[start..start + bytes];
-                        let block = self.decode_block(block, group.id, *number)?;
-                        found[at] = Some(self.keep(group, *number, block, fill));
-                        start += bytes;
-                    }
-                }
-                Ok(())
-            })?;
+            [one] => {
+                let (group, index, number) = &wants[one.at];
+                found[one.at] = Some(self.read_one(group, index, *number, fill)?);
+            }
+            several => self.read_several(wants, several, fill, &mut found)?,
         }
         Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Reads what a batch misses, each block into its place in `found`. Blocks that lie side by side, or share what a
+    /// device reads at least, make one read.
+    fn read_several(
+        &self,
+        wants: &[(GroupRef, Arc<GroupIndex>, usize)],
+        missing: &[Missing],
+        fill: Fill,
+        found: &mut [Option<Arc<Block>>],
+    ) -> Result<()> {
+        let mut stretches: Vec<Stretch> = Vec::with_capacity(missing.len());
+        for block in missing {
+            let (start, bytes) = self
+                .cover(block.offset, block.bytes)
+                .map_err(|e| self.place(e))?;
+            let stretch = Stretch {
+                start,
+                bytes,
+                blocks: 1,
+            };
+            if !stretches.last_mut().is_some_and(|last| last.join(&stretch)) {
+                stretches.push(stretch);
+            }
+        }
+        let padded = |stretch: &Stretch| stretch.bytes.next_multiple_of(BATCH_ALIGNMENT);
+        self.with_scratch(stretches.iter().map(padded).sum(), |mut rest| {
+            let mut reads: Vec<Read<'_>> = stretches
+                .iter()
+                .map(|stretch| {
+                    let pieces = std::mem::take(&mut rest).split_at_mut(padded(stretch));
+                    rest = pieces.1;
+                    Read {
+                        offset: stretch.start,
+                        buffer: &mut pieces.0[..stretch.bytes],
+                    }
+                })
+                .collect();
+            self.file
+                .read_batch(&mut reads)
+                .map_err(|e| self.place(e))?;
+            let mut missing = missing.iter();
+            for (read, stretch) in reads.iter().zip(&stretches) {
+                self.counters.read(fill.reader(), 1, stretch.bytes as u64);
+                for block in missing.by_ref().take(stretch.blocks) {
+                    let (group, _, number) = &wants[block.at];
+                    let from = (block.offset - stretch.start) as usize;
+                    let bytes = &read.buffer[from..][..block.bytes];
+                    let decoded = self.decode_block(bytes, group.id, *number)?;
+                    found[block.at] = Some(self.keep(group, *number, decoded, fill));
+                }
+            }
+            Ok(())
+        })
     }
 
     /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the first that is not cached
@@ -483,6 +535,18 @@ impl PageStore {
             })
     }
 
+    /// Where a read of bytes of the file starts and how long it is: out to what the device reads at least.
+    fn cover(&self, offset: u64, bytes: usize) -> Result<(u64, usize)> {
+        self.check_bounds(offset, bytes as u64)?;
+        let alignment = u64::from(self.file.alignment());
+        let start = offset / alignment * alignment;
+        let end = offset + bytes as u64;
+        // Only a file that somebody shortened ends within a device's block.
+        let covered = end.next_multiple_of(alignment);
+        let end = covered.min(self.space.file_bytes()).max(end);
+        Ok((start, (end - start) as usize))
+    }
+
     /// Reads bytes of the file and hands them on: one device read.
     fn with_bytes<T>(
         &self,
@@ -491,11 +555,11 @@ impl PageStore {
         bytes: usize,
         use_bytes: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T> {
-        self.check_bounds(offset, bytes as u64)?;
-        self.with_scratch(bytes, |buffer| {
-            self.file.read_at(buffer, offset)?;
-            self.counters.read(reader, 1, bytes as u64);
-            use_bytes(buffer)
+        let (start, cover_bytes) = self.cover(offset, bytes)?;
+        self.with_scratch(cover_bytes, |buffer| {
+            self.file.read_at(buffer, start)?;
+            self.counters.read(reader, 1, cover_bytes as u64);
+            use_bytes(&buffer[(offset - start) as usize..][..bytes])
         })
     }
 

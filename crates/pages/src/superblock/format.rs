@@ -59,6 +59,9 @@ fn parse(bytes: &[u8]) -> Result<Slot> {
     if format_version > FORMAT_VERSION {
         return Ok(Slot::Newer(format_version));
     }
+    if (1..FORMAT_VERSION).contains(&format_version) {
+        return Ok(Slot::Older(format_version));
+    }
     let unit = reader.u32()?;
     let database_id = reader.u64()?;
     let generation = Generation(reader.u64()?);
@@ -89,7 +92,7 @@ mod tests {
 
     fn sample() -> Superblock {
         Superblock {
-            format_version: 1,
+            format_version: FORMAT_VERSION,
             database_id: 0x1122_3344_5566_7788,
             generation: Generation(0x0102),
             incarnation: Incarnation(3),
@@ -106,13 +109,13 @@ mod tests {
     fn slot_is_what_the_format_document_shows() {
         let sector = sample().encode();
         let hex: Vec<String> = sector.iter().map(|b| format!("{b:02x}")).collect();
-        let golden = "54 45 52 52 41 50 49 4e 01 00 00 00 00 02 00 00 \
+        let golden = "54 45 52 52 41 50 49 4e 02 00 00 00 00 02 00 00 \
                       88 77 66 55 44 33 22 11 02 01 00 00 00 00 00 00 \
                       03 00 00 00 01 00 00 00 07 00 00 00 00 03 00 00 \
                       00 20 00 00 00 00 00 00 00 02 00 00";
         assert_eq!(hex[..60].join(" "), golden);
         assert!(sector[60..508].iter().all(|&b| b == 0));
-        assert_eq!(hex[508..].join(" "), "1e ff 17 01");
+        assert_eq!(hex[508..].join(" "), "f7 fa 5f 9f");
     }
 
     #[test]
@@ -143,15 +146,22 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_version_counts_only_with_a_sound_checksum() {
-        let newer = Superblock {
-            format_version: 2,
-            ..sample()
+    fn another_version_counts_only_with_a_sound_checksum() {
+        let of = |format_version| {
+            let superblock = Superblock {
+                format_version,
+                ..sample()
+            };
+            decode(&superblock.encode())
         };
-        assert_eq!(decode(&newer.encode()), Slot::Newer(2));
-        let mut flipped = sample().encode();
-        flipped[8] = 2;
-        assert_eq!(decode(&flipped), Slot::Damaged);
+        assert_eq!(of(FORMAT_VERSION + 1), Slot::Newer(FORMAT_VERSION + 1));
+        assert_eq!(of(FORMAT_VERSION - 1), Slot::Older(FORMAT_VERSION - 1));
+        assert_eq!(of(0), Slot::Damaged);
+        for version in [1, 3] {
+            let mut flipped = sample().encode();
+            flipped[8] = version;
+            assert_eq!(decode(&flipped), Slot::Damaged);
+        }
         let absurd = Superblock {
             unit: 700,
             ..sample()

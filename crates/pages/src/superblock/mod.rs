@@ -7,8 +7,8 @@ use terrapin_base::{Error, ErrorKind, Generation, Incarnation, Result};
 
 use crate::page::PageRef;
 
-/// The format that this code writes, and the newest that it reads.
-pub const FORMAT_VERSION: u32 = 1;
+/// The format that this code writes, and the only one that it reads.
+pub const FORMAT_VERSION: u32 = 2;
 /// Bytes of a slot; slot `n` starts at `n * SLOT_BYTES`.
 pub const SLOT_BYTES: u64 = 4096;
 /// How many slots there are.
@@ -19,7 +19,7 @@ pub const PAGES_START: u64 = SLOT_BYTES * SLOTS as u64;
 /// What a superblock slot says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// Format of the whole database, [`FORMAT_VERSION`] when written by this code.
+    /// Format of the whole database: [`FORMAT_VERSION`].
     pub format_version: u32,
     /// Random name of the database, the same in its log.
     pub database_id: u64,
@@ -27,7 +27,7 @@ pub struct Superblock {
     pub generation: Generation,
     /// The life of the log in which it was written.
     pub incarnation: Incarnation,
-    /// Bytes that offsets and lengths of blocks are multiples of: 512 to 4096, a power of two.
+    /// Bytes that offsets and lengths of pages are multiples of: 512 to 4096, a power of two.
     pub unit: u32,
     /// The catalog's root; none before the first checkpoint.
     pub catalog: Option<PageRef>,
@@ -40,6 +40,8 @@ pub(crate) enum Slot {
     Valid(Superblock),
     /// A sound superblock of a newer format.
     Newer(u32),
+    /// A sound superblock of an older format.
+    Older(u32),
     /// Ours by its first bytes, but damaged.
     Damaged,
     /// Something else.
@@ -49,14 +51,22 @@ pub(crate) enum Slot {
 /// The slot that counts, and its number.
 pub(crate) fn choose(slots: [Slot; SLOTS]) -> Result<(usize, Superblock)> {
     for slot in slots {
-        if let Slot::Newer(version) = slot {
-            return Err(Error::new(
+        let (version, kind, message) = match slot {
+            Slot::Newer(version) => (
+                version,
                 ErrorKind::NewerFormat,
                 "a newer version of Terrapin wrote this database",
-            )
+            ),
+            Slot::Older(version) => (
+                version,
+                ErrorKind::Unsupported,
+                "an older version of Terrapin wrote this database, in a format that is read no more",
+            ),
+            Slot::Valid(_) | Slot::Damaged | Slot::Foreign => continue,
+        };
+        return Err(Error::new(kind, message)
             .with("its format", version)
-            .with("newest format read here", FORMAT_VERSION));
-        }
+            .with("format read here", FORMAT_VERSION));
     }
     match slots {
         [Slot::Valid(a), Slot::Valid(b)] => {
@@ -101,7 +111,7 @@ mod tests {
 
     #[test]
     fn the_newest_valid_slot_counts() {
-        use Slot::{Damaged, Foreign, Newer, Valid};
+        use Slot::{Damaged, Foreign, Newer, Older, Valid};
         assert_eq!(choose([Valid(sb(4)), Valid(sb(5))]).unwrap(), (1, sb(5)));
         assert_eq!(choose([Valid(sb(5)), Valid(sb(4))]).unwrap(), (0, sb(5)));
         assert_eq!(choose([Valid(sb(5)), Valid(sb(5))]).unwrap(), (0, sb(5)));
@@ -111,7 +121,9 @@ mod tests {
         assert_eq!(kind([Damaged, Damaged]), ErrorKind::Corrupt);
         assert_eq!(kind([Damaged, Foreign]), ErrorKind::Corrupt);
         assert_eq!(kind([Foreign, Foreign]), ErrorKind::NotADatabase);
-        assert_eq!(kind([Valid(sb(4)), Newer(2)]), ErrorKind::NewerFormat);
+        assert_eq!(kind([Valid(sb(4)), Newer(9)]), ErrorKind::NewerFormat);
+        assert_eq!(kind([Older(1), Older(1)]), ErrorKind::Unsupported);
+        assert_eq!(kind([Damaged, Older(1)]), ErrorKind::Unsupported);
         let other = Superblock {
             database_id: 8,
             ..sb(5)
@@ -125,13 +137,13 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_refused_naming_both_versions() {
-        let text = choose([Slot::Newer(7), Slot::Damaged])
-            .unwrap_err()
-            .to_string();
-        assert!(
-            text.contains('7') && text.contains(&FORMAT_VERSION.to_string()),
-            "{text}"
-        );
+    fn another_format_is_refused_naming_both_versions() {
+        for slot in [Slot::Newer(7), Slot::Older(7)] {
+            let text = choose([slot, Slot::Damaged]).unwrap_err().to_string();
+            assert!(
+                text.contains('7') && text.contains(&FORMAT_VERSION.to_string()),
+                "{text}"
+            );
+        }
     }
 }

@@ -63,7 +63,7 @@ fn part_seed(id: u64, part: u32) -> u32 {
 /// the group's start by the footer's word on its length. Returns what its compressed blocks come to when decompressed.
 pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
     let footer = bytes.len().checked_sub(FOOTER_BYTES)?;
-    if !bytes[footer..].starts_with(b"TPGROUP1") {
+    if !bytes[footer..].starts_with(b"TPGROUP2") {
         return None;
     }
     let id = u64_at(bytes, footer + 8)?;
@@ -126,20 +126,19 @@ fn block(block: &mut [u8], seed: u32) -> usize {
 /// How long each block is, in bytes, as an index says.
 fn block_lengths(index: &[u8]) -> Option<Vec<usize>> {
     let count = u32_at(index, 8)? as usize;
-    let unit = u32_at(index, 12)? as usize;
-    let mut rest = index.get(16..)?;
+    let mut rest = index.get(12..)?;
     for _ in 0..3 {
         let length = usize::try_from(varint(&mut rest)?).ok()?;
         rest = rest.get(length..)?;
     }
     let mut lengths = Vec::new();
     for _ in 0..count.min(index.len()) {
-        let Some(units) = varint(&mut rest) else {
+        let Some(bytes) = varint(&mut rest) else {
             break;
         };
         varint(&mut rest);
         varint(&mut rest);
-        lengths.push(usize::try_from(units).ok()?.checked_mul(unit)?);
+        lengths.push(usize::try_from(bytes).ok()?);
     }
     Some(lengths)
 }

@@ -377,7 +377,7 @@ fn used(data: &[u8], extent: &Range<u64>) -> Result<Range<u64>, Find> {
     };
     (1..=bytes.len() / 512)
         .map(|units| units * 512)
-        .filter(|&end| bytes[end - 96..].starts_with(b"TPGROUP1"))
+        .filter(|&end| bytes[end - 96..].starts_with(b"TPGROUP2"))
         .filter(|&end| {
             number(end - 80) == Some(extent.start) && number(end - 72) == Some(end as u64)
         })
