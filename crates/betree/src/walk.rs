@@ -2,7 +2,7 @@
 //! decoded blocks than its read-ahead allows: blocks that it has passed are let go.
 //!
 //! Merges read every block of their range once, so they ask for large runs from the start and leave the page cache
-//! alone. Scans begin with the one block that they need, through the cache, and double their reads as they go on.
+//! alone. Scans begin with the one block that they need, or those that are expected to be, and read as much again as they have passed.
 //!
 //! The range is not kept: who walks knows it, and shows it again where the walk comes to a block that a bound falls into.
 
@@ -20,15 +20,11 @@ use crate::bounds::{is_empty, lets_in_above, lets_in_below};
 /// How far a walk reads ahead, and what it leaves in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAhead {
-    /// Bytes of the first read after the first block; every further one is twice as long.
+    /// Bytes of the first read, at least one block; every further one is as long as all before it.
     pub(crate) first_bytes: u32,
     /// Most bytes of one read.
     pub(crate) max_bytes: u32,
-    /// The first read is one block.
-    pub(crate) one_block_first: bool,
-    /// What becomes of the first block in the cache.
-    pub(crate) fill_first: Fill,
-    /// What becomes of the blocks read ahead.
+    /// What becomes of blocks in the cache.
     pub(crate) fill: Fill,
 }
 
@@ -37,24 +33,29 @@ impl ReadAhead {
     pub(crate) const MERGE: ReadAhead = ReadAhead {
         first_bytes: 256 << 10,
         max_bytes: 256 << 10,
-        one_block_first: false,
-        fill_first: Fill::No,
         fill: Fill::No,
     };
     /// For scans: nobody knows how far they go.
     pub(crate) const SCAN: ReadAhead = ReadAhead {
-        first_bytes: 8 << 10,
+        first_bytes: 1,
         max_bytes: 256 << 10,
-        one_block_first: true,
-        fill_first: Fill::Low,
         fill: Fill::Low,
     };
 }
 
-/// Most blocks of a first read, whatever is expected.
-const EXPECTED_BLOCKS_MAX: usize = 8;
+/// Most blocks that are read at once because they are expected to be needed.
+const EXPECTED_BLOCKS_MAX: usize = 16;
 /// What is expected beyond is not counted.
 const EXPECTED_RECORDS_MAX: usize = 1 << 16;
+
+/// How far a walk came, for the walk that goes on in the next group.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pace {
+    /// Bytes of the blocks that were passed.
+    passed_bytes: u64,
+    /// Blocks that are likely to be asked for besides.
+    expected_blocks: usize,
+}
 
 /// Where a walk is.
 pub(crate) struct BlockWalk {
@@ -62,6 +63,7 @@ pub(crate) struct BlockWalk {
     index: Arc<GroupIndex>,
     direction: Direction,
     ahead: ReadAhead,
+    pace: Pace,
     /// Whether the lower and the upper bound leave out records of the group.
     cuts: (bool, bool),
     /// Blocks that can hold records of the range.
@@ -69,10 +71,6 @@ pub(crate) struct BlockWalk {
     /// Blocks of the range that are not yet read, from `next_block` in the walk's direction.
     next_block: usize,
     unread: usize,
-    next_read_bytes: u32,
-    any_read: bool,
-    /// How many blocks the first read takes, where that is not a matter of bytes.
-    first_blocks: usize,
     /// The next block, when it was handed over.
     given: Option<Arc<Block>>,
     /// Blocks read and not yet reached, the next one last.
@@ -100,17 +98,26 @@ impl BlockWalk {
             index,
             direction,
             ahead,
+            pace: Pace::default(),
             cuts,
             unread: blocks.len(),
             blocks,
             next_block,
-            next_read_bytes: ahead.first_bytes,
-            any_read: false,
-            first_blocks: 1,
             given: None,
             read: Vec::new(),
             next_number: next_block,
         }
+    }
+
+    /// Goes on as fast as a walk that ended.
+    pub(crate) fn at_pace(mut self, pace: Pace) -> Self {
+        self.pace = pace;
+        self
+    }
+
+    /// How far it came.
+    pub(crate) fn pace(&self) -> Pace {
+        self.pace
     }
 
     /// The group that it goes over.
@@ -118,18 +125,18 @@ impl BlockWalk {
         &self.group
     }
 
-    /// The blocks that it is going to read first, in its direction, so that a caller can read those of many walks at once.
-    pub(crate) fn first_want(&self) -> Option<(&Arc<GroupIndex>, impl Iterator<Item = usize>)> {
+    /// The blocks that it is going to read next, in its direction, so that a caller can read those of many walks at once.
+    pub(crate) fn want(&self) -> Option<(&Arc<GroupIndex>, impl Iterator<Item = usize>)> {
         let (direction, next) = (self.direction, self.next_block);
-        let numbers = (0..self.first_blocks).map(move |i| match direction {
+        let numbers = (0..self.next_run_blocks()).map(move |i| match direction {
             Direction::Forward => next + i,
             Direction::Backward => next - i,
         });
-        (self.unread > 0 && !self.any_read).then_some((&self.index, numbers))
+        (self.unread > 0 && !self.is_ready()).then_some((&self.index, numbers))
     }
 
-    /// Hands over the blocks that [`BlockWalk::first_want`] named.
-    pub(crate) fn give_first(&mut self, blocks: impl Iterator<Item = Arc<Block>>) {
+    /// Hands over the blocks that [`BlockWalk::want`] named.
+    pub(crate) fn give(&mut self, blocks: impl Iterator<Item = Arc<Block>>) {
         let mut count = 0;
         for block in blocks {
             count += 1;
@@ -140,22 +147,44 @@ impl BlockWalk {
             }
         }
         self.read.reverse();
-        self.any_read = true;
         self.passed(count);
     }
 
-    /// Says how many records are likely to be asked for: the first read takes those blocks that are more likely needed than
+    /// Says how many records are likely to be asked for: those blocks are read at once that are more likely needed than
     /// not, wherever in the first block the range begins.
     pub(crate) fn expect(&mut self, records: usize) {
         let blocks = self.index.blocks();
         let each = (self.index.records_before(blocks) as usize / blocks).max(1);
         let more = (records.min(EXPECTED_RECORDS_MAX) + each / 2) / each;
-        self.first_blocks = (1 + more).min(EXPECTED_BLOCKS_MAX).min(self.unread.max(1));
+        self.pace.expected_blocks = (1 + more).min(EXPECTED_BLOCKS_MAX);
+    }
+
+    /// Whether the next step asks for no block.
+    #[inline]
+    pub(crate) fn is_ready(&self) -> bool {
+        self.given.is_some() || !self.read.is_empty()
+    }
+
+    /// Whether there is no further block.
+    #[inline]
+    pub(crate) fn is_over(&self) -> bool {
+        self.unread == 0 && !self.is_ready()
+    }
+
+    /// What no record of the blocks that were not returned comes before; forward, they may be at it. Not called when the walk is over.
+    pub(crate) fn edge(&self) -> &[u8] {
+        match self.direction {
+            Direction::Forward => self.index.separator(self.next_number),
+            Direction::Backward if self.next_number + 1 < self.index.blocks() => {
+                self.index.separator(self.next_number + 1)
+            }
+            Direction::Backward => self.index.last_key(),
+        }
     }
 
     /// Makes sure, without a read, that the next step need not ask for a block; whether that is so.
     pub(crate) fn take_cached(&mut self, store: &PageStore) -> bool {
-        if self.given.is_some() || !self.read.is_empty() {
+        if self.is_ready() {
             return true;
         }
         if self.unread == 0 {
@@ -163,7 +192,6 @@ impl BlockWalk {
         }
         self.given = store.cached_block_as(&self.group, self.next_block, self.ahead.fill);
         if self.given.is_some() {
-            self.any_read = true;
             self.passed(1);
         }
         self.given.is_some()
@@ -212,23 +240,12 @@ impl BlockWalk {
         if self.unread == 0 {
             return Ok(None);
         }
-        if !self.any_read && self.ahead.one_block_first && self.first_blocks == 1 {
-            self.any_read = true;
-            let block = store.block(
-                &self.group,
-                &self.index,
-                self.next_block,
-                self.ahead.fill_first,
-            )?;
+        let count = self.next_run_blocks();
+        if count == 1 {
+            let block = store.block(&self.group, &self.index, self.next_block, self.ahead.fill)?;
             self.passed(1);
             return Ok(Some(block));
         }
-        let expected = !self.any_read && self.ahead.one_block_first;
-        self.any_read = true;
-        let count = match expected {
-            true => self.first_blocks,
-            false => self.next_run_blocks(),
-        };
         let range = match self.direction {
             Direction::Forward => self.next_block..self.next_block + count,
             Direction::Backward => self.next_block + 1 - count..self.next_block + 1,
@@ -244,17 +261,16 @@ impl BlockWalk {
             self.read.reverse();
         }
         self.passed(count);
-        if !expected {
-            self.next_read_bytes = self
-                .next_read_bytes
-                .saturating_mul(2)
-                .min(self.ahead.max_bytes);
-        }
         Ok(self.read.pop())
     }
 
-    /// How many blocks the next read takes: at least one, else as many as its bytes hold.
+    /// How many blocks the next read takes: at least one, else as many as are expected, or as its bytes hold.
     fn next_run_blocks(&self) -> usize {
+        let (least, most) = (self.ahead.first_bytes, self.ahead.max_bytes);
+        let bytes_max = self
+            .pace
+            .passed_bytes
+            .clamp(u64::from(least), u64::from(most));
         let mut bytes = 0u64;
         let mut count = 0;
         while count < self.unread {
@@ -263,7 +279,7 @@ impl BlockWalk {
                 Direction::Backward => self.next_block - count,
             };
             bytes += u64::from(self.index.block_place(number).1);
-            if count > 0 && bytes > u64::from(self.next_read_bytes) {
+            if bytes > bytes_max && count >= self.pace.expected_blocks.max(1) {
                 break;
             }
             count += 1;
@@ -273,11 +289,19 @@ impl BlockWalk {
 
     /// Counts blocks as read.
     fn passed(&mut self, count: usize) {
-        self.unread -= count;
-        self.next_block = match self.direction {
-            Direction::Forward => self.next_block + count,
-            Direction::Backward => self.next_block.wrapping_sub(count),
+        let (next, rest) = match self.direction {
+            Direction::Forward => (self.next_block + count, self.next_block),
+            Direction::Backward => (
+                self.next_block.wrapping_sub(count),
+                (self.next_block + 1).saturating_sub(count),
+            ),
         };
+        for number in rest..rest + count {
+            self.pace.passed_bytes += u64::from(self.index.block_place(number).1);
+        }
+        self.pace.expected_blocks = self.pace.expected_blocks.saturating_sub(count);
+        self.unread -= count;
+        self.next_block = next;
     }
 }
 

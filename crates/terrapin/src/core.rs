@@ -144,6 +144,14 @@ impl Core {
         }
     }
 
+    /// A range begins, which asks no cached records.
+    pub fn range_begins(&self) {
+        self.counters.scans.add(1);
+        if self.balance.ranged() {
+            self.store.reclaim_signal().notify();
+        }
+    }
+
     /// An empty window, in recycled memory as far as there is any.
     pub fn new_window(&self) -> Window {
         Window::with_pool(&self.budget, &self.pool)

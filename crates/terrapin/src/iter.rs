@@ -100,8 +100,7 @@ impl Range {
         let (handle, error) = match handle {
             Ok(handle) => {
                 handle.core().env.breathe();
-                handle.core().counters.scans.add(1);
-                handle.core().missed_records();
+                handle.core().range_begins();
                 (Some(handle), None)
             }
             Err(error) => (None, Some(error)),

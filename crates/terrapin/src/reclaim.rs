@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Job, Step};
 
+use crate::balance::Looked;
 use crate::core::Core;
 
 /// A rest after housekeeping failed, in nanoseconds.
@@ -45,9 +46,13 @@ impl Job for Reclaim {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
-        if core.balance.step(core) {
-            self.release_pool();
-            return Step::Again;
+        match core.balance.step(core) {
+            Looked::NotYet => {}
+            Looked::Now => return Step::Again,
+            Looked::HalfOver => {
+                self.release_pool();
+                return Step::Again;
+            }
         }
         if core.records.shrink_step() {
             return Step::Again;

@@ -24,8 +24,6 @@ const PIVOTS_ALWAYS: usize = 4;
 const ONE_BLOCK: ReadAhead = ReadAhead {
     first_bytes: 1,
     max_bytes: 1,
-    one_block_first: true,
-    fill_first: Fill::No,
     fill: Fill::No,
 };
 

@@ -143,9 +143,6 @@ impl TreeScan {
     /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to.
     fn find_next(&mut self, sparing: bool) -> Result<Next> {
         if self.returned {
-            if sparing && self.first_needs_read() {
-                return Ok(Next::Unread);
-            }
             self.returned = false;
             self.move_first()?;
         }
@@ -156,15 +153,20 @@ impl TreeScan {
                     if !source.place.is_delete {
                         return Ok(Next::Record);
                     }
-                    if sparing && self.first_needs_read() {
-                        return Ok(Next::Unread);
-                    }
                     self.move_first()?;
                 }
                 Head::Start | Head::Pending | Head::Boundary if sparing => {
                     return Ok(Next::Unread);
                 }
                 Head::Start | Head::Pending => {
+                    self.prepare(slot)?;
+                    self.open(slot)?;
+                    self.sort_first()?;
+                }
+                Head::Between => {
+                    if sparing && !self.take_cached(slot) {
+                        return Ok(Next::Unread);
+                    }
                     self.open(slot)?;
                     self.sort_first()?;
                 }
@@ -177,17 +179,10 @@ impl TreeScan {
         Ok(Next::End)
     }
 
-    /// Whether the first source must read a block, or look for another range, to move on.
-    fn first_needs_read(&mut self) -> bool {
-        let Some(first) = self.order.first() else {
-            return false;
-        };
-        let source = &mut self.sources[usize::from(first.slot)];
-        source.following == 0
-            && !source
-                .walk
-                .as_mut()
-                .is_some_and(|walk| walk.take_cached(&self.store))
+    /// Whether a source's next block is at hand.
+    fn take_cached(&mut self, slot: u16) -> bool {
+        let walk = self.sources[usize::from(slot)].walk.as_mut();
+        walk.is_some_and(|walk| walk.take_cached(&self.store))
     }
 
     /// Moves the first source on and sorts it in again.
@@ -304,17 +299,30 @@ impl TreeScan {
         self.next_block(slot)
     }
 
-    /// Moves a source to the first record of its next block, or to what stands behind its last.
+    /// A block of a source is done: moves it to the first record of the next, if that was read, or else before it; or to what stands
+    /// behind its last.
     fn next_block(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         source.block = None;
+        match &source.walk {
+            Some(walk) if !walk.is_ready() && !walk.is_over() => {
+                source.head = Head::Between;
+                Ok(())
+            }
+            _ => self.open(slot),
+        }
+    }
+
+    /// Moves a source to the first record of its next block, which is read if need be, or to what stands behind its last.
+    fn open(&mut self, slot: u16) -> Result<()> {
+        let source = &mut self.sources[usize::from(slot)];
         if let Some(walk) = &mut source.walk {
             let bounds = self.path.bounds_of(slot, source.range);
             if let Some((block, records)) = walk.next(&self.store, bounds)? {
                 source.enter(block, records, self.path.direction);
                 return Ok(());
             }
-            source.walk = None;
+            source.end_walk();
         }
         if slot != LEAF {
             self.next_live_range(slot);
@@ -324,12 +332,6 @@ impl TreeScan {
             source.head = Head::End;
         }
         Ok(())
-    }
-
-    /// Reads the first block of a source.
-    fn open(&mut self, slot: u16) -> Result<()> {
-        self.prepare(slot)?;
-        self.next_block(slot)
     }
 
     /// Makes a source ready to walk its range; reads the group's index at most.
@@ -354,41 +356,60 @@ impl TreeScan {
         };
         let bounds = self.path.bounds_of(slot, source.range);
         let walk = BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN);
-        self.sources[usize::from(slot)].walk = Some(walk);
+        let source = &mut self.sources[usize::from(slot)];
+        source.walk = Some(walk.at_pace(source.pace));
         Ok(())
     }
 
     /// Opens all sources that begin where the scan begins, reading what is not cached at once, and puts all in order.
     fn begin(&mut self) -> Result<()> {
         let mut missing = Vec::new();
-        for slot in 0..self.sources.len() as u16 {
+        let slots = self.sources.len() as u16;
+        let each = match self.expected {
+            0 => 0.0,
+            expected => expected as f64 / (0..slots).map(|slot| self.density(slot)).sum::<f64>(),
+        };
+        for slot in 0..slots {
             if !self.begins_with_scan(slot) {
                 continue;
             }
             self.prepare(slot)?;
+            let expected = (self.density(slot) * each) as usize;
             let Some(walk) = &mut self.sources[usize::from(slot)].walk else {
                 continue;
             };
-            if !walk.take_cached(&self.store) && walk.first_want().is_some() {
+            walk.expect(expected);
+            if !walk.take_cached(&self.store) && !walk.is_over() {
                 missing.push(slot);
-            }
-        }
-        if missing.first() == Some(&LEAF) {
-            let leaf_records = self.expected_of_leaf();
-            if let Some(walk) = &mut self.sources[usize::from(LEAF)].walk {
-                walk.expect(leaf_records);
             }
         }
         if missing.len() > 1 {
             self.read_first_blocks(&missing)?;
         }
-        for slot in 0..self.sources.len() as u16 {
+        for slot in 0..slots {
             if self.begins_with_scan(slot) {
-                self.next_block(slot)?;
+                self.open(slot)?;
             }
         }
         self.order.reserve(self.sources.len().max(SOURCES_EXPECTED));
-        (0..self.sources.len()).try_for_each(|slot| self.insert(slot as u16))
+        (0..slots).try_for_each(|slot| self.insert(slot))
+    }
+
+    /// How many records a source has where the scan begins for each one that the leaves there have.
+    fn density(&self, slot: u16) -> f64 {
+        let range = self.sources[usize::from(slot)].range;
+        if slot == LEAF {
+            return 1.0;
+        }
+        let Some((node, _, segment)) = self.path.segment_of(range) else {
+            return 0.0;
+        };
+        let pivot = self.path.frames[range.frame].pivot;
+        let part = segment
+            .live
+            .binary_search_by_key(&pivot, |part| usize::from(part.pivot));
+        let records = part.map_or(0, |part| segment.live[part].records);
+        f64::from(records) / node.pivots[pivot].child.records().max(1) as f64
     }
 
     /// Whether a source that nothing was read of begins where the scan does.
@@ -408,7 +429,7 @@ impl TreeScan {
         for &slot in slots {
             let before = wants.len();
             if let Some(walk) = &self.sources[usize::from(slot)].walk {
-                let first = walk.first_want();
+                let first = walk.want();
                 wants.extend(
                     first
                         .into_iter()
@@ -418,29 +439,14 @@ impl TreeScan {
             }
             counts.push(wants.len() - before);
         }
-        let mut blocks = self
-            .store
-            .blocks(&wants, ReadAhead::SCAN.fill_first)?
-            .into_iter();
+        let mut blocks = self.store.blocks(&wants, ReadAhead::SCAN.fill)?.into_iter();
         for (&slot, count) in slots.iter().zip(counts) {
             let blocks = blocks.by_ref().take(count);
             if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
-                walk.give_first(blocks);
+                walk.give(blocks);
             }
         }
         Ok(())
-    }
-
-    /// How many of the expected records are likely to come from the first leaf: its share of what it and the buffer of the
-    /// node above hold.
-    fn expected_of_leaf(&self) -> usize {
-        let Some(frame) = self.path.frames.last() else {
-            return self.expected;
-        };
-        let pivot = &frame.node.pivots[frame.pivot];
-        let leaf_bytes = pivot.child.leaf_bytes();
-        let all = leaf_bytes.saturating_add(pivot.pending_bytes).max(1);
-        (self.expected as f64 * (leaf_bytes as f64 / all as f64)) as usize
     }
 
     /// The scan has come to the end of the leaf's key range: goes on to the next leaf.
@@ -630,7 +636,7 @@ impl TreeScan {
                 continue;
             }
             (source.range.lower, source.range.upper) = (low.1, high.1);
-            source.walk = None;
+            source.end_walk();
             source.head = Head::Pending;
             return;
         }
@@ -651,7 +657,7 @@ impl TreeScan {
             Direction::Forward => (cut_start, cut_end),
             Direction::Backward => (cut_end, cut_start),
         };
-        source.walk = None;
+        source.end_walk();
         source.block = None;
         source.head = Head::Start;
     }

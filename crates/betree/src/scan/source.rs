@@ -13,7 +13,7 @@ use terrapin_structure::Direction;
 use crate::bounds::{as_slice, is_empty, lets_in_above, lets_in_below};
 use crate::load::LoadedNode;
 use crate::node::Segment;
-use crate::walk::BlockWalk;
+use crate::walk::{BlockWalk, Pace};
 
 /// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub(super) enum Head {
     Pending,
     /// A record.
     Record,
+    /// The next block was not read; no record of it comes before the walk's edge.
+    Between,
     /// The leaf is done: its key range ends here.
     Boundary,
     /// No more records.
@@ -50,6 +52,8 @@ pub(super) enum Edge {
 pub(super) struct Source {
     pub(super) head: Head,
     pub(super) walk: Option<BlockWalk>,
+    /// How far the walks before it came.
+    pub(super) pace: Pace,
     /// The block of the current record.
     pub(super) block: Option<Arc<Block>>,
     /// The current record, where it lies, its key's head as [`Path::in_order`] has it, and how many follow it in the block,
@@ -145,6 +149,7 @@ impl Source {
         Source {
             head: Head::End,
             walk: None,
+            pace: Pace::default(),
             block: None,
             at: 0,
             place: RecordPlace::default(),
@@ -158,6 +163,13 @@ impl Source {
                 segment,
             },
             part,
+        }
+    }
+
+    /// Ends the walk over a group.
+    pub(super) fn end_walk(&mut self) {
+        if let Some(walk) = self.walk.take() {
+            self.pace = walk.pace();
         }
     }
 
@@ -209,7 +221,7 @@ impl Source {
     #[inline]
     pub(super) fn rank(&self, direction: Direction) -> u8 {
         match (self.head, direction) {
-            (Head::Start | Head::Pending, _) => 0,
+            (Head::Start | Head::Pending | Head::Between, _) => 0,
             (Head::Boundary, Direction::Forward) => 1,
             (Head::Record, _) => 2,
             (Head::Boundary, Direction::Backward) => 3,
@@ -342,6 +354,7 @@ impl Path {
                 Some((block, place)) => (block.prefix(), &block.bytes()[place.suffix()]),
                 None => (&[], &[]),
             },
+            Head::Between => (source.walk.as_ref().map_or(&[], BlockWalk::edge), &[]),
             Head::Boundary => (self.leaf_end().unwrap_or_default(), &[]),
             Head::Start | Head::Pending | Head::End => {
                 let (lower, upper) = self.bounds_of(slot, source.range);
