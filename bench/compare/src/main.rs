@@ -2,7 +2,7 @@
 //! own. See docs/BENCHMARKS.md for how to run it and how to read what it writes.
 //!
 //! What is measured is in `plan`, by whom in `engines`; `matrix` starts the processes, `worker` is what they do; `result` is what
-//! they bring home, `summary`, `table` and `plot` what becomes of it.
+//! they bring home, `summary`, `table` and `plot` what becomes of it. `sweep` draws the sweep over χ.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
@@ -14,6 +14,7 @@ mod plan;
 mod plot;
 mod result;
 mod summary;
+mod sweep;
 mod table;
 mod worker;
 
@@ -47,6 +48,16 @@ enum Command {
     },
     /// Name the engines of this build, with versions
     Engines,
+    /// Draw what `terrapin bench chi --json` printed
+    Sweep {
+        /// Its lines
+        lines: PathBuf,
+        /// The picture to write (SVG)
+        picture: PathBuf,
+        /// The tree's write amplification at each step by a model, to draw beside the measured one
+        #[arg(long, value_name = "LIST", value_delimiter = ',')]
+        model: Vec<f64>,
+    },
     #[command(hide = true)]
     Worker { job: String },
 }
@@ -162,6 +173,13 @@ fn report(results: &Path) -> Result<()> {
     Ok(())
 }
 
+fn draw_sweep(lines: &Path, picture: &Path, model: &[f64]) -> Result<()> {
+    let text = std::fs::read_to_string(lines)
+        .map_err(|e| Error::io("cannot read the sweep", e).with("file", lines.display()))?;
+    std::fs::write(picture, sweep::svg(&text, model)?)
+        .map_err(|e| Error::io("cannot write the picture", e).with("file", picture.display()))
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(run) => run.run(),
@@ -172,6 +190,11 @@ fn main() -> ExitCode {
             }
             Ok(true)
         }
+        Command::Sweep {
+            lines,
+            picture,
+            model,
+        } => draw_sweep(&lines, &picture, &model).map(|()| true),
         Command::Worker { job } => serde_json::from_str(&job)
             .map_err(|e| Error::invalid(format!("not a job: {e}")))
             .and_then(|job| worker::run(&job))
