@@ -4,7 +4,7 @@
 //! Every read is checked: a missing record or a value that does not belong to its key fails the run. Device bytes, CPU and
 //! memory are the operating system's figures for this process, not the store's own.
 //!
-//! The sweep over χ is in `chi`. To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
+//! The sweep over χ is in `chi`, what overwriting costs in space in `space`. To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
 //! `record`; how a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `report`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
@@ -14,6 +14,7 @@ mod generator;
 mod record;
 mod report;
 mod run;
+mod space;
 mod store;
 mod system;
 mod workload;
@@ -23,6 +24,7 @@ pub use generator::{Distribution, Random, Zipfian};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};
 pub use run::{Config, Driver, Phase, Progress, check, run};
+pub use space::{SpaceReport, SpaceSeen, Written, measure_space};
 pub use store::{Client, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 pub use workload::Workload;

@@ -50,7 +50,7 @@ pub struct PhaseReport {
     pub memory_bytes: u64,
 }
 
-fn ratio(a: u64, b: u64) -> f64 {
+pub(crate) fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 

@@ -1,4 +1,4 @@
-//! The workloads of YCSB, by their letters.
+//! The workloads of YCSB, by their letters, and one of updates only.
 
 use terrapin_base::{Error, Result};
 
@@ -21,6 +21,8 @@ pub enum Workload {
     E,
     /// Half reads, half read-modify-writes.
     F,
+    /// Updates only. Not one of YCSB's: what overwriting costs is measured with it.
+    Overwrite,
 }
 
 /// What a client does next.
@@ -45,6 +47,7 @@ impl Workload {
             Workload::D => "d",
             Workload::E => "e",
             Workload::F => "f",
+            Workload::Overwrite => "overwrite",
         }
     }
 
@@ -58,6 +61,7 @@ impl Workload {
         let percent = random.below(100);
         match self {
             Workload::Load => Action::Insert,
+            Workload::Overwrite => Action::Update,
             Workload::A if percent < 50 => Action::Update,
             Workload::B if percent < 5 => Action::Update,
             Workload::D if percent < 5 => Action::Insert,
@@ -85,11 +89,12 @@ impl std::str::FromStr for Workload {
             Workload::D,
             Workload::E,
             Workload::F,
+            Workload::Overwrite,
         ];
         all.into_iter()
             .find(|w| w.name().eq_ignore_ascii_case(text))
             .ok_or_else(|| {
-                Error::invalid("a workload is load, a, b, c, d, e or f")
+                Error::invalid("a workload is load, a, b, c, d, e, f or overwrite")
                     .with("given", text.to_owned())
             })
     }

@@ -1,8 +1,9 @@
 //! What a walk over all nodes tells: the pages that a version refers to (D4), and its figures. Page groups are not read.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, PageId, Result};
+use terrapin_pages::group::GroupRef;
 use terrapin_pages::{PageRef, PageStore, PageUse};
 use terrapin_structure::StructureStats;
 
@@ -73,50 +74,130 @@ fn add(sum: &mut u64, more: u64) {
     *sum = sum.saturating_add(more);
 }
 
+/// A page group as the walk met it: what of it is alive grows with each segment that names it.
+struct Met {
+    group: GroupRef,
+    live_bytes: u64,
+    is_leaf: bool,
+}
+
+impl Met {
+    fn count(&self, stats: &mut StructureStats) {
+        let group = &self.group;
+        stats.groups += 1;
+        add(&mut stats.page_bytes, group.bytes);
+        let parts = &mut stats.parts;
+        let blocks = u64::from(group.index_offset);
+        let (index, filter) = (u64::from(group.index_bytes), u64::from(group.filter_bytes));
+        if self.is_leaf {
+            add(&mut parts.leaf_blocks, blocks);
+        } else {
+            let live = u128::from(blocks) * u128::from(self.live_bytes.min(group.logical_bytes))
+                / u128::from(group.logical_bytes.max(1));
+            let live = u64::try_from(live).unwrap_or(blocks);
+            add(&mut parts.buffer_blocks, live);
+            add(&mut parts.flushed_blocks, blocks - live);
+        }
+        add(&mut parts.indexes, index);
+        add(&mut parts.filters, filter);
+        let rest = occupied(PageUse::from(group)).saturating_sub(blocks + index + filter);
+        add(&mut parts.padding, rest);
+    }
+}
+
+/// Bytes of a page's extent.
+fn occupied(page: PageUse) -> u64 {
+    page.extent().map_or(page.bytes, |extent| extent.bytes)
+}
+
+/// Buffered bytes, and the share in thousandths of those above leaves that replaces something there.
+#[derive(Default)]
+struct Superseded {
+    above_leaves: u64,
+    replaced: u64,
+}
+
+impl Superseded {
+    fn count(&mut self, node: &LoadedNode, buffered: u64) {
+        if node.height == 1 {
+            let replaced = u128::from(buffered) * u128::from(node.replaced_permille) / 1000;
+            add(&mut self.above_leaves, buffered);
+            add(
+                &mut self.replaced,
+                u64::try_from(replaced).unwrap_or(buffered),
+            );
+        }
+    }
+
+    /// Of that many buffered bytes: nodes further up keep no average, theirs is taken for the same.
+    fn of(&self, buffered: u64) -> u64 {
+        let share = u128::from(buffered) * u128::from(self.replaced);
+        u64::try_from(share / u128::from(self.above_leaves.max(1))).unwrap_or(buffered)
+    }
+}
+
 /// The figures of a tree.
 pub(crate) fn stats(store: &PageStore, root: &Root) -> Result<StructureStats> {
     let mut stats = StructureStats::default();
+    let leaf = |group: GroupRef| Met {
+        group,
+        live_bytes: group.logical_bytes,
+        is_leaf: true,
+    };
     if let Root::Leaf(group) = root {
-        stats.groups = 1;
         stats.leaf_records = group.records;
         stats.leaf_bytes = group.logical_bytes;
-        stats.page_bytes = group.bytes;
+        leaf(*group).count(&mut stats);
     }
     if let Root::Node(_, height) = root {
         stats.height = u32::from(*height);
     }
-    let mut groups = HashSet::new();
+    let mut segments: HashMap<PageId, Met> = HashMap::new();
+    let mut leaves = HashSet::new();
+    let mut superseded = Superseded::default();
     nodes(store, root, &mut |page, node| {
         stats.nodes += 1;
         add(&mut stats.page_bytes, u64::from(page.bytes));
+        let bytes = u64::from(page.bytes);
+        add(&mut stats.parts.nodes, bytes);
+        let rest = occupied(PageUse::from(page)).saturating_sub(bytes);
+        add(&mut stats.parts.padding, rest);
         if stats.level_bytes.len() < node.levels.len() {
             stats.level_bytes.resize(node.levels.len(), 0);
         }
-        for (level, segments) in node.levels.iter().enumerate() {
-            for segment in segments {
+        let mut buffered = 0;
+        for (level, level_segments) in node.levels.iter().enumerate() {
+            for segment in level_segments {
                 let (records, bytes) = segment.live.iter().fold((0, 0), |(r, b), part| {
                     (r + u64::from(part.records), part.bytes.saturating_add(b))
                 });
                 add(&mut stats.buffered_records, records);
-                add(&mut stats.buffered_bytes, bytes);
+                add(&mut buffered, bytes);
                 add(&mut stats.level_bytes[level], bytes);
-                if groups.insert(segment.group.id) {
-                    stats.groups += 1;
-                    add(&mut stats.page_bytes, segment.group.bytes);
-                }
+                let met = segments.entry(segment.group.id).or_insert(Met {
+                    group: segment.group,
+                    live_bytes: 0,
+                    is_leaf: false,
+                });
+                add(&mut met.live_bytes, bytes);
             }
         }
+        add(&mut stats.buffered_bytes, buffered);
+        superseded.count(node, buffered);
         for pivot in &node.pivots {
             if let Child::Leaf(group) = &pivot.child {
                 add(&mut stats.leaf_records, group.records);
                 add(&mut stats.leaf_bytes, group.logical_bytes);
-                if groups.insert(group.id) {
-                    stats.groups += 1;
-                    add(&mut stats.page_bytes, group.bytes);
+                if leaves.insert(group.id) {
+                    leaf(*group).count(&mut stats);
                 }
             }
         }
         Ok(())
     })?;
+    for met in segments.values() {
+        met.count(&mut stats);
+    }
+    stats.superseded_bytes = superseded.of(stats.buffered_bytes);
     Ok(stats)
 }

@@ -93,9 +93,13 @@ pub struct Temporary(PathBuf);
 impl Temporary {
     /// A fresh directory among the system's temporary ones.
     pub fn new(what: &str) -> Result<Self> {
+        Self::within(&std::env::temp_dir(), what)
+    }
+
+    /// A fresh directory in one that is there.
+    pub fn within(parent: &Path, what: &str) -> Result<Self> {
         for attempt in 0..100 {
-            let path = std::env::temp_dir()
-                .join(format!("terrapin-{what}-{}-{attempt}", std::process::id()));
+            let path = parent.join(format!("terrapin-{what}-{}-{attempt}", std::process::id()));
             match std::fs::create_dir(&path) {
                 Ok(()) => return Ok(Temporary(path)),
                 Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Place, fail, succeed, text};
+use common::{Place, fail, run, succeed, text};
 use serde_json::Value;
 
 const KEYS: [&str; 17] = [
@@ -244,4 +244,48 @@ fn a_sweep_over_chi_writes_less_at_each_step() {
         assert!(step["gets"]["device_reads"].as_f64().unwrap() >= 0.0);
         assert!(step["scans"]["ops_per_second"].as_f64().unwrap() > 0.0);
     }
+}
+
+#[test]
+fn bench_space_says_for_each_bound_what_writing_and_space_came_to() {
+    let arguments = [
+        "bench",
+        "space",
+        "--json",
+        "--records",
+        "30000",
+        "--memory",
+        "8MiB",
+        "--bounds",
+        "1.15,none",
+    ];
+    let text = String::from_utf8(succeed(&arguments)).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let [tight, loose] = &lines[..] else {
+        panic!("two bounds, {} lines", lines.len());
+    };
+    assert_eq!(
+        (tight["bound"].as_f64(), loose["bound"].is_null()),
+        (Some(1.15), true)
+    );
+    let figure = |of: &Value, name: &str| of[name].as_f64().unwrap();
+    for space in [tight, loose] {
+        let data = figure(space, "data_bytes");
+        assert_eq!(data, 30_000.0 * 128.0);
+        assert!(figure(space, "checkpoints") > 1.0);
+        assert!(figure(space, "mean_bytes") >= data);
+        assert!(figure(space, "peak_bytes") >= figure(space, "max_bytes"));
+        assert_eq!(figure(&space["overwrite"], "user_bytes"), 2.0 * data);
+        assert!(figure(&space["overwrite"], "amplification") > 1.0);
+    }
+    let pages = |of: &Value| figure(&of["overwrite"], "pages_amplification");
+    assert!(
+        pages(tight) > pages(loose),
+        "less space costs writes: {text}"
+    );
+    let refusal = run(&["bench", "space", "--bounds", "much"]);
+    assert_eq!(refusal.status.code(), Some(2));
 }

@@ -127,6 +127,10 @@ impl Counters {
         self.reclaimed.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(crate) fn reclaimed_bytes(&self) -> u64 {
+        self.reclaimed.load(Ordering::Relaxed)
+    }
+
     /// Copies the counters into `metrics`.
     pub(crate) fn fill(&self, metrics: &mut StoreMetrics) {
         let read = |purpose: ReadFor| {
@@ -147,6 +151,6 @@ impl Counters {
             catalog: written(WriteOf::Catalog),
             superblocks: written(WriteOf::Superblock),
         };
-        metrics.reclaimed_bytes = self.reclaimed.load(Ordering::Relaxed);
+        metrics.reclaimed_bytes = self.reclaimed_bytes();
     }
 }

@@ -135,8 +135,58 @@ pub struct StructureStats {
     pub groups: u64,
     /// Bytes of all pages on disk, each counted once.
     pub page_bytes: u64,
+    /// What these bytes are.
+    pub parts: PageParts,
+    /// About how many of the buffered bytes replace a record below them, so that a merge all the way down would free as many.
+    pub superseded_bytes: u64,
     /// Live buffered bytes per buffer level, summed over nodes, from the smallest level.
     pub level_bytes: Vec<u64>,
+}
+
+/// What the bytes of pages on disk are: together all that the pages occupy, the ends of their extents included.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PageParts {
+    /// Blocks of leaves.
+    pub leaf_blocks: u64,
+    /// Blocks of buffer segments, as far as what they hold is alive.
+    pub buffer_blocks: u64,
+    /// The rest of these blocks: what was flushed from a segment takes space until the last of it is.
+    pub flushed_blocks: u64,
+    /// Indexes of page groups.
+    pub indexes: u64,
+    /// Filters of page groups.
+    pub filters: u64,
+    /// Nodes.
+    pub nodes: u64,
+    /// Footers, and what fills pages up to whole extents.
+    pub padding: u64,
+}
+
+impl PageParts {
+    /// Adds another's bytes.
+    pub fn add(&mut self, other: &PageParts) {
+        self.leaf_blocks = self.leaf_blocks.saturating_add(other.leaf_blocks);
+        self.buffer_blocks = self.buffer_blocks.saturating_add(other.buffer_blocks);
+        self.flushed_blocks = self.flushed_blocks.saturating_add(other.flushed_blocks);
+        self.indexes = self.indexes.saturating_add(other.indexes);
+        self.filters = self.filters.saturating_add(other.filters);
+        self.nodes = self.nodes.saturating_add(other.nodes);
+        self.padding = self.padding.saturating_add(other.padding);
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        let groups = [
+            self.leaf_blocks,
+            self.buffer_blocks,
+            self.flushed_blocks,
+            self.indexes,
+            self.filters,
+        ];
+        let sum = groups.into_iter().fold(self.nodes, u64::saturating_add);
+        sum.saturating_add(self.padding)
+    }
 }
 
 /// Something wrong that `verify` found.

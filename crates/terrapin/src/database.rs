@@ -6,7 +6,7 @@ use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
-use terrapin_structure::StructureStats;
+use terrapin_structure::{PageParts, StructureStats};
 
 use crate::batch::Batch;
 use crate::core::Core;
@@ -15,6 +15,7 @@ use crate::keyspace::Keyspace;
 use crate::metrics::{MemoryUse, Metrics};
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
 use crate::owner::Owner;
+use crate::space::SpaceUse;
 use crate::state::{KeyspaceShared, WriteWindow};
 
 /// An open database. Cheap to clone, usable from any thread.
@@ -74,16 +75,12 @@ pub struct DatabaseStat {
     pub keyspaces: Vec<KeyspaceStat>,
     /// L: bytes of a page group and batch unit.
     pub group_bytes: u64,
+    /// Bytes on disk, by what they are.
+    pub space: SpaceUse,
     /// Bytes on disk of live pages.
     pub data_live_bytes: u64,
-    /// Bytes on disk of pages that only views keep.
-    pub data_retired_bytes: u64,
-    /// Free bytes in the data file.
+    /// Free bytes in the data file, those included that the file system has back.
     pub data_free_bytes: u64,
-    /// Bytes that the data file occupies on the disk.
-    pub data_allocated_bytes: u64,
-    /// Bytes that the log's files occupy.
-    pub log_disk_bytes: u64,
     /// Bytes of log that a recovery would read.
     pub log_kept_bytes: u64,
     /// Bytes of live pages for each key and value byte in the trees; 0 when nothing is on disk.
@@ -300,14 +297,16 @@ impl Database {
             });
         }
         let metrics = metrics(core);
+        let mut pages = PageParts::default();
+        for keyspace in &keyspaces {
+            pages.add(&keyspace.tree.parts);
+        }
         Ok(DatabaseStat {
             keyspaces,
+            space: SpaceUse::of(core, pages)?,
             group_bytes: core.settings.merge.group_bytes,
             data_live_bytes: metrics.data_live_bytes,
-            data_retired_bytes: core.store.retired_bytes(),
             data_free_bytes: metrics.data_free_bytes,
-            data_allocated_bytes: metrics.data_allocated_bytes,
-            log_disk_bytes: metrics.log_disk_bytes,
             log_kept_bytes: metrics.log_kept_bytes,
             space_amplification: metrics.space_amplification,
             memory: metrics.memory,
@@ -433,6 +432,7 @@ fn metrics(core: &Core) -> Metrics {
         data_live_bytes: live_bytes,
         data_free_bytes: core.store.free_bytes(),
         data_allocated_bytes: core.store.allocated_bytes().unwrap_or(0),
+        data_reserve_bytes: core.store.reserve_held_bytes(),
         memory: MemoryUse::of(&core.budget),
         views: core.views.len() as u64,
         folds: counters.folds.get(),

@@ -46,6 +46,7 @@ mod recovery;
 mod room;
 mod schema;
 mod snapshot;
+mod space;
 mod state;
 mod swap;
 mod uses;
@@ -64,7 +65,9 @@ pub use options::{
 };
 pub use record::format::KEYSPACE_NAME_BYTES_MAX;
 pub use snapshot::Snapshot;
+pub use space::SpaceUse;
 pub use terrapin_base::{
     Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX,
 };
-pub use terrapin_structure::StructureStats;
+pub use terrapin_structure::{PageParts, StructureStats};
+pub use terrapin_wal::LogSpace;

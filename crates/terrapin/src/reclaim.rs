@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, Job, Step};
+use terrapin_base::{Condition, Error, ErrorKind, Job, Result, Step};
 
 use crate::balance::Looked;
 use crate::core::Core;
@@ -11,11 +11,23 @@ use crate::core::Core;
 /// A rest after housekeeping failed, in nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
+/// For each nanosecond in which space was given back, so many follow without: reads of the data file wait meanwhile.
+const REST_SHARE: u64 = 32;
+
+/// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
+const QUIET_NS: u64 = 2_000_000_000;
+
 /// Gives back what nobody needs.
 pub(crate) struct Reclaim {
     core: Arc<Core>,
     /// Checkpoints when half a trial of [`crate::balance`] was over last.
+    checkpoints_of_trial: u64,
+    /// Checkpoints when last looked at.
     checkpoints: u64,
+    /// When it counts as quiet; none once it did.
+    quiet_at: Option<u64>,
+    /// No space is given back before.
+    resting_until: u64,
 }
 
 impl Reclaim {
@@ -23,16 +35,73 @@ impl Reclaim {
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Reclaim {
             core: core.clone(),
-            checkpoints: 0,
+            checkpoints_of_trial: 0,
+            checkpoints: core.counters.checkpoints.get(),
+            quiet_at: None,
+            resting_until: 0,
         })
     }
 
     /// Half a trial long everybody read and no window was merged: what the last windows left for the next goes to the caches.
     fn release_pool(&mut self) {
-        let before = std::mem::replace(&mut self.checkpoints, self.core.counters.checkpoints.get());
-        if before == self.checkpoints {
+        let now = self.core.counters.checkpoints.get();
+        if std::mem::replace(&mut self.checkpoints_of_trial, now) == now {
             self.core.pool.release();
         }
+    }
+
+    /// Notices checkpoints, and their absence.
+    fn listen(&mut self, now_ns: u64) {
+        let core = &self.core;
+        let checkpoints = core.counters.checkpoints.get();
+        if self.checkpoints != checkpoints {
+            self.checkpoints = checkpoints;
+            self.quiet_at = Some(now_ns.saturating_add(QUIET_NS));
+        }
+        if self.quiet_at.is_some_and(|at| now_ns >= at) {
+            if core.schedule.running().is_some() {
+                self.quiet_at = Some(now_ns.saturating_add(QUIET_NS));
+            } else {
+                self.quiet_at = None;
+                core.store.begin_reclaim();
+            }
+        }
+    }
+
+    /// One piece of space, if it is time for it; whether there may be more to do at once.
+    fn give_back(&mut self, now_ns: u64) -> Result<bool> {
+        let core = &self.core;
+        if now_ns < self.resting_until {
+            return Ok(false);
+        }
+        let before = core.store.reclaimed_bytes();
+        let more = core.store.reclaim_step()?;
+        if core.store.reclaimed_bytes() != before {
+            let ended_ns = core.env.now_ns();
+            let took = ended_ns.saturating_sub(now_ns);
+            self.resting_until = ended_ns.saturating_add(took.saturating_mul(REST_SHARE));
+        }
+        Ok(more)
+    }
+
+    /// What to wait for when there is nothing to do.
+    fn rest(&self) -> Step {
+        let core = self.core.clone();
+        let (checkpoints, resting) = (self.checkpoints, self.resting_until > core.env.now_ns());
+        let signal = core.store.reclaim_signal().clone();
+        let condition = Condition::new(&signal, move || {
+            core.schedule.is_stopping()
+                || !resting && core.store.reclaim_needed()
+                || core.counters.checkpoints.get() != checkpoints
+                || core.records.over_target()
+                || core.settings.record_cache && core.balance.is_due()
+        });
+        let resting_until = resting.then_some(self.resting_until);
+        let until = [self.quiet_at, resting_until].into_iter().flatten().min();
+        Step::Pending(match until {
+            Some(until_ns) => condition.until(until_ns),
+            None => condition,
+        })
     }
 }
 
@@ -42,11 +111,11 @@ impl Job for Reclaim {
     }
 
     fn step(&mut self) -> Step {
-        let core = &self.core;
+        let core = self.core.clone();
         if core.schedule.is_stopping() {
             return Step::Done;
         }
-        match core.balance.step(core) {
+        match core.balance.step(&core) {
             Looked::NotYet => {}
             Looked::Now => return Step::Again,
             Looked::HalfOver => {
@@ -57,26 +126,20 @@ impl Job for Reclaim {
         if core.records.shrink_step() {
             return Step::Again;
         }
-        match core.store.reclaim_step() {
-            Ok(true) => return Step::Again,
-            Ok(false) => {}
-            Err(error) if error.kind() == ErrorKind::Poisoned => {}
+        let now_ns = core.env.now_ns();
+        self.listen(now_ns);
+        match self.give_back(now_ns) {
+            Ok(true) => Step::Again,
+            Ok(false) => self.rest(),
+            Err(error) if error.kind() == ErrorKind::Poisoned => self.rest(),
             Err(error) => {
                 core.health.report(&error);
                 let schedule = core.schedule.clone();
                 let stopped =
                     Condition::new(core.store.reclaim_signal(), move || schedule.is_stopping());
-                return Step::Pending(stopped.until(core.env.now_ns() + REST_NS));
+                Step::Pending(stopped.until(now_ns.saturating_add(REST_NS)))
             }
         }
-        let core = core.clone();
-        let signal = core.store.reclaim_signal().clone();
-        Step::Pending(Condition::new(&signal, move || {
-            core.schedule.is_stopping()
-                || core.store.reclaim_needed()
-                || core.records.over_target()
-                || core.settings.record_cache && core.balance.is_due()
-        }))
     }
 }
 

@@ -77,12 +77,12 @@ fn a_held_snapshot_pins_pages_and_no_window() {
         database.checkpoint().unwrap();
     }
     assert_eq!(seen(&snapshot, &keyspace), expected);
-    let pinned = database.stat().unwrap().data_retired_bytes;
+    let pinned = database.stat().unwrap().space.retired;
     assert!(pinned > 0);
     drop(snapshot);
     world.sim.settle();
     let stat = database.stat().unwrap();
-    assert_eq!((stat.data_retired_bytes, stat.views), (0, 0));
+    assert_eq!((stat.space.retired, stat.views), (0, 0));
     database.close().unwrap();
     world.verify();
 }
@@ -205,7 +205,7 @@ fn a_fold_for_views_that_are_gone_ends_and_leaves_no_page() {
         }
         drop(snapshot);
         world.sim.settle();
-        assert_eq!(database.stat().unwrap().data_retired_bytes, 0);
+        assert_eq!(database.stat().unwrap().space.retired, 0);
     }
     let folds = database.metrics().folds;
     assert!((1..40).contains(&folds), "{folds} of 40 were done");

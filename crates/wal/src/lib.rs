@@ -27,7 +27,7 @@ mod stream;
 
 pub use format::{RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN};
 pub use log::{Append, Appended, Cut, Log};
-pub use metrics::LogMetrics;
+pub use metrics::{LogMetrics, LogSpace};
 pub use options::LogOptions;
 pub use recovery::Recovery;
 pub use replay::{Record, Replay};

@@ -1,6 +1,54 @@
 //! What the log tells about itself.
 
 use terrapin_base::sync::AtomicU64;
+use terrapin_base::{ErrorKind, Result};
+use terrapin_disk::{Disk, OpenOptions};
+
+use crate::format::{RING_NAME, RING_NEW_NAME, segment_number, spare_number};
+
+/// What the log's files occupy on the disk, as the file system says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LogSpace {
+    /// The ring.
+    pub ring_bytes: u64,
+    /// Segments, the one being written included.
+    pub segment_bytes: u64,
+    /// Files that wait to become segments.
+    pub spare_bytes: u64,
+}
+
+impl LogSpace {
+    /// Of the log in a directory, whether it is open or not. Asks the file system for each of its files.
+    pub fn of(disk: &dyn Disk) -> Result<LogSpace> {
+        let mut space = LogSpace::default();
+        for name in disk.list()? {
+            let bytes = if name == RING_NAME || name == RING_NEW_NAME {
+                &mut space.ring_bytes
+            } else if segment_number(&name).is_some() {
+                &mut space.segment_bytes
+            } else if spare_number(&name).is_some() {
+                &mut space.spare_bytes
+            } else {
+                continue;
+            };
+            let asked = disk.open(&name, OpenOptions::default());
+            match asked.and_then(|file| file.allocated_bytes()) {
+                Ok(occupied) => *bytes += occupied,
+                // A file may get another name between listing and asking.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(space)
+    }
+
+    /// All of them.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.ring_bytes + self.segment_bytes + self.spare_bytes
+    }
+}
 
 /// Counters of one life of the log, since it was created or recovered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -52,6 +52,11 @@ fn figures_and_pages_are_what_was_written() {
             pages.values().map(|p| p.bytes).sum::<u64>(),
             stats.page_bytes
         );
+        let extents = pages.values().map(|p| p.extent().unwrap().bytes);
+        assert_eq!(extents.sum::<u64>(), stats.parts.total());
+        assert!(stats.parts.leaf_blocks > stats.leaf_bytes);
+        assert!(stats.parts.buffer_blocks >= stats.buffered_bytes);
+        assert!(stats.superseded_bytes <= stats.buffered_bytes);
         let offsets: HashSet<u64> = pages.values().map(|p| p.offset).collect();
         assert_eq!(offsets.len(), pages.len());
     }

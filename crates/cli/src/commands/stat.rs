@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde_json::{Value, json};
-use terrapin::{CheckpointDistance, DatabaseStat, KeyspaceStat};
+use terrapin::{CheckpointDistance, DatabaseStat, KeyspaceStat, SpaceUse};
 use terrapin_base::Result;
 
 use crate::bytes::{human, thousands};
@@ -64,11 +64,32 @@ fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
         "buffered_bytes": tree.buffered_bytes,
         "buffer_level_bytes": tree.level_bytes,
         "page_bytes": tree.page_bytes,
+        "superseded_bytes": tree.superseded_bytes,
         "window_bytes": keyspace.window_bytes,
         "window_bytes_max": keyspace.window_bytes_max,
         "window_memory_bytes": keyspace.window_memory_bytes,
         "chi": keyspace.checkpoint_distance,
         "chi_set": distance(keyspace.checkpoint_distance_set),
+    })
+}
+
+fn space_json(space: &SpaceUse) -> Value {
+    let pages = &space.pages;
+    json!({
+        "leaf_block_bytes": pages.leaf_blocks,
+        "buffer_block_bytes": pages.buffer_blocks,
+        "flushed_block_bytes": pages.flushed_blocks,
+        "index_bytes": pages.indexes,
+        "filter_bytes": pages.filters,
+        "node_bytes": pages.nodes,
+        "padding_bytes": pages.padding,
+        "other_bytes": space.other,
+        "retired_bytes": space.retired,
+        "reserve_bytes": space.reserve,
+        "free_bytes": space.free,
+        "log_ring_bytes": space.log.ring_bytes,
+        "log_segment_bytes": space.log.segment_bytes,
+        "log_spare_bytes": space.log.spare_bytes,
     })
 }
 
@@ -81,11 +102,9 @@ fn as_json(stat: &DatabaseStat, space_bytes: u64) -> Value {
         "group_bytes": stat.group_bytes,
         "space_bytes": space_bytes,
         "space_amplification": stat.space_amplification,
+        "space": space_json(&stat.space),
         "data_live_bytes": stat.data_live_bytes,
-        "data_retired_bytes": stat.data_retired_bytes,
         "data_free_bytes": stat.data_free_bytes,
-        "data_allocated_bytes": stat.data_allocated_bytes,
-        "log_disk_bytes": stat.log_disk_bytes,
         "log_kept_bytes": stat.log_kept_bytes,
         "generation": stat.generation,
         "views": stat.views,
@@ -146,9 +165,10 @@ fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
         line(
             "  buffers",
             format!(
-                "{} messages, {}",
+                "{} messages, {}, of it about {} superseding leaves",
                 thousands(tree.buffered_records),
-                human(tree.buffered_bytes)
+                human(tree.buffered_bytes),
+                human(tree.superseded_bytes)
             ),
         );
         for (level, &bytes) in tree.level_bytes.iter().enumerate() {
@@ -170,20 +190,50 @@ fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
         format!("{:.2}", stat.space_amplification),
     );
     line("directory", human(space_bytes));
+    let space = &stat.space;
+    let pages = &space.pages;
     line(
-        "  pages",
+        "  blocks",
         format!(
-            "{} live, {} kept for views, {} free",
-            human(stat.data_live_bytes),
-            human(stat.data_retired_bytes),
-            human(stat.data_free_bytes)
+            "leaves {}, buffers {}, flushed and not yet rewritten {}",
+            human(pages.leaf_blocks),
+            human(pages.buffer_blocks),
+            human(pages.flushed_blocks)
+        ),
+    );
+    line(
+        "  beside blocks",
+        format!(
+            "indexes {}, filters {}, nodes {}, padding {}",
+            human(pages.indexes),
+            human(pages.filters),
+            human(pages.nodes),
+            human(pages.padding)
+        ),
+    );
+    line(
+        "  other pages",
+        format!(
+            "superblocks and catalog {}, kept for views {}",
+            human(space.other),
+            human(space.retired)
+        ),
+    );
+    line(
+        "  no pages",
+        format!(
+            "reserve {}, free {}",
+            human(space.reserve),
+            human(space.free)
         ),
     );
     line(
         "  log",
         format!(
-            "{}, {} to replay",
-            human(stat.log_disk_bytes),
+            "ring {}, segments {}, spares {}; {} to replay",
+            human(space.log.ring_bytes),
+            human(space.log.segment_bytes),
+            human(space.log.spare_bytes),
             human(stat.log_kept_bytes)
         ),
     );

@@ -78,19 +78,21 @@ impl Pages {
         debug_assert!(before.is_none(), "page id {id} given twice");
     }
 
-    /// Applies a checkpoint's changes. A change that names a page that is not there is a bug; it is reported and nothing
-    /// is freed for it, since a leak heals at the next open and a page freed too early does not.
-    pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) {
+    /// Applies a checkpoint's changes, and returns the bytes of the pages that it added. A change that names a page that is not there is a
+    /// bug; it is reported and nothing is freed for it, since a leak heals at the next open and a page freed too early does not.
+    pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) -> u64 {
         debug_assert!(
             generation > self.committed,
             "generation {generation} after {}",
             self.committed
         );
+        let mut written = 0;
         for page in &changes.added {
             let Some(extent) = self.fresh.remove(&page.id) else {
                 missing("added", page.id);
                 continue;
             };
+            written += extent.bytes;
             self.fresh_bytes -= extent.bytes;
             self.live_bytes += extent.bytes;
             self.live.insert(
@@ -133,6 +135,7 @@ impl Pages {
             }
         }
         self.committed = generation;
+        written
     }
 
     /// Forgets fresh pages that no tree will have; their space is free at once.

@@ -21,12 +21,12 @@ use runs::Runs;
 use crate::page::{Changes, Extent, PageUse};
 use crate::superblock::PAGES_START;
 
-/// The file grows by an eighth of itself, within these bounds.
+/// The file grows by this share (1/n) of itself, within these bounds: allocating costs microseconds, so little is kept ahead.
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
-const GROWTH_BYTES_MAX: u64 = 64 << 20;
-const GROWTH_SHARE: u64 = 8;
-/// Free space kept for reuse is at least this share (1/n) of live bytes.
-const SLACK_SHARE: u64 = 16;
+const GROWTH_BYTES_MAX: u64 = 16 << 20;
+const GROWTH_SHARE: u64 = 128;
+/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes.
+const SLACK_SHARE: u64 = 12;
 
 /// How much a file of that length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
@@ -104,6 +104,10 @@ struct State {
     free: Free,
     pages: Pages,
     reserve_target: u64,
+    /// What a checkpoint writes: the most of the recent ones, forgotten by an eighth each.
+    checkpoint_bytes: u64,
+    /// No checkpoint is expected soon, so nothing is kept for one; until the next one comes.
+    at_rest: bool,
     /// Space is being given back until the slack is reached (hysteresis).
     reclaiming: bool,
     /// Pages whose space was freed and that the cache was not told of yet.
@@ -129,10 +133,15 @@ impl State {
         }
     }
 
-    /// Free space that is kept.
+    /// Free space that is kept: the reserve, or in the midst of work what a checkpoint like the last ones needs, within bounds.
     fn slack(&self) -> u64 {
-        self.reserve_target
-            .max(self.pages.live_bytes() / SLACK_SHARE)
+        if self.at_rest {
+            return self.reserve_target;
+        }
+        let next = self
+            .checkpoint_bytes
+            .min(self.pages.live_bytes() / SLACK_SHARE);
+        self.reserve_target.max(next)
     }
 
     /// Free space that may occupy the disk beyond the slack.
@@ -374,7 +383,10 @@ impl Space {
     /// Applies a durable checkpoint's changes.
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
-        state.pages.commit(generation, changes);
+        let written = state.pages.commit(generation, changes);
+        let forgotten = state.checkpoint_bytes / 8;
+        state.checkpoint_bytes = written.max(state.checkpoint_bytes - forgotten);
+        state.at_rest = false;
         state.sweep();
         drop(state);
         self.signal.notify();
@@ -418,8 +430,9 @@ impl Space {
         let mut state = self.state.lock();
         pages.adopt_pins(&mut state.pages);
         state.pages = pages;
-        // Holes may be there that nothing of ours knows: worth punching only if the file occupies more than it should.
-        let expected = PAGES_START + state.pages.live_bytes() + state.slack();
+        // Holes may be there that nothing of ours knows: worth punching only if the file occupies more than it should, what the
+        // file system keeps for itself aside.
+        let expected = PAGES_START + state.pages.live_bytes() + state.slack() + growth_bytes(end);
         let occupying = allocated > expected;
         state.free = Free {
             end,

@@ -1,8 +1,12 @@
 //! Giving free space back to the file system, a piece at a time: the file's end is cut off, holes are punched elsewhere.
 //!
-//! Kept is a slack, the larger of the reserve and a sixteenth of the live bytes, since the next checkpoint wants space too.
-//! Reclaiming begins a growth step above the slack, so that it never takes back what the file just grew by, and ends at it. Only space that no durable superblock and no pin reaches is
-//! free (D5), so a crash at any point loses nothing.
+//! Kept is a slack, since the next checkpoint wants space too: what the last ones wrote, within bounds. At rest only the reserve is kept.
+//! Reclaiming begins a growth step above the slack, so that it never takes back what the file just grew by, and ends at it. Only
+//! space that no durable superblock and no pin reaches is free (D5), so a crash at any point loses nothing.
+//!
+//! Nobody reads the file while a piece is given back, and where the file system tells the device of every hole at once, that takes
+//! milliseconds however small the hole is. So pieces are as large as they can be, within a bound, scraps are left alone in the midst of
+//! work, and who is in no hurry rests between pieces.
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, Result, mutant};
@@ -11,8 +15,10 @@ use super::{Space, State, growth_bytes};
 use crate::page::Extent;
 use crate::superblock::PAGES_START;
 
-/// Largest hole punched by one step.
-const PUNCH_BYTES_MAX: u64 = 64 << 20;
+/// Most bytes that one step gives back.
+const PIECE_BYTES_MAX: u64 = 16 << 20;
+/// Smaller runs are not given back in the midst of work.
+const SCRAP_BYTES: u64 = 64 << 10;
 
 /// What a step found to do.
 enum Piece {
@@ -52,7 +58,7 @@ impl State {
             // Behind the last run that occupies anything, cutting is free; of that run, only the excess goes.
             let last = self.free.occupying.within(tail).next();
             let cut = match last {
-                Some(run) if run.end() == tail.end() => run.bytes.min(excess),
+                Some(run) if run.end() == tail.end() => run.bytes.min(excess).min(PIECE_BYTES_MAX),
                 Some(run) => tail.end() - run.end(),
                 None => tail.bytes,
             };
@@ -68,9 +74,14 @@ impl State {
             }
         }
         let run = self.free.occupying.largest()?;
-        let bytes = run.bytes.min(excess).min(PUNCH_BYTES_MAX);
-        if bytes < EXTENT_ALIGNMENT {
-            self.reclaiming = false; // the excess is all in the reserve
+        let bytes = run.bytes.min(excess).min(PIECE_BYTES_MAX);
+        let least = if self.at_rest {
+            EXTENT_ALIGNMENT
+        } else {
+            SCRAP_BYTES
+        };
+        if bytes < least {
+            self.reclaiming = false; // the excess is all in the reserve, or not worth it
             return None;
         }
         let piece = Extent {
@@ -107,10 +118,11 @@ impl Space {
         state.pages.loosened() || state.update_reclaiming()
     }
 
-    /// Makes the next steps go down to the slack, however little lies above it.
+    /// Makes the next steps go down to the reserve, however little lies above it.
     pub(crate) fn begin_reclaim(&self) {
         let mut state = self.state.lock();
         state.sweep();
+        state.at_rest = true;
         state.reclaiming = state.excess() > 0;
         drop(state);
         self.signal.notify();

@@ -153,9 +153,9 @@ impl PageStore {
         Ok(())
     }
 
-    /// One bounded piece of housekeeping: frees what pins let go, gives free space beyond the slack (the larger of the
-    /// reserve and a sixteenth of the live bytes) back to the file system, takes entries of dead pages out of the cache. Whether there
-    /// is more to do at once.
+    /// One bounded piece of housekeeping: frees what pins let go, gives free space beyond the slack (what a checkpoint
+    /// needs, within bounds; at rest the reserve alone) back to the file system, takes entries of dead pages out of the cache. Whether
+    /// there is more to do at once. Reads wait while space is given back.
     pub fn reclaim_step(&self) -> Result<bool> {
         if self.cache.purge_needed() {
             self.cache.purge_step();
@@ -189,8 +189,8 @@ impl PageStore {
         self.space.signal()
     }
 
-    /// Makes the next [`PageStore::reclaim_step`]s go down to the slack. Without this they begin only when a whole growth step
-    /// lies above it, so that a busy store does not give back what it is about to use. For an idle store, a flush, a close.
+    /// Makes the next [`PageStore::reclaim_step`]s go down to the reserve, until the next [`PageStore::commit`]. Without this they begin only when a whole growth step
+    /// lies above the slack, so that a busy store does not give back what it is about to use. For an idle store, a flush, a close.
     pub fn begin_reclaim(&self) {
         if !self.read_only {
             self.space.begin_reclaim();
@@ -249,6 +249,12 @@ impl PageStore {
     /// Bytes that the file occupies on the disk, as the file system says.
     pub fn allocated_bytes(&self) -> Result<u64> {
         self.file.allocated_bytes()
+    }
+
+    /// Bytes given back to the file system since the store was opened.
+    #[must_use]
+    pub fn reclaimed_bytes(&self) -> u64 {
+        self.counters.reclaimed_bytes()
     }
 
     /// What was done since the store was opened.

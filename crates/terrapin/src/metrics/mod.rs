@@ -235,6 +235,8 @@ pub struct Metrics {
     pub data_free_bytes: u64,
     /// Bytes that the data file occupies on the disk, as of now; 0 where the system does not say.
     pub data_allocated_bytes: u64,
+    /// Bytes of the data file that the reserve holds, as of now.
+    pub data_reserve_bytes: u64,
 
     /// Memory, by purpose, as of now.
     pub memory: MemoryUse,

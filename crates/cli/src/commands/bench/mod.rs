@@ -1,6 +1,7 @@
 //! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are arguments and output.
 
 mod chi;
+mod space;
 mod ycsb;
 
 use std::sync::atomic::Ordering;
@@ -29,6 +30,8 @@ enum Suite {
     Ycsb(ycsb::Ycsb),
     /// Loads at checkpoint distances 1, 2, 4 …, each followed by reads at 1: what χ costs and what it saves
     Chi(chi::Chi),
+    /// What overwriting costs in writes and in space, at several bounds of space amplification
+    Space(space::Space),
 }
 
 impl Bench {
@@ -37,6 +40,7 @@ impl Bench {
         match &self.suite {
             Suite::Ycsb(ycsb) => ycsb.run(),
             Suite::Chi(chi) => chi.run(),
+            Suite::Space(space) => space.run(),
         }
     }
 }

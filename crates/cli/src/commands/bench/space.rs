@@ -1,0 +1,101 @@
+//! `terrapin bench space`: what overwriting costs in writes and space, at several bounds of space amplification; see
+//! [`terrapin_bench::measure_space`].
+
+use std::path::PathBuf;
+
+use clap::Args;
+use terrapin::{CheckpointDistance, Options};
+use terrapin_base::Result;
+use terrapin_bench::{Config, Records, SpaceReport, measure_space};
+
+use super::with_bar;
+use crate::{arguments, database, output};
+
+/// Arguments of `bench space`.
+#[derive(Args)]
+pub(super) struct Space {
+    /// Bounds of space amplification to measure, in order
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "FACTOR|none",
+        default_value = "1.15,1.3,1.5,none",
+        value_parser = bound
+    )]
+    bounds: Vec<Bound>,
+    /// Records to load; three times as many overwrites follow
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    records: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "N", default_value_t = 120)]
+    value_bytes: usize,
+    /// Bytes of a key, from 8 on
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    key_bytes: usize,
+    /// Client threads
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    threads: usize,
+    /// Memory budget
+    #[arg(long, value_name = "BYTES", default_value = "42MiB", value_parser = arguments::size)]
+    memory: u64,
+    /// Checkpoint distance: a number, or auto
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
+    chi: CheckpointDistance,
+    /// Where the databases are made, and removed again [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    within: Option<PathBuf>,
+    /// Seed of all choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object a bound
+    #[arg(long)]
+    json: bool,
+}
+
+/// A bound of space amplification, or none.
+#[derive(Clone, Copy)]
+struct Bound(Option<f64>);
+
+fn bound(text: &str) -> std::result::Result<Bound, String> {
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(Bound(None));
+    }
+    match text.parse::<f64>() {
+        Ok(factor) if factor.is_finite() => Ok(Bound(Some(factor))),
+        _ => Err("a bound is a factor such as 1.3, or none".into()),
+    }
+}
+
+impl Space {
+    /// See the head of this file.
+    pub(super) fn run(&self) -> Result<()> {
+        let config = Config {
+            records: self.records,
+            loaded: false,
+            shape: Records::new(self.key_bytes, self.value_bytes)?,
+            threads: self.threads,
+            seed: self.seed,
+        };
+        let options = Options::new()
+            .memory(self.memory)
+            .checkpoint_distance(self.chi);
+        if !self.json {
+            output::say(SpaceReport::table_head())?;
+        }
+        for &Bound(bound) in &self.bounds {
+            let place = match &self.within {
+                Some(parent) => database::Temporary::within(parent, "space")?,
+                None => database::Temporary::new("space")?,
+            };
+            let report = with_bar("space", self.records, |seen| {
+                measure_space(&config, &options, bound, place.path(), seen)
+            })?;
+            output::say(if self.json {
+                report.json()
+            } else {
+                report.table_line()
+            })?;
+        }
+        Ok(())
+    }
+}
