@@ -12,7 +12,7 @@ const SEGMENTS: u64 = 1024;
 const SEGMENT_BYTES_MIN: u64 = 4 << 10;
 const SEGMENT_BYTES_MAX: u64 = 256 << 10;
 /// So many segments to a shard at least.
-const SHARD_SEGMENTS: u64 = 16;
+const SHARD_SEGMENTS: u64 = 32;
 const SHARDS_MAX: u64 = 256;
 
 /// A moment between changes of what the cache may hold.

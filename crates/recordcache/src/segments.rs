@@ -5,13 +5,20 @@ use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
 use terrapin_disk::Words;
 
+/// When a segment came into a queue, counted in that queue, and which.
+#[derive(Clone, Copy)]
+pub(crate) struct Birth {
+    pub(crate) number: u64,
+    pub(crate) grown: bool,
+}
+
 /// The memory of all shards.
 pub(crate) struct Segments {
     words: Words,
     /// A power of two.
     segment_words: usize,
     stamps: Box<[AtomicU64]>,
-    /// When each was opened, counted by its shard.
+    /// When each came into its queue.
     births: Box<[AtomicU64]>,
     vacant: Mutex<Vec<u32>>,
     taken: AtomicUsize,
@@ -77,15 +84,20 @@ impl Segments {
             .is_some_and(|now| now.load(Ordering::Relaxed) == stamp)
     }
 
-    /// When the segment of a word was opened; of a word beyond all, at some time.
+    /// When the segment of a word came into its queue; of a word beyond all, late.
     #[inline]
-    pub(crate) fn birth(&self, word: usize) -> u64 {
+    pub(crate) fn birth(&self, word: usize) -> Birth {
         let birth = self.births.get(word / self.segment_words);
-        birth.map_or(u64::MAX, |birth| birth.load(Ordering::Relaxed))
+        let birth = birth.map_or(u64::MAX, |birth| birth.load(Ordering::Relaxed));
+        Birth {
+            number: birth >> 1,
+            grown: birth & 1 == 1,
+        }
     }
 
-    /// Says when a segment was opened. Only its owner calls this.
-    pub(crate) fn set_birth(&self, segment: u32, birth: u64) {
+    /// Says when a segment came into its queue. Only its owner calls this.
+    pub(crate) fn set_birth(&self, segment: u32, birth: Birth) {
+        let birth = birth.number << 1 | u64::from(birth.grown);
         self.births[segment as usize].store(birth, Ordering::Relaxed);
     }
 

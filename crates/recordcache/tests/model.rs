@@ -171,6 +171,37 @@ fn is_there(cache: &RecordCache, number: u64) -> bool {
     cache.contains(cache.epoch(), KeyspaceId(7), &bytes, hash64(&bytes))
 }
 
+/// What is asked for once and not again soon leaves early: of these requests 174 in a thousand miss, and with one queue, in which everything
+/// stays a round, 186.
+#[test]
+fn zipfian_requests_find_most_with_room_for_a_quarter_of_the_records() {
+    const KEYS: u64 = 20_000;
+    let budget = Budget::new(16 << 20);
+    let cache = RecordCache::new(&budget, 1 << 20);
+    cache.set_share(40);
+    let mut weights = Vec::new();
+    for rank in 1..=KEYS {
+        weights.push(weights.last().unwrap_or(&0.0) + 1.0 / (rank as f64).powf(0.99));
+    }
+    let mut random = Random(7);
+    let (mut misses, requests) = (0, 400_000);
+    for request in 0..requests {
+        let point =
+            random.below(1 << 31) as f64 / f64::from(1u32 << 31) * weights[KEYS as usize - 1];
+        let rank = weights.partition_point(|&weight| weight < point) as u64;
+        let bytes = rank.to_be_bytes();
+        let hash = hash64(&bytes);
+        if !cache.contains(cache.epoch(), KeyspaceId(7), &bytes, hash) {
+            cache.fill(cache.epoch(), KeyspaceId(7), &bytes, hash, &[1; 100]);
+            misses += u64::from(request >= requests / 2);
+        }
+    }
+    let held = cache.counts().records;
+    let permille = misses * 2000 / requests;
+    assert!(held < KEYS / 4, "{held}");
+    assert!(permille < 180, "{permille}");
+}
+
 #[test]
 fn what_is_used_stays_when_the_cache_shrinks() {
     let (cache, count) = overfilled();
@@ -194,16 +225,19 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
         assert!(is_there(&cache, number));
     }
     assert_eq!(cache.rescues(), 0, "the youngest");
-    let held = cache.counts().records;
-    let oldest = count - held..count - held * 15 / 16;
-    let found = |_| oldest.clone().filter(|&n| is_there(&cache, n)).count() as u64;
-    let (first, second) = (found(1), found(2));
-    assert!(first > 100 && first == second, "{first} {second}");
-    let rescues = cache.rescues();
+    // Of what came once there was no room any more, only the last is here.
+    let young = (count / 2..count - 200).filter(|&number| is_there(&cache, number));
+    let young = young.collect::<Vec<_>>();
+    let first = cache.rescues();
     assert!(
-        rescues > first / 2 && rescues <= first,
-        "{rescues} of {first}"
+        first > 100 && first < young.len() as u64 * 2 / 3,
+        "{first} of {}",
+        young.len()
     );
+    for &number in &young {
+        assert!(is_there(&cache, number));
+    }
+    assert_eq!(cache.rescues(), first, "second uses");
 }
 
 #[test]
