@@ -103,14 +103,11 @@ impl Budget {
         self.limit().saturating_sub(writes)
     }
 
-    /// What the page cache may take: seven eighths of what is left once everything else is counted. The rest pays for what the
-    /// allocator cannot give back after evictions at random places (decision 0006).
+    /// What the page cache may take: what is left once everything else is counted.
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {
         self.room_beside_writes()
             .saturating_sub(self.used(Purpose::Records))
-            / 8
-            * 7
     }
 }
 

@@ -2,13 +2,14 @@
 //! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
-//! only: the memory of [`AlignedBuf`] and [`Words`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
+//! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
 
 mod aligned;
 mod real;
 mod region;
 mod ring;
 pub mod sim;
+mod slab;
 mod words;
 
 use std::sync::Arc;
@@ -22,6 +23,7 @@ pub use ring::{
     LogRing, RING_BYTES_MAX, RING_BYTES_MIN, RingOptions, RingReader, RingSpace, RingWriter,
 };
 pub use sim::SimDisk;
+pub use slab::{Filler, Piece, Slab, Slabs};
 pub use words::Words;
 
 /// How a file is opened.

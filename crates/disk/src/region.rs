@@ -67,7 +67,7 @@ impl Region {
             return;
         }
         // SAFETY: the range lies in the region, which is ours; what others may read there meanwhile are atomics (`Words`),
-        // for which this is a store of zeros.
+        // for which this is a store of zeros, or nobody looks there (`Slabs`).
         unsafe { system::release(self.start().add(range.start), range.len()) };
     }
 

@@ -1,5 +1,5 @@
 //! Models of the page store for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: a cache too small for what is read
-//! from it, and pages that die under readers that pinned them.
+//! from it, with blocks that lie alone and in slabs, and pages that die under readers that pinned them.
 #![cfg(terrapin_shuttle)]
 
 mod common;
@@ -22,56 +22,67 @@ const VALUE_BYTES: usize = 100;
 /// What is found is what was written, and every byte that was charged is given back.
 #[test]
 fn blocks_are_read_shared_and_evicted_by_several_at_once() {
-    explore("pages-cache", || {
-        let medium = SimDisk::new(1);
-        let store = create(&medium, options(4 << 20, 0));
-        let group = store
-            .write_group(pending(0, RECORDS, VALUE_BYTES, true), SpaceClass::Normal)
-            .unwrap();
-        checkpoint(&store, added([&group]));
-        drop(store);
-        medium.crash_process();
-        // Room for the index and two or three of the blocks.
-        let budget = Budget::new(16 << 10);
-        let small = StoreOptions {
-            budget: budget.clone(),
-            reserve_bytes: 0,
-        };
-        let (store, _) = open(&medium, small, &[PageUse::from(&group)], 2);
-        let readers: Vec<_> = (0..3usize)
-            .map(|reader| {
-                let (store, group) = (store.clone(), group.clone());
-                spawn(move || {
-                    let index = store.index(&group).unwrap();
-                    for look in 0..4 {
-                        // Near each other, so that they meet at the same blocks.
-                        let record = ((look + reader / 2) * RECORDS / 5) % RECORDS;
-                        let number = index.find(&key(record));
-                        let fill = if reader == 2 { Fill::Low } else { Fill::Normal };
-                        let block = store.block(&group, &index, number, fill).unwrap();
-                        let at = block.search(&key(record)).expect("the record is there");
-                        let found = block.message(at).value().map(<[u8]>::to_vec);
-                        assert_eq!(found, Some(value(record, VALUE_BYTES)));
-                    }
-                })
+    // Room for the index and two or three of the blocks.
+    explore("pages-cache", || read_and_evict(16 << 10, 16 << 10, 1));
+}
+
+/// As above, where blocks lie in slabs: there is room for one, and readers of two kinds want one each.
+#[test]
+fn slabs_are_filled_and_emptied_by_several_at_once() {
+    explore("pages-slabs", || read_and_evict(17 << 20, 60 << 10, 4));
+}
+
+/// Readers of `times` as many records as fill a few blocks, and a shrinker, with so much room for caches under a budget.
+fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
+    let records = RECORDS * times;
+    let medium = SimDisk::new(1);
+    let store = create(&medium, options(4 << 20, 0));
+    let group = store
+        .write_group(pending(0, records, VALUE_BYTES, true), SpaceClass::Normal)
+        .unwrap();
+    checkpoint(&store, added([&group]));
+    drop(store);
+    medium.crash_process();
+    let budget = Budget::new(budget_bytes);
+    let _window = budget.charge(Purpose::Window, budget_bytes - room);
+    let small = StoreOptions {
+        budget: budget.clone(),
+        reserve_bytes: 0,
+    };
+    let (store, _) = open(&medium, small, &[PageUse::from(&group)], 2);
+    let readers: Vec<_> = (0..3usize)
+        .map(|reader| {
+            let (store, group) = (store.clone(), group.clone());
+            spawn(move || {
+                let index = store.index(&group).unwrap();
+                for look in 0..4 {
+                    // Near each other, so that they meet at the same blocks.
+                    let record = ((look + reader / 2) * records / 5) % records;
+                    let number = index.find(&key(record));
+                    let fill = if reader == 2 { Fill::Low } else { Fill::Normal };
+                    let block = store.block(&group, &index, number, fill).unwrap();
+                    let at = block.search(&key(record)).expect("the record is there");
+                    let found = block.message(at).value().map(<[u8]>::to_vec);
+                    assert_eq!(found, Some(value(record, VALUE_BYTES)));
+                }
             })
-            .collect();
-        let shrinker = {
-            let store = store.clone();
-            spawn(move || while store.shrink() {})
-        };
-        for reader in readers {
-            reader.join().unwrap();
-        }
-        shrinker.join().unwrap();
-        let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
-        assert!(used <= budget.room_for_caches(), "{used} bytes");
-        assert_eq!(store.metrics().cache_bytes, used);
-        assert!(store.metrics().evictions > 0, "the cache was not too small");
-        drop(store);
-        let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
-        assert_eq!(used, 0, "charged and not given back");
-    });
+        })
+        .collect();
+    let shrinker = {
+        let store = store.clone();
+        spawn(move || while store.shrink() {})
+    };
+    for reader in readers {
+        reader.join().unwrap();
+    }
+    shrinker.join().unwrap();
+    let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
+    assert!(used <= budget.room_for_caches(), "{used} bytes");
+    assert_eq!(store.metrics().cache_bytes, used);
+    assert!(store.metrics().evictions > 0, "the cache was not too small");
+    drop(store);
+    let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
+    assert_eq!(used, 0, "charged and not given back");
 }
 
 /// A page, and what keeps it.

@@ -532,8 +532,7 @@ fn cached_blocks(store: &PageStore, group: &GroupRef, index: &GroupIndex) -> Vec
 #[test]
 fn priority_beats_recency() {
     let medium = SimDisk::new(11);
-    // Caches take seven eighths.
-    let store = create(&medium, options(400_000 / 7 * 8, 0));
+    let store = create(&medium, options(400_000, 0));
     let groups: Vec<_> = (0..8).map(|_| write_group(&store, 1000)).collect();
     let large = store
         .write_group(pending(0, 20_000, 100, false), SpaceClass::Normal)

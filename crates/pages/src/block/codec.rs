@@ -92,45 +92,21 @@ impl Compressor {
     }
 }
 
-/// The payload of `payload_bytes` that was stored so, in a vector with room for `more` bytes; the caller has bounded those
-/// numbers.
-pub(super) fn decompress(
-    compression: Compression,
-    stored: &[u8],
-    payload_bytes: usize,
-    more: usize,
-) -> Result<Vec<u8>> {
-    let bad = || Error::corrupt("block does not decompress");
-    match compression {
-        Compression::None if stored.len() == payload_bytes => {
-            let mut out = Vec::with_capacity(payload_bytes + more);
-            out.extend_from_slice(stored);
-            Ok(out)
+/// Puts the payload that was stored so into `out`, which is as long as it is; as long as `stored` without compression.
+pub(super) fn decompress(compression: Compression, stored: &[u8], out: &mut [u8]) -> Result<()> {
+    let bytes = match compression {
+        Compression::None => {
+            out.copy_from_slice(stored);
+            Some(out.len())
         }
-        Compression::None => Err(Error::corrupt("block of unequal lengths")),
-        Compression::Lz4 => {
-            let mut out = Vec::with_capacity(payload_bytes + more);
-            out.resize(payload_bytes, 0);
-            let bytes = lz4_flex::block::decompress_into(stored, &mut out).map_err(|_| bad())?;
-            if bytes == payload_bytes {
-                Ok(out)
-            } else {
-                Err(bad())
-            }
-        }
+        Compression::Lz4 => lz4_flex::block::decompress_into(stored, out).ok(),
         #[cfg(feature = "zstd")]
-        Compression::Zstd => {
-            let mut out = Vec::with_capacity(payload_bytes + more);
-            out.resize(payload_bytes, 0);
-            let bytes =
-                zstd::bulk::decompress_to_buffer(stored, &mut out[..]).map_err(|_| bad())?;
-            if bytes == payload_bytes {
-                Ok(out)
-            } else {
-                Err(bad())
-            }
-        }
+        Compression::Zstd => zstd::bulk::decompress_to_buffer(stored, out).ok(),
         #[cfg(not(feature = "zstd"))]
-        Compression::Zstd => Err(no_zstd()),
+        Compression::Zstd => return Err(no_zstd()),
+    };
+    match bytes {
+        Some(bytes) if bytes == out.len() => Ok(()),
+        _ => Err(Error::corrupt("block does not decompress")),
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use terrapin_base::codec::Reader;
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, Slice, VALUE_BYTES_MAX, mutant};
+use terrapin_disk::Piece;
 
 use super::codec::{Compression, decompress};
 use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum};
@@ -67,7 +68,7 @@ fn prove(record: &[u8], prefix: usize) -> Result<[u8; SHORT_HEAD_BYTES]> {
 pub struct Block {
     /// Prefix, records, starts; and behind that, for each record, the first two bytes of its key's suffix as a big-endian
     /// number, filled up with a zero: a search looks at these, side by side, before it looks at any record.
-    payload: Box<[u8]>,
+    payload: Piece,
     /// The head of the prefix: a short one is compared without a visit to the payload.
     prefix_head: u64,
     prefix: usize,
@@ -88,22 +89,41 @@ impl Block {
     /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, when this is not the block of that page and number or
     /// is damaged; [`terrapin_base::ErrorKind::Unsupported`] when this build cannot decompress it.
     pub fn decode(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
-        Self::decode_checked(bytes, id, block_number)
+        Self::decode_into(bytes, id, block_number, |_| None)
+    }
+
+    /// As [`Block::decode`]; the payload goes where `memory` says that there are so many bytes, or else into an allocation of its own.
+    pub(crate) fn decode_into(
+        bytes: &[u8],
+        id: PageId,
+        block_number: u32,
+        memory: impl FnOnce(usize) -> Option<Piece>,
+    ) -> Result<Block> {
+        Self::decode_checked(bytes, id, block_number, memory)
             .map_err(|e| e.with("page", id).with("block", block_number))
     }
 
-    fn decode_checked(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
+    fn decode_checked(
+        bytes: &[u8],
+        id: PageId,
+        block_number: u32,
+        memory: impl FnOnce(usize) -> Option<Piece>,
+    ) -> Result<Block> {
         if bytes.len() < BLOCK_HEADER_BYTES {
             return Err(Error::corrupt("block too short").with("bytes", bytes.len()));
         }
         if bytes[..4] != checksum(bytes, id, block_number).to_le_bytes() && !mutant::active(59) {
             return Err(Error::corrupt("block checksum"));
         }
-        Self::parse(bytes)
+        Self::parse_into(bytes, memory)
     }
 
     /// As [`Block::decode`], for a block that has no checksum yet.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Block> {
+        Self::parse_into(bytes, |_| None)
+    }
+
+    fn parse_into(bytes: &[u8], memory: impl FnOnce(usize) -> Option<Piece>) -> Result<Block> {
         let header = Header::decode(bytes)?;
         let stored = &bytes[BLOCK_HEADER_BYTES..][..header.stored_bytes as usize];
         let compression = Compression::from_number(header.compression).ok_or_else(|| {
@@ -119,12 +139,23 @@ impl Block {
             .filter(|&end| end >= prefix);
         let records_end =
             records_end.ok_or_else(|| Error::corrupt("block lengths contradict each other"))?;
+        let plain = compression == Compression::None;
+        if plain && stored.len() != payload_bytes {
+            return Err(Error::corrupt("block of unequal lengths"));
+        }
         // Only now is it known that there is a payload for so many records' heads.
-        let mut payload = decompress(compression, stored, payload_bytes, heads_bytes)?;
-        payload.resize(payload_bytes + heads_bytes, 0);
+        let bytes = payload_bytes + heads_bytes;
+        let payload = match memory(bytes) {
+            None if plain => Piece::alone(bytes, stored),
+            memory => {
+                let mut memory = memory.unwrap_or_else(|| Piece::alone(bytes, &[]));
+                decompress(compression, stored, &mut memory[..payload_bytes])?;
+                memory
+            }
+        };
         let mut block = Block {
             prefix_head: head(&payload[..prefix]),
-            payload: payload.into_boxed_slice(),
+            payload,
             prefix,
             count,
             records_end,
@@ -417,8 +448,8 @@ impl Block {
         value..end
     }
 
-    /// A record's value to hand out: copied when it is smaller than half the block, otherwise sharing the block, which
-    /// then lives as long as the slice. Empty for a delete.
+    /// A record's value to hand out: sharing the block if that has memory of its own and the value is half of it, which then
+    /// lives as long as the slice; otherwise copied. Empty for a delete.
     #[must_use]
     pub fn value_slice(self: &Arc<Self>, index: usize) -> Slice {
         self.slice(self.value_range(index))
@@ -438,7 +469,8 @@ impl Block {
                 self.0.bytes()
             }
         }
-        if range.len() * 2 < self.bytes().len() {
+        // A slab holds many blocks, and a slice would keep it whole.
+        if range.len() * 2 < self.bytes().len() || self.payload.is_in_slab() {
             Slice::copy(&self.payload[range])
         } else {
             Slice::from_owner(Shared(self.clone())).sub(range)
@@ -452,10 +484,18 @@ impl Block {
         &self.payload[..self.heads_start]
     }
 
-    /// Bytes of memory that the block takes.
-    #[must_use]
-    pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>() + self.payload.len()
+    /// The payload and what decoding added to it.
+    pub(crate) fn payload(&self) -> &Piece {
+        &self.payload
+    }
+
+    /// A copy whose payload lies in `memory` of the same length.
+    pub(crate) fn copied_to(&self, mut memory: Piece) -> Block {
+        memory.copy_from_slice(&self.payload);
+        Block {
+            payload: memory,
+            ..*self
+        }
     }
 }
 

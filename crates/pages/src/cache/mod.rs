@@ -1,42 +1,68 @@
 //! The page cache: decoded blocks, indexes, filter partitions and nodes, as much as the memory budget leaves room for.
 //!
-//! Replacement is CLOCK with priorities (TurtleKV §4.1: metadata is worth more than data, and a hand that passes takes a
-//! priority level rather than one bit): an entry has *lives*; an index, filter or node comes with many, a block with one
-//! and gets more when it is used again, a scan's block with none. Beyond the paper: a long scan would pass the hands over
-//! everything again and again and wash out what gets use, so seven of eight times the hand that makes room for a scanned
-//! block takes no lives; 64 shards; a budget in bytes that other users of memory shrink at run time; and pages that a
-//! checkpoint freed are purged instead of ageing out, since a dead index would live long.
+//! Blocks lie in slabs of our own memory (`lanes`), and leave by slabs, the oldest first: so what they leave goes back to the kernel, and
+//! the process takes as much memory as is charged (decision 0007). A block that was used since it came has *lives*: when its
+//! slab is to go it is copied into the one that fills now, for a life. Blocks of scans come in a lane of their own, the first to give
+//! beyond a part of the memory, and fifteen of sixteen times that a scan needs room; who is used there moves to the lane of gets. So a
+//! long scan does not wash out what gets use.
 //!
-//! The hands take turns: whoever must make room visits shard after shard, a few slots each, so that a shard that happens
-//! to hold only metadata does not lose it while others hold scanned blocks. No lock is held across I/O, decoding or
-//! another lock. Errors are never cached.
+//! Indexes, filters and nodes are worth more than data (TurtleKV §4.1): they are allocated one by one and come with many lives. They age
+//! as blocks do: a hand takes a life from all of them in the time in which all blocks are passed over once, and takes out those
+//! without. Without any blocks left the hand goes by itself. Pages that a checkpoint freed are purged instead of ageing out, since
+//! a dead index would live long; slabs that are mostly empty then are joined.
+//!
+//! 64 shards for each; no lock is held across I/O, decoding, a copy of a block or another lock. Errors are never cached.
 
+mod lanes;
 mod shard;
 mod table;
 
 use std::any::Any;
+use std::cmp::Reverse;
 use std::collections::HashSet;
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, yield_now};
 use terrapin_base::{Budget, PageId, Purpose};
+use terrapin_disk::{Piece, Slabs};
 
+use lanes::{Home, Lanes, Record, Sparse};
+use shard::{Entry, Resident, Shard, Turn, Use};
 pub(crate) use shard::{IdHash, Key};
-use shard::{Shard, Turn};
 
+use crate::block::Block;
 use crate::metrics::{CacheCounts, StoreMetrics};
 
-/// A cached value; the kind in its key says what it is.
+/// Cached metadata; the kind in its key says what it is.
 pub(crate) type Held = Arc<dyn Any + Send + Sync>;
 
 const SHARDS: usize = 64;
-/// Slots that the hand passes in one visit of a shard.
+/// Slots that the hand over metadata passes in one visit of a shard.
 const VISIT_SLOTS: usize = 32;
-/// One of so many inserts for scans takes lives from what its hand passes; the others replace what no one used.
-const SCAN_AGEING: u64 = 8;
+/// Visits of a shard in which all of its metadata is aged by a life.
+const AGE_PARTS: usize = 16;
+/// Most visits for one slab that left.
+const AGE_VISITS_MAX: u64 = 64;
+/// One of so many times that a scan makes room it takes its turn with gets; else from other scans.
+const SCAN_AGEING: u64 = 16;
+/// Quarters of a slab's blocks that are kept when it goes, at most: so every slab that goes makes room.
+const KEPT_QUARTERS: u64 = 3;
+/// Whoever must make room and did not with so many slabs keeps nothing more.
+const PATIENCE: usize = 32;
 /// Slots that one step of a purge looks at.
 const PURGE_SLOTS: usize = 4096;
+/// Slabs that one step of a purge looks at.
+const PURGE_SLABS: usize = 256;
 /// Memory of an entry besides its value: slot, map entry, `Arc`.
 const ENTRY_BYTES: usize = 112;
+/// Of what is allocated one by one, the allocator loses about one part in so many between what lives and what was freed.
+const ALLOCATOR_PART: usize = 8;
+
+/// Lives that metadata comes with, and has again after a use.
+const METADATA_LIVES: u8 = 8;
+const METADATA_USE: Use = Use {
+    lives: METADATA_LIVES,
+    most: METADATA_LIVES,
+};
 
 /// Kinds of entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,20 +76,11 @@ pub(crate) enum Kind {
 
 impl Kind {
     pub(crate) const COUNT: usize = 4;
-
-    fn purpose(self) -> Purpose {
-        match self {
-            Kind::Block => Purpose::Blocks,
-            Kind::Index | Kind::Filter | Kind::Object => Purpose::Metadata,
-        }
-    }
 }
 
-/// How much an entry is worth: lives when it comes, and at least so many after it was used.
+/// How much a block is worth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {
-    /// Indexes, filters, nodes.
-    High,
     /// Blocks of gets.
     Normal,
     /// Blocks of scans: the first to go, unless they are used again.
@@ -71,20 +88,12 @@ pub(crate) enum Worth {
 }
 
 impl Worth {
-    fn first_lives(self) -> u8 {
-        match self {
-            Worth::High => 8,
-            Worth::Normal => 1,
-            Worth::Low => 0,
-        }
-    }
-
-    fn used_lives(self) -> u8 {
-        match self {
-            Worth::High => 8,
+    fn used(self) -> Use {
+        let most = match self {
             Worth::Normal => 3,
             Worth::Low => 1,
-        }
+        };
+        Use { lives: 1, most }
     }
 }
 
@@ -95,75 +104,81 @@ struct Purge {
     busy: bool,
     waiting: Vec<PageId>,
     dead: HashSet<PageId, IdHash>,
+    /// Shards of blocks, then those of metadata, then slabs.
     shard: usize,
     slot: usize,
+    slabs: lanes::Place,
 }
+
+type Shards<V> = Box<[Mutex<Shard<V>>]>;
 
 /// The cache. Lookups and inserts are O(1), plus evictions.
 pub(crate) struct Cache {
-    shards: Vec<Mutex<Shard>>,
+    blocks: Shards<Arc<Block>>,
+    metadata: Shards<Held>,
+    lanes: Lanes,
     budget: Arc<Budget>,
     next_victim: AtomicUsize,
-    low_inserts: AtomicU64,
+    /// Visits that ageing did.
+    aged: AtomicUsize,
+    /// Parts of visits that it owes, in 2^16.
+    to_age: AtomicU64,
+    scans_made_room: AtomicU64,
     evictions: AtomicU64,
     purge: Mutex<Purge>,
     purging: AtomicBool,
 }
 
+#[inline]
+fn shard<V>(shards: &Shards<V>, key: Key) -> &Mutex<Shard<V>> {
+    &shards[(key.hash() >> 40) as usize % SHARDS]
+}
+
+/// What is charged for so many bytes that the allocator gives.
+fn with_allocator(bytes: usize) -> usize {
+    bytes.saturating_add(bytes / ALLOCATOR_PART)
+}
+
 impl Cache {
     pub(crate) fn new(budget: Arc<Budget>) -> Self {
         Cache {
-            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            blocks: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            metadata: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            lanes: Lanes::new(budget.clone()),
             budget,
             next_victim: AtomicUsize::new(0),
-            low_inserts: AtomicU64::new(0),
+            aged: AtomicUsize::new(0),
+            to_age: AtomicU64::new(0),
+            scans_made_room: AtomicU64::new(0),
             evictions: AtomicU64::new(0),
             purge: Mutex::default(),
             purging: AtomicBool::new(false),
         }
     }
 
+    /// Finds a block, and counts its use as one of that worth.
     #[inline]
-    fn shard(&self, key: Key) -> &Mutex<Shard> {
-        &self.shards[(key.hash() >> 40) as usize % SHARDS]
+    pub(crate) fn block(&self, key: Key, worth: Worth) -> Option<Arc<Block>> {
+        shard(&self.blocks, key).lock().get(key, worth.used(), 0)
     }
 
-    /// Finds an entry, and counts its use as one of that worth.
+    /// As [`Cache::block`], but a lookup in vain does not count.
     #[inline]
-    pub(crate) fn get(&self, key: Key, worth: Worth) -> Option<Held> {
-        self.shard(key).lock().get(key, worth.used_lives(), 0)
+    pub(crate) fn block_if_there(&self, key: Key, worth: Worth) -> Option<Arc<Block>> {
+        let mut shard = shard(&self.blocks, key).lock();
+        shard.get_if_there(key, worth.used())
     }
 
-    /// As [`Cache::get`], for a value of a known type. A value of another type is not found.
-    #[inline]
-    pub(crate) fn get_as<T: Any + Send + Sync>(&self, key: Key, worth: Worth) -> Option<Arc<T>> {
-        self.get(key, worth).and_then(|held| held.downcast().ok())
+    /// Finds a block without a trace: neither counted nor worth more afterwards.
+    pub(crate) fn peek_block(&self, key: Key) -> Option<Arc<Block>> {
+        shard(&self.blocks, key).lock().peek(key)
     }
 
-    /// As [`Cache::get_as`], for one of many uses: a hit counts for so many more.
-    pub(crate) fn get_counting<T: Any + Send + Sync>(
-        &self,
-        key: Key,
-        worth: Worth,
-        more: u64,
-    ) -> Option<Arc<T>> {
-        let held = self.shard(key).lock().get(key, worth.used_lives(), more);
-        held.and_then(|held| held.downcast().ok())
-    }
-
-    /// As [`Cache::get_as`], but a lookup in vain does not count.
-    pub(crate) fn get_if_there<T: Any + Send + Sync>(
-        &self,
-        key: Key,
-        worth: Worth,
-    ) -> Option<Arc<T>> {
-        let held = self.shard(key).lock().get_if_there(key, worth.used_lives());
-        held.and_then(|held| held.downcast().ok())
-    }
-
-    /// Finds an entry without a trace: neither counted nor worth more afterwards.
-    pub(crate) fn peek<T: Any + Send + Sync>(&self, key: Key) -> Option<Arc<T>> {
-        let held = self.shard(key).lock().peek(key);
+    /// Finds metadata of a known type, for one of many uses: a hit counts for so many more. A value of another type is not found.
+    pub(crate) fn get_counting<T: Any + Send + Sync>(&self, key: Key, more: u64) -> Option<Arc<T>> {
+        let held = shard(&self.metadata, key)
+            .lock()
+            .get(key, METADATA_USE, more);
         held.and_then(|held| held.downcast().ok())
     }
 
@@ -172,81 +187,259 @@ impl Cache {
         &self.budget
     }
 
-    /// Whether so much more fits without an eviction.
+    /// Where slabs come from.
+    pub(crate) fn slabs(&self) -> &Arc<Slabs> {
+        self.lanes.slabs()
+    }
+
+    fn used(&self) -> u64 {
+        self.budget.used(Purpose::Blocks) + self.budget.used(Purpose::Metadata)
+    }
+
+    /// Whether so much more metadata fits without an eviction.
     pub(crate) fn has_room(&self, memory_bytes: usize) -> bool {
-        let used = self.budget.used(Purpose::Blocks) + self.budget.used(Purpose::Metadata);
-        used + (memory_bytes + ENTRY_BYTES) as u64 <= self.budget.room_for_caches()
+        self.used() + with_allocator(memory_bytes + ENTRY_BYTES) as u64
+            <= self.budget.room_for_caches()
     }
 
     /// Whether the caches hold more than the budget leaves them.
     pub(crate) fn over_budget(&self) -> bool {
-        let used = self.budget.used(Purpose::Blocks) + self.budget.used(Purpose::Metadata);
-        used > self.budget.room_for_caches()
+        self.used() > self.budget.room_for_caches()
     }
 
-    /// Adds a value after making room for it, unless there is no room at all. Returns the value that others see: an equal
-    /// one that came first, if there is one. While this runs, the budget is exceeded by this one entry at most.
+    /// Makes room for so many bytes more than is charged, if the cache can come to leave them.
+    fn make_room(&self, bytes: u64, worth: Worth) -> bool {
+        if bytes > self.budget.room_for_caches() {
+            return false;
+        }
+        let mut tries = 0;
+        while self.used() + bytes > self.budget.room_for_caches() {
+            let for_scan = worth == Worth::Low;
+            let evenly = for_scan && tries == 0 && self.is_turn_of_all();
+            if !self.evict(evenly, for_scan && !evenly, tries) {
+                return false;
+            }
+            tries += 1;
+        }
+        true
+    }
+
+    fn is_turn_of_all(&self) -> bool {
+        let before = self.scans_made_room.fetch_add(1, Ordering::Relaxed);
+        before % SCAN_AGEING == SCAN_AGEING - 1
+    }
+
+    /// Charges bytes, and makes room for them; `false` and nothing charged when there can be none. While this runs, the budget is exceeded by
+    /// these bytes and a slab at most.
+    fn charge(&self, purpose: Purpose, bytes: u64, worth: Worth) -> bool {
+        if bytes > self.budget.room_for_caches() {
+            return false;
+        }
+        self.budget.take(purpose, bytes);
+        let fits = self.make_room(0, worth);
+        if !fits {
+            self.budget.give(purpose, bytes);
+        }
+        fits
+    }
+
+    /// Adds metadata after making room for it, unless there is no room at all. Returns the value that others see: an equal
+    /// one that came first, if there is one.
     pub(crate) fn insert<T: Any + Send + Sync>(
         &self,
         key: Key,
         value: Arc<T>,
         memory_bytes: usize,
-        worth: Worth,
     ) -> Arc<T> {
-        let Ok(bytes) = u32::try_from(memory_bytes.saturating_add(ENTRY_BYTES)) else {
+        let bytes = with_allocator(memory_bytes.saturating_add(ENTRY_BYTES));
+        let Ok(bytes) = u32::try_from(bytes) else {
             return value;
         };
-        if u64::from(bytes) > self.budget.room_for_caches() {
+        if !self.charge(Purpose::Metadata, u64::from(bytes), Worth::Normal) {
             return value;
         }
-        let purpose = key.kind.purpose();
-        self.budget.take(purpose, u64::from(bytes));
-        let gentle = worth == Worth::Low
-            && !self
-                .low_inserts
-                .fetch_add(1, Ordering::Relaxed)
-                .is_multiple_of(SCAN_AGEING);
-        while self.over_budget() {
-            if !self.evict_one(gentle) {
-                self.budget.give(purpose, u64::from(bytes));
-                return value;
-            }
-        }
         let held: Held = value.clone();
-        let before = self
-            .shard(key)
+        let before = shard(&self.metadata, key)
             .lock()
-            .insert(key, &held, bytes, worth.first_lives());
+            .insert(key, &held, bytes, METADATA_LIVES);
         match before {
             None => value,
             Some(before) => {
-                self.budget.give(purpose, u64::from(bytes));
+                self.budget.give(Purpose::Metadata, u64::from(bytes));
                 before.downcast().unwrap_or(value)
             }
         }
     }
 
-    /// Evicts the entry that the hands reach first; `false` when the cache is empty. A `gentle` hand goes round once taking
-    /// only entries without lives, and no lives.
-    fn evict_one(&self, gentle: bool) -> bool {
+    /// Memory for a block that is to be decoded and inserted, in the lane of its worth; none for one that is to lie alone.
+    pub(crate) fn memory_for(&self, bytes: usize, worth: Worth) -> Option<Piece> {
+        if !self.lanes.shares(bytes) {
+            return None;
+        }
+        let piece = self.lanes.take(worth, bytes);
+        piece.or_else(|| {
+            let slab_bytes = self.slabs().slab_bytes() as u64;
+            // And for the entries of its blocks.
+            self.make_room(slab_bytes + slab_bytes / 8, worth)
+                .then(|| self.another_slab(worth, bytes))?
+        })
+    }
+
+    fn another_slab(&self, worth: Worth, bytes: usize) -> Option<Piece> {
+        let slab = self.lanes.new_slab();
+        self.lanes.take_from(slab, worth, bytes)
+    }
+
+    /// Adds a block, which was decoded into [`Cache::memory_for`] of the same worth, unless there is no room at all. Returns the block that
+    /// others see: an equal one that came first, if there is one.
+    pub(crate) fn insert_block(&self, key: Key, block: Arc<Block>, worth: Worth) -> Arc<Block> {
+        let alone = if block.payload().is_in_slab() {
+            0
+        } else {
+            with_allocator(block.payload().len())
+        };
+        let Ok(bytes) = u32::try_from(ENTRY_BYTES + size_of::<Block>() + alone) else {
+            return block;
+        };
+        if !self.charge(Purpose::Blocks, u64::from(bytes), worth) {
+            return block;
+        }
+        let before = shard(&self.blocks, key)
+            .lock()
+            .insert(key, &block, bytes, 0);
+        if let Some(before) = before {
+            self.budget.give(Purpose::Blocks, u64::from(bytes));
+            return before;
+        }
+        self.enter(key, &block, bytes, worth);
+        block
+    }
+
+    /// Notes where a block lies that was put into its shard, or takes it out again.
+    fn enter(&self, key: Key, block: &Arc<Block>, bytes: u32, worth: Worth) {
+        if !self.lanes.enter(worth, key, block, u64::from(bytes)) {
+            self.remove(key, block);
+        }
+    }
+
+    fn remove(&self, key: Key, block: &Arc<Block>) {
+        let entry = shard(&self.blocks, key).lock().remove(key, block);
+        if let Some(entry) = entry {
+            self.gone(Purpose::Blocks, entry);
+        }
+    }
+
+    fn gone<V>(&self, purpose: Purpose, entry: Entry<V>) {
+        self.budget.give(purpose, u64::from(entry.bytes));
+    }
+
+    fn evicted<V>(&self, purpose: Purpose, entry: Entry<V>) {
+        self.gone(purpose, entry);
+        self.evictions.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Evicts the blocks whose turn it is, and lets metadata age by as much unless that is to be `gentle`; without blocks, a piece of
+    /// metadata. `false` when the cache is empty. After too many `tries` no block is kept.
+    fn evict(&self, evenly: bool, gentle: bool, tries: usize) -> bool {
+        let Some((record, all_bytes)) = self.lanes.pop(evenly) else {
+            return self.evict_metadata();
+        };
+        let bytes = record.bytes();
+        let kept = if tries < PATIENCE {
+            bytes / 4 * KEPT_QUARTERS
+        } else {
+            0
+        };
+        self.recycle(record, Worth::Normal, 1, kept);
+        if !gentle {
+            self.age(bytes, all_bytes);
+        }
+        true
+    }
+
+    /// Moves what is worth it out of a record's home and so many lives from it, at most so many bytes, that with the most lives first; the
+    /// rest leaves the cache. All may stay that lose no life.
+    fn recycle(&self, record: Record, worth: Worth, lives: u8, kept_max: u64) {
+        let mut kept = Vec::new();
+        for &key in &record.keys {
+            let resident = shard(&self.blocks, key)
+                .lock()
+                .resident(key, &record.home, lives == 0);
+            match resident {
+                Resident::Gone => {}
+                Resident::Left(entry) => self.evicted(Purpose::Blocks, entry),
+                Resident::Lives(lives, block) => kept.push((lives, key, block)),
+            }
+        }
+        kept.sort_by_key(|(lives, _, _)| Reverse(*lives));
+        let mut kept_bytes = 0;
+        for (_, key, block) in kept {
+            kept_bytes += block.payload().len() as u64;
+            let fits =
+                kept_bytes <= kept_max || matches!(record.home, Home::Alone(_)) && kept_max > 0;
+            let moved = fits.then(|| self.move_block(&block, worth)).flatten();
+            match moved {
+                Some(next) => {
+                    let replaced = shard(&self.blocks, key)
+                        .lock()
+                        .replace(key, &block, &next, lives);
+                    if replaced {
+                        self.enter(key, &next, record.bytes() as u32, worth);
+                    }
+                }
+                None => {
+                    let entry = shard(&self.blocks, key).lock().remove(key, &block);
+                    if let Some(entry) = entry {
+                        self.evicted(Purpose::Blocks, entry);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The block in the slab that fills now, or as it is when it lies alone.
+    fn move_block(&self, block: &Arc<Block>, worth: Worth) -> Option<Arc<Block>> {
+        if !block.payload().is_in_slab() {
+            return Some(block.clone());
+        }
+        let bytes = block.payload().len();
+        let piece = self.lanes.take(worth, bytes);
+        let piece = piece.or_else(|| self.another_slab(worth, bytes))?;
+        Some(Arc::new(block.copied_to(piece)))
+    }
+
+    /// Takes lives from metadata in proportion to the blocks that were passed over.
+    fn age(&self, bytes: u64, all_bytes: u64) {
+        const ROUND: u64 = ((SHARDS * AGE_PARTS) as u64) << 16;
+        let owed = (u128::from(bytes) * u128::from(ROUND) / u128::from(all_bytes.max(1))) as u64;
+        let before = self.to_age.fetch_add(owed, Ordering::Relaxed);
+        let visits = ((before + owed) >> 16) - (before >> 16);
+        let mut gone = Vec::new();
+        for _ in 0..visits.min(AGE_VISITS_MAX) {
+            let visit = self.aged.fetch_add(1, Ordering::Relaxed);
+            let part = visit / SHARDS % AGE_PARTS;
+            self.metadata[visit % SHARDS]
+                .lock()
+                .age(part, AGE_PARTS, &mut gone);
+            for entry in gone.drain(..) {
+                self.evicted(Purpose::Metadata, entry);
+            }
+        }
+    }
+
+    /// Evicts the metadata that the hand reaches first; `false` when there is none. The hand visits shard after shard, a few slots each, so
+    /// that none loses all while others keep what nobody uses.
+    fn evict_metadata(&self) -> bool {
         let (mut empty, mut visits) = (0, 0);
-        let mut gentle_visits = if gentle { SHARDS } else { 0 };
         while empty < SHARDS {
             let at = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            let lives = if gentle_visits > 0 {
-                gentle_visits -= 1;
-                0
-            } else {
-                // The longer it takes, the more lives the hand takes, so that one insert never walks a large cache often.
-                visits += 1;
-                1 << (visits / (2 * SHARDS)).min(3)
-            };
-            let turn = self.shards[at].lock().turn(VISIT_SLOTS, lives);
+            // The longer it takes, the more lives the hand takes, so that one insert never walks a large cache often.
+            visits += 1;
+            let lives = 1 << (visits / (2 * SHARDS)).min(3);
+            let turn = self.metadata[at].lock().turn(VISIT_SLOTS, lives);
             match turn {
                 Turn::Evicted(entry) => {
-                    self.budget
-                        .give(entry.kind.purpose(), u64::from(entry.bytes));
-                    self.evictions.fetch_add(1, Ordering::Relaxed);
+                    self.evicted(Purpose::Metadata, entry);
                     return true;
                 }
                 Turn::Nothing => empty = 0,
@@ -256,20 +449,25 @@ impl Cache {
         false
     }
 
-    /// Evicts at most `entries` while over budget; whether there is more to do.
-    pub(crate) fn shrink(&self, entries: usize) -> bool {
-        for _ in 0..entries {
+    /// Evicts at most so many slabs, or else pieces of metadata, while over budget; whether there is more to do.
+    pub(crate) fn shrink(&self, slabs: usize) -> bool {
+        for tries in 0..slabs {
             if !self.over_budget() {
                 return false;
             }
-            if !self.evict_one(false) {
-                for shard in &self.shards {
-                    shard.lock().compact();
-                }
+            if !self.evict(false, false, tries) {
+                self.compact();
                 return false;
             }
         }
         self.over_budget()
+    }
+
+    fn compact(&self) {
+        self.blocks.iter().for_each(|shard| shard.lock().compact());
+        self.metadata
+            .iter()
+            .for_each(|shard| shard.lock().compact());
     }
 
     /// Notes pages that are gone for good: [`Cache::purge_step`] takes their entries out.
@@ -287,7 +485,7 @@ impl Cache {
         self.purging.load(Ordering::Relaxed)
     }
 
-    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of one shard.
+    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of one shard, or some hundred slabs.
     pub(crate) fn purge_step(&self) {
         // Taken out, not held: the shard's lock is never taken under another.
         let mut purge = {
@@ -309,34 +507,21 @@ impl Cache {
         if purge.dead.is_empty() {
             purge.dead.extend(purge.waiting.drain(..));
             (purge.shard, purge.slot) = (0, 0);
+            purge.slabs = lanes::Place::default();
         }
-        let mut gone = Vec::new();
-        if let Some(shard) = self
-            .shards
-            .get(purge.shard)
-            .filter(|_| !purge.dead.is_empty())
-        {
-            let dead = &purge.dead;
-            let mut shard = shard.lock();
-            match shard.purge(
-                purge.slot,
-                PURGE_SLOTS,
-                &|page| dead.contains(&page),
-                &mut gone,
-            ) {
-                Some(slot) => purge.slot = slot,
-                None => {
-                    shard.compact();
-                    (purge.shard, purge.slot) = (purge.shard + 1, 0);
+        if !purge.dead.is_empty() {
+            let at = purge.shard;
+            if let Some(shard) = self.blocks.get(at) {
+                self.purge_shard(shard, Purpose::Blocks, &mut purge);
+            } else if let Some(shard) = self.metadata.get(at - SHARDS) {
+                self.purge_shard(shard, Purpose::Metadata, &mut purge);
+            } else {
+                match self.lanes.take_sparse(&mut purge.slabs, PURGE_SLABS) {
+                    Sparse::Found(record, worth) => self.recycle(record, worth, 0, u64::MAX),
+                    Sparse::Nothing => {}
+                    Sparse::End => purge.dead.clear(),
                 }
             }
-        }
-        for entry in gone {
-            self.budget
-                .give(entry.kind.purpose(), u64::from(entry.bytes));
-        }
-        if purge.shard >= SHARDS {
-            purge.dead.clear();
         }
         let mut now = self.purge.lock();
         purge.waiting.append(&mut now.waiting);
@@ -347,34 +532,56 @@ impl Cache {
         *now = purge;
     }
 
+    fn purge_shard<V: Clone>(&self, shard: &Mutex<Shard<V>>, purpose: Purpose, purge: &mut Purge) {
+        let mut gone = Vec::new();
+        let dead = &purge.dead;
+        {
+            let mut shard = shard.lock();
+            let is_dead = |page| dead.contains(&page);
+            match shard.purge(purge.slot, PURGE_SLOTS, &is_dead, &mut gone) {
+                Some(slot) => purge.slot = slot,
+                None => {
+                    shard.compact();
+                    (purge.shard, purge.slot) = (purge.shard + 1, 0);
+                }
+            }
+        }
+        gone.into_iter().for_each(|entry| self.gone(purpose, entry));
+    }
+
     /// Copies the counters into `metrics`.
     pub(crate) fn fill(&self, metrics: &mut StoreMetrics) {
-        let add = |out: &mut CacheCounts, counts: &[u64; Kind::COUNT]| {
-            out.blocks += counts[Kind::Block as usize];
-            out.indexes += counts[Kind::Index as usize];
-            out.filters += counts[Kind::Filter as usize];
-            out.objects += counts[Kind::Object as usize];
-        };
-        for shard in &self.shards {
-            let shard = shard.lock();
-            add(&mut metrics.hits, &shard.hits);
-            add(&mut metrics.misses, &shard.misses);
-            metrics.cache_entries += shard.len() as u64;
-            metrics.cache_bytes += shard.bytes;
-        }
+        fill_from(&self.blocks, metrics);
+        fill_from(&self.metadata, metrics);
+        metrics.cache_bytes += self.lanes.slab_bytes();
         metrics.evictions = self.evictions.load(Ordering::Relaxed);
+    }
+}
+
+fn fill_from<V: Clone>(shards: &Shards<V>, metrics: &mut StoreMetrics) {
+    let add = |out: &mut CacheCounts, counts: &[u64; Kind::COUNT]| {
+        out.blocks += counts[Kind::Block as usize];
+        out.indexes += counts[Kind::Index as usize];
+        out.filters += counts[Kind::Filter as usize];
+        out.objects += counts[Kind::Object as usize];
+    };
+    for shard in shards {
+        let shard = shard.lock();
+        add(&mut metrics.hits, &shard.hits);
+        add(&mut metrics.misses, &shard.misses);
+        metrics.cache_entries += shard.len() as u64;
+        metrics.cache_bytes += shard.bytes;
     }
 }
 
 impl Drop for Cache {
     fn drop(&mut self) {
-        for shard in &self.shards {
-            let mut gone = Vec::new();
-            shard.lock().purge(0, usize::MAX, &|_| true, &mut gone);
-            for entry in gone {
-                self.budget
-                    .give(entry.kind.purpose(), u64::from(entry.bytes));
-            }
-        }
+        let of = |bytes: u64, purpose| self.budget.give(purpose, bytes);
+        self.blocks
+            .iter()
+            .for_each(|shard| of(shard.lock().bytes, Purpose::Blocks));
+        self.metadata
+            .iter()
+            .for_each(|shard| of(shard.lock().bytes, Purpose::Metadata));
     }
 }

@@ -1,12 +1,14 @@
-//! One shard of the cache: a map into slots, and a CLOCK hand over them. Nothing here does I/O, decodes or takes a lock.
+//! One shard of the cache: a map into slots; and for metadata a CLOCK hand over them. Nothing here does I/O, decodes or takes a lock.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use terrapin_base::PageId;
 
+use super::lanes::Home;
 use super::table::Table;
 use super::{Held, Kind};
+use crate::block::Block;
 
 /// What an entry is found by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,18 +61,25 @@ impl Hasher for IdHasher {
     }
 }
 
-struct Slot {
+struct Slot<V> {
     key: Key,
-    value: Held,
+    value: V,
     bytes: u32,
-    /// Hands that must pass before it goes.
+    /// How often it is passed over before it goes.
     lives: u8,
+}
+
+/// What a use is worth: so many lives more, up to a bound.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    pub(super) lives: u8,
+    pub(super) most: u8,
 }
 
 /// What a visit of the hand came to.
 pub(crate) enum Turn {
     /// This entry left.
-    Evicted(Entry),
+    Evicted(Entry<Held>),
     /// Counters went down, nothing left yet.
     Nothing,
     /// There is no entry.
@@ -78,18 +87,26 @@ pub(crate) enum Turn {
 }
 
 /// An entry that left the cache.
-pub(crate) struct Entry {
-    pub(crate) kind: Kind,
+pub(crate) struct Entry<V> {
     pub(crate) bytes: u32,
     /// Dropped by whoever took it, outside of the lock.
-    pub(crate) _value: Held,
+    pub(crate) _value: V,
+}
+
+/// What is known of a block whose home is to go.
+pub(super) enum Resident {
+    /// It is not cached, or elsewhere.
+    Gone,
+    /// It was not used, and left.
+    Left(Entry<Arc<Block>>),
+    /// It has that many lives.
+    Lives(u8, Arc<Block>),
 }
 
 /// Entries whose keys fall into one shard.
-#[derive(Default)]
-pub(crate) struct Shard {
+pub(crate) struct Shard<V> {
     map: Table,
-    slots: Vec<Option<Slot>>,
+    slots: Vec<Option<Slot<V>>>,
     vacant: Vec<u32>,
     hand: usize,
     pub(crate) hits: [u64; Kind::COUNT],
@@ -97,7 +114,21 @@ pub(crate) struct Shard {
     pub(crate) bytes: u64,
 }
 
-impl Shard {
+impl<V> Default for Shard<V> {
+    fn default() -> Self {
+        Shard {
+            map: Table::default(),
+            slots: Vec::new(),
+            vacant: Vec::new(),
+            hand: 0,
+            hits: [0; Kind::COUNT],
+            misses: [0; Kind::COUNT],
+            bytes: 0,
+        }
+    }
+}
+
+impl<V: Clone> Shard<V> {
     /// Entries.
     pub(crate) fn len(&self) -> usize {
         self.map.len()
@@ -115,10 +146,10 @@ impl Shard {
             .map(|at| at as usize)
     }
 
-    /// Finds an entry and gives it at least that many lives; counts the lookup, and a hit for so many `more`. O(1).
+    /// Finds an entry and uses it; counts the lookup, and a hit for so many `more`. O(1).
     #[inline]
-    pub(crate) fn get(&mut self, key: Key, lives: u8, more: u64) -> Option<Held> {
-        let found = self.get_if_there(key, lives);
+    pub(super) fn get(&mut self, key: Key, used: Use, more: u64) -> Option<V> {
+        let found = self.get_if_there(key, used);
         match found {
             Some(_) => self.hits[key.kind as usize] += more,
             None => self.misses[key.kind as usize] += 1,
@@ -128,21 +159,21 @@ impl Shard {
 
     /// As [`Shard::get`], without counting what is not there.
     #[inline]
-    pub(crate) fn get_if_there(&mut self, key: Key, lives: u8) -> Option<Held> {
+    pub(super) fn get_if_there(&mut self, key: Key, used: Use) -> Option<V> {
         let slot = self.find(key).and_then(|at| self.slots[at].as_mut())?;
-        slot.lives = slot.lives.max(lives);
+        slot.lives = slot.lives.max((slot.lives + used.lives).min(used.most));
         self.hits[key.kind as usize] += 1;
         Some(slot.value.clone())
     }
 
     /// Finds an entry, and nothing else.
-    pub(crate) fn peek(&self, key: Key) -> Option<Held> {
+    pub(crate) fn peek(&self, key: Key) -> Option<V> {
         let slot = self.find(key).and_then(|at| self.slots[at].as_ref())?;
         Some(slot.value.clone())
     }
 
     /// Adds an entry; returns the value that was there before instead, if one was.
-    pub(crate) fn insert(&mut self, key: Key, value: &Held, bytes: u32, lives: u8) -> Option<Held> {
+    pub(crate) fn insert(&mut self, key: Key, value: &V, bytes: u32, lives: u8) -> Option<V> {
         if let Some(before) = self.peek(key) {
             return Some(before);
         }
@@ -157,7 +188,7 @@ impl Shard {
         };
         self.slots[at as usize] = Some(Slot {
             key,
-            value: Arc::clone(value),
+            value: value.clone(),
             bytes,
             lives,
         });
@@ -166,18 +197,59 @@ impl Shard {
         None
     }
 
-    fn take(&mut self, at: usize) -> Option<Entry> {
+    fn take(&mut self, at: usize) -> Option<Entry<V>> {
         let slot = self.slots[at].take()?;
         self.map.remove(slot.key.hash() as u32, at as u32);
         self.vacant.push(at as u32);
         self.bytes -= u64::from(slot.bytes);
         Some(Entry {
-            kind: slot.key.kind,
             bytes: slot.bytes,
             _value: slot.value,
         })
     }
 
+    /// Takes the entries of pages for which `dead` holds, looking at the slots from `from` on, at most `steps` of them;
+    /// returns where to go on.
+    pub(crate) fn purge(
+        &mut self,
+        from: usize,
+        steps: usize,
+        dead: &dyn Fn(PageId) -> bool,
+        out: &mut Vec<Entry<V>>,
+    ) -> Option<usize> {
+        let end = self.slots.len().min(from.saturating_add(steps));
+        for at in from..end {
+            if self.slots[at]
+                .as_ref()
+                .is_some_and(|slot| dead(slot.key.page))
+            {
+                out.extend(self.take(at));
+            }
+        }
+        (end < self.slots.len()).then_some(end)
+    }
+
+    /// Gives memory of an emptied shard back.
+    pub(crate) fn compact(&mut self) {
+        if self.slots.len() > 64 && self.map.len() < self.slots.len() / 4 {
+            let kept: Vec<Slot<V>> = self.slots.drain(..).flatten().collect();
+            *self = Shard {
+                slots: Vec::with_capacity(kept.len()),
+                hits: self.hits,
+                misses: self.misses,
+                bytes: self.bytes,
+                ..Shard::default()
+            };
+            for slot in kept {
+                self.map
+                    .insert(slot.key.hash() as u32, self.slots.len() as u32);
+                self.slots.push(Some(slot));
+            }
+        }
+    }
+}
+
+impl Shard<Held> {
     /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each entry that it passes; the
     /// first without one leaves.
     pub(crate) fn turn(&mut self, steps: usize, lives: u8) -> Turn {
@@ -203,43 +275,64 @@ impl Shard {
         Turn::Nothing
     }
 
-    /// Takes the entries of pages for which `dead` holds, looking at the slots from `from` on, at most `steps` of them;
-    /// returns where to go on.
-    pub(crate) fn purge(
-        &mut self,
-        from: usize,
-        steps: usize,
-        dead: &dyn Fn(PageId) -> bool,
-        out: &mut Vec<Entry>,
-    ) -> Option<usize> {
-        let end = self.slots.len().min(from.saturating_add(steps));
-        for at in from..end {
-            if self.slots[at]
-                .as_ref()
-                .is_some_and(|slot| dead(slot.key.page))
-            {
-                out.extend(self.take(at));
+    /// Takes a life from each entry in one of `parts` of the slots; those without one leave.
+    pub(super) fn age(&mut self, part: usize, parts: usize, out: &mut Vec<Entry<Held>>) {
+        let slots = self.slots.len();
+        for at in slots * part / parts..slots * (part + 1) / parts {
+            match &mut self.slots[at] {
+                Some(slot) if slot.lives > 0 => slot.lives -= 1,
+                _ => out.extend(self.take(at)),
             }
         }
-        (end < self.slots.len()).then_some(end)
+    }
+}
+
+impl Shard<Arc<Block>> {
+    fn find_in(&self, key: Key, home: &Home) -> Option<usize> {
+        let at = self.find(key)?;
+        let slot = self.slots[at].as_ref()?;
+        home.holds(&slot.value).then_some(at)
     }
 
-    /// Gives memory of an emptied shard back.
-    pub(crate) fn compact(&mut self) {
-        if self.slots.len() > 64 && self.map.len() < self.slots.len() / 4 {
-            let kept: Vec<Slot> = self.slots.drain(..).flatten().collect();
-            *self = Shard {
-                slots: Vec::with_capacity(kept.len()),
-                hits: self.hits,
-                misses: self.misses,
-                bytes: self.bytes,
-                ..Shard::default()
-            };
-            for slot in kept {
-                self.map
-                    .insert(slot.key.hash() as u32, self.slots.len() as u32);
-                self.slots.push(Some(slot));
+    /// Looks after a block whose home is to go; one without lives leaves, unless all are `spared`.
+    pub(super) fn resident(&mut self, key: Key, home: &Home, spared: bool) -> Resident {
+        let Some(at) = self.find_in(key, home) else {
+            return Resident::Gone;
+        };
+        match &self.slots[at] {
+            Some(slot) if slot.lives > 0 || spared => {
+                Resident::Lives(slot.lives, slot.value.clone())
             }
+            _ => self.take(at).map_or(Resident::Gone, Resident::Left),
+        }
+    }
+
+    /// Takes a block out, if it is this one.
+    pub(super) fn remove(&mut self, key: Key, block: &Arc<Block>) -> Option<Entry<Arc<Block>>> {
+        let at = self.find(key)?;
+        let slot = self.slots[at].as_ref()?;
+        if !Arc::ptr_eq(&slot.value, block) {
+            return None;
+        }
+        self.take(at)
+    }
+
+    /// Puts another in a block's place, with so many lives less; whether it was there.
+    pub(super) fn replace(
+        &mut self,
+        key: Key,
+        block: &Arc<Block>,
+        next: &Arc<Block>,
+        lives: u8,
+    ) -> bool {
+        let slot = self.find(key).and_then(|at| self.slots[at].as_mut());
+        match slot.filter(|slot| Arc::ptr_eq(&slot.value, block)) {
+            Some(slot) => {
+                slot.value = next.clone();
+                slot.lives = slot.lives.saturating_sub(lives);
+                true
+            }
+            None => false,
         }
     }
 }

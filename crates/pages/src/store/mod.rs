@@ -26,8 +26,8 @@ pub use read::{DecodePage, Fill};
 
 /// Name of the data file.
 pub const DATA_FILE: &str = "data";
-/// Entries that one call of [`PageStore::shrink`] evicts at most.
-const SHRINK_ENTRIES: usize = 1024;
+/// Slabs that one call of [`PageStore::shrink`] evicts at most.
+const SHRINK_SLABS: usize = 64;
 
 /// How a page store is opened.
 #[derive(Clone, Debug)]
@@ -198,10 +198,10 @@ impl PageStore {
         }
     }
 
-    /// Evicts cached entries while the caches hold more than the budget leaves them, some thousand at most; whether there is
+    /// Evicts cached entries while the caches hold more than the budget leaves them, some slabs of blocks at most; whether there is
     /// more to do. Inserts make room by themselves: this is for when the budget shrinks and nobody inserts.
     pub fn shrink(&self) -> bool {
-        self.cache.shrink(SHRINK_ENTRIES)
+        self.cache.shrink(SHRINK_SLABS)
     }
 
     /// Whether [`PageStore::shrink`] would find something to do.

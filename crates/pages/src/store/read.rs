@@ -10,11 +10,11 @@ use std::ops::Range;
 
 use terrapin_base::sync::{Arc, thread_local};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Purpose, Result, mutant};
-use terrapin_disk::{AlignedBuf, Read};
+use terrapin_disk::{AlignedBuf, Filler, Piece, Read};
 
 use super::PageStore;
 use crate::block::Block;
-use crate::cache::{Key, Kind, Worth};
+use crate::cache::{Cache, Key, Kind, Worth};
 use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
@@ -107,6 +107,34 @@ impl Stretch {
     }
 }
 
+/// Memory for blocks that the cache is not to hold: slabs of their own when they come in a long run, since they go together then.
+#[derive(Default)]
+struct Own {
+    filler: Filler,
+    run_bytes: usize,
+}
+
+impl Own {
+    /// For blocks of so many bytes.
+    fn of_run(run_bytes: usize) -> Self {
+        Own {
+            filler: Filler::default(),
+            run_bytes,
+        }
+    }
+
+    fn memory_for(&mut self, bytes: usize, cache: &Cache) -> Option<Piece> {
+        let slabs = cache.slabs();
+        if self.run_bytes < slabs.slab_bytes() / 2 || bytes > slabs.slab_bytes() / 4 {
+            return None;
+        }
+        self.filler.take(bytes).or_else(|| {
+            self.filler.open(slabs.take(None));
+            self.filler.take(bytes)
+        })
+    }
+}
+
 #[inline]
 fn block_key(group: &GroupRef, number: usize) -> Key {
     Key {
@@ -158,13 +186,11 @@ impl PageStore {
             kind: Kind::Object,
             number: 0,
         };
-        if let Some(object) = self.cache.get_counting::<T>(key, Worth::High, uncounted) {
+        if let Some(object) = self.cache.get_counting::<T>(key, uncounted) {
             return Ok(object);
         }
         let (object, memory_bytes) = self.with_page(page, kind, decode)?;
-        Ok(self
-            .cache
-            .insert(key, Arc::new(object), memory_bytes, Worth::High))
+        Ok(self.cache.insert(key, Arc::new(object), memory_bytes))
     }
 
     /// Puts the object of a page that was just written into the cache, as [`PageStore::object`] would.
@@ -179,7 +205,7 @@ impl PageStore {
             kind: Kind::Object,
             number: 0,
         };
-        self.cache.insert(key, object, memory_bytes, Worth::High);
+        self.cache.insert(key, object, memory_bytes);
     }
 
     /// A group's index, through the cache.
@@ -198,7 +224,7 @@ impl PageStore {
             kind: Kind::Index,
             number: 0,
         };
-        if let Some(index) = self.cache.get_counting(key, Worth::High, uncounted) {
+        if let Some(index) = self.cache.get_counting(key, uncounted) {
             return Ok(index);
         }
         let offset = self.place_in_group(group, group.index_offset, group.index_bytes)?;
@@ -213,9 +239,7 @@ impl PageStore {
             })
             .map_err(|e| self.place(e))?;
         let memory_bytes = index.memory_bytes();
-        Ok(self
-            .cache
-            .insert(key, Arc::new(index), memory_bytes, Worth::High))
+        Ok(self.cache.insert(key, Arc::new(index), memory_bytes))
     }
 
     /// Whether a group may hold a key of that hash; asks one partition of its filter, through the cache. Without a filter
@@ -242,7 +266,7 @@ impl PageStore {
             kind: Kind::Filter,
             number,
         };
-        if let Some(page) = self.cache.get_counting(key, Worth::High, uncounted) {
+        if let Some(page) = self.cache.get_counting(key, uncounted) {
             return Ok(page);
         }
         self.place_in_group(group, group.filter_offset, group.filter_bytes)?;
@@ -257,7 +281,7 @@ impl PageStore {
             .map_err(|e| self.place(e))?;
         Ok(self
             .cache
-            .insert(key, Arc::new(page), FilterPage::MEMORY_BYTES, Worth::High))
+            .insert(key, Arc::new(page), FilterPage::MEMORY_BYTES))
     }
 
     /// Asks the partition that a hash leads to.
@@ -288,7 +312,7 @@ impl PageStore {
         fill: Fill,
     ) -> Option<Arc<Block>> {
         self.cache
-            .get_if_there(block_key(group, number), fill.worth())
+            .block_if_there(block_key(group, number), fill.worth())
     }
 
     /// A block, through the cache: at most one device read. Panics when `number` is not below [`GroupIndex::blocks`].
@@ -374,14 +398,15 @@ impl PageStore {
                 .read_batch(&mut reads)
                 .map_err(|e| self.place(e))?;
             let mut missing = missing.iter();
+            let mut own = Own::default();
             for (read, stretch) in reads.iter().zip(&stretches) {
                 self.counters.read(fill.reader(), 1, stretch.bytes as u64);
                 for block in missing.by_ref().take(stretch.blocks) {
                     let (group, _, number) = &wants[block.at];
                     let from = (block.offset - stretch.start) as usize;
                     let bytes = &read.buffer[from..][..block.bytes];
-                    let decoded = self.decode_block(bytes, group.id, *number)?;
-                    found[block.at] = Some(self.keep(group, *number, decoded, fill));
+                    let decoded = self.take_in(bytes, group, *number, fill, &mut own)?;
+                    found[block.at] = Some(decoded);
                 }
             }
             Ok(())
@@ -414,6 +439,7 @@ impl PageStore {
             .map(|bytes| bytes as usize + last_bytes);
         let run_bytes = run_bytes
             .ok_or_else(|| self.place_page(Error::corrupt("blocks out of order"), group.id))?;
+        let mut own = Own::of_run(run_bytes);
         self.with_bytes(fill.reader(), start, run_bytes, |bytes| {
             for (number, slot) in (range.start + first..).zip(&mut cached[first..=last]) {
                 if slot.is_none() {
@@ -426,8 +452,7 @@ impl PageStore {
                             .with("page", group.id)
                             .with("block", number)
                     })?;
-                    let block = self.decode_block(block, group.id, number)?;
-                    *slot = Some(self.keep(group, number, block, fill));
+                    *slot = Some(self.take_in(block, group, number, fill, &mut own)?);
                 }
             }
             Ok(())
@@ -453,19 +478,32 @@ impl PageStore {
     fn look_up(&self, group: &GroupRef, number: usize, fill: Fill) -> Option<Arc<Block>> {
         let key = block_key(group, number);
         match fill {
-            Fill::Normal | Fill::Low => self.cache.get_as(key, fill.worth()),
-            Fill::No => self.cache.peek(key),
+            Fill::Normal | Fill::Low => self.cache.block(key, fill.worth()),
+            Fill::No => self.cache.peek_block(key),
         }
     }
 
-    fn keep(&self, group: &GroupRef, number: usize, block: Block, fill: Fill) -> Arc<Block> {
-        let block = Arc::new(block);
-        if fill == Fill::No {
-            return block;
+    /// Decodes a block that was read, into the cache's memory and the cache or, if nothing is to be left there, into the caller's own.
+    fn take_in(
+        &self,
+        bytes: &[u8],
+        group: &GroupRef,
+        number: usize,
+        fill: Fill,
+        own: &mut Own,
+    ) -> Result<Arc<Block>> {
+        let cached = fill != Fill::No;
+        let memory = |bytes| match cached {
+            true => self.cache.memory_for(bytes, fill.worth()),
+            false => own.memory_for(bytes, &self.cache),
+        };
+        let block = Block::decode_into(bytes, group.id, number as u32, memory);
+        let block = Arc::new(block.map_err(|e| self.place(e))?);
+        if !cached {
+            return Ok(block);
         }
-        let memory_bytes = block.memory_bytes();
-        self.cache
-            .insert(block_key(group, number), block, memory_bytes, fill.worth())
+        let key = block_key(group, number);
+        Ok(self.cache.insert_block(key, block, fill.worth()))
     }
 
     /// Reads a block that was just looked up in vain.
@@ -477,16 +515,10 @@ impl PageStore {
         fill: Fill,
     ) -> Result<Arc<Block>> {
         let (offset, bytes) = self.block_place(group, index, number)?;
-        let block = self
-            .with_bytes(fill.reader(), offset, bytes, |bytes| {
-                Ok(self.decode_block(bytes, group.id, number))
-            })
-            .map_err(|e| self.place_block(e, group.id, number))??;
-        Ok(self.keep(group, number, block, fill))
-    }
-
-    fn decode_block(&self, bytes: &[u8], id: PageId, number: usize) -> Result<Block> {
-        Block::decode(bytes, id, number as u32).map_err(|e| self.place(e))
+        self.with_bytes(fill.reader(), offset, bytes, |bytes| {
+            Ok(self.take_in(bytes, group, number, fill, &mut Own::default()))
+        })
+        .map_err(|e| self.place_block(e, group.id, number))?
     }
 
     fn place_block(&self, error: Error, id: PageId, number: usize) -> Error {

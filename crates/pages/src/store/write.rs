@@ -6,7 +6,7 @@ use terrapin_base::{Error, Incarnation, PageId, Result, mutant};
 use terrapin_disk::AlignedBuf;
 
 use super::PageStore;
-use crate::cache::{Key, Kind, Worth};
+use crate::cache::{Key, Kind};
 use crate::group::{GroupIndex, GroupRef, PendingGroup};
 use crate::metrics::WriteOf;
 use crate::page::{Extent, PageKind, PageRef, format};
@@ -111,8 +111,7 @@ impl PageStore {
                 number: 0,
             };
             let memory_bytes = index.memory_bytes();
-            self.cache
-                .insert(key, index.into(), memory_bytes, Worth::High);
+            self.cache.insert(key, index.into(), memory_bytes);
         }
         let filter = part(group.filter_offset, group.filter_bytes).unwrap_or_default();
         for (number, partition) in (0..).zip(filter.chunks_exact(FilterPage::BYTES)) {
@@ -128,7 +127,6 @@ impl PageStore {
                 key,
                 FilterPage::copy(partition).into(),
                 FilterPage::MEMORY_BYTES,
-                Worth::High,
             );
         }
     }

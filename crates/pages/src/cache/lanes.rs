@@ -1,0 +1,302 @@
+//! Where cached blocks lie, and the order in which they go: two lanes of slabs, one for blocks of gets and what proved its use, one for
+//! blocks of scans. Blocks enter at a lane's end, and the cache takes slabs from the front. Which block is found by which key
+//! is the shards' business: a record here says which keys to look for.
+//!
+//! The lock is held for some words at a time: never across another lock, nor while memory is copied or goes to the kernel.
+
+use std::collections::VecDeque;
+
+use terrapin_base::sync::{Arc, Mutex, Weak};
+use terrapin_base::{Budget, Purpose};
+use terrapin_disk::{Filler, Piece, Slab, Slabs};
+
+use super::{Key, Worth};
+use crate::block::Block;
+
+/// A slab is about this part of the budget.
+const SLABS: u64 = 1024;
+const SLAB_BYTES_MIN: u64 = 4 << 10;
+/// So long that little is left over behind the last block; every idle reader may keep this much for one block.
+const SLAB_BYTES_MAX: u64 = 128 << 10;
+/// A longer block than this part of a slab lies alone.
+const ALONE: usize = 4;
+/// The scans' lane may keep this part; what is beyond it goes first.
+const LOW_PART: u64 = 8;
+/// A block is entered into one of the last records of its lane, or is not cached.
+const LOOKED_BACK: usize = 32;
+
+/// Blocks that came together and leave together.
+pub(super) struct Record {
+    pub(super) home: Home,
+    /// What may still lie there.
+    pub(super) keys: Vec<Key>,
+    born: u64,
+    bytes: u64,
+}
+
+/// The memory of a record's blocks.
+pub(super) enum Home {
+    Slab(Arc<Slab>),
+    /// One block in an allocation of its own.
+    Alone(Weak<Block>),
+}
+
+impl Home {
+    /// Whether a block lies here.
+    pub(super) fn holds(&self, block: &Arc<Block>) -> bool {
+        match self {
+            Home::Slab(slab) => block.payload().is_of(slab),
+            Home::Alone(alone) => alone.as_ptr() == Arc::as_ptr(block),
+        }
+    }
+
+    /// Whether it is mostly empty: of the blocks that came here less than half is left. A reader counts as a block.
+    fn is_sparse(&self, keys: usize) -> bool {
+        match self {
+            Home::Slab(slab) => (Arc::strong_count(slab) - 1) * 2 < keys,
+            Home::Alone(block) => block.strong_count() == 0,
+        }
+    }
+}
+
+impl Record {
+    fn of_slab(slab: Arc<Slab>, born: u64, bytes: u64) -> Self {
+        Record {
+            home: Home::Slab(slab),
+            keys: Vec::new(),
+            born,
+            bytes,
+        }
+    }
+
+    /// Bytes of memory that it keeps.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+#[derive(Default)]
+struct Lane {
+    filler: Filler,
+    filling: Option<Record>,
+    /// The oldest first.
+    sealed: VecDeque<Record>,
+    bytes: u64,
+    slabs: u64,
+}
+
+impl Lane {
+    fn seal(&mut self) {
+        self.sealed.extend(self.filling.take());
+        self.filler.close();
+    }
+
+    /// When the oldest record came.
+    fn oldest(&self) -> Option<u64> {
+        let record = self.sealed.front().or(self.filling.as_ref());
+        record.map(|record| record.born)
+    }
+
+    fn pop(&mut self) -> Option<Record> {
+        if self.sealed.is_empty() {
+            self.seal();
+        }
+        let record = self.sealed.pop_front()?;
+        self.left(&record);
+        Some(record)
+    }
+
+    fn left(&mut self, record: &Record) {
+        self.bytes -= record.bytes;
+        self.slabs -= u64::from(matches!(record.home, Home::Slab(_)));
+    }
+
+    /// The record of a slab, if it is one of the last.
+    fn record_of(&mut self, block: &Arc<Block>) -> Option<&mut Record> {
+        let last = self.sealed.iter_mut().rev().take(LOOKED_BACK);
+        self.filling
+            .iter_mut()
+            .chain(last)
+            .find(|record| record.home.holds(block))
+    }
+}
+
+#[derive(Default)]
+struct Both {
+    low: Lane,
+    normal: Lane,
+    born: u64,
+}
+
+impl Both {
+    fn lane(&mut self, worth: Worth) -> &mut Lane {
+        match worth {
+            Worth::Normal => &mut self.normal,
+            Worth::Low => &mut self.low,
+        }
+    }
+
+    fn next_born(&mut self) -> u64 {
+        self.born += 1;
+        self.born
+    }
+}
+
+/// How far [`Lanes::take_sparse`] is.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Place {
+    in_normal: bool,
+    at: usize,
+}
+
+/// What a step over sparse records found.
+pub(super) enum Sparse {
+    /// This record, which is in no lane any more.
+    Found(Record, Worth),
+    /// None yet.
+    Nothing,
+    /// None to the end.
+    End,
+}
+
+/// The lanes, and the slabs that they are made of.
+pub(super) struct Lanes {
+    slabs: Arc<Slabs>,
+    budget: Arc<Budget>,
+    both: Mutex<Both>,
+}
+
+impl Lanes {
+    pub(super) fn new(budget: Arc<Budget>) -> Self {
+        let slab_bytes = (budget.limit() / SLABS)
+            .next_power_of_two()
+            .clamp(SLAB_BYTES_MIN, SLAB_BYTES_MAX);
+        Lanes {
+            slabs: Slabs::new(slab_bytes as usize),
+            budget,
+            both: Mutex::default(),
+        }
+    }
+
+    /// Where slabs come from.
+    pub(super) fn slabs(&self) -> &Arc<Slabs> {
+        &self.slabs
+    }
+
+    /// Whether a payload of so many bytes shares a slab with others.
+    pub(super) fn shares(&self, bytes: usize) -> bool {
+        bytes <= self.slabs.slab_bytes() / ALONE
+    }
+
+    /// Memory in the lane's slab, if that has room.
+    pub(super) fn take(&self, worth: Worth, bytes: usize) -> Option<Piece> {
+        self.both.lock().lane(worth).filler.take(bytes)
+    }
+
+    /// Charges another slab to the budget: for [`Lanes::take_from`].
+    pub(super) fn new_slab(&self) -> Slab {
+        let charge = self
+            .budget
+            .charge(Purpose::Blocks, self.slabs.slab_bytes() as u64);
+        self.slabs.take(Some(charge))
+    }
+
+    /// As [`Lanes::take`]; the lane goes on with that slab if there is no room, unless another thread did the same meanwhile.
+    pub(super) fn take_from(&self, slab: Slab, worth: Worth, bytes: usize) -> Option<Piece> {
+        // A slab that is not needed is dropped behind the lock.
+        let mut spare = Some(slab);
+        let mut both = self.both.lock();
+        let found = both.lane(worth).filler.take(bytes);
+        if found.is_some() {
+            return found;
+        }
+        let born = both.next_born();
+        let slab_bytes = self.slabs.slab_bytes() as u64;
+        let lane = both.lane(worth);
+        lane.seal();
+        let slab = lane.filler.open(spare.take()?);
+        lane.filling = Some(Record::of_slab(slab, born, slab_bytes));
+        lane.bytes += slab_bytes;
+        lane.slabs += 1;
+        lane.filler.take(bytes)
+    }
+
+    /// Notes that a block is found by that key from now on; `bytes` is what it takes if it lies alone. `false` when what it lies in is not
+    /// among the last of the lane, or no more there: the block would never go.
+    pub(super) fn enter(&self, worth: Worth, key: Key, block: &Arc<Block>, bytes: u64) -> bool {
+        let mut both = self.both.lock();
+        if block.payload().is_in_slab() {
+            let record = both.lane(worth).record_of(block);
+            return record.map(|record| record.keys.push(key)).is_some();
+        }
+        let record = Record {
+            home: Home::Alone(Arc::downgrade(block)),
+            keys: vec![key],
+            born: both.next_born(),
+            bytes,
+        };
+        let lane = both.lane(worth);
+        lane.bytes += bytes;
+        lane.sealed.push_back(record);
+        true
+    }
+
+    /// The record that is to go next, and the bytes of all. The scans' lane gives while it has more than its part, which an
+    /// `evenly` taking caller does not look at, or the oldest.
+    pub(super) fn pop(&self, evenly: bool) -> Option<(Record, u64)> {
+        let mut both = self.both.lock();
+        let total = both.low.bytes + both.normal.bytes;
+        let beyond_part = both.low.bytes * LOW_PART > total;
+        let from_low = match (both.low.oldest(), both.normal.oldest()) {
+            (Some(low), Some(normal)) => low < normal || beyond_part && !evenly,
+            (low, _) => low.is_some(),
+        };
+        let lane = if from_low {
+            &mut both.low
+        } else {
+            &mut both.normal
+        };
+        lane.pop().map(|record| (record, total))
+    }
+
+    /// Looks at so many records from a place on for one that is mostly empty, and takes it out.
+    pub(super) fn take_sparse(&self, place: &mut Place, steps: usize) -> Sparse {
+        let mut both = self.both.lock();
+        let worth = if place.in_normal {
+            Worth::Normal
+        } else {
+            Worth::Low
+        };
+        let lane = both.lane(worth);
+        let end = lane.sealed.len().min(place.at + steps);
+        let found = (place.at..end).find(|&at| {
+            let record = &lane.sealed[at];
+            record.home.is_sparse(record.keys.len())
+        });
+        if let Some(at) = found
+            && let Some(record) = lane.sealed.remove(at)
+        {
+            place.at = at;
+            lane.left(&record);
+            return Sparse::Found(record, worth);
+        }
+        place.at = end;
+        if end < lane.sealed.len() {
+            return Sparse::Nothing;
+        }
+        if place.in_normal {
+            return Sparse::End;
+        }
+        *place = Place {
+            in_normal: true,
+            at: 0,
+        };
+        Sparse::Nothing
+    }
+
+    /// Bytes of slabs in both lanes.
+    pub(super) fn slab_bytes(&self) -> u64 {
+        let both = self.both.lock();
+        (both.low.slabs + both.normal.slabs) * self.slabs.slab_bytes() as u64
+    }
+}

@@ -1,0 +1,243 @@
+//! The memory of cached blocks: slabs that go as a whole, what survives them, and what is charged for them.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::{
+    added, checkpoint, create, key, options, pending, reclaim_all, released, write_group,
+};
+use terrapin_base::checksum::hash64;
+use terrapin_base::{Budget, Charge, Purpose};
+use terrapin_disk::SimDisk;
+use terrapin_pages::group::{GroupIndex, GroupRef};
+use terrapin_pages::{Fill, PageStore, SpaceClass};
+
+/// A budget whose slabs hold seven of the tests' blocks.
+const BUDGET: u64 = 17 << 20;
+const SLAB: u64 = 32 << 10;
+
+/// A store whose caches have so much room, slabs as of a larger budget, and a group much larger than the room.
+struct Scene {
+    store: Arc<PageStore>,
+    budget: Arc<Budget>,
+    group: GroupRef,
+    index: Arc<GroupIndex>,
+    /// What takes the rest of the budget.
+    window: Charge,
+}
+
+impl Scene {
+    fn new(seed: u64, room: u64) -> Self {
+        let memory = options(BUDGET, 0);
+        let budget = memory.budget.clone();
+        let window = budget.charge(Purpose::Window, BUDGET - room);
+        let store = create(&SimDisk::new(seed), memory);
+        let group = store
+            .write_group(pending(0, 40_000, 100, false), SpaceClass::Normal)
+            .unwrap();
+        let index = store.index(&group).unwrap();
+        assert!(index.blocks() > 1000);
+        Scene {
+            store,
+            budget,
+            group,
+            index,
+            window,
+        }
+    }
+
+    fn read(&self, number: usize, fill: Fill) {
+        let block = self
+            .store
+            .block(&self.group, &self.index, number, fill)
+            .unwrap();
+        assert_eq!(self.index.find(&block.key(0)), number);
+    }
+
+    fn charged(&self) -> u64 {
+        self.budget.used(Purpose::Blocks) + self.budget.used(Purpose::Metadata)
+    }
+
+    /// How many of them are cached.
+    fn cached(&self, numbers: impl Iterator<Item = usize>) -> usize {
+        let found = |&number: &usize| {
+            let block = self.store.cached_block_as(&self.group, number, Fill::No);
+            block.is_some()
+        };
+        numbers.filter(found).count()
+    }
+}
+
+#[test]
+fn what_is_charged_keeps_to_the_room_and_shrinks_with_it_by_whole_slabs() {
+    let mut scene = Scene::new(1, 1 << 20);
+    for number in 0..1000 {
+        scene.read(number, Fill::Normal);
+        assert!(scene.charged() <= 1 << 20, "{}", scene.charged());
+    }
+    assert!(scene.charged() > (1 << 20) - 2 * SLAB);
+    assert_eq!(scene.store.metrics().cache_bytes, scene.charged());
+    // Full slabs: of 1 MiB little is lost.
+    assert!(scene.cached(0..1000) > 190, "{}", scene.cached(0..1000));
+
+    scene.window.resize(BUDGET - (256 << 10));
+    assert!(!scene.store.shrink());
+    assert!(scene.charged() <= 256 << 10);
+    for number in 0..200 {
+        scene.read(number, Fill::Low);
+        assert!(scene.charged() <= 256 << 10);
+    }
+    // Without room for a slab blocks are still read.
+    scene.window.resize(BUDGET - 10_000);
+    scene.store.shrink();
+    scene.read(300, Fill::Normal);
+    assert!(scene.charged() <= 10_000);
+    let budget = scene.budget.clone();
+    drop(scene);
+    assert_eq!(budget.used_total(), 0);
+}
+
+#[test]
+fn a_reader_keeps_the_slab_of_its_block_and_its_charge() {
+    let mut scene = Scene::new(2, 1 << 20);
+    let (group, index) = (scene.group, scene.index.clone());
+    let block = scene.store.block(&group, &index, 0, Fill::Normal).unwrap();
+    let (expected, bytes) = (block.bytes().to_vec(), block.bytes().as_ptr());
+    for number in 1..600 {
+        scene.read(number, Fill::Normal);
+    }
+    scene.window.resize(BUDGET);
+    scene.store.shrink();
+    assert_eq!(scene.store.metrics().cache_entries, 0);
+    assert_eq!(scene.charged(), SLAB, "the slab of the block");
+    assert_eq!(
+        (block.bytes(), block.bytes().as_ptr()),
+        (&expected[..], bytes)
+    );
+    drop(block);
+    assert_eq!(scene.charged(), 0);
+}
+
+#[test]
+fn blocks_that_are_used_survive_their_slabs_and_others_do_not() {
+    let scene = Scene::new(3, 1 << 20);
+    // Spread over the slabs of the first 200.
+    let hot: Vec<usize> = (0..200).step_by(9).collect();
+    (0..200).for_each(|number| scene.read(number, Fill::Normal));
+    for round in 0..8 {
+        hot.iter()
+            .for_each(|&number| scene.read(number, Fill::Normal));
+        let cold = 200 + round * 100;
+        (cold..cold + 100).for_each(|number| scene.read(number, Fill::Normal));
+    }
+    let others = scene.cached((0..200).filter(|number| !hot.contains(number)));
+    assert_eq!((scene.cached(hot.iter().copied()), others), (hot.len(), 0));
+}
+
+#[test]
+fn a_long_scan_leaves_blocks_that_gets_use_and_blocks_that_scans_use_outlive_it() {
+    let scene = Scene::new(4, 1 << 20);
+    let hot: Vec<usize> = (0..60).collect();
+    let scanned: Vec<usize> = (100..110).collect();
+    for _ in 0..2 {
+        hot.iter()
+            .for_each(|&number| scene.read(number, Fill::Normal));
+        scanned
+            .iter()
+            .for_each(|&number| scene.read(number, Fill::Low));
+    }
+    (200..1000).for_each(|number| scene.read(number, Fill::Low));
+    let (hot, scanned) = (
+        scene.cached(hot.into_iter()),
+        scene.cached(scanned.into_iter()),
+    );
+    assert!(hot >= 45, "{hot} of 60 blocks of gets");
+    assert!(scanned >= 6, "{scanned} of 10 blocks of scans");
+}
+
+#[test]
+fn a_cache_of_used_blocks_makes_room_with_bounded_work() {
+    let scene = Scene::new(5, 1 << 20);
+    for _ in 0..5 {
+        (0..150).for_each(|number| scene.read(number, Fill::Normal));
+    }
+    let before = scene.store.metrics().evictions;
+    (400..500).for_each(|number| scene.read(number, Fill::Normal));
+    let evicted = scene.store.metrics().evictions - before;
+    assert!(evicted <= 150, "{evicted} blocks went for 100");
+    assert!(scene.cached(400..500) > 60);
+}
+
+#[test]
+fn slabs_of_pages_that_are_gone_are_joined() {
+    let store = create(&SimDisk::new(6), options(BUDGET, 0));
+    let groups: Vec<_> = (0..8).map(|_| write_group(&store, 2000)).collect();
+    let generation = checkpoint(&store, added(&groups));
+    // Blocks of all groups in every slab.
+    for number in 0..50 {
+        for group in &groups {
+            let index = store.index(group).unwrap();
+            store.block(group, &index, number, Fill::Normal).unwrap();
+        }
+    }
+    let before = store.metrics();
+    let pin = store.pin(generation);
+    checkpoint(&store, released(groups[2..].iter().map(|group| group.id)));
+    drop(pin);
+    reclaim_all(&store);
+    let after = store.metrics();
+    assert_eq!(after.evictions, before.evictions, "nothing alive left");
+    for group in &groups[..2] {
+        assert!((0..50).all(|n| store.cached_block(group, n).is_some()));
+    }
+    // A quarter is left, in slabs that are half full at least.
+    assert!(after.cache_bytes < before.cache_bytes * 6 / 10);
+}
+
+#[test]
+fn metadata_ages_with_the_blocks_that_pass() {
+    let scene = Scene::new(7, 1 << 20);
+    let groups: Vec<_> = (0..8).map(|_| write_group(&scene.store, 1000)).collect();
+    let ask = || {
+        let before = scene.store.metrics().misses;
+        for group in &groups {
+            scene.store.index(group).unwrap();
+            let found = scene.store.may_contain(group, hash64(&key(1)));
+            assert!(found.unwrap());
+        }
+        let after = scene.store.metrics().misses;
+        (after.indexes - before.indexes) + (after.filters - before.filters)
+    };
+    ask();
+    // Four times the room: metadata outlives blocks.
+    (0..1000).for_each(|number| scene.read(number, Fill::Normal));
+    assert_eq!(ask(), 0);
+    // Many times the room without a use.
+    for _ in 0..4 {
+        (0..1000).for_each(|number| scene.read(number, Fill::Normal));
+    }
+    assert_eq!(ask(), 16);
+}
+
+#[test]
+fn threads_that_fill_and_evict_slabs_find_what_was_written() {
+    let scene = Scene::new(8, 512 << 10);
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let scene = &scene;
+            scope.spawn(move || {
+                let mut at = thread * 17;
+                for step in 0..3000 {
+                    at = (at * 5 + 3) % 400;
+                    let fill = [Fill::Normal, Fill::Low, Fill::No][step % 3];
+                    scene.read(at, fill);
+                    assert!(scene.charged() <= (512 << 10) + 8 * SLAB);
+                }
+            });
+        }
+    });
+    while scene.store.shrink() {}
+    assert!(scene.charged() <= 512 << 10);
+    assert_eq!(scene.store.metrics().cache_bytes, scene.charged());
+}
