@@ -289,3 +289,24 @@ fn bench_space_says_for_each_bound_what_writing_and_space_came_to() {
     let refusal = run(&["bench", "space", "--bounds", "much"]);
     assert_eq!(refusal.status.code(), Some(2));
 }
+
+#[test]
+fn reads_are_shown_beside_what_the_device_gives() {
+    let arguments = "bench reads --json --records 20000 --value-bytes 200 --memory 16MiB --keys 16 --turns 2 --time 20";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let text = String::from_utf8(succeed(&arguments)).unwrap();
+    assert_eq!(text.lines().count(), 2);
+    for line in text.lines() {
+        let turn: Value = serde_json::from_str(line).unwrap();
+        for figure in [
+            "device_reads_per_second",
+            "keys_per_second",
+            "device_bytes_per_second",
+            "scan_bytes_per_second",
+            "scan_record_bytes_per_second",
+            "scan_share",
+        ] {
+            assert!(turn[figure].as_f64().unwrap() > 0.0, "{figure}: {line}");
+        }
+    }
+}

@@ -69,10 +69,14 @@ impl File for SteadyFile {
         self.0.read_at(buffer, offset)
     }
 
-    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
+    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
         let mut outcome = Ok(());
-        for read in reads {
-            outcome = outcome.and(self.0.read_at(read.buffer, read.offset));
+        for (number, read) in reads.iter_mut().enumerate() {
+            let read_one = self.0.read_at(read.buffer, read.offset);
+            if read_one.is_ok() {
+                done(number, read.buffer);
+            }
+            outcome = outcome.and(read_one);
         }
         outcome
     }

@@ -77,8 +77,9 @@ pub trait File: Send + Sync {
     /// Fills the buffer from that offset; reading past the end is an error ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works;
     /// multiples of [`File::alignment`] in offset, length and memory avoid a copy.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
-    /// Does many reads, in parallel where the system can. All are tried; the first error is returned.
-    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()>;
+    /// Does many reads, in parallel where the system can. All are tried; the first error is returned. `done` is told each that
+    /// succeeded, by its number, and shown its bytes while others are still under way, in any order.
+    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()>;
     /// Writes at that offset, extending the file if need be. Offset and length must be multiples of [`File::alignment`] when opened `direct`.
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()>;
     /// Makes written data and the file's size durable (`fdatasync`).

@@ -186,8 +186,14 @@ fn a_batch_reads_all_and_tells_the_first_error() {
                     })
                     .collect()
             };
-            file.read_batch(&mut reads).unwrap();
-            for read in &reads {
+            let mut shown = vec![None; reads.len()];
+            let mut show = |number: usize, bytes: &[u8]| {
+                let before = shown[number].replace(bytes.to_vec());
+                assert!(before.is_none(), "shown twice");
+            };
+            file.read_batch(&mut reads, &mut show).unwrap();
+            for (read, shown) in reads.iter().zip(&shown) {
+                assert_eq!(shown.as_deref(), Some(&*read.buffer));
                 let start = read.offset as usize;
                 assert_eq!(*read.buffer, content[start..start + bytes]);
             }
@@ -211,14 +217,58 @@ fn a_batch_reads_all_and_tells_the_first_error() {
             .zip(offsets)
             .map(|(buffer, offset)| Read { offset, buffer })
             .collect();
-        let error = file.read_batch(&mut reads).unwrap_err();
+        let mut shown = Vec::new();
+        let error = file
+            .read_batch(&mut reads, &mut |number, _| shown.push(number))
+            .unwrap_err();
+        shown.sort_unstable();
+        assert_eq!(shown, [0, 1, 3, 5, 7, 8, 9]);
         assert_eq!(error.kind(), ErrorKind::Corrupt);
         assert!(error.to_string().contains("offset 1048576"), "{error}");
         for index in [0, 1, 3, 5, 7, 8, 9] {
             let start = offsets[index] as usize;
             assert_eq!(*reads[index].buffer, content[start..start + 4096]);
         }
-        file.read_batch(&mut []).unwrap();
+        file.read_batch(&mut [], &mut |_, _| {}).unwrap();
+    });
+}
+
+#[test]
+fn who_panics_when_shown_a_read_leaves_none_under_way() {
+    on_both(|disk, _| {
+        let file = disk.open("f", direct(CREATE)).unwrap();
+        let content: Vec<u8> = (0..256 * 4096usize).map(|i| (i / 4096) as u8).collect();
+        let mut aligned = AlignedBuf::zeroed(content.len());
+        aligned.copy_from_slice(&content);
+        file.write_at(&aligned, 0).unwrap();
+        for shown in [0, 1, 40, 200] {
+            let mut memory = AlignedBuf::zeroed(content.len());
+            let mut reads: Vec<Read<'_>> = memory
+                .chunks_mut(4096)
+                .zip((0..).step_by(4096))
+                .map(|(buffer, offset)| Read { offset, buffer })
+                .collect();
+            let mut left = shown;
+            let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+                file.read_batch(&mut reads, &mut |_, _| {
+                    assert!(left > 0, "enough");
+                    left -= 1;
+                })
+            }));
+            assert!(panicked.is_err());
+            drop(reads);
+            // Nothing writes there any more, and the next batch is whole.
+            memory.fill(255);
+            let mut whole = AlignedBuf::zeroed(content.len());
+            let mut reads: Vec<Read<'_>> = whole
+                .chunks_mut(4096)
+                .zip((0..).step_by(4096))
+                .map(|(buffer, offset)| Read { offset, buffer })
+                .collect();
+            file.read_batch(&mut reads, &mut |_, _| {}).unwrap();
+            assert_eq!(whole[..], content[..]);
+            assert!(memory.iter().all(|&byte| byte == 255));
+        }
     });
 }
 
@@ -519,7 +569,7 @@ fn files_are_used_from_many_threads_at_once() {
                                 buffer: &mut b,
                             },
                         ];
-                        file.read_batch(&mut reads).unwrap();
+                        file.read_batch(&mut reads, &mut |_, _| {}).unwrap();
                         assert_eq!(a[..], content[4096..]);
                         assert_eq!(b[..], content[13..790]);
                     }

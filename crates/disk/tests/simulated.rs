@@ -323,7 +323,7 @@ fn the_nth_call_fails_once_or_for_good() {
             buffer: &mut c,
         },
     ];
-    assert!(file.read_batch(&mut reads).is_err());
+    assert!(file.read_batch(&mut reads, &mut |_, _| {}).is_err());
     assert_eq!((a, b, c), ([b'2'], [9], [1]));
 }
 
@@ -487,7 +487,7 @@ fn reads_writes_and_syncs_are_counted_by_file() {
             buffer: &mut b,
         },
     ];
-    file.read_batch(&mut reads).unwrap();
+    file.read_batch(&mut reads, &mut |_, _| {}).unwrap();
     let after = medium.stats("f");
     let expected = IoStats {
         reads: 3,

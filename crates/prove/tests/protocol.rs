@@ -55,8 +55,8 @@ impl File for CheatFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.file.read_at(buffer, offset)
     }
-    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        self.file.read_batch(reads)
+    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+        self.file.read_batch(reads, done)
     }
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
         self.file.write_at(buffer, offset)

@@ -109,8 +109,8 @@ impl File for GatedFile {
         self.with(|f| f.read_at(buffer, offset))
     }
 
-    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        self.with(|f| f.read_batch(reads))
+    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+        self.with(|f| f.read_batch(reads, done))
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

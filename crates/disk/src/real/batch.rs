@@ -1,10 +1,12 @@
-//! Many reads at once through io_uring: one ring a thread, made when the thread first needs it.
+//! Many reads at once through io_uring: one ring a thread, made when the thread first needs it. So many are in flight, and
+//! each that completes makes room for the next, and is shown to the caller while the device works on the others.
 //!
-//! A read in flight writes into borrowed memory, so this never returns, and never runs code that may panic, before every read
-//! that the kernel took has completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go
-//! one by one. Whatever is odd about a single read (cut short, interrupted, refused) is left to `pread`, which does it again and says what is wrong.
+//! A read in flight writes into borrowed memory, so this never returns, and never unwinds, before every read that the kernel took has
+//! completed ([`Flight`]). A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go
+//! one by one. Whatever is odd about a single read (off the device's bounds, cut short, interrupted, refused) is left to `pread`, which does it
+//! again and says what is wrong.
 
-use std::cell::RefCell;
+use std::cell::Cell;
 use std::os::fd::AsRawFd;
 
 use io_uring::{IoUring, opcode, types};
@@ -12,11 +14,13 @@ use rustix::io::Errno;
 use terrapin_base::sync::{AtomicBool, Ordering};
 use terrapin_base::{Error, Result};
 
-use super::file::{BOUNCE_BYTES, RealFile, with_bounce};
+use super::file::RealFile;
 use crate::Read;
 
 /// Reads in flight at once.
 const DEPTH: usize = 64;
+/// So many are handed to the kernel together, if there are so many, and waited for together: each time costs what several reads do.
+const TOGETHER: usize = 16;
 /// How often a submission that the kernel puts off is repeated before the ring is given up.
 const PATIENCE: u32 = 1000;
 
@@ -24,41 +28,34 @@ const PATIENCE: u32 = 1000;
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    static RING: RefCell<Option<IoUring>> = const { RefCell::new(None) };
+    /// Taken while in use: a batch within a batch has a ring of its own.
+    static RING: Cell<Option<IoUring>> = const { Cell::new(None) };
 }
+
+/// Told the number of a read that is done, and its bytes.
+type Done<'d> = &'d mut dyn FnMut(usize, &[u8]);
 
 /// Does all reads; the first error of them, in their order.
-pub(super) fn read(file: &RealFile, reads: &mut [Read<'_>]) -> Result<()> {
-    if reads.len() < 2 || REFUSED.load(Ordering::Relaxed) {
-        return read_each(file, reads);
+pub(super) fn read(file: &RealFile, reads: &mut [Read<'_>], done: Done<'_>) -> Result<()> {
+    let mut batch = Batch {
+        file,
+        reads,
+        done,
+        next: 0,
+        left: Vec::new(),
+        failed: None,
+    };
+    let ring = match batch.reads.len() {
+        0 | 1 => None,
+        _ => RING.take().or_else(make_ring),
+    };
+    if let Some(mut ring) = ring
+        && batch.run(&mut ring)
+    {
+        RING.set(Some(ring));
     }
-    RING.with_borrow_mut(|slot| {
-        let mut outcome = Ok(());
-        for chunk in reads.chunks_mut(DEPTH) {
-            if slot.is_none() {
-                *slot = make_ring();
-            }
-            outcome = outcome.and(match slot {
-                Some(ring) => {
-                    let (result, sound) = read_chunk(ring, file, chunk);
-                    if !sound {
-                        *slot = None;
-                    }
-                    result
-                }
-                None => read_each(file, chunk),
-            });
-        }
-        outcome
-    })
-}
-
-fn read_each(file: &RealFile, reads: &mut [Read<'_>]) -> Result<()> {
-    let mut outcome = Ok(());
-    for read in reads {
-        outcome = outcome.and(file.read_exactly(read.buffer, read.offset));
-    }
-    outcome
+    batch.read_left();
+    batch.failed.map_or(Ok(()), |(_, error)| Err(error))
 }
 
 fn make_ring() -> Option<IoUring> {
@@ -82,105 +79,23 @@ fn make_ring() -> Option<IoUring> {
     }
 }
 
-/// How one read of a chunk goes.
-#[derive(Clone, Copy)]
-enum Plan {
-    /// Not through the ring: nothing to read, out of bounds, or too large to bounce; or odd in the ring.
-    Alone,
-    /// The kernel reads `bytes` from `start` into the bounce buffer at `bounce`, or straight into the caller's memory; the wanted bytes
-    /// begin behind `before` others.
-    Ring {
-        start: u64,
-        bytes: u32,
-        before: usize,
-        bounce: Option<usize>,
-    },
-    /// Done and in the caller's memory.
+/// What the kernel said of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Said {
+    /// It is in the caller's memory.
     Done,
+    /// Something odd: `pread` does it again.
+    Odd,
     /// Failed with that error number.
     Failed(i32),
 }
 
-/// Plans one read; takes its part of the bounce buffer.
-fn plan(file: &RealFile, read: &Read<'_>, bounce_bytes: &mut usize) -> Plan {
-    let wanted = read.buffer.len();
-    let end = read.offset.checked_add(wanted as u64);
-    if wanted == 0 || wanted > 1 << 30 || end.is_none_or(|end| end > 1 << 62) {
-        return Plan::Alone;
-    }
-    if file.takes(read.buffer.as_ptr(), read.offset, wanted) {
-        return Plan::Ring {
-            start: read.offset,
-            bytes: wanted as u32,
-            before: 0,
-            bounce: None,
-        };
-    }
-    let (start, before) = file.widen(read.offset);
-    let bytes = (before + wanted).next_multiple_of(file.alignment as usize);
-    if bytes > BOUNCE_BYTES - *bounce_bytes {
-        return Plan::Alone;
-    }
-    let at = *bounce_bytes;
-    *bounce_bytes += bytes;
-    Plan::Ring {
-        start,
-        bytes: bytes as u32,
-        before,
-        bounce: Some(at),
-    }
-}
-
-/// Does up to [`DEPTH`] reads. The second value is `false` when the ring must not be used again.
-fn read_chunk(ring: &mut IoUring, file: &RealFile, reads: &mut [Read<'_>]) -> (Result<()>, bool) {
-    let mut plans = [Plan::Alone; DEPTH];
-    let mut bounce_bytes = 0;
-    for (slot, read) in plans.iter_mut().zip(reads.iter()) {
-        *slot = plan(file, read, &mut bounce_bytes);
-    }
-    let sound = with_bounce(bounce_bytes, |bounce| {
-        let mut results = [None; DEPTH];
-        let sound = run(ring, file, &plans, reads, bounce, &mut results);
-        for ((plan, read), result) in plans.iter_mut().zip(reads.iter_mut()).zip(results) {
-            if let Plan::Ring {
-                before, bounce: at, ..
-            } = *plan
-            {
-                *plan = settle(read, result, before, at.map(|at| &bounce[at..]));
-            }
-        }
-        sound
-    });
-    let mut outcome = Ok(());
-    for (plan, read) in plans.iter().zip(reads) {
-        outcome = outcome.and(match plan {
-            Plan::Done => Ok(()),
-            Plan::Failed(number) => Err(Error::io(
-                "cannot read",
-                std::io::Error::from_raw_os_error(*number),
-            )
-            .with("file", &file.path)
-            .with("offset", read.offset)
-            .with("bytes", read.buffer.len())),
-            Plan::Alone | Plan::Ring { .. } => file.read_exactly(read.buffer, read.offset),
-        });
-    }
-    (outcome, sound)
-}
-
-/// What a completed read came to; copies it out of the bounce buffer if it lies there.
-fn settle(read: &mut Read<'_>, result: Option<i32>, before: usize, bounce: Option<&[u8]>) -> Plan {
-    let wanted = read.buffer.len();
-    match result.map(usize::try_from) {
-        Some(Ok(count)) if count >= before + wanted => {
-            if let Some(bounce) = bounce {
-                read.buffer
-                    .copy_from_slice(&bounce[before..before + wanted]);
-            }
-            Plan::Done
-        }
-        Some(Err(_)) => {
-            let number = result.map_or(0, i32::unsigned_abs) as i32;
+fn said(result: i32, wanted: usize) -> Said {
+    match usize::try_from(result) {
+        Ok(count) if count >= wanted => Said::Done,
+        Ok(_) => Said::Odd,
+        Err(_) => {
+            let number = result.wrapping_neg();
             let odd = [
                 Errno::INTR,
                 Errno::AGAIN,
@@ -189,101 +104,201 @@ fn settle(read: &mut Read<'_>, result: Option<i32>, before: usize, bounce: Optio
                 Errno::CANCELED,
             ];
             if odd.iter().any(|e| e.raw_os_error() == number) {
-                Plan::Alone
+                Said::Odd
             } else {
-                Plan::Failed(number)
+                Said::Failed(number)
             }
         }
-        _ => Plan::Alone,
     }
 }
 
-/// Has the kernel do the planned reads and waits for all that it took; `results` tells what it said of each. `false` when the ring must be
-/// dropped, because reads that it did not take are still queued in it.
-fn run(
-    ring: &mut IoUring,
-    file: &RealFile,
-    plans: &[Plan; DEPTH],
-    reads: &mut [Read<'_>],
-    bounce_buffer: &mut [u8],
-    results: &mut [Option<i32>; DEPTH],
-) -> bool {
-    let descriptor = types::Fd(file.descriptor.as_raw_fd());
-    let bounce_start = bounce_buffer.as_mut_ptr();
-    let mut pushed = 0;
-    for (index, (plan, read)) in plans.iter().zip(reads.iter_mut()).enumerate() {
-        let Plan::Ring {
-            start,
-            bytes,
-            bounce,
-            ..
-        } = *plan
-        else {
-            continue;
-        };
-        let memory = match bounce {
-            // SAFETY: `plan` gave this read `bytes` bytes there, within the buffer's length, and no other read any of them.
-            Some(at) => unsafe { bounce_start.add(at) },
-            None => read.buffer.as_mut_ptr(),
-        };
-        let entry = opcode::Read::new(descriptor, memory, bytes)
-            .offset(start)
-            .build()
-            .user_data(index as u64);
-        // SAFETY: the descriptor and `bytes` bytes of memory are borrowed, the memory uniquely, by our caller until this returns; this does not
-        // return before `drain` has seen every read complete that the kernel took, and the ring is dropped if any was not taken.
-        if unsafe { ring.submission().push(&entry) }.is_err() {
-            break; // cannot be: the queue holds DEPTH entries and was empty; the read is then done alone
-        }
-        pushed += 1;
-    }
+/// The reads of a call, and how far they are.
+struct Batch<'b, 'm> {
+    file: &'b RealFile,
+    reads: &'b mut [Read<'m>],
+    done: Done<'b>,
+    /// The first that was not looked at.
+    next: usize,
+    /// Those before it that are left to `pread`.
+    left: Vec<usize>,
+    /// The first in order that failed.
+    failed: Option<(usize, Error)>,
+}
 
-    let mut completed = 0;
-    let mut patience = PATIENCE;
-    while completed < pushed {
-        let outcome = ring.submit_and_wait(pushed - completed);
-        let before = completed;
-        completed += reap(ring, results);
-        let Err(e) = outcome else { continue };
-        match e.raw_os_error() {
-            Some(number) if number == Errno::INTR.raw_os_error() => continue,
-            // Short of memory, or of room for completions: it gets better as reads complete.
-            Some(number)
-                if number == Errno::AGAIN.raw_os_error()
-                    || number == Errno::BUSY.raw_os_error() =>
-            {
-                if completed > before {
-                    continue;
+/// A ring with reads in it. Dropped only when the kernel has completed all that it took.
+struct Flight<'r> {
+    ring: &'r mut IoUring,
+    /// The reads in it, by their slots; a bit for each slot in use.
+    numbers: [usize; DEPTH],
+    used: u64,
+}
+
+const _: () = assert!(DEPTH == u64::BITS as usize);
+
+impl Batch<'_, '_> {
+    /// Has the kernel do as many as it takes. `false` when the ring must be dropped, because reads that it did not take are still
+    /// queued in it.
+    fn run(&mut self, ring: &mut IoUring) -> bool {
+        let mut flight = Flight {
+            ring,
+            numbers: [0; DEPTH],
+            used: 0,
+        };
+        let mut patience = PATIENCE;
+        loop {
+            if flight.used.count_zeros() as usize >= TOGETHER {
+                self.push(&mut flight);
+            }
+            let waits = (flight.used.count_ones() as usize).min(TOGETHER);
+            if waits == 0 {
+                return true;
+            }
+            let outcome = flight.ring.submit_and_wait(waits);
+            let completed = self.reap(&mut flight);
+            let Err(e) = outcome else { continue };
+            match e.raw_os_error() {
+                Some(number) if number == Errno::INTR.raw_os_error() => continue,
+                // Short of memory, or of room for completions: it gets better as reads complete.
+                Some(number)
+                    if number == Errno::AGAIN.raw_os_error()
+                        || number == Errno::BUSY.raw_os_error() =>
+                {
+                    if completed > 0 {
+                        continue;
+                    }
+                    patience -= 1;
+                    std::thread::yield_now();
+                    if patience > 0 {
+                        continue;
+                    }
                 }
-                patience -= 1;
+                _ => {}
+            }
+            while flight.in_flight() > 0 {
                 std::thread::yield_now();
-                if patience > 0 {
-                    continue;
+                self.reap(&mut flight);
+            }
+            // What is still queued is given up with the ring.
+            let sound = flight.used == 0;
+            while let Some(number) = flight.take(flight.used.trailing_zeros() as usize) {
+                self.left.push(number);
+            }
+            return sound;
+        }
+    }
+
+    /// Fills the ring up.
+    fn push(&mut self, flight: &mut Flight<'_>) {
+        let descriptor = types::Fd(self.file.descriptor.as_raw_fd());
+        while flight.used != u64::MAX
+            && let Some(read) = self.reads.get_mut(self.next)
+        {
+            let wanted = read.buffer.len();
+            let end = read.offset.checked_add(wanted as u64);
+            let possible = (1..=1 << 30).contains(&wanted)
+                && end.is_some_and(|end| end <= 1 << 62)
+                && self.file.takes(read.buffer.as_ptr(), read.offset, wanted);
+            if !possible {
+                self.left.push(self.next);
+                self.next += 1;
+                continue;
+            }
+            let slot = flight.used.trailing_ones() as usize;
+            let entry = opcode::Read::new(descriptor, read.buffer.as_mut_ptr(), wanted as u32)
+                .offset(read.offset)
+                .build()
+                .user_data(slot as u64);
+            // SAFETY: the descriptor and the memory are borrowed, the memory uniquely, by our caller until `run` is left, by a return or by
+            // unwinding; nobody touches the memory before the read was completed, and `flight` is not dropped before
+            // every read has been that the kernel took. What it did not take is never submitted, since the ring is dropped then.
+            if unsafe { flight.ring.submission().push(&entry) }.is_err() {
+                return; // cannot be: the queue has a place for each slot
+            }
+            flight.numbers[slot] = self.next;
+            flight.used |= 1 << slot;
+            self.next += 1;
+        }
+    }
+
+    /// Takes completions, and shows what was read; returns how many.
+    fn reap(&mut self, flight: &mut Flight<'_>) -> usize {
+        let mut count = 0;
+        while let Some((number, result)) = flight.complete() {
+            count += 1;
+            let Some(number) = number else { continue };
+            let read = &self.reads[number];
+            match said(result, read.buffer.len()) {
+                Said::Done => (self.done)(number, read.buffer),
+                Said::Odd => self.left.push(number),
+                Said::Failed(code) => {
+                    let error = std::io::Error::from_raw_os_error(code);
+                    let error = Error::io("cannot read", error)
+                        .with("file", &self.file.path)
+                        .with("offset", read.offset)
+                        .with("bytes", read.buffer.len());
+                    self.fail(number, error);
                 }
             }
-            _ => {}
         }
-        // Give up what is still queued, wait for what is in flight. Entering the kernel (to yield) is what lets it complete reads.
-        let queued = ring.submission().len();
-        while completed + queued < pushed {
-            std::thread::yield_now();
-            completed += reap(ring, results);
-        }
-        return queued == 0;
+        count
     }
-    true
+
+    /// Reads one by one what was left to that.
+    fn read_left(&mut self) {
+        for number in std::mem::take(&mut self.left)
+            .into_iter()
+            .chain(self.next..self.reads.len())
+        {
+            let read = &mut self.reads[number];
+            match self.file.read_exactly(read.buffer, read.offset) {
+                Ok(()) => (self.done)(number, read.buffer),
+                Err(error) => self.fail(number, error),
+            }
+        }
+    }
+
+    fn fail(&mut self, number: usize, error: Error) {
+        if self
+            .failed
+            .as_ref()
+            .is_none_or(|(first, _)| number < *first)
+        {
+            self.failed = Some((number, error));
+        }
+    }
 }
 
-/// Takes completions; returns how many.
-fn reap(ring: &mut IoUring, results: &mut [Option<i32>; DEPTH]) -> usize {
-    let mut count = 0;
-    for entry in ring.completion() {
-        if let Some(result) = results.get_mut(entry.user_data() as usize) {
-            *result = Some(entry.result());
-        }
-        count += 1;
+impl Flight<'_> {
+    /// Reads that the kernel took and did not complete.
+    fn in_flight(&mut self) -> usize {
+        self.used.count_ones() as usize - self.ring.submission().len()
     }
-    count
+
+    /// Takes one completion: the number of the read, and what the kernel says of it.
+    fn complete(&mut self) -> Option<(Option<usize>, i32)> {
+        let entry = self.ring.completion().next()?;
+        let slot = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
+        Some((self.take(slot), entry.result()))
+    }
+
+    /// Empties a slot.
+    fn take(&mut self, slot: usize) -> Option<usize> {
+        let number = *self.numbers.get(slot)?;
+        let bit = 1 << slot;
+        let there = self.used & bit != 0;
+        self.used &= !bit;
+        there.then_some(number)
+    }
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        // Only while something unwinds. Entering the kernel (to yield) is what lets it complete reads.
+        while self.in_flight() > 0 {
+            std::thread::yield_now();
+            while self.complete().is_some() {}
+        }
+    }
 }
 
 #[cfg(test)]
@@ -292,27 +307,10 @@ mod tests {
 
     #[test]
     fn what_the_ring_says_of_a_read_is_taken_failed_or_left_to_pread() {
-        let mut buffer = [0u8; 4];
-        let mut read = Read {
-            offset: 3,
-            buffer: &mut buffer,
-        };
-        let bounce = [9, 9, 9, 1, 2, 3, 4, 9];
-        assert!(matches!(
-            settle(&mut read, Some(8), 3, Some(&bounce)),
-            Plan::Done
-        ));
-        assert_eq!(read.buffer, [1, 2, 3, 4]);
-        assert!(matches!(
-            settle(&mut read, Some(6), 3, Some(&bounce)),
-            Plan::Alone
-        ));
-        assert!(matches!(settle(&mut read, Some(0), 0, None), Plan::Alone));
-        assert!(matches!(settle(&mut read, None, 0, None), Plan::Alone));
-        assert!(matches!(settle(&mut read, Some(-4), 0, None), Plan::Alone));
-        assert!(matches!(
-            settle(&mut read, Some(-5), 0, None),
-            Plan::Failed(5)
-        ));
+        assert_eq!(said(8, 8), Said::Done);
+        assert_eq!(said(6, 8), Said::Odd);
+        assert_eq!(said(0, 8), Said::Odd);
+        assert_eq!(said(-4, 8), Said::Odd);
+        assert_eq!(said(-5, 8), Said::Failed(5));
     }
 }

@@ -183,8 +183,8 @@ impl File for RealFile {
         self.read_exactly(buffer, offset)
     }
 
-    fn read_batch(&self, reads: &mut [Read<'_>]) -> Result<()> {
-        batch::read(self, reads)
+    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
+        batch::read(self, reads, done)
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

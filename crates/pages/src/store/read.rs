@@ -86,6 +86,8 @@ struct Missing {
 struct Stretch {
     start: u64,
     bytes: usize,
+    /// Which of what is missing.
+    first: usize,
     blocks: usize,
 }
 
@@ -368,13 +370,14 @@ impl PageStore {
         found: &mut [Option<Arc<Block>>],
     ) -> Result<()> {
         let mut stretches: Vec<Stretch> = Vec::with_capacity(missing.len());
-        for block in missing {
+        for (first, block) in missing.iter().enumerate() {
             let (start, bytes) = self
                 .cover(block.offset, block.bytes)
                 .map_err(|e| self.place(e))?;
             let stretch = Stretch {
                 start,
                 bytes,
+                first,
                 blocks: 1,
             };
             if !stretches.last_mut().is_some_and(|last| last.join(&stretch)) {
@@ -394,22 +397,28 @@ impl PageStore {
                     }
                 })
                 .collect();
-            self.file
-                .read_batch(&mut reads)
-                .map_err(|e| self.place(e))?;
-            let mut missing = missing.iter();
+            // Blocks are decoded while the device reads others.
             let mut own = Own::default();
-            for (read, stretch) in reads.iter().zip(&stretches) {
+            let mut failed: Option<(usize, Error)> = None;
+            let read = self.file.read_batch(&mut reads, &mut |number, bytes| {
+                let stretch = &stretches[number];
                 self.counters.read(fill.reader(), 1, stretch.bytes as u64);
-                for block in missing.by_ref().take(stretch.blocks) {
+                for block in &missing[stretch.first..][..stretch.blocks] {
                     let (group, _, number) = &wants[block.at];
                     let from = (block.offset - stretch.start) as usize;
-                    let bytes = &read.buffer[from..][..block.bytes];
-                    let decoded = self.take_in(bytes, group, *number, fill, &mut own)?;
-                    found[block.at] = Some(decoded);
+                    let bytes = &bytes[from..][..block.bytes];
+                    match self.take_in(bytes, group, *number, fill, &mut own) {
+                        Ok(decoded) => found[block.at] = Some(decoded),
+                        Err(error) => {
+                            if failed.as_ref().is_none_or(|(first, _)| block.at < *first) {
+                                failed = Some((block.at, error));
+                            }
+                        }
+                    }
                 }
-            }
-            Ok(())
+            });
+            read.map_err(|e| self.place(e))?;
+            failed.map_or(Ok(()), |(_, error)| Err(error))
         })
     }
 

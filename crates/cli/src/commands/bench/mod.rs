@@ -1,6 +1,7 @@
 //! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are arguments and output.
 
 mod chi;
+mod reads;
 mod space;
 mod ycsb;
 
@@ -32,6 +33,8 @@ enum Suite {
     Chi(chi::Chi),
     /// What overwriting costs in writes and in space, at several bounds of space amplification
     Space(space::Space),
+    /// Many cold keys at once and a scan of everything, beside what the device gives in the same run
+    Reads(reads::Reads),
 }
 
 impl Bench {
@@ -41,6 +44,7 @@ impl Bench {
             Suite::Ycsb(ycsb) => ycsb.run(),
             Suite::Chi(chi) => chi.run(),
             Suite::Space(space) => space.run(),
+            Suite::Reads(reads) => reads.run(),
         }
     }
 }

@@ -1,0 +1,347 @@
+//! Reads beside the device: many cold keys at once, and a scan of everything, each beside what the device gives for reads of
+//! the same kind, from the same file and by the same calls, but with nothing in between.
+//!
+//! The store is opened anew for each of them, so that nothing is cached; uniform keys and a budget that is small
+//! beside the data keep it so. Everything runs on one thread, as one user's call would.
+
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use terrapin::{Database, DeviceReads, Durability, Options};
+use terrapin_base::{Env, Error, Result};
+use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions, Read, RealDisk};
+
+use crate::generator::{Distribution, Random};
+use crate::record::Records;
+use crate::run::{Config, Driver, Phase, Progress};
+use crate::store::TerrapinStore;
+use crate::system::{Usage, thread_cpu_seconds};
+use crate::workload::Workload;
+
+/// The file that holds the trees.
+const DATA_FILE: &str = "data";
+/// Bytes of a random read of the device: a block's.
+const RANDOM_BYTES: usize = 4096;
+/// Reads of one call; as many are in flight as the disk keeps there.
+const RANDOM_READS: usize = 2048;
+/// Random reads of the device and of keys take turns after so long.
+const SLICE_SECONDS: f64 = 0.05;
+/// Bytes of a sequential read.
+const SEQUENTIAL_BYTES: usize = 256 << 10;
+/// See [`RANDOM_READS`].
+const SEQUENTIAL_READS: usize = 128;
+
+/// What is measured.
+#[derive(Clone, Debug)]
+pub struct ReadsBench {
+    /// Records to load.
+    pub records: u64,
+    /// Their shape.
+    pub shape: Records,
+    /// The memory budget.
+    pub memory_bytes: u64,
+    /// Keys of one call.
+    pub keys_at_once: usize,
+    /// How long random reads are measured, each time.
+    pub time: Duration,
+    /// Seed of all choices.
+    pub seed: u64,
+}
+
+/// One turn of all measurements.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadsTurn {
+    /// Random reads of a block that the device gives, a second.
+    pub device_reads_per_second: f64,
+    /// CPU of one of them, in microseconds.
+    pub device_cpu_us: f64,
+    /// Keys found by `multi_get`, a second.
+    pub keys_per_second: f64,
+    /// Device reads of those, a second.
+    pub key_reads_per_second: f64,
+    /// CPU of one key, in microseconds.
+    pub key_cpu_us: f64,
+    /// Bytes that the device gives in large reads, one behind the other, a second.
+    pub device_bytes_per_second: f64,
+    /// Bytes that the scan of everything had the device read, a second.
+    pub scan_bytes_per_second: f64,
+    /// Key and value bytes that it returned, a second.
+    pub scan_record_bytes_per_second: f64,
+    /// CPU of one record of it, in microseconds.
+    pub scan_cpu_us: f64,
+}
+
+impl ReadsBench {
+    fn open(&self, directory: &Path) -> Result<Database> {
+        Options::new().memory(self.memory_bytes).open(directory)
+    }
+
+    /// Loads the records into an empty directory.
+    pub fn load(&self, directory: &Path, progress: &Progress) -> Result<()> {
+        let database = self.open(directory)?;
+        let config = Config {
+            records: self.records,
+            loaded: false,
+            shape: self.shape,
+            threads: 1,
+            seed: self.seed,
+        };
+        let store = TerrapinStore::new(database.clone(), Durability::Process, self.memory_bytes);
+        let driver = Driver::new(&config, &store, directory, progress);
+        driver.phase(Phase {
+            workload: Workload::Load,
+            distribution: Distribution::Uniform,
+            operations: self.records,
+            time: None,
+        })?;
+        driver.settle()?;
+        database.close()
+    }
+
+    /// Measures everything once; `turn` says that it is another time.
+    pub fn turn(&self, directory: &Path, turn: u64) -> Result<ReadsTurn> {
+        let file = data_file(directory)?;
+        let mut random = Random::new(self.seed ^ turn << 32);
+        let (device, keys) = self.random_reads(directory, &*file, &mut random)?;
+        let device_bytes_per_second = device_sequential(&*file)?;
+        let (scan_bytes, scan_seconds, scan_cpu) = self.scan(directory)?;
+        Ok(ReadsTurn {
+            device_reads_per_second: device.reads as f64 / device.seconds,
+            device_cpu_us: device.cpu_seconds * 1e6 / device.reads as f64,
+            keys_per_second: keys.keys as f64 / keys.seconds,
+            key_reads_per_second: keys.reads as f64 / keys.seconds,
+            key_cpu_us: keys.cpu_seconds * 1e6 / keys.keys as f64,
+            device_bytes_per_second,
+            scan_bytes_per_second: scan_bytes as f64 / scan_seconds,
+            scan_record_bytes_per_second: (self.records * self.shape.bytes()) as f64 / scan_seconds,
+            scan_cpu_us: scan_cpu * 1e6 / self.records as f64,
+        })
+    }
+
+    /// Random reads of the device, and of keys; a slice of time each in turns, so that both meet the same machine.
+    fn random_reads(
+        &self,
+        directory: &Path,
+        file: &dyn File,
+        random: &mut Random,
+    ) -> Result<(Sum, Sum)> {
+        let mut memory = AlignedBuf::zeroed(RANDOM_READS * RANDOM_BYTES);
+        let database = self.open(directory)?;
+        let (mut device, mut keys) = (Sum::default(), Sum::default());
+        // Nodes, indexes and filters are to be there, blocks are not.
+        let mut warm = Sum::default();
+        while warm.keys < self.records / 20 {
+            self.multi_get(&database, random, &mut warm)?;
+        }
+        while keys.seconds < self.time.as_secs_f64() {
+            let end = device.seconds + SLICE_SECONDS;
+            while device.seconds < end {
+                device_random(file, &mut memory, random, &mut device)?;
+            }
+            let (end, before) = (keys.seconds + SLICE_SECONDS, reads_of(&database));
+            while keys.seconds < end {
+                self.multi_get(&database, random, &mut keys)?;
+            }
+            keys.reads += reads_of(&database) - before;
+        }
+        database.close()?;
+        Ok((device, keys))
+    }
+
+    /// One call for many keys; checks what it returns, which is not measured.
+    fn multi_get(&self, database: &Database, random: &mut Random, sum: &mut Sum) -> Result<()> {
+        let mut keys = vec![Vec::new(); self.keys_at_once];
+        for key in &mut keys {
+            self.shape.key(random.below(self.records), key);
+        }
+        let keyspace = database.default_keyspace();
+        let values = sum.measure(|| keyspace.multi_get(&keys))?;
+        for (key, value) in keys.iter().zip(&values) {
+            let Some(value) = value else {
+                return Err(
+                    Error::corrupt("a record is missing").with("key", format!("{key:02x?}"))
+                );
+            };
+            self.shape.check(key, value)?;
+        }
+        sum.keys += keys.len() as u64;
+        Ok(())
+    }
+
+    /// Device bytes of a scan of everything, and its seconds and CPU seconds.
+    fn scan(&self, directory: &Path) -> Result<(u64, f64, f64)> {
+        let database = self.open(directory)?;
+        let (used, start) = (Usage::now(), Instant::now());
+        let (mut count, mut bytes) = (0u64, 0u64);
+        let mut range = database.default_keyspace().iter();
+        while let Some((key, value)) = range.next_ref()? {
+            count += 1;
+            bytes += (key.len() + value.len()) as u64;
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let cpu = Usage::now().cpu_seconds - used.cpu_seconds;
+        drop(range);
+        if (count, bytes) != (self.records, self.records * self.shape.bytes()) {
+            return Err(Error::corrupt("a scan of everything found something else")
+                .with("records", count)
+                .with("expected", self.records)
+                .with("bytes", bytes));
+        }
+        let read = database.metrics().device_reads;
+        database.close()?;
+        Ok((read.scan_bytes + read.meta_bytes, seconds, cpu))
+    }
+}
+
+/// What some measured calls came to.
+#[derive(Default)]
+struct Sum {
+    keys: u64,
+    reads: u64,
+    seconds: f64,
+    /// Of the calling thread.
+    cpu_seconds: f64,
+}
+
+impl Sum {
+    fn measure<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let (used, start) = (thread_cpu_seconds(), Instant::now());
+        let result = call();
+        self.seconds += start.elapsed().as_secs_f64();
+        self.cpu_seconds += thread_cpu_seconds() - used;
+        result
+    }
+}
+
+/// One batch of random reads of the device.
+fn device_random(
+    file: &dyn File,
+    memory: &mut [u8],
+    random: &mut Random,
+    sum: &mut Sum,
+) -> Result<()> {
+    let places = file.bytes()? / RANDOM_BYTES as u64;
+    let mut reads: Vec<_> = memory
+        .chunks_mut(RANDOM_BYTES)
+        .map(|buffer| Read {
+            offset: random.below(places) * RANDOM_BYTES as u64,
+            buffer,
+        })
+        .collect();
+    let mut done = 0;
+    sum.measure(|| file.read_batch(&mut reads, &mut |_, _| done += 1))?;
+    sum.reads += done;
+    Ok(())
+}
+
+/// The store's data file, for reading past the kernel's cache.
+fn data_file(directory: &Path) -> Result<std::sync::Arc<dyn File>> {
+    let disk = RealDisk::open(Env::threads(), directory, false)?;
+    let options = OpenOptions {
+        direct: true,
+        ..OpenOptions::default()
+    };
+    disk.open(DATA_FILE, options)
+}
+
+/// Bytes a second of the whole file in large reads.
+fn device_sequential(file: &dyn File) -> Result<f64> {
+    let places = file.bytes()? / SEQUENTIAL_BYTES as u64;
+    let mut memory = AlignedBuf::zeroed(SEQUENTIAL_READS * SEQUENTIAL_BYTES);
+    let (start, mut done) = (Instant::now(), 0u64);
+    for first in (0..places).step_by(SEQUENTIAL_READS) {
+        let mut reads: Vec<_> = memory
+            .chunks_mut(SEQUENTIAL_BYTES)
+            .zip(first..places)
+            .map(|(buffer, place)| Read {
+                offset: place * SEQUENTIAL_BYTES as u64,
+                buffer,
+            })
+            .collect();
+        file.read_batch(&mut reads, &mut |_, bytes| done += bytes.len() as u64)?;
+    }
+    Ok(done as f64 / start.elapsed().as_secs_f64())
+}
+
+fn reads_of(database: &Database) -> u64 {
+    let DeviceReads {
+        get_reads,
+        meta_reads,
+        ..
+    } = database.metrics().device_reads;
+    get_reads + meta_reads
+}
+
+impl ReadsTurn {
+    /// Device reads of `multi_get` for each that the device gives.
+    #[must_use]
+    pub fn key_share(&self) -> f64 {
+        self.key_reads_per_second / self.device_reads_per_second
+    }
+
+    /// Bytes of the scan for each that the device gives.
+    #[must_use]
+    pub fn scan_share(&self) -> f64 {
+        self.scan_bytes_per_second / self.device_bytes_per_second
+    }
+
+    /// One JSON object on one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        format!(
+            "{{\"device_reads_per_second\":{:.1},\"device_cpu_us\":{:.3},\"keys_per_second\":{:.1},\"key_reads_per_second\":{:.1},\"key_share\":{:.4},\
+             \"key_cpu_us\":{:.3},\"device_bytes_per_second\":{:.1},\"scan_bytes_per_second\":{:.1},\
+             \"scan_record_bytes_per_second\":{:.1},\"scan_share\":{:.4},\"scan_cpu_us\":{:.4}}}",
+            self.device_reads_per_second,
+            self.device_cpu_us,
+            self.keys_per_second,
+            self.key_reads_per_second,
+            self.key_share(),
+            self.key_cpu_us,
+            self.device_bytes_per_second,
+            self.scan_bytes_per_second,
+            self.scan_record_bytes_per_second,
+            self.scan_share(),
+            self.scan_cpu_us,
+        )
+    }
+
+    /// The table's head.
+    #[must_use]
+    pub fn table_head() -> String {
+        format!(
+            "{:>15}{:>9}{:>11}{:>12}{:>8}{:>10}{:>15}{:>12}{:>14}{:>8}{:>13}",
+            "device reads/s",
+            "µs/read",
+            "keys/s",
+            "key reads/s",
+            "share",
+            "µs/key",
+            "device MiB/s",
+            "scan MiB/s",
+            "records MiB/s",
+            "share",
+            "µs/record",
+        )
+    }
+
+    /// The turn as a line of the table.
+    #[must_use]
+    pub fn table_line(&self) -> String {
+        let mib = f64::from(1 << 20);
+        format!(
+            "{:>15.0}{:>9.2}{:>11.0}{:>12.0}{:>8.2}{:>10.2}{:>15.0}{:>12.0}{:>14.0}{:>8.2}{:>13.3}",
+            self.device_reads_per_second,
+            self.device_cpu_us,
+            self.keys_per_second,
+            self.key_reads_per_second,
+            self.key_share(),
+            self.key_cpu_us,
+            self.device_bytes_per_second / mib,
+            self.scan_bytes_per_second / mib,
+            self.scan_record_bytes_per_second / mib,
+            self.scan_share(),
+            self.scan_cpu_us,
+        )
+    }
+}

@@ -1,0 +1,75 @@
+//! `terrapin bench reads`: reads beside the device; see `terrapin_bench::ReadsBench`.
+
+use std::time::Duration;
+
+use clap::Args;
+use terrapin_base::{Error, Result};
+use terrapin_bench::{ReadsBench, ReadsTurn, Records};
+
+use super::with_bar;
+use crate::{arguments, database, output};
+
+/// Arguments of `bench reads`.
+#[derive(Args)]
+pub(super) struct Reads {
+    /// Records to load
+    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    records: u64,
+    /// Bytes of a value
+    #[arg(long, value_name = "N", default_value_t = 1016)]
+    value_bytes: usize,
+    /// Bytes of a key, from 8 on
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    key_bytes: usize,
+    /// Memory budget: little beside the data, so that hardly anything is cached
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = arguments::size)]
+    memory: u64,
+    /// Keys of one call
+    #[arg(long, value_name = "N", default_value_t = 64)]
+    keys: usize,
+    /// Times that everything is measured
+    #[arg(long, value_name = "N", default_value_t = 3)]
+    turns: u64,
+    /// Milliseconds of random reads, each time
+    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    time: u64,
+    /// Seed of all choices
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object a turn
+    #[arg(long)]
+    json: bool,
+}
+
+impl Reads {
+    /// See the head of this file.
+    pub(super) fn run(&self) -> Result<()> {
+        if self.records == 0 || self.keys == 0 || self.time == 0 {
+            return Err(Error::invalid("records, keys and time are at least 1"));
+        }
+        let bench = ReadsBench {
+            records: self.records,
+            shape: Records::new(self.key_bytes, self.value_bytes)?,
+            memory_bytes: self.memory,
+            keys_at_once: self.keys,
+            time: Duration::from_millis(self.time),
+            seed: self.seed,
+        };
+        let temporary = database::Temporary::new("reads")?;
+        with_bar("load", self.records, |seen| {
+            bench.load(temporary.path(), seen)
+        })?;
+        if !self.json {
+            output::say(ReadsTurn::table_head())?;
+        }
+        for turn in 0..self.turns {
+            let figures = bench.turn(temporary.path(), turn)?;
+            output::say(if self.json {
+                figures.json()
+            } else {
+                figures.table_line()
+            })?;
+        }
+        Ok(())
+    }
+}
