@@ -70,6 +70,8 @@ pub struct StoreMetrics {
     pub hits: CacheCounts,
     /// Lookups that did not.
     pub misses: CacheCounts,
+    /// First uses of blocks in the oldest quarter of the cache: so many reads more there would have been, were it a quarter smaller.
+    pub block_rescues: u64,
     /// Entries that left the cache to make room.
     pub evictions: u64,
     /// Entries in the cache now.

@@ -136,6 +136,26 @@ fn blocks_that_are_used_survive_their_slabs_and_others_do_not() {
 }
 
 #[test]
+fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
+    let scene = Scene::new(9, 1 << 20);
+    let last = 1000;
+    for number in 0..last {
+        scene.read(number, Fill::Normal);
+    }
+    let rescues = || scene.store.metrics().block_rescues;
+    for number in last - 20..last {
+        scene.read(number, Fill::Normal);
+    }
+    assert_eq!(rescues(), 0, "the youngest");
+    // Looking is a use.
+    let held = scene.cached(0..last) as u64;
+    let first = rescues();
+    assert!(first > held / 5 && first < held / 3, "{first} of {held}");
+    assert_eq!(scene.cached(0..last) as u64, held);
+    assert_eq!(rescues(), first, "second uses");
+}
+
+#[test]
 fn a_long_scan_leaves_blocks_that_gets_use_and_blocks_that_scans_use_outlive_it() {
     let scene = Scene::new(4, 1 << 20);
     let hot: Vec<usize> = (0..60).collect();

@@ -1,11 +1,12 @@
-//! How the memory for reads is shared between cached records and cached blocks: by what each saves, which is found by trying. Every
-//! so many misses the share of the records is moved a step, and if reads of the device per operation got more, the next
-//! steps go the other way. Hot records that are spread over many blocks want much, and records that are hot together want little.
+//! How the memory for reads is shared between cached records and cached blocks: by what the oldest quarter of each saves. A record or
+//! block that lies there and is used for the first time would be gone already, were its cache a quarter smaller (a *rescue*);
+//! memory goes to the cache whose oldest quarter has more rescues a byte, a step at a time.
 //!
-//! Ranges never ask cached records, so what they want need not be tried: while hardly anything but ranges is read, the records give up half as
-//! many bytes as ranges had to read, and when gets come back, the share is what it was. Both follow what is read, not the
-//! clock: a large cache of hot records outlasts a burst of ranges, a small one makes room within a moment.
+//! Hot records that are spread over many blocks bring the records much; requests that know no favourites, scans, and
+//! records that are hot together bring the blocks more. Nothing is tried out and no clock is looked at: looks are counted in misses, so
+//! many that what a step makes room for can come in between.
 
+use terrapin_base::Purpose;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 
 use crate::core::Core;
@@ -14,88 +15,41 @@ use crate::core::Core;
 pub(crate) const FIRST_PERMILLE: u64 = 600;
 const LEAST_PERMILLE: u64 = 50;
 const MOST_PERMILLE: u64 = 850;
-const STEP_PERMILLE: u64 = 50;
-/// Misses of half a trial: at least so many, and one for so many bytes of records, so that what a step makes room for is filled in the first half.
-const MISSES_MIN: u64 = 2048;
-const BYTES_A_MISS: u64 = 1024;
-/// What is read is looked at when so many misses have come.
-const LOOKED_AT: u64 = 1024;
+const STEP_PERMILLE: u64 = 25;
+/// Where one side saves more than twice as much, steps are so many times as long.
+const STRIDE: u64 = 3;
+/// Misses between two looks, at least, and whenever so many have come it is asked whether a look is due.
+const MISSES_MIN: u64 = 1024;
+/// A miss brings in a block of so many bytes.
+const BYTES_A_MISS: u64 = 4096;
 /// A range counts as so many misses: it reads several blocks.
 const RANGE_MISSES: u64 = 4;
-/// Fewer than one get among so many reads do not count.
-const READS_A_GET: u64 = 8;
+/// Fewer rescues say nothing.
+const RESCUES_MIN: u64 = 64;
 
-/// The share, and the trial under way.
+/// The share, and what was seen when it was looked at last.
 #[derive(Default)]
 pub(crate) struct Balance {
     misses: AtomicU64,
     /// Misses at which to look again.
     next_look: AtomicU64,
-    looks: Mutex<Looks>,
-}
-
-/// What was seen so far.
-#[derive(Default)]
-struct Looks {
-    last: Figures,
-    /// The share before ranges took from it.
-    before_ranges: Option<u64>,
-    /// Misses at which the half under way ends.
-    half_ends: u64,
-    trial: Trial,
-}
-
-#[derive(Default)]
-struct Trial {
-    /// At the begin of the second half; none in the first.
-    measured_from: Option<Figures>,
-    /// Device reads in a million operations, in the last trial.
-    last_cost: Option<u64>,
-    downwards: bool,
+    last: Mutex<Rescues>,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Figures {
-    reads: u64,
-    range_bytes: u64,
-    gets: u64,
-    ranges: u64,
+struct Rescues {
+    records: u64,
+    blocks: u64,
 }
 
-impl Figures {
-    /// What came after others.
-    fn since(&self, from: &Figures) -> Figures {
-        Figures {
-            reads: self.reads.saturating_sub(from.reads),
-            range_bytes: self.range_bytes.saturating_sub(from.range_bytes),
-            gets: self.gets.saturating_sub(from.gets),
-            ranges: self.ranges.saturating_sub(from.ranges),
-        }
-    }
-
-    fn operations(&self) -> u64 {
-        self.gets + self.ranges
-    }
-}
-
-/// What the records hold, and of how much.
+/// What the caches hold.
 #[derive(Clone, Copy)]
 struct Held {
     share: u64,
-    target_bytes: u64,
-    /// Bytes of a thousandth.
-    permille_bytes: u64,
-}
-
-/// What [`Balance::step`] came to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Looked {
-    /// It was not time to look.
-    NotYet,
-    /// It was.
-    Now,
-    /// It was, and half a trial is over.
-    HalfOver,
+    record_bytes: u64,
+    /// What the records may come to.
+    record_target: u64,
+    block_bytes: u64,
 }
 
 impl Balance {
@@ -113,7 +67,7 @@ impl Balance {
     #[inline]
     fn count(&self, misses: u64) -> bool {
         let before = self.misses.fetch_add(misses, Ordering::Relaxed);
-        before / LOOKED_AT != (before + misses) / LOOKED_AT && self.is_due()
+        before / MISSES_MIN != (before + misses) / MISSES_MIN && self.is_due()
     }
 
     /// Whether [`Balance::step`] has something to do.
@@ -121,81 +75,61 @@ impl Balance {
         self.misses.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
     }
 
-    /// Looks at what was read, if it is time to.
-    pub fn step(&self, core: &Core) -> Looked {
+    /// Looks at what was saved, if it is time to; whether it was.
+    pub fn step(&self, core: &Core) -> bool {
         if !core.settings.record_cache || !self.is_due() {
-            return Looked::NotYet;
+            return false;
         }
-        let read = core.store.metrics().read;
-        let now = Figures {
-            reads: read.get_reads + read.scan_reads + read.meta_reads,
-            range_bytes: read.scan_bytes,
-            gets: core.counters.gets.get(),
-            ranges: core.counters.scans.get(),
-        };
         let held = Held {
             share: core.records.share(),
-            target_bytes: core.records.target(),
-            permille_bytes: core.budget.room_beside_writes() / 1000,
+            record_bytes: core.records.bytes(),
+            record_target: core.records.target(),
+            block_bytes: core.budget.used(Purpose::Blocks),
         };
-        let misses = self.misses.load(Ordering::Relaxed);
-        let (share, half_over) = self.looks.lock().look(now, misses, held);
+        let now = Rescues {
+            records: core.records.rescues(),
+            blocks: core.store.metrics().block_rescues,
+        };
+        let share = self.last.lock().look(now, held);
         core.records.set_share(share);
-        self.next_look.store(misses + LOOKED_AT, Ordering::Relaxed);
-        match half_over {
-            true => Looked::HalfOver,
-            false => Looked::Now,
-        }
+        let step_bytes = core.budget.room_beside_writes() / 1000 * STEP_PERMILLE;
+        let misses = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
+        self.next_look.store(
+            self.misses.load(Ordering::Relaxed) + misses,
+            Ordering::Relaxed,
+        );
+        true
     }
 }
 
-impl Looks {
-    /// The share from here on, and whether half a trial is over.
-    fn look(&mut self, now: Figures, misses: u64, held: Held) -> (u64, bool) {
-        let since = now.since(&self.last);
-        self.last = now;
-        let half_over = misses >= self.half_ends;
-        if half_over {
-            self.half_ends = misses + MISSES_MIN.max(held.target_bytes / BYTES_A_MISS);
-        }
-        let share = if since.gets < since.operations() / READS_A_GET {
-            self.before_ranges.get_or_insert(held.share);
-            self.trial.measured_from = None;
-            let wanted = since.range_bytes / 2 / held.permille_bytes.max(1);
-            let left = held.share.saturating_sub(wanted.min(held.share / 2));
-            left.max(LEAST_PERMILLE)
-        } else {
-            let share = self.before_ranges.take().unwrap_or(held.share);
-            match half_over {
-                true => self.trial.half_over(now, share),
-                false => share,
-            }
-        };
-        (share, half_over)
-    }
-}
-
-impl Trial {
+impl Rescues {
     /// The share from here on.
-    fn half_over(&mut self, now: Figures, share: u64) -> u64 {
-        let Some(from) = self.measured_from.take() else {
-            self.measured_from = Some(now);
-            return share;
-        };
-        let since = now.since(&from);
-        let cost = since.reads.saturating_mul(1_000_000) / since.operations().max(1);
-        if self.last_cost.is_some_and(|last| cost > last) {
-            self.downwards = !self.downwards;
+    fn look(&mut self, now: Rescues, held: Held) -> u64 {
+        let records = now.records.saturating_sub(self.records);
+        let blocks = now.blocks.saturating_sub(self.blocks);
+        if records + blocks < RESCUES_MIN {
+            return held.share;
         }
-        self.last_cost = Some(cost);
-        let next = if self.downwards {
-            share.saturating_sub(STEP_PERMILLE)
+        *self = now;
+        // Rescues a byte, both times the product of the bytes.
+        let records = u128::from(records) * u128::from(held.block_bytes.max(1));
+        let blocks = u128::from(blocks) * u128::from(held.record_bytes.max(1));
+        let (more, less) = (records.max(blocks), records.min(blocks));
+        let step = if more > 2 * less {
+            STRIDE * STEP_PERMILLE
+        } else if more > less + less / 8 {
+            STEP_PERMILLE
         } else {
-            share + STEP_PERMILLE
+            0
         };
-        if !(LEAST_PERMILLE..=MOST_PERMILLE).contains(&next) {
-            self.downwards = !self.downwards;
-        }
+        let next = if blocks > records {
+            held.share.saturating_sub(step)
+        } else if held.record_bytes < held.record_target / 8 * 7 {
+            // What they may have already is still coming in.
+            held.share
+        } else {
+            held.share + step
+        };
         next.clamp(LEAST_PERMILLE, MOST_PERMILLE)
     }
 }
@@ -204,70 +138,56 @@ impl Trial {
 mod tests {
     use super::*;
 
-    /// Trials in which a million operations read what `cost` says of the share; the shares of the last twenty.
-    fn shares(cost: impl Fn(u64) -> u64) -> Vec<u64> {
-        let (mut trial, mut share) = (Trial::default(), FIRST_PERMILLE);
-        let mut now = Figures::default();
-        let mut shares = Vec::new();
-        for _ in 0..60 {
-            share = trial.half_over(now, share);
-            now.reads += cost(share);
-            now.gets += 1_000_000;
-            share = trial.half_over(now, share);
-            shares.push(share);
+    /// Where the share comes to when a thousand bytes of memory bring rescues as `records` and `blocks` say of their own bytes.
+    fn settled(records: impl Fn(u64) -> u64, blocks: impl Fn(u64) -> u64, first: u64) -> u64 {
+        let (mut last, mut now, mut share) = (Rescues::default(), Rescues::default(), first);
+        for _ in 0..100 {
+            let (record_bytes, block_bytes) = (share, 1000 - share);
+            now.records += records(record_bytes);
+            now.blocks += blocks(block_bytes);
+            let held = Held {
+                share,
+                record_bytes,
+                record_target: record_bytes,
+                block_bytes,
+            };
+            share = last.look(now, held);
         }
-        shares.split_off(40)
+        share
     }
 
     #[test]
-    fn the_share_stays_about_where_reads_are_fewest() {
-        for best in [50, 300, 600, 850] {
-            let shares = shares(|share| 1000 + share.abs_diff(best));
-            let near = shares.iter().all(|share| share.abs_diff(best) <= 100);
-            assert!(near, "{best}: {shares:?}");
+    fn memory_goes_where_a_byte_saves_more() {
+        for first in [LEAST_PERMILLE, FIRST_PERMILLE, MOST_PERMILLE] {
+            // Every byte of records saves 3, of blocks 1: whatever there is, and the other way round.
+            assert_eq!(settled(|r| 3 * r, |b| b, first), MOST_PERMILLE);
+            assert_eq!(settled(|r| r, |b| 3 * b, first), LEAST_PERMILLE);
+            // Rescues a byte fall as a cache grows: 60,000 / bytes² against 30,000 / bytes².
+            let share = settled(|r| 60_000_000 / r, |b| 30_000_000 / b, first);
+            assert!((540..=640).contains(&share), "{share}");
         }
     }
 
     #[test]
-    fn it_turns_at_both_ends() {
-        for shares in [shares(|share| share), shares(|share| 1000 - share)] {
-            let within = |s: &u64| (LEAST_PERMILLE..=MOST_PERMILLE).contains(s);
-            assert!(shares.iter().all(within), "{shares:?}");
-            assert!(shares.windows(2).any(|pair| pair[0] != pair[1]));
-        }
-    }
-
-    /// Looks, each after so many gets and ranges which read so many bytes each; the shares.
-    fn looked(looks: &mut Looks, now: &mut Figures, share: u64, after: (u64, u64, u64)) -> u64 {
-        now.gets += after.0;
-        now.ranges += after.1;
-        now.range_bytes += after.1 * after.2;
+    fn what_says_little_changes_nothing() {
+        let mut last = Rescues::default();
         let held = Held {
-            share,
-            target_bytes: share << 20,
-            permille_bytes: 1 << 20,
+            share: 600,
+            record_bytes: 600,
+            record_target: 600,
+            block_bytes: 400,
         };
-        looks.look(*now, now.operations(), held).0
-    }
-
-    #[test]
-    fn ranges_alone_take_half_of_what_they_read_and_gets_have_it_back() {
-        let (mut looks, mut now) = (Looks::default(), Figures::default());
-        let mut share = looked(&mut looks, &mut now, FIRST_PERMILLE, (1, 0, 0));
-        assert_eq!(share, FIRST_PERMILLE);
-        share = looked(&mut looks, &mut now, share, (1, 256, 0));
-        assert_eq!(share, FIRST_PERMILLE, "they were served by the cache");
-        share = looked(&mut looks, &mut now, share, (1, 256, 256 << 10));
-        assert_eq!(share, FIRST_PERMILLE - 32);
-        share = looked(&mut looks, &mut now, share, (1, 256, 1 << 30));
-        assert_eq!(share, (FIRST_PERMILLE - 32) / 2, "half of it at most");
-        for _ in 0..10 {
-            share = looked(&mut looks, &mut now, share, (1, 256, 1 << 30));
-        }
-        assert_eq!(share, LEAST_PERMILLE);
-        share = looked(&mut looks, &mut now, share, (200, 56, 1 << 20));
-        assert_eq!(share, FIRST_PERMILLE);
-        share = looked(&mut looks, &mut now, share, (200, 56, 1 << 20));
-        assert_eq!(share, FIRST_PERMILLE, "a trial takes longer");
+        let look = |last: &mut Rescues, records, blocks, held| {
+            last.look(Rescues { records, blocks }, held)
+        };
+        assert_eq!(look(&mut last, 0, RESCUES_MIN - 1, held), 600);
+        assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 525, "they add up");
+        // As much a byte on both sides.
+        assert_eq!(look(&mut last, 600, RESCUES_MIN + 400, held), 600);
+        let filling = Held {
+            record_target: 1200,
+            ..held
+        };
+        assert_eq!(look(&mut last, 10_000, 500, filling), 600);
     }
 }

@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Job, Result, Step};
 
-use crate::balance::Looked;
 use crate::core::Core;
 
 /// A rest after housekeeping failed, in nanoseconds.
@@ -17,11 +16,15 @@ const REST_SHARE: u64 = 32;
 /// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
 
+/// After so many looks of the balance between the caches without a checkpoint, nothing is kept for the next window.
+const QUIET_LOOKS: u32 = 8;
+
 /// Gives back what nobody needs.
 pub(crate) struct Reclaim {
     core: Arc<Core>,
-    /// Checkpoints when half a trial of [`crate::balance`] was over last.
-    checkpoints_of_trial: u64,
+    /// Checkpoints when [`crate::balance`] looked last, and how many looks there were none since.
+    checkpoints_of_look: u64,
+    looks: u32,
     /// Checkpoints when last looked at.
     checkpoints: u64,
     /// When it counts as quiet; none once it did.
@@ -35,17 +38,22 @@ impl Reclaim {
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Reclaim {
             core: core.clone(),
-            checkpoints_of_trial: 0,
+            checkpoints_of_look: 0,
+            looks: 0,
             checkpoints: core.counters.checkpoints.get(),
             quiet_at: None,
             resting_until: 0,
         })
     }
 
-    /// Half a trial long everybody read and no window was merged: what the last windows left for the next goes to the caches.
+    /// For some looks everybody read and no window was merged: what the last windows left for the next goes to the caches.
     fn release_pool(&mut self) {
         let now = self.core.counters.checkpoints.get();
-        if std::mem::replace(&mut self.checkpoints_of_trial, now) == now {
+        if std::mem::replace(&mut self.checkpoints_of_look, now) != now {
+            self.looks = 0;
+        }
+        self.looks = self.looks.saturating_add(1);
+        if self.looks == QUIET_LOOKS {
             self.core.pool.release();
         }
     }
@@ -115,13 +123,9 @@ impl Job for Reclaim {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
-        match core.balance.step(&core) {
-            Looked::NotYet => {}
-            Looked::Now => return Step::Again,
-            Looked::HalfOver => {
-                self.release_pool();
-                return Step::Again;
-            }
+        if core.balance.step(&core) {
+            self.release_pool();
+            return Step::Again;
         }
         if core.records.shrink_step() {
             return Step::Again;

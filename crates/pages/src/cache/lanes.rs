@@ -6,10 +6,11 @@
 
 use std::collections::VecDeque;
 
-use terrapin_base::sync::{Arc, Mutex, Weak};
+use terrapin_base::sync::{Arc, AtomicU32, Mutex, Ordering, Weak};
 use terrapin_base::{Budget, Purpose};
 use terrapin_disk::{Filler, Piece, Slab, Slabs};
 
+use super::shard::Birth;
 use super::{Key, Worth};
 use crate::block::Block;
 
@@ -164,6 +165,10 @@ pub(super) struct Lanes {
     slabs: Arc<Slabs>,
     budget: Arc<Budget>,
     both: Mutex<Both>,
+    /// The newest record's number.
+    newest: AtomicU32,
+    /// In each lane, the number at which the oldest quarter ends.
+    aged: [AtomicU32; 2],
 }
 
 impl Lanes {
@@ -175,6 +180,30 @@ impl Lanes {
             slabs: Slabs::new(slab_bytes as usize),
             budget,
             both: Mutex::default(),
+            newest: AtomicU32::new(0),
+            aged: Default::default(),
+        }
+    }
+
+    /// The birth of what comes into a lane now.
+    pub(super) fn birth(&self, worth: Worth) -> Birth {
+        Birth::new(self.newest.load(Ordering::Relaxed), worth)
+    }
+
+    /// In each lane, where the oldest quarter ends.
+    #[inline]
+    pub(super) fn aged(&self) -> [u32; 2] {
+        [0, 1].map(|lane: usize| self.aged[lane].load(Ordering::Relaxed))
+    }
+
+    /// Numbers are told in 32 bits: after 2^31 slabs some uses are counted wrong.
+    fn tell_ages(&self, both: &Both) {
+        self.newest.store(both.born as u32, Ordering::Relaxed);
+        for (aged, lane) in self.aged.iter().zip([&both.normal, &both.low]) {
+            let quarter = lane.sealed.len() - lane.sealed.len() * 3 / 4;
+            let end = lane.sealed.get(quarter).or(lane.filling.as_ref());
+            let end = end.map_or(both.born + 1, |record| record.born);
+            aged.store(end as u32, Ordering::Relaxed);
         }
     }
 
@@ -218,7 +247,9 @@ impl Lanes {
         lane.filling = Some(Record::of_slab(slab, born, slab_bytes));
         lane.bytes += slab_bytes;
         lane.slabs += 1;
-        lane.filler.take(bytes)
+        let taken = lane.filler.take(bytes);
+        self.tell_ages(&both);
+        taken
     }
 
     /// Notes that a block is found by that key from now on; `bytes` is what it takes if it lies alone. `false` when what it lies in is not
@@ -238,6 +269,7 @@ impl Lanes {
         let lane = both.lane(worth);
         lane.bytes += bytes;
         lane.sealed.push_back(record);
+        self.tell_ages(&both);
         true
     }
 
@@ -256,7 +288,9 @@ impl Lanes {
         } else {
             &mut both.normal
         };
-        lane.pop().map(|record| (record, total))
+        let popped = lane.pop();
+        self.tell_ages(&both);
+        popped.map(|record| (record, total))
     }
 
     /// Looks at so many records from a place on for one that is mostly empty, and takes it out.

@@ -26,7 +26,7 @@ use terrapin_base::{Budget, PageId, Purpose};
 use terrapin_disk::{Piece, Slabs};
 
 use lanes::{Home, Lanes, Record, Sparse};
-use shard::{Entry, Resident, Shard, Turn, Use};
+use shard::{Birth, Entry, Resident, Shard, Turn, Use};
 pub(crate) use shard::{IdHash, Key};
 
 use crate::block::Block;
@@ -62,6 +62,7 @@ const METADATA_LIVES: u8 = 8;
 const METADATA_USE: Use = Use {
     lives: METADATA_LIVES,
     most: METADATA_LIVES,
+    aged: [0; 2],
 };
 
 /// Kinds of entries.
@@ -78,22 +79,26 @@ impl Kind {
     pub(crate) const COUNT: usize = 4;
 }
 
-/// How much a block is worth.
+/// How much a block is worth, which is also the lane that it comes into.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Worth {
     /// Blocks of gets.
-    Normal,
+    Normal = 0,
     /// Blocks of scans: the first to go, unless they are used again.
-    Low,
+    Low = 1,
 }
 
 impl Worth {
-    fn used(self) -> Use {
+    fn used(self, aged: [u32; 2]) -> Use {
         let most = match self {
             Worth::Normal => 3,
             Worth::Low => 1,
         };
-        Use { lives: 1, most }
+        Use {
+            lives: 1,
+            most,
+            aged,
+        }
     }
 }
 
@@ -159,14 +164,15 @@ impl Cache {
     /// Finds a block, and counts its use as one of that worth.
     #[inline]
     pub(crate) fn block(&self, key: Key, worth: Worth) -> Option<Arc<Block>> {
-        shard(&self.blocks, key).lock().get(key, worth.used(), 0)
+        let used = worth.used(self.lanes.aged());
+        shard(&self.blocks, key).lock().get(key, used, 0)
     }
 
     /// As [`Cache::block`], but a lookup in vain does not count.
     #[inline]
     pub(crate) fn block_if_there(&self, key: Key, worth: Worth) -> Option<Arc<Block>> {
-        let mut shard = shard(&self.blocks, key).lock();
-        shard.get_if_there(key, worth.used())
+        let used = worth.used(self.lanes.aged());
+        shard(&self.blocks, key).lock().get_if_there(key, used)
     }
 
     /// Finds a block without a trace: neither counted nor worth more afterwards.
@@ -259,9 +265,13 @@ impl Cache {
             return value;
         }
         let held: Held = value.clone();
-        let before = shard(&self.metadata, key)
-            .lock()
-            .insert(key, &held, bytes, METADATA_LIVES);
+        let before = shard(&self.metadata, key).lock().insert(
+            key,
+            &held,
+            bytes,
+            METADATA_LIVES,
+            Birth::default(),
+        );
         match before {
             None => value,
             Some(before) => {
@@ -304,9 +314,10 @@ impl Cache {
         if !self.charge(Purpose::Blocks, u64::from(bytes), worth) {
             return block;
         }
-        let before = shard(&self.blocks, key)
-            .lock()
-            .insert(key, &block, bytes, 0);
+        let before =
+            shard(&self.blocks, key)
+                .lock()
+                .insert(key, &block, bytes, 0, self.lanes.birth(worth));
         if let Some(before) = before {
             self.budget.give(Purpose::Blocks, u64::from(bytes));
             return before;
@@ -380,9 +391,13 @@ impl Cache {
             let moved = fits.then(|| self.move_block(&block, worth)).flatten();
             match moved {
                 Some(next) => {
-                    let replaced = shard(&self.blocks, key)
-                        .lock()
-                        .replace(key, &block, &next, lives);
+                    let replaced = shard(&self.blocks, key).lock().replace(
+                        key,
+                        &block,
+                        &next,
+                        lives,
+                        self.lanes.birth(worth),
+                    );
                     if replaced {
                         self.enter(key, &next, record.bytes() as u32, worth);
                     }
@@ -569,6 +584,7 @@ fn fill_from<V: Clone>(shards: &Shards<V>, metrics: &mut StoreMetrics) {
         let shard = shard.lock();
         add(&mut metrics.hits, &shard.hits);
         add(&mut metrics.misses, &shard.misses);
+        metrics.block_rescues += shard.rescues;
         metrics.cache_entries += shard.len() as u64;
         metrics.cache_bytes += shard.bytes;
     }

@@ -7,7 +7,7 @@ use terrapin_base::PageId;
 
 use super::lanes::Home;
 use super::table::Table;
-use super::{Held, Kind};
+use super::{Held, Kind, Worth};
 use crate::block::Block;
 
 /// What an entry is found by.
@@ -65,8 +65,24 @@ struct Slot<V> {
     key: Key,
     value: V,
     bytes: u32,
+    birth: Birth,
     /// How often it is passed over before it goes.
     lives: u8,
+}
+
+/// When a block came into its lane, in slabs, and which lane that is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Birth(u32);
+
+impl Birth {
+    pub(super) fn new(number: u32, worth: Worth) -> Self {
+        Birth(number << 1 | worth as u32)
+    }
+
+    /// Whether it was before the oldest quarter ends.
+    fn is_in(self, ends: &[u32; 2]) -> bool {
+        self.0 >> 1 < ends[(self.0 & 1) as usize]
+    }
 }
 
 /// What a use is worth: so many lives more, up to a bound.
@@ -74,6 +90,8 @@ struct Slot<V> {
 pub(super) struct Use {
     pub(super) lives: u8,
     pub(super) most: u8,
+    /// In each lane, where the oldest quarter ends; zeros for what lies in none.
+    pub(super) aged: [u32; 2],
 }
 
 /// What a visit of the hand came to.
@@ -111,6 +129,8 @@ pub(crate) struct Shard<V> {
     hand: usize,
     pub(crate) hits: [u64; Kind::COUNT],
     pub(crate) misses: [u64; Kind::COUNT],
+    /// First uses in the oldest quarter: of blocks that would be gone already, were there a quarter less memory for them.
+    pub(crate) rescues: u64,
     pub(crate) bytes: u64,
 }
 
@@ -123,6 +143,7 @@ impl<V> Default for Shard<V> {
             hand: 0,
             hits: [0; Kind::COUNT],
             misses: [0; Kind::COUNT],
+            rescues: 0,
             bytes: 0,
         }
     }
@@ -161,6 +182,9 @@ impl<V: Clone> Shard<V> {
     #[inline]
     pub(super) fn get_if_there(&mut self, key: Key, used: Use) -> Option<V> {
         let slot = self.find(key).and_then(|at| self.slots[at].as_mut())?;
+        if slot.lives == 0 && slot.birth.is_in(&used.aged) {
+            self.rescues += 1;
+        }
         slot.lives = slot.lives.max((slot.lives + used.lives).min(used.most));
         self.hits[key.kind as usize] += 1;
         Some(slot.value.clone())
@@ -173,7 +197,14 @@ impl<V: Clone> Shard<V> {
     }
 
     /// Adds an entry; returns the value that was there before instead, if one was.
-    pub(crate) fn insert(&mut self, key: Key, value: &V, bytes: u32, lives: u8) -> Option<V> {
+    pub(super) fn insert(
+        &mut self,
+        key: Key,
+        value: &V,
+        bytes: u32,
+        lives: u8,
+        birth: Birth,
+    ) -> Option<V> {
         if let Some(before) = self.peek(key) {
             return Some(before);
         }
@@ -190,6 +221,7 @@ impl<V: Clone> Shard<V> {
             key,
             value: value.clone(),
             bytes,
+            birth,
             lives,
         });
         self.map.insert(key.hash() as u32, at);
@@ -237,6 +269,7 @@ impl<V: Clone> Shard<V> {
                 slots: Vec::with_capacity(kept.len()),
                 hits: self.hits,
                 misses: self.misses,
+                rescues: self.rescues,
                 bytes: self.bytes,
                 ..Shard::default()
             };
@@ -324,11 +357,13 @@ impl Shard<Arc<Block>> {
         block: &Arc<Block>,
         next: &Arc<Block>,
         lives: u8,
+        birth: Birth,
     ) -> bool {
         let slot = self.find(key).and_then(|at| self.slots[at].as_mut());
         match slot.filter(|slot| Arc::ptr_eq(&slot.value, block)) {
             Some(slot) => {
                 slot.value = next.clone();
+                slot.birth = birth;
                 slot.lives = slot.lives.saturating_sub(lives);
                 true
             }
