@@ -1,7 +1,7 @@
 //! The page cache: decoded blocks, indexes, filter partitions and nodes, as much as the memory budget leaves room for.
 //!
 //! Blocks lie in slabs of our own memory (`lanes`), and leave by slabs, the oldest first: so what they leave goes back to the kernel, and
-//! the process takes as much memory as is charged (decision 0007). A block that was used since it came has *lives*: when its
+//! the process takes as much memory as is charged (decision 0008). A block that was used since it came has *lives*: when its
 //! slab is to go it is copied into the one that fills now, for a life. Blocks of scans come in a lane of their own, the first to give
 //! beyond a part of the memory, and fifteen of sixteen times that a scan needs room; who is used there moves to the lane of gets. So a
 //! long scan does not wash out what gets use.
