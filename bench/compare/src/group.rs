@@ -21,13 +21,17 @@ impl Group {
     /// A new group, directly below the root, whose processes may have so much memory, the page cache included. The error is for
     /// the result: without the right to make groups runs go on without.
     pub fn new(limit_bytes: u64) -> Result<Self> {
-        let unified = Path::new(ROOT).join("cgroup.controllers").exists();
+        Self::below(Path::new(ROOT), limit_bytes)
+    }
+
+    fn below(mounted: &Path, limit_bytes: u64) -> Result<Self> {
+        let unified = mounted.join("cgroup.controllers").exists();
         let root = if unified {
             // Where it is on already, or refused, the limit below tells.
-            let _ = fs::write(Path::new(ROOT).join("cgroup.subtree_control"), "+memory");
-            PathBuf::from(ROOT)
+            let _ = fs::write(mounted.join("cgroup.subtree_control"), "+memory");
+            mounted.to_path_buf()
         } else {
-            Path::new(ROOT).join("memory")
+            mounted.join("memory")
         };
         remove_left_over(&root);
         let path = root.join(format!("{NAME}{}", std::process::id()));
@@ -95,4 +99,83 @@ fn remove_left_over(root: &Path) {
 pub fn enter(path: &Path) -> Result<()> {
     fs::write(path.join("cgroup.procs"), std::process::id().to_string())
         .map_err(|e| Error::io("cannot enter the memory control group", e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A directory that looks like the kernel's, where files are what was written to them.
+    struct Place(PathBuf);
+
+    impl Place {
+        fn new(name: &str) -> Self {
+            let path = std::env::temp_dir().join(format!("{NAME}{name}-{}", std::process::id()));
+            fs::create_dir_all(&path).unwrap();
+            Place(path)
+        }
+
+        fn read(&self, name: &str) -> String {
+            fs::read_to_string(self.0.join(name)).unwrap()
+        }
+    }
+
+    impl Drop for Place {
+        fn drop(&mut self) {
+            let _ = fs::remove_dir_all(&self.0);
+        }
+    }
+
+    #[test]
+    fn a_unified_hierarchy_is_limited_by_its_own_files() {
+        let place = Place::new("unified");
+        fs::write(place.0.join("cgroup.controllers"), "memory").unwrap();
+        let group = Group::below(&place.0, 1 << 20).unwrap();
+        let name = group
+            .path()
+            .file_name()
+            .unwrap()
+            .to_str()
+            .unwrap()
+            .to_owned();
+        assert_eq!(place.read("cgroup.subtree_control"), "+memory");
+        assert_eq!(place.read(&format!("{name}/memory.max")), "1048576");
+        assert_eq!(place.read(&format!("{name}/memory.swap.max")), "0");
+        assert!(!group.killed());
+        let events = group.path().join("memory.events");
+        fs::write(&events, "low 0\nmax 7\noom 1\noom_kill 0\n").unwrap();
+        assert!(!group.killed(), "it was reclaimed from, not killed");
+        fs::write(&events, "low 0\nmax 7\noom 1\noom_kill 1\n").unwrap();
+        assert!(group.killed());
+    }
+
+    #[test]
+    fn an_older_hierarchy_is_limited_below_its_memory_controller() {
+        let place = Place::new("older");
+        fs::create_dir(place.0.join("memory")).unwrap();
+        let group = Group::below(&place.0, 1 << 20).unwrap();
+        assert_eq!(
+            group.path().parent(),
+            Some(place.0.join("memory").as_path())
+        );
+        for file in ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"] {
+            assert_eq!(
+                fs::read_to_string(group.path().join(file)).unwrap(),
+                "1048576"
+            );
+        }
+        fs::write(
+            group.path().join("memory.oom_control"),
+            "under_oom 0\noom_kill 2\n",
+        )
+        .unwrap();
+        assert!(group.killed());
+    }
+
+    #[test]
+    fn without_the_right_or_the_kernel_it_says_so() {
+        let place = Place::new("none");
+        let error = Group::below(&place.0, 1 << 20).map(|_| ()).unwrap_err();
+        assert!(error.to_string().contains("control group"), "{error}");
+    }
 }
