@@ -10,8 +10,10 @@ use crate::core::Core;
 /// A rest after housekeeping failed, in nanoseconds.
 const REST_NS: u64 = 1_000_000_000;
 
-/// For each nanosecond in which space was given back, so many follow without: reads of the data file wait meanwhile.
-const REST_SHARE: u64 = 32;
+/// For each nanosecond in which space was given back, so many follow without: reads of the data file wait meanwhile. Where nobody reads
+/// only merges do.
+const REST_SHARE_READ: u64 = 32;
+const REST_SHARE_UNREAD: u64 = 1;
 
 /// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
@@ -31,6 +33,8 @@ pub(crate) struct Reclaim {
     quiet_at: Option<u64>,
     /// No space is given back before.
     resting_until: u64,
+    /// Gets and ranges when some was last.
+    reads: u64,
 }
 
 impl Reclaim {
@@ -43,6 +47,7 @@ impl Reclaim {
             checkpoints: core.counters.checkpoints.get(),
             quiet_at: None,
             resting_until: 0,
+            reads: 0,
         })
     }
 
@@ -72,6 +77,9 @@ impl Reclaim {
             } else {
                 self.quiet_at = None;
                 core.store.begin_reclaim();
+                if let Some(Err(error)) = core.log.as_ref().map(|log| log.rest()) {
+                    core.health.report(&error);
+                }
             }
         }
     }
@@ -87,7 +95,12 @@ impl Reclaim {
         if core.store.reclaimed_bytes() != before {
             let ended_ns = core.env.now_ns();
             let took = ended_ns.saturating_sub(now_ns);
-            self.resting_until = ended_ns.saturating_add(took.saturating_mul(REST_SHARE));
+            let reads = core.counters.gets.get() + core.counters.scans.get();
+            let share = match std::mem::replace(&mut self.reads, reads) == reads {
+                true => REST_SHARE_UNREAD,
+                false => REST_SHARE_READ,
+            };
+            self.resting_until = ended_ns.saturating_add(took.saturating_mul(share));
         }
         Ok(more)
     }

@@ -42,16 +42,34 @@ impl Core {
         self.settings.reserve_bytes + merges + log
     }
 
-    /// Refuses puts from now on if room is short. Called when windows are cut and as the log grows: a few system calls.
+    /// Refuses puts from now on if room is short, though the log give up what it has put aside. Called when windows are cut and as the
+    /// log grows: a few system calls.
     pub fn watch_room(&self) {
-        if self.log.is_some()
-            && !self.schedule.space_is_short()
-            && (self.room() < self.room_needed() || !self.log_can_grow())
-        {
+        let Some(log) = &self.log else { return };
+        if self.schedule.space_is_short() {
+            return;
+        }
+        let (room, needed) = (self.room(), self.room_needed());
+        if room >= needed && self.log_can_grow() {
+            if room >= needed.saturating_add(needed / 8) {
+                log.set_space_is_scarce(false);
+            }
+            return;
+        }
+        log.set_space_is_scarce(true);
+        if self.room() < self.room_needed() || !self.log_can_grow() {
             tracing::warn!("the disk is nearly full: puts are refused until there is room");
             self.schedule.set_space_is_short(true);
             self.rebalance(&self.install.lock());
         }
+    }
+
+    /// An allocation found the disk full: puts are refused until there is room.
+    pub fn run_short(&self) {
+        if let Some(log) = &self.log {
+            log.set_space_is_scarce(true);
+        }
+        self.schedule.set_space_is_short(true);
     }
 
     /// Whether the log has a file to go on with, or can get one. The room within the data file is no use to it.
@@ -68,6 +86,9 @@ impl Core {
             && self.room() >= needed.saturating_add(needed / 8)
             && self.log_can_grow()
         {
+            if let Some(log) = &self.log {
+                log.set_space_is_scarce(false);
+            }
             self.schedule.set_space_is_short(false);
             self.rebalance(&self.install.lock());
         }

@@ -247,7 +247,7 @@ impl Core {
     fn disk_is_full(&self, log: &Log) {
         if !self.schedule.space_is_short() {
             tracing::warn!("the disk is full: the log cannot grow");
-            self.schedule.set_space_is_short(true);
+            self.run_short();
         }
         self.schedule.ask(log.tail());
     }

@@ -25,7 +25,7 @@ use crate::format::{
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::LogOptions;
 use crate::publish::Publisher;
-use crate::segments::{Segments, TrimError};
+use crate::segments::{SPARES_AT_REST, SPARES_MAX, SPARES_MIN, Segments, TrimError};
 
 /// Bytes of the ring that a sync's filler may take.
 const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
@@ -253,6 +253,21 @@ impl Log {
     #[must_use]
     pub fn spares(&self) -> usize {
         self.0.segments.spare_count()
+    }
+
+    /// Says whether space is scarce: then a trim gives most files back to the file system, and what waits to become segments goes at
+    /// once, all but two files. A file that cannot be removed stays until the next open.
+    pub fn set_space_is_scarce(&self, scarce: bool) {
+        let segments = &self.0.segments;
+        segments.set_spares_max(if scarce { SPARES_MIN } else { SPARES_MAX });
+        if scarce && let Err(error) = segments.drop_spares(SPARES_MIN) {
+            tracing::debug!(%error, "a spare of the log cannot be removed");
+        }
+    }
+
+    /// Gives back what waits to become segments, all but one file: for a log that is not going to be written much for a while.
+    pub fn rest(&self) -> Result<()> {
+        self.0.segments.drop_spares(SPARES_AT_REST)
     }
 
     /// Whether a record of so many bytes would take of the files that are there what a checkpoint needs to sync the log. On a full disk

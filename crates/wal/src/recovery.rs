@@ -29,7 +29,7 @@ use crate::format::{
 use crate::log::{Beginning, Log};
 use crate::options::LogOptions;
 use crate::replay::Replay;
-use crate::segments::{Segments, Spare};
+use crate::segments::{SPARES_MIN, Segments, Spare};
 use crate::stream::{Life, Piece, RingFile, Stream};
 
 /// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by [`Recovery::begin`] or
@@ -274,7 +274,7 @@ impl Recovery {
         };
         let spare = segments.obtain()?;
         let file = segments.install(&spare, &header)?;
-        segments.drop_excess_spares()?;
+        segments.drop_spares(SPARES_MIN)?;
 
         self.ring = None;
         let replay = Replay {

@@ -9,14 +9,19 @@
 
 use std::collections::VecDeque;
 
-use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
+use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Error, Lsn, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
 use crate::format::{BLOCK_BYTES, SegmentHeader, segment_name, spare_name};
 
-/// Most files that wait to become segments again; what a trim frees beyond them goes back to the file system.
-const SPARES_MAX: usize = 2;
+/// Most files that wait to become segments again; what a trim frees beyond them goes back to the file system. In the midst of work a trim
+/// frees several at once that are needed again soon, and a file that was written before is written faster.
+pub(crate) const SPARES_MAX: usize = 8;
+/// As many where space is scarce.
+pub(crate) const SPARES_MIN: usize = 2;
+/// As many at rest: one is the log's part of the reserve.
+pub(crate) const SPARES_AT_REST: usize = 1;
 
 /// How segments and spares are opened for writing.
 const WRITE: OpenOptions = OpenOptions {
@@ -67,6 +72,8 @@ pub(crate) struct Segments {
     kept: Mutex<VecDeque<Kept>>,
     /// Names whose content nobody needs, durably so.
     spares: Mutex<Vec<String>>,
+    /// How many of them are kept when a trim frees more.
+    spares_max: AtomicUsize,
     /// One trim at a time.
     trimming: Mutex<()>,
 }
@@ -86,6 +93,7 @@ impl Segments {
             next_spare: AtomicU64::new(next),
             kept: Mutex::new(kept),
             spares: Mutex::new(spares.iter().map(|&n| spare_name(n)).collect()),
+            spares_max: AtomicUsize::new(SPARES_MAX),
             trimming: Mutex::new(()),
         }
     }
@@ -226,7 +234,7 @@ impl Segments {
 
     /// Takes a file's name away durably; only then may it be written again.
     fn give_up(&self, name: &str, fits: bool) -> Result<(), TrimError> {
-        let recycled = fits && self.spares.lock().len() < SPARES_MAX;
+        let recycled = fits && self.spares.lock().len() < self.spares_max.load(Ordering::Relaxed);
         let spare = spare_name(self.next_spare.fetch_add(1, Ordering::Relaxed));
         let renamed = if recycled {
             self.disk.rename(name, &spare)
@@ -243,15 +251,26 @@ impl Segments {
         Ok(())
     }
 
-    /// Removes spares beyond those that are worth keeping.
-    pub(crate) fn drop_excess_spares(&self) -> Result<()> {
-        while self.spares.lock().len() > SPARES_MAX {
-            let Some(name) = self.spares.lock().pop() else {
-                return Ok(());
+    /// How many spares are kept from now on when a trim frees more.
+    pub(crate) fn set_spares_max(&self, count: usize) {
+        self.spares_max.store(count, Ordering::Relaxed);
+    }
+
+    /// Removes spares but so many.
+    pub(crate) fn drop_spares(&self, kept: usize) -> Result<()> {
+        loop {
+            let name = {
+                let mut spares = self.spares.lock();
+                match spares.len() > kept {
+                    true => spares.pop(),
+                    false => None,
+                }
             };
-            self.disk.remove(&name)?;
+            match name {
+                Some(name) => self.disk.remove(&name)?,
+                None => return Ok(()),
+            }
         }
-        Ok(())
     }
 
     /// LSN of the oldest record that is still there, or of the next one to be appended.
@@ -270,13 +289,13 @@ impl Segments {
         kept + self.spares.lock().len() as u64 * self.file_bytes()
     }
 
-    /// Files that wait to become segments.
     /// Where the stream would end that fills every file that is there.
     pub(crate) fn room_end(&self) -> u64 {
         let end = self.kept.lock().back().map_or(0, |s| s.end);
         end.saturating_add(self.spare_count() as u64 * self.capacity)
     }
 
+    /// Files that wait to become segments.
     pub(crate) fn spare_count(&self) -> usize {
         self.spares.lock().len()
     }

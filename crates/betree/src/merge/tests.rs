@@ -513,6 +513,38 @@ fn overwriting_a_few_keys_for_ever_leaves_a_small_tree() {
 }
 
 #[test]
+fn large_segments_end_with_a_pivot_so_that_little_of_them_lies_dead() {
+    const LEAST: u64 = 128 << 10;
+    let mut random = Random(6);
+    let mut tree = Tree::new(4 * LEAST, 64, None);
+    for _ in 0..80 {
+        let value = Some(vec![7; 4000]);
+        let messages = (0..64).map(|_| (key_of(random.next()), value.clone()));
+        tree.merge(&messages.collect());
+    }
+    let version = tree.version.as_any().downcast_ref::<TreeVersion>().unwrap();
+    let Root::Node(page, height) = Root::decode(&version.root()).unwrap() else {
+        panic!("a tree of one leaf");
+    };
+    let node = load_node(&tree.store, &page, height).unwrap();
+    let mut segments = 0;
+    for level in &node.levels {
+        for segment in &level[..level.len().saturating_sub(1)] {
+            let bytes: Vec<u64> = segment.live.iter().map(|part| part.bytes).collect();
+            let before_last: u64 = bytes[..bytes.len() - 1].iter().sum();
+            assert!(before_last < LEAST, "{bytes:?} in one segment");
+            segments += 1;
+        }
+    }
+    assert!(segments > 2, "a buffer that holds something");
+    let parts = tree.version.stats().unwrap().parts;
+    assert!(
+        parts.flushed_blocks < (parts.buffer_blocks + parts.flushed_blocks) / 8,
+        "{parts:?}"
+    );
+}
+
+#[test]
 fn while_space_is_short_everything_goes_to_the_leaves() {
     let mut random = Random(6);
     let mut tree = grown(&mut random, None);

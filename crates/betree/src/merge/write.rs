@@ -232,6 +232,16 @@ fn is_small(context: &Context, leaf: &GroupRef) -> bool {
     u64::from(leaf.index_offset) + u64::from(leaf.index_bytes) < context.group_bytes() / 2
 }
 
+/// A segment of so many bytes ends with a pivot. The parts of a segment are flushed one by one, and its space comes back with the last of
+/// them: the fewer pivots share one, the less of it lies dead. A footer, an index and a filter for each forbid more.
+fn segment_bytes_min(group_bytes: u64) -> u64 {
+    (group_bytes / SEGMENT_SHARE).max(SEGMENT_BYTES_MIN.min(group_bytes))
+}
+
+/// See [`segment_bytes_min`]: a share (1/n) of L, and a bound.
+const SEGMENT_SHARE: u64 = 4;
+const SEGMENT_BYTES_MIN: u64 = 128 << 10;
+
 /// Writes a buffer level: what came in for pivots that are not flushed, merged with what the levels down to this one have.
 pub(super) struct WriteLevel {
     pub(super) frame: u64,
@@ -299,6 +309,7 @@ impl WriteLevel {
             return Ok(Some(None));
         };
         let before = state.bytes;
+        let least = segment_bytes_min(context.group_bytes());
         let Writing {
             stream, builder, ..
         } = &mut state.writing;
@@ -312,6 +323,19 @@ impl WriteLevel {
                 state.pivot += 1;
             }
             if state.marks.last().is_none_or(|mark| mark.0 != state.pivot) {
+                let (pending, left) = (
+                    state.bytes - state.written_bytes,
+                    self.expected_bytes.saturating_sub(state.bytes),
+                );
+                if pending.min(left) >= least {
+                    *consumed += state.bytes - before;
+                    for group in builder.finish() {
+                        state.write(context, changes, group)?;
+                    }
+                    state.writing.account();
+                    self.state = Some(state);
+                    return Ok(None);
+                }
                 state.marks.push((state.pivot, state.records, state.bytes));
             }
             state.records += 1;

@@ -78,15 +78,15 @@ impl Pages {
         debug_assert!(before.is_none(), "page id {id} given twice");
     }
 
-    /// Applies a checkpoint's changes, and returns the bytes of the pages that it added. A change that names a page that is not there is a
+    /// Applies a checkpoint's changes, and returns the bytes of the pages that it added, and of those that no tree has any more. A change that names a page that is not there is a
     /// bug; it is reported and nothing is freed for it, since a leak heals at the next open and a page freed too early does not.
-    pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) -> u64 {
+    pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) -> (u64, u64) {
         debug_assert!(
             generation > self.committed,
             "generation {generation} after {}",
             self.committed
         );
-        let mut written = 0;
+        let (mut written, mut released) = (0, 0);
         for page in &changes.added {
             let Some(extent) = self.fresh.remove(&page.id) else {
                 missing("added", page.id);
@@ -125,6 +125,7 @@ impl Pages {
                 self.live.remove(id);
                 self.live_bytes -= extent.bytes;
                 self.retired_bytes += extent.bytes;
+                released += extent.bytes;
                 self.retired.push(Retired {
                     id: *id,
                     extent,
@@ -135,7 +136,7 @@ impl Pages {
             }
         }
         self.committed = generation;
-        written
+        (written, released)
     }
 
     /// Forgets fresh pages that no tree will have; their space is free at once.

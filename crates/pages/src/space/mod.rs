@@ -25,8 +25,10 @@ use crate::superblock::PAGES_START;
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 const GROWTH_SHARE: u64 = 128;
-/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes.
-const SLACK_SHARE: u64 = 12;
+/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes, unless they grow.
+const SLACK_SHARE: u64 = 24;
+/// They grow when more than this share (1/n) of what a checkpoint wrote came on top of what was there.
+const GROWING_SHARE: u64 = 8;
 
 /// How much a file of that length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
@@ -106,6 +108,8 @@ struct State {
     reserve_target: u64,
     /// What a checkpoint writes: the most of the recent ones, forgotten by an eighth each.
     checkpoint_bytes: u64,
+    /// The last one left more than there was: what is free will be taken soon, and for long.
+    growing: bool,
     /// No checkpoint is expected soon, so nothing is kept for one; until the next one comes.
     at_rest: bool,
     /// Space is being given back until the slack is reached (hysteresis).
@@ -138,10 +142,11 @@ impl State {
         if self.at_rest {
             return self.reserve_target;
         }
-        let next = self
-            .checkpoint_bytes
-            .min(self.pages.live_bytes() / SLACK_SHARE);
-        self.reserve_target.max(next)
+        let most = match self.growing {
+            true => u64::MAX,
+            false => self.pages.live_bytes() / SLACK_SHARE,
+        };
+        self.reserve_target.max(self.checkpoint_bytes.min(most))
     }
 
     /// Free space that may occupy the disk beyond the slack.
@@ -383,7 +388,8 @@ impl Space {
     /// Applies a durable checkpoint's changes.
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
-        let written = state.pages.commit(generation, changes);
+        let (written, released) = state.pages.commit(generation, changes);
+        state.growing = written.saturating_sub(released) > written / GROWING_SHARE;
         let forgotten = state.checkpoint_bytes / 8;
         state.checkpoint_bytes = written.max(state.checkpoint_bytes - forgotten);
         state.at_rest = false;

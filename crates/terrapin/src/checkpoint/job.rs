@@ -523,7 +523,7 @@ impl Coordinator {
             return Step::Done;
         }
         if error.kind() == ErrorKind::NoSpace {
-            core.schedule.set_space_is_short(true);
+            core.run_short();
             if !self.slicing {
                 tracing::warn!(%error, "the disk is full; merging from the reserve");
                 self.slicing = true;

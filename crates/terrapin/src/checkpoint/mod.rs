@@ -195,11 +195,11 @@ impl Core {
         self.give_space_back()
     }
 
-    /// Gives free space beyond the slack back to the file system.
+    /// Gives free space back to the file system, all but the reserve.
     pub fn give_space_back(&self) -> Result<()> {
         self.store.begin_reclaim();
         while self.store.reclaim_step()? {}
-        Ok(())
+        self.log()?.rest()
     }
 
     /// Waits until everything below an LSN is in durable trees.
