@@ -38,7 +38,7 @@ impl ReadAhead {
     /// For scans: nobody knows how far they go.
     pub(crate) const SCAN: ReadAhead = ReadAhead {
         first_bytes: 1,
-        max_bytes: 256 << 10,
+        max_bytes: 512 << 10,
         fill: Fill::Low,
     };
 }

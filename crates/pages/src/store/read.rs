@@ -19,8 +19,10 @@ use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
 
-/// Larger read buffers are not kept by a thread: the longest run that a walk asks for, and what covers its ends.
-const SCRATCH_BYTES_MAX: usize = (256 << 10) + 2 * EXTENT_ALIGNMENT as usize;
+/// Larger read buffers are not kept by a thread: the longest run that a walk asks for, and what covers the ends of its reads.
+const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
+/// Most bytes of one read of a batch, unless a block is longer: what has come of a longer stretch is decoded while the rest is read.
+const STRETCH_BYTES_MAX: usize = 128 << 10;
 /// Buffers of one batch start on multiples of this, so that no read needs a copy.
 const BATCH_ALIGNMENT: usize = terrapin_base::MEMORY_ALIGNMENT;
 
@@ -96,16 +98,17 @@ impl Stretch {
         self.start + self.bytes as u64
     }
 
-    /// Takes another one in when nothing lies between; whether it did.
+    /// Takes another one in when nothing lies between, and the sum is not too long; whether it did.
     fn join(&mut self, other: &Stretch) -> bool {
         let touch = other.start <= self.end() && self.start <= other.end();
-        if touch {
-            let end = self.end().max(other.end());
-            self.start = self.start.min(other.start);
-            self.bytes = (end - self.start) as usize;
+        let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
+        let joins = touch && end - start <= STRETCH_BYTES_MAX as u64;
+        if joins {
+            self.start = start;
+            self.bytes = (end - start) as usize;
             self.blocks += other.blocks;
         }
-        touch
+        joins
     }
 }
 
@@ -355,16 +358,19 @@ impl PageStore {
                 let (group, index, number) = &wants[one.at];
                 found[one.at] = Some(self.read_one(group, index, *number, fill)?);
             }
-            several => self.read_several(wants, several, fill, &mut found)?,
+            several => {
+                let place = |at: usize| (&wants[at].0, wants[at].2);
+                self.read_several(place, several, fill, &mut found)?;
+            }
         }
         Ok(found.into_iter().flatten().collect())
     }
 
     /// Reads what a batch misses, each block into its place in `found`. Blocks that lie side by side, or share what a
     /// device reads at least, make one read.
-    fn read_several(
+    fn read_several<'g>(
         &self,
-        wants: &[(GroupRef, Arc<GroupIndex>, usize)],
+        place: impl Fn(usize) -> (&'g GroupRef, usize),
         missing: &[Missing],
         fill: Fill,
         found: &mut [Option<Arc<Block>>],
@@ -404,10 +410,10 @@ impl PageStore {
                 let stretch = &stretches[number];
                 self.counters.read(fill.reader(), 1, stretch.bytes as u64);
                 for block in &missing[stretch.first..][..stretch.blocks] {
-                    let (group, _, number) = &wants[block.at];
+                    let (group, number) = place(block.at);
                     let from = (block.offset - stretch.start) as usize;
                     let bytes = &bytes[from..][..block.bytes];
-                    match self.take_in(bytes, group, *number, fill, &mut own) {
+                    match self.take_in(bytes, group, number, fill, &mut own) {
                         Ok(decoded) => found[block.at] = Some(decoded),
                         Err(error) => {
                             if failed.as_ref().is_none_or(|(first, _)| block.at < *first) {
@@ -423,7 +429,7 @@ impl PageStore {
     }
 
     /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the first that is not cached
-    /// to the last. For read-ahead and merges. Panics when the range goes beyond [`GroupIndex::blocks`].
+    /// to the last; for a long run of a scan, a batch of reads. For read-ahead and merges. Panics when the range goes beyond [`GroupIndex::blocks`].
     pub fn block_run(
         &self,
         group: &GroupRef,
@@ -448,6 +454,17 @@ impl PageStore {
             .map(|bytes| bytes as usize + last_bytes);
         let run_bytes = run_bytes
             .ok_or_else(|| self.place_page(Error::corrupt("blocks out of order"), group.id))?;
+        if fill != Fill::No && run_bytes > STRETCH_BYTES_MAX {
+            let mut missing = Vec::with_capacity(last + 1 - first);
+            for at in (first..=last).filter(|&at| cached[at].is_none()) {
+                let (offset, bytes) = self.block_place(group, index, range.start + at)?;
+                missing.push(Missing { at, offset, bytes });
+            }
+            let place = |at: usize| (group, range.start + at);
+            self.read_several(place, &missing, fill, &mut cached)?;
+            out.extend(cached.into_iter().flatten());
+            return Ok(());
+        }
         let mut own = Own::of_run(run_bytes);
         self.with_bytes(fill.reader(), start, run_bytes, |bytes| {
             for (number, slot) in (range.start + first..).zip(&mut cached[first..=last]) {
