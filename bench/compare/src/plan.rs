@@ -209,11 +209,11 @@ pub struct Plan {
 
 /// How an engine keeps to its memory, which says what its process may have at most.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(dead_code)] // a build has the engines that it was asked for
 pub enum MemoryKind {
     /// It gets a tenth and 64 MiB above what it is told, which is what Terrapin promises; whoever uses the page cache too has the rest there.
     Bounded,
     /// Its only cache is its own and as large as it is told; what the allocator cannot use besides is not its to answer for: a quarter and 64 MiB.
-    #[cfg_attr(not(feature = "rocksdb"), allow(dead_code))]
     Allocated,
     /// It leaves its cache to the page cache: it gets the memory, and 32 MiB for the process itself. (With all in memory it
     /// does not matter.)

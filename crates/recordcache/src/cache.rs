@@ -44,7 +44,7 @@ pub struct Counts {
 /// assert_eq!(cache.get(epoch, keyspace, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
 /// // A sealed window says otherwise:
 /// cache.begin_sweep();
-/// cache.sweep(keyspace, b"turtle", hash, None);
+/// cache.sweep(keyspace, b"turtle", hash, None, false);
 /// assert_eq!(cache.get(cache.epoch(), keyspace, b"turtle", hash), None);
 /// ```
 pub struct RecordCache {
@@ -134,13 +134,10 @@ impl RecordCache {
             return;
         };
         let shard = self.shard(&key);
-        if let Some(mut writing) = shard.try_write(&self.segments, &self.budget)
+        if let Some(writing) = shard.try_write(&self.segments, &self.budget)
             && self.is_still(epoch)
         {
-            if self.over_target() {
-                writing.give_segment();
-            }
-            writing.fill(&key, value, self.may_grow());
+            self.add(writing, &key, value);
         }
     }
 
@@ -154,7 +151,7 @@ impl RecordCache {
     }
 
     /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache is empty and stays so for
-    /// what was read before: then nothing needs to be swept.
+    /// what was read before: then nothing needs to be swept, unless to be taken.
     pub fn begin_sweep(&self) -> bool {
         self.epoch.fetch_add(2, Ordering::SeqCst);
         // A fill that saw the last epoch is over once its shard's lock was held by us.
@@ -162,16 +159,34 @@ impl RecordCache {
         held.sum::<usize>() > 0
     }
 
-    /// A sealed window says this of a key: if the record is here it is replaced, or taken out. O(1), and no lock for a key that is
-    /// not here.
-    pub fn sweep(&self, keyspace: KeyspaceId, key: &[u8], hash: u64, value: Option<&[u8]>) {
+    /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window
+    /// says to `take` its records, since they are read. O(1), and no lock for a key that is not here and not taken.
+    pub fn sweep(
+        &self,
+        keyspace: KeyspaceId,
+        key: &[u8],
+        hash: u64,
+        value: Option<&[u8]>,
+        take: bool,
+    ) {
         let Some(key) = Key::new(keyspace, key, hash) else {
             return;
         };
         let shard = self.shard(&key);
-        if shard.may_hold(key.hash) {
-            self.write(shard).refresh(&key, value);
+        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, value) {
+            return;
         }
+        if let Some(value) = value.filter(|_| take && self.share.load(Ordering::Relaxed) > 0) {
+            self.add(self.write(shard), &key, value);
+        }
+    }
+
+    /// Adds a record that may be here already.
+    fn add(&self, mut writing: Writing<'_>, key: &Key<'_>, value: &[u8]) {
+        if self.over_target() {
+            writing.give_segment();
+        }
+        writing.fill(key, value, self.may_grow());
     }
 
     /// Closes the cache until the guard is dropped; then it is empty.

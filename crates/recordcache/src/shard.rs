@@ -219,11 +219,11 @@ impl Writing<'_> {
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it another value, or takes it out.
-    pub(crate) fn refresh(&mut self, key: &Key<'_>, value: Option<&[u8]>) {
+    /// If the record is here, gives it another value, or takes it out; whether it was.
+    pub(crate) fn refresh(&mut self, key: &Key<'_>, value: Option<&[u8]>) -> bool {
         let table = self.table.load_full();
         let Some((at, place)) = self.find(&table, key) else {
-            return;
+            return false;
         };
         // Out first: what is recycled to make room must not lead to the old value again.
         self.remove(&table, at);
@@ -233,6 +233,7 @@ impl Writing<'_> {
             table.insert(key.hash, Place::new(key.hash, word, place.uses()));
             self.writer.records += 1;
         }
+        true
     }
 
     fn remove(&mut self, table: &Table, at: usize) {

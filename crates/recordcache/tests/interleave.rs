@@ -65,8 +65,13 @@ impl Engine {
                 for number in 0..KEYS {
                     let text = value(number, round);
                     let told = (number > 0).then_some(&text[..]);
-                    self.cache
-                        .sweep(ID, &key(number), hash64(&key(number)), told);
+                    self.cache.sweep(
+                        ID,
+                        &key(number),
+                        hash64(&key(number)),
+                        told,
+                        number % 2 == 0,
+                    );
                 }
             }
             for key in &self.keys {

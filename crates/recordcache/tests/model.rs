@@ -67,7 +67,13 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                         let text = value(number, version);
                         let told = (!gone).then_some(&text[..]);
                         if swept {
-                            cache.sweep(id, &key(number), hash64(&key(number)), told);
+                            cache.sweep(
+                                id,
+                                &key(number),
+                                hash64(&key(number)),
+                                told,
+                                number % 2 == 0,
+                            );
                         }
                         if gone {
                             tree.remove(&(keyspace, number));
@@ -109,7 +115,13 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
             if tree.len() < 2000 {
                 version += 1;
                 cache.begin_sweep();
-                cache.sweep(id, &bytes, hash, Some(&value(number, version)));
+                cache.sweep(
+                    id,
+                    &bytes,
+                    hash,
+                    Some(&value(number, version)),
+                    number % 2 == 0,
+                );
                 tree.insert((keyspace, number), version);
             }
         }
@@ -316,7 +328,13 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
                 let next = versions[number as usize].load(Ordering::SeqCst) + 1;
                 let text = value(number, next);
                 let told = (!number.is_multiple_of(3)).then_some(&text[..]);
-                cache.sweep(id, &key(number), hash64(&key(number)), told);
+                cache.sweep(
+                    id,
+                    &key(number),
+                    hash64(&key(number)),
+                    told,
+                    number % 2 == 0,
+                );
                 versions[number as usize].store(next, Ordering::SeqCst);
             }
             set(false);

@@ -222,3 +222,37 @@ fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
     );
     database.close().unwrap();
 }
+
+/// What was written last is often what is read (YCSB's D). As long as its window is there it needs no device; when the window is merged
+/// it would, once for each record.
+#[test]
+fn records_that_come_where_mostly_is_read_need_no_device_when_their_window_goes() {
+    for (reads, cached) in [(10, true), (1, false)] {
+        let world = World::new(7);
+        let database = world.open(&tiny().memory(32 << 20).record_cache(true));
+        let keyspace = database.default_keyspace();
+        for i in 0..2000 {
+            keyspace.put(key(i), value(i, 100)).unwrap();
+            for _ in 0..reads {
+                assert!(keyspace.get(key(i)).unwrap().is_some());
+            }
+        }
+        database.checkpoint().unwrap();
+        let before = database.metrics();
+        for i in 0..2000 {
+            assert_eq!(
+                keyspace.get(key(i)).unwrap().as_deref(),
+                Some(&value(i, 100)[..])
+            );
+        }
+        let after = database.metrics();
+        let hits = after.record_hits - before.record_hits;
+        assert_eq!(hits == 2000, cached, "{reads} reads a write: {hits} hits");
+        let read = after.device_reads.get_reads - before.device_reads.get_reads;
+        assert_eq!(
+            read == 0,
+            cached,
+            "{reads} reads a write: {read} device reads"
+        );
+    }
+}

@@ -48,13 +48,25 @@ pub(crate) struct Preparation {
     /// Ends the slice once it holds so many bytes, if any.
     slice_bytes_max: Option<u64>,
     /// Whose cached records are to be told what the window says.
-    sweeps: Option<(Arc<Core>, KeyspaceId)>,
+    sweeps: Option<Sweep>,
+}
+
+/// How cached records are told.
+struct Sweep {
+    core: Arc<Core>,
+    keyspace: KeyspaceId,
+    /// Whether those come in that were not there.
+    take: bool,
 }
 
 impl Preparation {
-    /// Tells the cached records of a keyspace on the way.
-    pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId) -> Self {
-        self.sweeps = Some((core.clone(), keyspace));
+    /// Tells the cached records of a keyspace on the way; `take` says whether the window's come in that were not there.
+    pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId, take: bool) -> Self {
+        self.sweeps = Some(Sweep {
+            core: core.clone(),
+            keyspace,
+            take,
+        });
         self
     }
 
@@ -87,8 +99,9 @@ impl Preparation {
                 self.next_mark_bytes = total.bytes + self.spacing_bytes;
             }
             let value = self.cursor.op().value();
-            if let Some((core, keyspace)) = &self.sweeps {
-                core.records.sweep(*keyspace, key, hash64(key), value);
+            if let Some(sweep) = &self.sweeps {
+                let (records, hash) = (&sweep.core.records, hash64(key));
+                records.sweep(sweep.keyspace, key, hash, value, sweep.take);
             }
             total.records += 1;
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
