@@ -70,7 +70,7 @@ impl Engine {
                         &key(number),
                         hash64(&key(number)),
                         told,
-                        number % 2 == 0,
+                        number.is_multiple_of(2),
                     );
                 }
             }
