@@ -329,6 +329,7 @@ fn what_a_growing_store_frees_is_left_to_it() {
     grow(&second, 8);
     reclaim_all(&store);
     assert!(store.reclaimed_bytes() > 0, "it only replaced");
+    assert!(!store.is_growing());
 }
 
 #[test]

@@ -19,6 +19,7 @@ use terrapin_wal::Log;
 
 use crate::balance::{Balance, FIRST_PERMILLE};
 use crate::checkpoint::Schedule;
+use crate::cut::Mix;
 use crate::health::Health;
 use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
@@ -63,6 +64,8 @@ pub(crate) struct Core {
     pub schedule: Arc<Schedule>,
     /// Registered views: snapshots and iterators.
     pub views: Views,
+    /// Whether users read beside their writes.
+    pub mix: Mix,
     /// Counters and histograms behind `metrics()`.
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
@@ -131,6 +134,7 @@ impl Core {
             install: Mutex::new(install),
             schedule: Arc::default(),
             views: Views::default(),
+            mix: Mix::default(),
             counters: Counters::default(),
             health: Health::default(),
         })
@@ -224,7 +228,10 @@ impl Core {
             .filter(|k| k.sealed.is_none() && choose(k))
             .map(|k| (k.clone(), self.new_window()))
             .collect();
-        let sealed: Vec<_> = chosen.iter().map(|(k, _)| k.active.clone()).collect();
+        let sealed: Vec<_> = chosen
+            .iter()
+            .map(|(k, _)| (k.shared.clone(), k.active.clone()))
+            .collect();
         let count = chosen.len();
         let store = |lsn: Lsn| {
             if count == 0 {
@@ -263,10 +270,11 @@ impl Core {
             }
         };
         drop(last);
-        for window in &sealed {
+        for (_, window) in &sealed {
             window.publish_to.store(publish_to.0, Ordering::Release);
         }
         if count > 0 {
+            self.learn_of(sealed.into_iter());
             self.schedule.sealed(count);
         }
         CutMade {

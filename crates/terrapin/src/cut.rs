@@ -2,18 +2,66 @@
 //!
 //! χ·L counts live bytes; garbage of as much again cuts early, or a hot key overwritten for ever would fill memory and the
 //! log and never the window. With χ on auto the keyspaces that write share a sixth of the budget: an active and a sealed window with
-//! arenas of 1.6 times what they hold then take about half of it at the peak.
+//! arenas of 1.6 times what they hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a load, caches
+//! are of little use, and arenas may take three fifths, with what they really took for what they held: large records leave more of it
+//! for themselves. Not so where data is overwritten: what a checkpoint writes before it can free anything would grow with the window.
 
-use terrapin_base::sync::Ordering;
+use std::sync::Arc;
+
+use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{Purpose, Result};
 
 use crate::core::{Core, Install};
 use crate::options::CheckpointDistance;
-use crate::state::{KeyspaceShared, KeyspaceState, State};
+use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 
 /// The part of the budget that active windows on auto share.
 const AUTO_SHARE: u64 = 6;
+/// The part in thousandths that their arenas share in a load.
+const LOAD_ARENA_PERMILLE: u64 = 300;
+/// What an arena takes for a thousand bytes that it holds, until one is known.
+pub(crate) const ARENA_PERMILLE: u64 = 1600;
+/// A window that held less tells nothing of that.
+const TELLING_BYTES: u64 = 1 << 20;
+/// Somebody reads when there was a read for so many writes.
+const WRITES_A_READ: u64 = 16;
+
+/// Whether users read beside their writes: between one cut and the next.
+pub(crate) struct Mix {
+    reads: AtomicU64,
+    writes: AtomicU64,
+    is_read: AtomicBool,
+}
+
+impl Default for Mix {
+    /// Until it is known, somebody reads.
+    fn default() -> Self {
+        Mix {
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+            is_read: AtomicBool::new(true),
+        }
+    }
+}
+
+impl Mix {
+    /// A window was cut; the counts go on for ever.
+    fn cut(&self, reads: u64, writes: u64) {
+        let reads_before = self.reads.swap(reads, Ordering::Relaxed);
+        let writes_before = self.writes.swap(writes, Ordering::Relaxed);
+        let (reads, writes) = (
+            reads.saturating_sub(reads_before),
+            writes.saturating_sub(writes_before),
+        );
+        let is_read = reads.saturating_mul(WRITES_A_READ) >= writes;
+        self.is_read.store(is_read, Ordering::Relaxed);
+    }
+
+    fn is_read(&self) -> bool {
+        self.is_read.load(Ordering::Relaxed)
+    }
+}
 
 impl KeyspaceState {
     /// What the active window holds against its limit: live bytes or garbage, whichever is more.
@@ -57,6 +105,23 @@ impl Core {
         }
     }
 
+    /// Learns from windows that were just sealed what the next ones may hold.
+    pub fn learn_of(&self, sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<WriteWindow>)>) {
+        let counters = &self.counters;
+        self.mix.cut(
+            counters.gets.get() + counters.scans.get(),
+            counters.puts.get() + counters.deletes.get(),
+        );
+        for (shared, window) in sealed {
+            let window = &window.window;
+            let live = window.live_bytes();
+            if live >= TELLING_BYTES {
+                let permille = window.arena_bytes().saturating_mul(1000) / live;
+                shared.arena_permille.store(permille, Ordering::Relaxed);
+            }
+        }
+    }
+
     /// Bytes of window memory above which the largest window is cut though it is not full.
     #[inline]
     pub fn window_memory_high(&self) -> u64 {
@@ -82,26 +147,41 @@ impl Core {
                 .options
                 .checkpoint_distance
                 .unwrap_or(install.checkpoint_distance);
-            let bytes = self.window_bytes(distance, writers);
+            let arena_permille = keyspace.shared.arena_permille.load(Ordering::Relaxed);
+            let bytes = self.window_bytes(distance, writers, arena_permille);
             keyspace.shared.window_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// χ·L for a keyspace when so many write.
-    pub fn window_bytes(&self, distance: CheckpointDistance, writers: usize) -> u64 {
+    /// χ·L for a keyspace when so many write, and its arenas take so much for a thousand bytes that they hold.
+    pub fn window_bytes(
+        &self,
+        distance: CheckpointDistance,
+        writers: usize,
+        arena_permille: u64,
+    ) -> u64 {
         let unit = self.settings.merge.group_bytes;
+        let limit = self.budget.limit();
+        // Memory may have shrunk below what a fixed χ was allowed under.
+        let largest = self.settings.distance_max(limit).max(1);
         let units = if self.schedule.space_is_short() {
             1
         } else {
             match distance {
-                CheckpointDistance::Fixed(chi) => u64::from(chi),
+                CheckpointDistance::Fixed(chi) => u64::from(chi).clamp(1, largest),
                 CheckpointDistance::Auto => {
-                    self.budget.limit() / AUTO_SHARE / writers.max(1) as u64 / unit
+                    let share = if self.mix.is_read() || !self.store.is_growing() {
+                        limit / AUTO_SHARE
+                    } else {
+                        let arena = limit / 1000 * LOAD_ARENA_PERMILLE;
+                        let held = u128::from(arena) * 1000 / u128::from(arena_permille.max(1000));
+                        u64::try_from(held).unwrap_or(arena).max(limit / AUTO_SHARE)
+                    };
+                    share / writers.max(1) as u64 / unit
                 }
             }
         };
-        // Memory may have shrunk below what a fixed χ was allowed under.
-        units.clamp(1, self.settings.distance_max(self.budget.limit()).max(1)) * unit
+        units.max(1) * unit
     }
 
     /// χ in force.
@@ -162,4 +242,21 @@ pub(crate) fn window_live_bytes(state: &State) -> u64 {
                     .map_or(0, |s| s.records.window.live_bytes())
         })
         .sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mix_is_read_until_writes_come_without_reads() {
+        let mix = Mix::default();
+        assert!(mix.is_read());
+        mix.cut(0, 1000);
+        assert!(!mix.is_read(), "nothing but writes");
+        mix.cut(70, 2000);
+        assert!(mix.is_read(), "one in sixteen");
+        mix.cut(130, 3000);
+        assert!(!mix.is_read(), "one in seventeen");
+    }
 }

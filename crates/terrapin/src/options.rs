@@ -40,7 +40,7 @@ pub enum Durability {
 /// merged into its tree. Larger means less write I/O and more memory for writing, smaller means more memory for reading.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckpointDistance {
-    /// What the memory budget affords.
+    /// What the memory budget affords: more in a load, less where somebody reads or data is overwritten.
     #[default]
     Auto,
     /// So many batch units, at least 1.

@@ -9,6 +9,7 @@ use terrapin_memtable::Window;
 use terrapin_wal::{Append, Appended, Log};
 
 use crate::core::{Core, Install};
+use crate::cut::ARENA_PERMILLE;
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
 use crate::record::Schema;
 use crate::record::format::check_name;
@@ -223,7 +224,7 @@ impl Core {
         let distance = options
             .checkpoint_distance
             .unwrap_or(install.checkpoint_distance);
-        let shared = KeyspaceShared::new(id, name, self.window_bytes(distance, 1));
+        let shared = KeyspaceShared::new(id, name, self.window_bytes(distance, 1, ARENA_PERMILLE));
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {
             id,

@@ -14,6 +14,7 @@ use terrapin_memtable::Window;
 use terrapin_pages::Pin;
 use terrapin_structure::Version;
 
+use crate::cut::ARENA_PERMILLE;
 use crate::options::KeyspaceOptions;
 
 /// Keyspaces of one chunk of the map; also what one leaf page of the catalog holds.
@@ -182,6 +183,8 @@ pub(crate) struct KeyspaceShared {
     pub name: Box<str>,
     /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and χ.
     pub window_bytes: AtomicU64,
+    /// What its last window's arena took for a thousand bytes that it held.
+    pub arena_permille: AtomicU64,
     /// Bytes of progress of the merge of the sealed window, and the total it expects; both 0 while none is under way.
     pub merge_done: AtomicU64,
     /// See `merge_done`.
@@ -228,6 +231,7 @@ impl KeyspaceShared {
             id,
             name: name.into(),
             window_bytes: AtomicU64::new(window_bytes),
+            arena_permille: AtomicU64::new(ARENA_PERMILLE),
             merge_done: AtomicU64::new(0),
             merge_total: AtomicU64::new(0),
             merge_ns_per_kib: AtomicU64::new(0),

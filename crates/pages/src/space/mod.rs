@@ -28,7 +28,7 @@ const GROWTH_SHARE: u64 = 128;
 /// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes, unless they grow.
 const SLACK_SHARE: u64 = 24;
 /// They grow when more than this share (1/n) of what a checkpoint wrote came on top of what was there.
-const GROWING_SHARE: u64 = 8;
+const GROWING_SHARE: u64 = 4;
 
 /// How much a file of that length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
@@ -216,6 +216,10 @@ impl Space {
 
     pub(crate) fn reserve_held_bytes(&self) -> u64 {
         self.state.lock().free.reserve.total()
+    }
+
+    pub(crate) fn is_growing(&self) -> bool {
+        self.state.lock().growing
     }
 
     pub(crate) fn is_short(&self) -> bool {
