@@ -10,8 +10,9 @@
 //! leaf holds far more than the levels), which costs one comparison of numbers: a batch is filled in runs from one block.
 //! Two sources never stand at the same key: the older one is moved on while it is sorted in.
 //!
-//! A scan that was asked for few records should cost few reads: the blocks in which the sources begin are read at once,
-//! others when a record of theirs is asked for, and none only to know what follows the last.
+//! A scan that was asked for few records should cost few reads: the blocks in which the sources begin, and those that each
+//! source is expected to need, are read at once; others when the first key that they may hold comes up, and none only to know what
+//! follows the last.
 
 mod source;
 mod spare;
@@ -299,18 +300,21 @@ impl TreeScan {
         self.next_block(slot)
     }
 
-    /// A block of a source is done: moves it to the first record of the next, if that was read, or else before it; or to what stands
+    /// A block of a source is done: moves it to the first record of the next, if that is at hand, or else before it; or to what stands
     /// behind its last.
     fn next_block(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         source.block = None;
-        match &source.walk {
-            Some(walk) if !walk.is_ready() && !walk.is_over() => {
-                source.head = Head::Between;
-                Ok(())
-            }
-            _ => self.open(slot),
+        if let Some(walk) = &mut source.walk
+            && !walk.is_ready()
+            && !walk.is_over()
+            // The leaf's is most often the next one.
+            && !(slot == LEAF && walk.take_cached(&self.store))
+        {
+            source.head = Head::Between;
+            return Ok(());
         }
+        self.open(slot)
     }
 
     /// Moves a source to the first record of its next block, which is read if need be, or to what stands behind its last.
@@ -374,7 +378,10 @@ impl TreeScan {
                 continue;
             }
             self.prepare(slot)?;
-            let expected = (self.density(slot) * each) as usize;
+            let expected = match self.expected {
+                0 => 0,
+                _ => (self.density(slot) * each) as usize,
+            };
             let Some(walk) = &mut self.sources[usize::from(slot)].walk else {
                 continue;
             };
