@@ -8,13 +8,16 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
-use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
-use terrapin_base::{Budget, Purpose};
+use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
+use terrapin_base::{Budget, Purpose, Signal};
 
 /// Size and alignment of an ordinary chunk: one huge page.
 pub(crate) const CHUNK_BYTES: usize = 2 << 20;
 /// Alignment of every chunk: a cache line.
 pub(crate) const CHUNK_ALIGNMENT: usize = 64;
+
+/// Every so many chunks taken are told of, whether or not any are left.
+const NOTED: u64 = 8;
 
 /// A piece of memory, owned.
 pub(crate) struct Chunk {
@@ -159,13 +162,23 @@ mod system {
 
 /// Chunks of dropped windows, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
 /// charged to its budget as [`Purpose::Window`]. One pool serves all windows of a database.
+///
+/// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a millisecond to give one, and many
+/// milliseconds while the process's address space is locked by a thread that does not get to run.
 pub struct Pool {
     budget: Arc<Budget>,
     bytes_max: AtomicU64,
     chunks: Mutex<Vec<Chunk>>,
+    taken: AtomicU64,
+    take: Arc<Signal>,
+    /// What [`Pool::stock`] was asked for last.
+    stocked: AtomicUsize,
 }
 
 impl Pool {
+    /// What it hands out at a time.
+    pub const CHUNK_BYTES: u64 = CHUNK_BYTES as u64;
+
     /// A pool that keeps at most `bytes_max` bytes, charged to `budget`.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Arc<Self> {
@@ -173,6 +186,9 @@ impl Pool {
             budget: budget.clone(),
             bytes_max: AtomicU64::new(bytes_max),
             chunks: Mutex::default(),
+            taken: AtomicU64::new(0),
+            take: Signal::new(),
+            stocked: AtomicUsize::new(0),
         })
     }
 
@@ -206,9 +222,39 @@ impl Pool {
 
     /// A chunk of [`CHUNK_BYTES`], no longer charged.
     pub(crate) fn take(&self) -> Option<Chunk> {
-        let chunk = self.chunks.lock().pop()?;
+        let (chunk, left) = {
+            let mut chunks = self.chunks.lock();
+            (chunks.pop(), chunks.len())
+        };
+        let taken = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        // Who listens is woken when there is something to do, and now and then to see how fast it goes.
+        if left < self.stocked.load(Ordering::Relaxed) || taken.is_multiple_of(NOTED) {
+            self.take.notify();
+        }
+        let chunk = chunk?;
         self.budget.give(Purpose::Window, chunk.bytes as u64);
         Some(chunk)
+    }
+
+    /// How often a chunk was wanted so far, whether there was one or not.
+    #[must_use]
+    pub fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+
+    /// Told when that has changed so often that it matters.
+    #[must_use]
+    pub fn take_signal(&self) -> &Arc<Signal> {
+        &self.take
+    }
+
+    /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than half of what may be, so that chunks of dropped windows
+    /// find room. Whether it did. For a job: it takes as long as the system takes.
+    pub fn stock(&self, count: usize) -> bool {
+        let half = self.bytes_max.load(Ordering::Relaxed) / CHUNK_BYTES as u64 / 2;
+        let count = usize::try_from(half).unwrap_or(count).min(count);
+        self.stocked.store(count, Ordering::Relaxed);
+        self.chunks.lock().len() < count && self.keep(Chunk::new(CHUNK_BYTES))
     }
 
     /// Keeps a chunk if it fits; otherwise it goes back to the system.
@@ -257,6 +303,24 @@ mod tests {
             // SAFETY: the chunk is ours and that long.
             unsafe { chunk.at().write_bytes(0xa5, bytes) };
         }
+    }
+
+    #[test]
+    fn a_pool_is_stocked_up_to_half_its_bound() {
+        let budget = Budget::new(1 << 30);
+        let chunk = CHUNK_BYTES as u64;
+        let pool = Pool::new(&budget, 5 * chunk);
+        assert!(!pool.stock(0));
+        for (count, stocked, bytes) in [(1, true, 1), (1, false, 1), (9, true, 2), (9, false, 2)] {
+            assert_eq!(pool.stock(count), stocked);
+            assert_eq!(
+                (pool.bytes(), budget.used(Purpose::Window)),
+                (bytes * chunk, bytes * chunk)
+            );
+        }
+        assert!(pool.take().is_some() && pool.take().is_some() && pool.take().is_none());
+        assert_eq!(pool.taken(), 3);
+        assert!(!Pool::new(&budget, chunk).stock(1), "no room");
     }
 
     #[test]

@@ -1,5 +1,5 @@
-//! Loads 128-byte records with one and with two threads, and prints what a put costs and what it wrote. Arguments: records
-//! (default 2,000,000), memory in MiB (default 128), χ (default auto).
+//! Loads records with one and with two threads, and prints what a put costs, why puts waited, and what was written. Arguments:
+//! records (default 2,000,000), memory in MiB (default 128), χ (default 0: auto), bytes of a value (default 120), threads (default 0: one, then two).
 #![allow(clippy::disallowed_methods)] // a stopwatch
 
 use std::time::Instant;
@@ -16,7 +16,12 @@ fn main() -> terrapin::Result<()> {
         Some(chi) if chi > 0 => CheckpointDistance::Fixed(chi as u32),
         _ => CheckpointDistance::Auto,
     };
-    for threads in [1, 2] {
+    let value = vec![0x5a; arguments.next().unwrap_or(120) as usize];
+    let threads = match arguments.next() {
+        Some(threads) if threads > 0 => vec![threads],
+        _ => vec![1, 2],
+    };
+    for threads in threads {
         let directory = std::env::temp_dir().join(format!("terrapin-load-{}", std::process::id()));
         let _ = std::fs::remove_dir_all(&directory);
         let database = Options::new()
@@ -25,54 +30,70 @@ fn main() -> terrapin::Result<()> {
             .open(&directory)?;
         let keyspace = database.default_keyspace();
         let start = Instant::now();
-        std::thread::scope(|scope| {
+        let mut took = std::thread::scope(|scope| -> terrapin::Result<Vec<u64>> {
             let workers: Vec<_> = (0..threads)
                 .map(|thread| {
-                    let keyspace = &keyspace;
-                    scope.spawn(move || {
+                    let (keyspace, value) = (&keyspace, &value[..]);
+                    scope.spawn(move || -> terrapin::Result<Vec<u64>> {
+                        let mut took = Vec::new();
                         for i in (thread..records).step_by(threads as usize) {
                             let key = i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
-                            keyspace.put(key, [i as u8; 120])?;
+                            let start = Instant::now();
+                            keyspace.put(key, value)?;
+                            took.push(start.elapsed().as_nanos() as u64);
                         }
-                        Ok(())
+                        Ok(took)
                     })
                 })
                 .collect();
-            workers
-                .into_iter()
-                .try_for_each(|w| w.join().unwrap_or(Ok(())))
+            let mut all = Vec::new();
+            for worker in workers {
+                all.extend(worker.join().unwrap_or(Ok(Vec::new()))?);
+            }
+            Ok(all)
         })?;
+        took.sort_unstable();
         let loaded = start.elapsed();
         database.checkpoint()?;
         let settled = start.elapsed();
         let metrics = database.metrics();
         println!(
             "{threads} threads: {:.0} puts/s, settled after {:.2} s more; write amplification {:.2}, {} checkpoints, χ {}, \
-             put p50 {} ns p99 {} ns p99.9 {} ns max {} ns, held back {:.2} s, peak window memory now {} MiB",
+             held back {:.2} s, window memory now {} MiB",
             records as f64 / loaded.as_secs_f64(),
             (settled - loaded).as_secs_f64(),
             metrics.write_amplification,
             metrics.checkpoints,
             keyspace.checkpoint_distance(),
-            metrics.put_latency.p50_ns,
-            metrics.put_latency.p99_ns,
-            metrics.put_latency.p999_ns,
-            metrics.put_latency.max_ns,
             metrics.stall_ns as f64 / 1e9,
             metrics.memory.window_bytes >> 20,
         );
-        let start = Instant::now();
-        let gets = records / 4;
-        for i in 0..gets {
-            let key = (i * 7 % records)
-                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
-                .to_be_bytes();
-            assert!(keyspace.get(key)?.is_some());
-        }
+        let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize] as f64 / 1e3;
         println!(
-            "  {:.0} uniform gets/s",
-            gets as f64 / start.elapsed().as_secs_f64()
+            "  puts, µs: p50 {:.1}, p99 {:.1}, p99.9 {:.1}, p99.99 {:.1}, max {:.1}",
+            at(0.5),
+            at(0.99),
+            at(0.999),
+            at(0.9999),
+            at(1.0)
         );
+        let waits = metrics.waits;
+        for (cause, waits) in [
+            ("pace", waits.pace),
+            ("merge", waits.merge),
+            ("log", waits.log),
+            ("cut", waits.cut),
+        ] {
+            println!(
+                "  waits for {cause}: {}, µs: p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}, {:.0} ms together",
+                waits.count,
+                waits.p50_ns as f64 / 1e3,
+                waits.p99_ns as f64 / 1e3,
+                waits.p999_ns as f64 / 1e3,
+                waits.max_ns as f64 / 1e3,
+                waits.total_ns as f64 / 1e6,
+            );
+        }
         database.close()?;
         let _ = std::fs::remove_dir_all(&directory);
     }

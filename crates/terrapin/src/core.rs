@@ -270,8 +270,10 @@ impl Core {
             }
         };
         drop(last);
-        for (_, window) in &sealed {
+        let now_ns = self.env.now_ns();
+        for (shared, window) in &sealed {
             window.publish_to.store(publish_to.0, Ordering::Release);
+            shared.forecast.sealed(now_ns);
         }
         if count > 0 {
             self.learn_of(sealed.into_iter());

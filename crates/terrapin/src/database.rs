@@ -391,12 +391,7 @@ fn metrics(core: &Core) -> Metrics {
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let debt = state.keyspaces.iter().filter_map(|k| {
         let sealed = k.sealed.as_ref()?.records.window.live_bytes();
-        let done = k.shared.merge_done.load(Ordering::Relaxed);
-        let total = k.shared.merge_total.load(Ordering::Relaxed).max(1);
-        Some(
-            (u128::from(sealed) * u128::from(total.saturating_sub(done)) / u128::from(total))
-                as u64,
-        )
+        Some(k.shared.forecast.left_of(sealed))
     });
     let records = core.records.counts();
     Metrics {
@@ -426,6 +421,7 @@ fn metrics(core: &Core) -> Metrics {
         sync_latency: counters.sync_latency.latency(),
         stalls: counters.stalls.get(),
         stall_ns: counters.stall_ns.get(),
+        waits: counters.waits.read(),
         log_syncs: log.syncs,
         log_kept_bytes: log.kept_bytes,
         log_disk_bytes: log.disk_bytes,

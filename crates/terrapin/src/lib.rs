@@ -30,6 +30,7 @@ mod checkpoint;
 mod core;
 mod cut;
 mod database;
+mod forecast;
 mod gate;
 mod health;
 mod iter;
@@ -48,6 +49,7 @@ mod schema;
 mod snapshot;
 mod space;
 mod state;
+mod stock;
 mod swap;
 mod uses;
 pub mod verify;
@@ -58,7 +60,9 @@ pub use batch::Batch;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
 pub use iter::Range;
 pub use keyspace::Keyspace;
-pub use metrics::{CacheCounts, DeviceReads, Latency, MemoryUse, Metrics, WrittenBytes};
+pub use metrics::{
+    CacheCounts, DeviceReads, Latency, MemoryUse, Metrics, WriteWaits, WrittenBytes,
+};
 pub use options::{
     CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,
     MEMORY_BYTES_MIN, Options,

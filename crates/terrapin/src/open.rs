@@ -33,6 +33,7 @@ use crate::reclaim::{Reclaim, Watch};
 use crate::recovery;
 use crate::schema::DEFAULT_KEYSPACE;
 use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, State, WriteWindow};
+use crate::stock::Stock;
 use crate::uses::PageUses;
 
 /// Opens a directory.
@@ -378,6 +379,7 @@ fn start(
             owner.run(Worker::job(&core))?;
         }
         owner.run(Reclaim::job(&core))?;
+        owner.run(Stock::job(&core))?;
         owner.run(Watch::job(&core))?;
         owner.run(Box::new(FoldJob::new(core.clone())))?;
     }

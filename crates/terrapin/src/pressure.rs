@@ -2,12 +2,15 @@
 //! window is full just when the merge ends: smooth, instead of free running and then a stall. When the disk cannot keep up at all they
 //! wait, and after the stall limit get [`ErrorKind::Stalled`]. All of it before the LSN is taken.
 //!
-//! The pace is a virtual clock per keyspace: every byte written moves it on by (time the merge still needs) / (room the window
-//! still has), and a writer that finds it ahead of the real clock waits for the difference. Bytes are charged in
-//! pieces, so that most writes touch one counter only, and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep.
+//! The pace is a virtual clock per keyspace: every byte written moves it on by (time until the sealed window is gone, see `forecast`) /
+//! (room the window still has), and a writer that finds it ahead of the real clock waits for the difference. Bytes are charged in
+//! pieces, so that most writes touch one counter only, and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep. The
+//! system wakes sleepers late: how late, on average, is taken off what they ask for, and what is too late all the same is credited
+//! to the writes that follow. The last part of the window is left for forecasts that come too short: a write there waits
+//! [`WAIT_NS_MAX`] at most, again and again, before anything waits for the end of the merge however long it takes.
 
 use std::sync::Arc;
-use terrapin_base::sync::Ordering;
+use terrapin_base::sync::{AtomicU64, Ordering};
 
 use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 
@@ -17,9 +20,16 @@ use crate::state::{KeyspaceShared, KeyspaceState};
 /// A shorter wait is left to add up.
 const WAIT_NS_MIN: u64 = 75_000;
 /// One wait for pace at most; the pace is computed anew after it.
-const WAIT_NS_MAX: u64 = 10_000_000;
+const WAIT_NS_MAX: u64 = 5_000_000;
+/// How far the virtual clock may be behind the real one.
+const CREDIT_NS: u64 = 1_000_000;
+/// More than that is not expected of how late sleepers wake.
+const LATE_NS_MAX: u64 = 60_000;
+const _: () = assert!(LATE_NS_MAX < WAIT_NS_MIN);
+/// The part of the window that forecasts do not count on.
+const MARGIN_SHARE: u64 = 32;
 /// Bytes after which the virtual clock is moved, unless a window is so small that a 64th of it is less.
-const PIECE_BYTES: u64 = 8 << 10;
+const PIECE_BYTES: u64 = 2 << 10;
 
 impl Core {
     /// Lets a write of so many bytes go on, at once or after a wait. `frees`: it only deletes, and may go on while the disk is full (D10).
@@ -82,6 +92,11 @@ impl Core {
                 }
             };
             let now = self.env.now_ns();
+            let paced = matches!(wait, Hold::Until(_));
+            let waits = match paced {
+                true => &self.counters.waits.pace,
+                false => &self.counters.waits.merge,
+            };
             let wait = match wait {
                 Hold::No => break,
                 Hold::CutFirst => {
@@ -100,7 +115,12 @@ impl Core {
                 schedule.releases() != releases
             });
             let outcome = self.env.wait(&released.until(wait))?;
+            let waited_from = now;
             let now = now.max(self.env.now_ns());
+            waits.record(now - waited_from);
+            if paced && outcome == Wait::TimedOut {
+                shared.pace.late(now.saturating_sub(wait));
+            }
             if outcome == Wait::TimedOut
                 && now.saturating_sub(since) >= self.settings.stall_limit_ns
             {
@@ -149,32 +169,61 @@ impl Core {
         let shared = &keyspace.shared;
         let limit = shared.window_bytes.load(Ordering::Relaxed);
         let piece = PIECE_BYTES.min(limit / 64).max(1);
-        let before = shared.unpaced_bytes.fetch_add(bytes, Ordering::Relaxed);
-        let pieces = (before + bytes) / piece - before / piece;
+        let pieces = shared.pace.pieces(bytes, piece);
         if pieces == 0 {
             return Hold::No;
         }
-        let left = shared
-            .merge_total
-            .load(Ordering::Relaxed)
-            .saturating_sub(shared.merge_done.load(Ordering::Relaxed));
-        let merge_ns =
-            u128::from(left) * u128::from(shared.merge_ns_per_kib.load(Ordering::Relaxed)) / 1024;
-        let room = u128::from(limit.saturating_sub(keyspace.active_bytes()).max(piece));
-        let cost = u128::from(pieces * piece) * merge_ns / room;
-        let cost = u64::try_from(cost).unwrap_or(u64::MAX).min(WAIT_NS_MAX);
         let now = self.env.now_ns();
-        let clock = shared
-            .paced_until_ns
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |clock| {
-                Some(clock.clamp(now, now + WAIT_NS_MAX) + cost)
-            })
-            .map_or(now, |clock| clock.clamp(now, now + WAIT_NS_MAX) + cost);
-        if clock > now + WAIT_NS_MIN {
-            Hold::Until(clock.min(now + WAIT_NS_MAX))
-        } else {
-            Hold::No
+        let aim = limit - limit / MARGIN_SHARE;
+        let room = u128::from(aim.saturating_sub(keyspace.active_bytes()).max(piece));
+        let left_ns = u128::from(shared.forecast.left_ns(now));
+        let cost = u64::try_from(u128::from(pieces * piece) * left_ns / room).unwrap_or(u64::MAX);
+        match shared.pace.charge(cost, now) {
+            Some(until) => Hold::Until(until),
+            None => Hold::No,
         }
+    }
+}
+
+/// The pace of a keyspace's writers: see the head of this file.
+#[derive(Default)]
+pub(crate) struct Pace {
+    /// Bytes written while a window was sealed.
+    bytes: AtomicU64,
+    /// The virtual clock.
+    clock_ns: AtomicU64,
+    /// How much longer than asked for waits take: a moving average.
+    late_ns: AtomicU64,
+}
+
+impl Pace {
+    /// Counts bytes; how many pieces they complete.
+    fn pieces(&self, bytes: u64, piece: u64) -> u64 {
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        (before + bytes) / piece - before / piece
+    }
+
+    /// Moves the clock on; until when to wait, if it is so far ahead that a wait is worth it.
+    fn charge(&self, cost_ns: u64, now_ns: u64) -> Option<u64> {
+        let cost_ns = cost_ns.min(WAIT_NS_MAX);
+        let next = |clock: u64| {
+            clock.clamp(now_ns.saturating_sub(CREDIT_NS), now_ns + WAIT_NS_MAX) + cost_ns
+        };
+        let clock = self
+            .clock_ns
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |clock| {
+                Some(next(clock))
+            })
+            .map_or(now_ns, next);
+        let late_ns = self.late_ns.load(Ordering::Relaxed);
+        (clock > now_ns + WAIT_NS_MIN).then(|| clock.min(now_ns + WAIT_NS_MAX) - late_ns)
+    }
+
+    /// A wait ended so much later than it was to.
+    fn late(&self, late_ns: u64) {
+        let before = self.late_ns.load(Ordering::Relaxed);
+        let after = before - before / 16 + late_ns.min(LATE_NS_MAX) / 16;
+        self.late_ns.store(after, Ordering::Relaxed);
     }
 }
 

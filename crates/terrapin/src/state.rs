@@ -15,7 +15,9 @@ use terrapin_pages::Pin;
 use terrapin_structure::Version;
 
 use crate::cut::ARENA_PERMILLE;
+use crate::forecast::Forecast;
 use crate::options::KeyspaceOptions;
+use crate::pressure::Pace;
 
 /// Keyspaces of one chunk of the map; also what one leaf page of the catalog holds.
 pub(crate) const CHUNK_KEYSPACES: usize = 64;
@@ -185,16 +187,10 @@ pub(crate) struct KeyspaceShared {
     pub window_bytes: AtomicU64,
     /// What its last window's arena took for a thousand bytes that it held.
     pub arena_permille: AtomicU64,
-    /// Bytes of progress of the merge of the sealed window, and the total it expects; both 0 while none is under way.
-    pub merge_done: AtomicU64,
-    /// See `merge_done`.
-    pub merge_total: AtomicU64,
-    /// What the last merge took per KiB of its progress, in nanoseconds; 0 while none has run.
-    pub merge_ns_per_kib: AtomicU64,
-    /// Bytes written while a merge was under way; see `pressure`.
-    pub unpaced_bytes: AtomicU64,
-    /// Writers' virtual clock; see `pressure`.
-    pub paced_until_ns: AtomicU64,
+    /// How long the sealed window still needs.
+    pub forecast: Forecast,
+    /// What writers are held to while there is one.
+    pub pace: Pace,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,
 }
@@ -232,11 +228,8 @@ impl KeyspaceShared {
             name: name.into(),
             window_bytes: AtomicU64::new(window_bytes),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),
-            merge_done: AtomicU64::new(0),
-            merge_total: AtomicU64::new(0),
-            merge_ns_per_kib: AtomicU64::new(0),
-            unpaced_bytes: AtomicU64::new(0),
-            paced_until_ns: AtomicU64::new(0),
+            forecast: Forecast::default(),
+            pace: Pace::default(),
             range_length: RangeLength::default(),
         })
     }

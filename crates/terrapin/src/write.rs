@@ -185,7 +185,9 @@ impl Core {
         loop {
             let condition = match last {
                 Ok(Append::Done(appended)) => {
-                    self.counters.stall_ns.add(self.env.now_ns() - since);
+                    let waited = self.env.now_ns() - since;
+                    self.counters.stall_ns.add(waited);
+                    self.counters.waits.log.record(waited);
                     return Ok(appended);
                 }
                 Ok(Append::Full(condition)) => condition,
@@ -262,8 +264,11 @@ impl Core {
         frees: bool,
     ) -> Result<()> {
         if full {
+            let start = self.env.now_ns();
             self.cut_full();
             self.watch_room();
+            let cut = self.env.now_ns().saturating_sub(start);
+            self.counters.waits.cut.record(cut);
         }
         if self.budget.used(Purpose::Window) > self.window_memory_high()
             && self.schedule.sealed_count() == 0

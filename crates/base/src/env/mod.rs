@@ -28,6 +28,11 @@ pub trait Job: Send {
     fn name(&self) -> &'static str;
     /// Does one piece of the duty.
     fn step(&mut self) -> Step;
+    /// Whether foreground threads that want a processor come first: the production environment runs the job at a lower priority, where the
+    /// system has such a thing for threads. For duties that take long stretches of computing and nobody's lock.
+    fn gives_way(&self) -> bool {
+        false
+    }
     /// Told when a step panicked; the job is dropped afterwards. The default does nothing.
     fn panicked(&mut self, _error: Error) {}
 }

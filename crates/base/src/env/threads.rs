@@ -2,7 +2,7 @@
 //! clock and randomness are the checker's (`sync`).
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
-use crate::sync::{AtomicU64, Builder, Clock, Entropy, Ordering};
+use crate::sync::{AtomicU64, Builder, Clock, Entropy, Ordering, give_way};
 use crate::{Error, Result};
 
 pub(super) struct Threads {
@@ -32,11 +32,14 @@ impl Driver for Threads {
     }
 
     fn spawn(&self, mut job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
-        let name = job.name();
+        let (name, gives_way) = (job.name(), job.gives_way());
         let (handle, clock) = (handle.clone(), self.clock);
         Builder::new()
             .name(format!("tp-{name}"))
             .spawn(move || {
+                if gives_way {
+                    give_way();
+                }
                 loop {
                     match handle.step(&mut job) {
                         Stepped::Again => {}

@@ -41,3 +41,14 @@ impl Entropy {
         std::hash::BuildHasher::hash_one(&self.0, number)
     }
 }
+
+/// How much nicer than the process a thread is that gives way.
+#[cfg(target_os = "linux")]
+const NICER: i32 = 7;
+
+/// Lowers the calling thread's priority. A refusal changes nothing but latencies.
+pub(crate) fn give_way() {
+    // On Linux, unlike elsewhere, niceness belongs to threads.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::nice(NICER);
+}

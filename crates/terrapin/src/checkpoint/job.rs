@@ -323,6 +323,8 @@ impl Coordinator {
         };
         match finished {
             Ok(merged) => {
+                let keyspace = &round.parts[round.at].keyspace;
+                keyspace.shared.forecast.merged(core.env.now_ns());
                 round.changes.merge(merged.changes);
                 let at = round.at;
                 round.parts[at].merged = Some(merged.version);
@@ -469,9 +471,13 @@ impl Coordinator {
                 };
                 let mut changed = (**keyspace).clone();
                 changed.version = merged.clone();
+                let forecast = &keyspace.shared.forecast;
                 if part.rest_from.is_none() {
                     changed.sealed = None;
                     unsealed += 1;
+                    forecast.released(core.env.now_ns());
+                } else {
+                    forecast.sealed(core.env.now_ns());
                 }
                 keyspaces.insert(Arc::new(changed));
             }
@@ -597,6 +603,10 @@ impl Coordinator {
 impl Job for Coordinator {
     fn name(&self) -> &'static str {
         "checkpoint"
+    }
+
+    fn gives_way(&self) -> bool {
+        true
     }
 
     fn step(&mut self) -> Step {

@@ -1,7 +1,7 @@
 //! The merge under way, and the workers that step it beside the coordinator.
 
 use std::sync::Arc;
-use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicUsize, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Error, Job, Result, Step};
@@ -17,12 +17,10 @@ const REST_NS: u64 = 5_000_000;
 pub(crate) struct RunningMerge {
     merge: Arc<dyn Merge>,
     keyspace: Arc<KeyspaceShared>,
-    started_ns: u64,
     workers: AtomicUsize,
     done: AtomicBool,
     failed: Mutex<Option<Error>>,
     has_failed: AtomicBool,
-    last_progress: AtomicU64,
 }
 
 impl RunningMerge {
@@ -31,13 +29,12 @@ impl RunningMerge {
         let running = RunningMerge {
             merge,
             keyspace,
-            started_ns: now_ns,
             workers: AtomicUsize::new(0),
             done: AtomicBool::new(false),
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),
-            last_progress: AtomicU64::new(0),
         };
+        running.keyspace.forecast.merges(now_ns);
         running.show_progress(now_ns);
         Arc::new(running)
     }
@@ -86,7 +83,10 @@ impl RunningMerge {
                 Step::Done
             }
         };
-        self.show_progress(core.env.now_ns());
+        let now_ns = core.env.now_ns();
+        if !self.is_over() {
+            self.show_progress(now_ns);
+        }
         self.workers.fetch_sub(1, Ordering::SeqCst);
         if self.is_over() {
             core.schedule.work().notify();
@@ -101,28 +101,8 @@ impl RunningMerge {
     }
 
     fn show_progress(&self, now_ns: u64) {
-        let (done, total) = self.merge.progress();
-        self.keyspace.merge_total.store(total, Ordering::Relaxed);
-        self.keyspace
-            .merge_done
-            .store(done.min(total), Ordering::Relaxed);
-        // A pace is measured once a thirty-second part is done; before that the last merge's counts.
-        if done > total / 32 && self.last_progress.fetch_max(done, Ordering::Relaxed) < done {
-            let took = u128::from(now_ns.saturating_sub(self.started_ns));
-            let per_kib = u64::try_from(took * 1024 / u128::from(done))
-                .unwrap_or(u64::MAX)
-                .max(1);
-            self.keyspace
-                .merge_ns_per_kib
-                .store(per_kib, Ordering::Relaxed);
-        }
-    }
-}
-
-impl Drop for RunningMerge {
-    fn drop(&mut self) {
-        self.keyspace.merge_total.store(0, Ordering::Relaxed);
-        self.keyspace.merge_done.store(0, Ordering::Relaxed);
+        let progress = self.merge.progress();
+        self.keyspace.forecast.progress(progress, now_ns);
     }
 }
 
@@ -141,6 +121,10 @@ impl Worker {
 impl Job for Worker {
     fn name(&self) -> &'static str {
         "merge"
+    }
+
+    fn gives_way(&self) -> bool {
+        true
     }
 
     fn step(&mut self) -> Step {

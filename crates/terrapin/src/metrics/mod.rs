@@ -2,6 +2,7 @@
 //! thread's own; latencies are sampled.
 
 mod histogram;
+mod waits;
 
 use std::cell::Cell;
 use terrapin_base::sync::{AtomicU64, AtomicUsize, Ordering, thread_local};
@@ -11,6 +12,8 @@ use terrapin_base::{Budget, Env, Purpose};
 pub(crate) use histogram::Histogram;
 pub use histogram::Latency;
 pub use terrapin_pages::{CacheCounts, DeviceReads, WrittenBytes};
+pub(crate) use waits::Waits;
+pub use waits::WriteWaits;
 
 /// One in so many operations is timed.
 const SAMPLED: u32 = 64;
@@ -66,6 +69,7 @@ pub(crate) struct Counters {
     pub put_latency: Histogram,
     pub get_latency: Histogram,
     pub sync_latency: Histogram,
+    pub waits: Waits,
 }
 
 /// When a sampled operation began; none for the others.
@@ -222,6 +226,8 @@ pub struct Metrics {
     pub stalls: u64,
     /// Nanoseconds that writers were held back.
     pub stall_ns: u64,
+    /// What held them back, and how long each time.
+    pub waits: WriteWaits,
     /// Syncs of the log.
     pub log_syncs: u64,
     /// Bytes of log that are kept, as of now: what a recovery might have to read.

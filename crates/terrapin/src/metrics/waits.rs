@@ -1,0 +1,38 @@
+//! Why writes waited, and how long: a histogram for each cause. Only a write that waits pays for it.
+
+use super::{Histogram, Latency};
+
+/// Waits of writes, by cause. Each wait of a write counts by itself: a write may wait more than once.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct WriteWaits {
+    /// Held to the pace of the merge under way.
+    pub pace: Latency,
+    /// The window was full, or window memory short, before a merge had ended.
+    pub merge: Latency,
+    /// The log's ring was full, or its disk.
+    pub log: Latency,
+    /// Cut the window that it had filled.
+    pub cut: Latency,
+}
+
+/// What [`WriteWaits`] is read from.
+#[derive(Default)]
+pub(crate) struct Waits {
+    pub pace: Histogram,
+    pub merge: Histogram,
+    pub log: Histogram,
+    pub cut: Histogram,
+}
+
+impl Waits {
+    /// The waits so far.
+    pub fn read(&self) -> WriteWaits {
+        WriteWaits {
+            pace: self.pace.latency(),
+            merge: self.merge.latency(),
+            log: self.log.latency(),
+            cut: self.cut.latency(),
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! The job that has window memory ready before writers need it. Fresh memory takes the system a tenth of a millisecond a chunk, and
+//! ten where a hypervisor backs it on first use; so fast writers get back what the last window left, and what they will want next
+//! is taken from the system ahead of them.
+//!
+//! How much of either goes by the rate at which chunks are taken now: what is taken in [`AHEAD_NS`] is stocked, and the pool keeps what is taken in
+//! [`KEEP_NS`], between an eighth and a quarter of the budget. Slow writers thus leave the memory to caches; with fast ones
+//! the next window would take it from the caches at once.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Job, Step};
+use terrapin_memtable::Pool;
+
+use crate::core::{Core, POOL_SHARE};
+
+/// How far ahead, in nanoseconds.
+const AHEAD_NS: u64 = 50_000_000;
+/// What the pool keeps lasts for so long.
+const KEEP_NS: u64 = 1_000_000_000;
+
+/// Stocks the pool of window memory, a chunk a step.
+pub(crate) struct Stock {
+    core: Arc<Core>,
+    demand: Demand,
+}
+
+/// How fast chunks are taken.
+struct Demand {
+    /// Chunks taken when last looked at, and when that was.
+    taken: u64,
+    looked_ns: u64,
+    /// Nanoseconds between two chunks taken: faster is believed at once, slower by and by.
+    interval_ns: u64,
+    /// Chunks that the pool may keep.
+    kept: u64,
+}
+
+impl Demand {
+    fn new(taken: u64, now_ns: u64) -> Self {
+        Demand {
+            taken,
+            looked_ns: now_ns,
+            interval_ns: u64::MAX / 2,
+            kept: 0,
+        }
+    }
+
+    /// So many were taken by now; whether that is news.
+    fn look(&mut self, taken: u64, now_ns: u64) -> bool {
+        let passed_ns = now_ns.saturating_sub(self.looked_ns);
+        let Some(latest_ns) = passed_ns.checked_div(taken - self.taken) else {
+            return false;
+        };
+        (self.taken, self.looked_ns) = (taken, now_ns);
+        self.interval_ns = self.interval_ns.midpoint(latest_ns).min(latest_ns).max(1);
+        // A writer that pauses for a moment is no slow one.
+        self.kept = (KEEP_NS / self.interval_ns).max(self.kept - self.kept.div_ceil(64));
+        true
+    }
+
+    /// Chunks to have ready.
+    fn ahead(&self) -> usize {
+        usize::try_from(AHEAD_NS / self.interval_ns).unwrap_or(usize::MAX)
+    }
+}
+
+impl Stock {
+    /// For a core.
+    pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
+        Box::new(Stock {
+            core: core.clone(),
+            demand: Demand::new(core.pool.taken(), core.env.now_ns()),
+        })
+    }
+}
+
+impl Job for Stock {
+    fn name(&self) -> &'static str {
+        "stock"
+    }
+
+    fn step(&mut self) -> Step {
+        let core = self.core.clone();
+        if core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        if self.demand.look(core.pool.taken(), core.env.now_ns()) {
+            let least = core.budget.limit() / POOL_SHARE;
+            let bytes = self.demand.kept.saturating_mul(Pool::CHUNK_BYTES);
+            core.pool.set_bytes_max(bytes.clamp(least, 2 * least));
+        }
+        if core.pool.stock(self.demand.ahead()) {
+            return Step::Again;
+        }
+        let (signal, taken) = (core.pool.take_signal().clone(), self.demand.taken);
+        Step::Pending(Condition::new(&signal, move || {
+            core.schedule.is_stopping() || core.pool.taken() != taken
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_stocked_and_kept_follows_the_rate_and_survives_a_pause() {
+        const MS: u64 = 1_000_000;
+        let mut demand = Demand::new(5, 0);
+        assert!(!demand.look(5, MS));
+        assert_eq!((demand.ahead(), demand.kept), (0, 0));
+        assert!(demand.look(15, 20 * MS), "2 ms a chunk, at once");
+        assert_eq!((demand.ahead(), demand.kept), (25, 500));
+        assert!(demand.look(16, 220 * MS), "a pause");
+        assert_eq!((demand.ahead(), demand.kept), (0, 492));
+        assert!(demand.look(26, 240 * MS));
+        assert_eq!((demand.ahead(), demand.kept), (25, 500));
+        for i in 1..400 {
+            demand.look(26 + i, 240 * MS + i * 1000 * MS);
+        }
+        assert_eq!((demand.ahead(), demand.kept), (0, 1), "slow for long");
+        assert!(demand.look(500, 500_000 * MS));
+        demand.look(600, 500_000 * MS);
+        assert_eq!(demand.ahead(), AHEAD_NS as usize, "no time passed");
+    }
+}
