@@ -17,6 +17,8 @@ use crate::core::{Core, POOL_SHARE};
 const AHEAD_NS: u64 = 50_000_000;
 /// What the pool keeps lasts for so long.
 const KEEP_NS: u64 = 1_000_000_000;
+/// How long fast writers are remembered.
+const FORGET_NS: u64 = 8_000_000_000;
 
 /// Stocks the pool of window memory, a chunk a step.
 pub(crate) struct Stock {
@@ -54,7 +56,9 @@ impl Demand {
         (self.taken, self.looked_ns) = (taken, now_ns);
         self.interval_ns = self.interval_ns.midpoint(latest_ns).min(latest_ns).max(1);
         // A writer that pauses for a moment is no slow one.
-        self.kept = (KEEP_NS / self.interval_ns).max(self.kept - self.kept.div_ceil(64));
+        let forgotten = u128::from(self.kept) * u128::from(passed_ns.min(FORGET_NS));
+        let forgotten = forgotten.div_ceil(u128::from(FORGET_NS)) as u64;
+        self.kept = (KEEP_NS / self.interval_ns).max(self.kept - forgotten);
         true
     }
 
@@ -112,7 +116,7 @@ mod tests {
         assert!(demand.look(15, 20 * MS), "2 ms a chunk, at once");
         assert_eq!((demand.ahead(), demand.kept), (25, 500));
         assert!(demand.look(16, 220 * MS), "a pause");
-        assert_eq!((demand.ahead(), demand.kept), (0, 492));
+        assert_eq!((demand.ahead(), demand.kept), (0, 487));
         assert!(demand.look(26, 240 * MS));
         assert_eq!((demand.ahead(), demand.kept), (25, 500));
         for i in 1..400 {
