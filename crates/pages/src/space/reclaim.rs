@@ -42,9 +42,24 @@ impl State {
         if excess == 0 {
             self.reclaiming = false;
         } else if excess >= (self.slack() / 4).max(growth_bytes(self.free.end)) {
-            self.reclaiming = true;
+            self.reclaiming = self.has_piece(excess);
         }
         self.reclaiming
+    }
+
+    /// Whether any of the excess is worth giving back: it may lie in scraps, or in the reserve.
+    fn has_piece(&self, excess: u64) -> bool {
+        let ends_free = self.free.all.ending_at(self.free.end).is_some();
+        let largest = self.free.occupying.largest();
+        ends_free || largest.is_some_and(|run| run.bytes.min(excess) >= self.piece_bytes_min())
+    }
+
+    fn piece_bytes_min(&self) -> u64 {
+        if self.at_rest {
+            EXTENT_ALIGNMENT
+        } else {
+            SCRAP_BYTES
+        }
     }
 
     /// The next piece to give back, taken out of the free space.
@@ -75,12 +90,7 @@ impl State {
         }
         let run = self.free.occupying.largest()?;
         let bytes = run.bytes.min(excess).min(PIECE_BYTES_MAX);
-        let least = if self.at_rest {
-            EXTENT_ALIGNMENT
-        } else {
-            SCRAP_BYTES
-        };
-        if bytes < least {
+        if bytes < self.piece_bytes_min() {
             self.reclaiming = false; // the excess is all in the reserve, or not worth it
             return None;
         }
