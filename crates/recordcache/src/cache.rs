@@ -44,7 +44,7 @@ pub struct Counts {
 /// assert_eq!(cache.get(epoch, keyspace, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
 /// // A sealed window says otherwise:
 /// cache.begin_sweep();
-/// cache.sweep(keyspace, b"turtle", hash, None, false);
+/// cache.sweep(keyspace, b"turtle", hash, None, None);
 /// assert_eq!(cache.get(cache.epoch(), keyspace, b"turtle", hash), None);
 /// ```
 pub struct RecordCache {
@@ -159,15 +159,16 @@ impl RecordCache {
         held.sum::<usize>() > 0
     }
 
-    /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window
-    /// says to `take` its records, since they are read. O(1), and no lock for a key that is not here and not taken.
+    /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window's
+    /// records are to be taken, since they are read: `take` is the epoch that the sweep began, for what is of a keyspace that was cleared
+    /// since must not. O(1), and no lock for a key that is not here and not taken.
     pub fn sweep(
         &self,
         keyspace: KeyspaceId,
         key: &[u8],
         hash: u64,
         value: Option<&[u8]>,
-        take: bool,
+        take: Option<Epoch>,
     ) {
         let Some(key) = Key::new(keyspace, key, hash) else {
             return;
@@ -176,8 +177,14 @@ impl RecordCache {
         if shard.may_hold(key.hash) && self.write(shard).refresh(&key, value) {
             return;
         }
-        if let Some(value) = value.filter(|_| take && self.share.load(Ordering::Relaxed) > 0) {
-            self.add(self.write(shard), &key, value);
+        let (Some(value), Some(epoch)) = (value, take) else {
+            return;
+        };
+        if self.share.load(Ordering::Relaxed) > 0 {
+            let writing = self.write(shard);
+            if self.is_still(epoch) {
+                self.add(writing, &key, value);
+            }
         }
     }
 

@@ -70,7 +70,7 @@ impl Engine {
                         &key(number),
                         hash64(&key(number)),
                         told,
-                        number.is_multiple_of(2),
+                        number.is_multiple_of(2).then(|| self.cache.epoch()),
                     );
                 }
             }

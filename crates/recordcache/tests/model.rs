@@ -72,7 +72,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                                 &key(number),
                                 hash64(&key(number)),
                                 told,
-                                number.is_multiple_of(2),
+                                number.is_multiple_of(2).then(|| cache.epoch()),
                             );
                         }
                         if gone {
@@ -120,7 +120,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                     &bytes,
                     hash,
                     Some(&value(number, version)),
-                    number.is_multiple_of(2),
+                    number.is_multiple_of(2).then(|| cache.epoch()),
                 );
                 tree.insert((keyspace, number), version);
             }
@@ -333,7 +333,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
                     &key(number),
                     hash64(&key(number)),
                     told,
-                    number.is_multiple_of(2),
+                    number.is_multiple_of(2).then(|| cache.epoch()),
                 );
                 versions[number as usize].store(next, Ordering::SeqCst);
             }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use terrapin_base::{KeyspaceId, Lsn, Result, checksum::hash64};
 use terrapin_memtable::{Op, OwnedCursor, Window};
+use terrapin_recordcache::Epoch;
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
 
 use crate::core::Core;
@@ -55,13 +56,13 @@ pub(crate) struct Preparation {
 struct Sweep {
     core: Arc<Core>,
     keyspace: KeyspaceId,
-    /// Whether those come in that were not there.
-    take: bool,
+    /// The epoch in which those come in that were not there; none if they do not.
+    take: Option<Epoch>,
 }
 
 impl Preparation {
-    /// Tells the cached records of a keyspace on the way; `take` says whether the window's come in that were not there.
-    pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId, take: bool) -> Self {
+    /// Tells the cached records of a keyspace on the way; the window's come in that were not there, where `take` names the epoch of it.
+    pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId, take: Option<Epoch>) -> Self {
         self.sweeps = Some(Sweep {
             core: core.clone(),
             keyspace,

@@ -254,7 +254,15 @@ impl Coordinator {
             // Every reader from here on finds this window's keys in it; what is cached of them is of before.
             let take = round.read_mostly && self.core.settings.record_cache;
             if self.core.records.begin_sweep() || take {
-                preparation = preparation.sweep(&self.core, part.keyspace.id, take);
+                // A keyspace that is cleared is cleared in an epoch of its own: later than this one, or the window is gone from the state.
+                let epoch = self.core.records.epoch();
+                let state = self.core.state.load();
+                let sealed = state.keyspaces.get(part.keyspace.id);
+                let is_there = sealed
+                    .and_then(|keyspace| keyspace.sealed.as_ref())
+                    .is_some_and(|s| Arc::ptr_eq(&s.records, &part.sealed.records));
+                let epoch = (take && is_there).then_some(epoch);
+                preparation = preparation.sweep(&self.core, part.keyspace.id, epoch);
             }
             self.phase = Phase::Prepare(round, Box::new(preparation));
             return Ok(Step::Again);
