@@ -252,6 +252,33 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
     assert_eq!(cache.rescues(), first, "second uses");
 }
 
+/// A keyspace that is cleared while a sealed window of it is walked over: what the walk says from then on is no longer so.
+#[test]
+fn a_sweep_that_takes_records_takes_none_once_its_epoch_is_over() {
+    let budget = Budget::new(8 << 20);
+    let cache = RecordCache::new(&budget, 1 << 20);
+    cache.set_share(500);
+    cache.begin_sweep();
+    let epoch = cache.epoch();
+    let tell = |number: u64| {
+        let bytes = key(number);
+        cache.sweep(
+            KeyspaceId(7),
+            &bytes,
+            hash64(&bytes),
+            Some(b"v"),
+            Some(epoch),
+        );
+    };
+    tell(1);
+    assert!(is_there(&cache, 1));
+    let cleared = cache.suspend();
+    tell(2);
+    drop(cleared);
+    tell(3);
+    assert!((1..4).all(|number| !is_there(&cache, number)));
+}
+
 #[test]
 fn too_large_records_and_no_target_are_no_trouble() {
     let budget = Budget::new(1 << 20);
