@@ -197,12 +197,15 @@ impl Resting {
         }
         let mut expected = self.oracle.clone();
         let mut cut = false;
-        if !damage.in_data
+        // Who was killed between the two slots left the older one without what is not logged: it is what the damaged one gives way to.
+        let older_slot = damage.in_slot && matches!(self.end, End::Killed);
+        if (!damage.in_data || older_slot)
             && let Ok(state) = subject.state()
         {
             // A damaged end of the log may look like a torn one.
             let survives = match self.end {
                 End::Closed => Survives::Acknowledged,
+                End::Killed if older_slot => Survives::Acknowledged,
                 End::Killed => Survives::Durable,
                 End::PowerCut => Survives::Marked,
             };

@@ -48,7 +48,11 @@ pub fn read_only(scratch: &Path) -> Result<u64, Find> {
             match small().options().open(&nowhere) {
                 Err(error) if refused(&error) => {}
                 // Only the one directory is closed to changes.
-                Ok(_) if how == "unchangeable" => fs::remove_dir_all(&nowhere)?,
+                Ok(database) if how == "unchangeable" => {
+                    // Its jobs make files.
+                    drop(database);
+                    fs::remove_dir_all(&nowhere)?;
+                }
                 Err(error) => return Err(Find(format!("{how}, a creation: {error}"))),
                 Ok(_) => return Err(Find(format!("{how} a database is created"))),
             }
