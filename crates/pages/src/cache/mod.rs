@@ -363,7 +363,9 @@ impl Cache {
         };
         self.recycle(record, Worth::Normal, 1, kept);
         if !gentle {
-            self.age(bytes, all_bytes);
+            // Where records hold most of the memory, blocks pass quickly, and metadata serves records' misses as well as theirs.
+            let held = self.budget.used(Purpose::Records) + self.budget.used(Purpose::Metadata);
+            self.age(bytes, all_bytes + held);
         }
         true
     }
