@@ -26,36 +26,49 @@ pub(crate) const ARENA_PERMILLE: u64 = 1600;
 const TELLING_BYTES: u64 = 1 << 20;
 /// Somebody reads when there was a read for so many writes.
 const WRITES_A_READ: u64 = 16;
+/// With so many gets to a write, what is written is read again soon.
+const GETS_A_WRITE: u64 = 4;
 
 /// Whether users read beside their writes: between one cut and the next.
 pub(crate) struct Mix {
-    reads: AtomicU64,
+    gets: AtomicU64,
+    ranges: AtomicU64,
     writes: AtomicU64,
     is_read: AtomicBool,
+    is_mostly_got: AtomicBool,
 }
 
 impl Default for Mix {
     /// Until it is known, somebody reads.
     fn default() -> Self {
         Mix {
-            reads: AtomicU64::new(0),
+            gets: AtomicU64::new(0),
+            ranges: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             is_read: AtomicBool::new(true),
+            is_mostly_got: AtomicBool::new(false),
         }
     }
 }
 
 impl Mix {
     /// A window was cut; the counts go on for ever.
-    fn cut(&self, reads: u64, writes: u64) {
-        let reads_before = self.reads.swap(reads, Ordering::Relaxed);
-        let writes_before = self.writes.swap(writes, Ordering::Relaxed);
-        let (reads, writes) = (
-            reads.saturating_sub(reads_before),
-            writes.saturating_sub(writes_before),
-        );
+    fn cut(&self, gets: u64, ranges: u64, writes: u64) {
+        let since =
+            |last: &AtomicU64, now: u64| now.saturating_sub(last.swap(now, Ordering::Relaxed));
+        let gets = since(&self.gets, gets);
+        let reads = gets + since(&self.ranges, ranges);
+        let writes = since(&self.writes, writes);
         let is_read = reads.saturating_mul(WRITES_A_READ) >= writes;
         self.is_read.store(is_read, Ordering::Relaxed);
+        let is_mostly_got = gets >= writes.saturating_mul(GETS_A_WRITE);
+        self.is_mostly_got.store(is_mostly_got, Ordering::Relaxed);
+    }
+
+    /// Whether there were far more gets than writes: what the last window holds is read, and would have to be read from the device
+    /// once it is merged.
+    pub fn is_mostly_got(&self) -> bool {
+        self.is_mostly_got.load(Ordering::Relaxed)
     }
 
     fn is_read(&self) -> bool {
@@ -109,7 +122,8 @@ impl Core {
     pub fn learn_of(&self, sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<WriteWindow>)>) {
         let counters = &self.counters;
         self.mix.cut(
-            counters.gets.get() + counters.scans.get(),
+            counters.gets.get(),
+            counters.scans.get(),
             counters.puts.get() + counters.deletes.get(),
         );
         for (shared, window) in sealed {
@@ -252,11 +266,21 @@ mod tests {
     fn a_mix_is_read_until_writes_come_without_reads() {
         let mix = Mix::default();
         assert!(mix.is_read());
-        mix.cut(0, 1000);
+        mix.cut(0, 0, 1000);
         assert!(!mix.is_read(), "nothing but writes");
-        mix.cut(70, 2000);
+        mix.cut(40, 30, 2000);
         assert!(mix.is_read(), "one in sixteen");
-        mix.cut(130, 3000);
+        mix.cut(60, 70, 3000);
         assert!(!mix.is_read(), "one in seventeen");
+    }
+
+    #[test]
+    fn a_mix_is_mostly_got_where_four_gets_come_for_a_write_and_ranges_do_not_count() {
+        let mix = Mix::default();
+        assert!(!mix.is_mostly_got());
+        mix.cut(4000, 0, 1000);
+        assert!(mix.is_mostly_got());
+        mix.cut(7999, 9000, 2000);
+        assert!(!mix.is_mostly_got());
     }
 }

@@ -24,11 +24,10 @@ const QUIET_LOOKS: u32 = 8;
 /// Gives back what nobody needs.
 pub(crate) struct Reclaim {
     core: Arc<Core>,
-    /// Checkpoints when [`crate::balance`] looked last, and how many looks there were none since.
-    checkpoints_of_look: u64,
-    looks: u32,
     /// Checkpoints when last looked at.
     checkpoints: u64,
+    /// Looks of [`crate::balance`] since the last checkpoint.
+    looks: u32,
     /// When it counts as quiet; none once it did.
     quiet_at: Option<u64>,
     /// No space is given back before.
@@ -42,9 +41,8 @@ impl Reclaim {
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Reclaim {
             core: core.clone(),
-            checkpoints_of_look: 0,
-            looks: 0,
             checkpoints: core.counters.checkpoints.get(),
+            looks: 0,
             quiet_at: None,
             resting_until: 0,
             reads: 0,
@@ -53,10 +51,6 @@ impl Reclaim {
 
     /// For some looks everybody read and no window was merged: what the last windows left for the next goes to the caches.
     fn release_pool(&mut self) {
-        let now = self.core.counters.checkpoints.get();
-        if std::mem::replace(&mut self.checkpoints_of_look, now) != now {
-            self.looks = 0;
-        }
         self.looks = self.looks.saturating_add(1);
         if self.looks == QUIET_LOOKS {
             self.core.pool.release();
@@ -69,6 +63,7 @@ impl Reclaim {
         let checkpoints = core.counters.checkpoints.get();
         if self.checkpoints != checkpoints {
             self.checkpoints = checkpoints;
+            self.looks = 0;
             self.quiet_at = Some(now_ns.saturating_add(QUIET_NS));
         }
         if self.quiet_at.is_some_and(|at| now_ns >= at) {
@@ -136,6 +131,8 @@ impl Job for Reclaim {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
+        let now_ns = core.env.now_ns();
+        self.listen(now_ns);
         if core.balance.step(&core) {
             self.release_pool();
             return Step::Again;
@@ -143,8 +140,6 @@ impl Job for Reclaim {
         if core.records.shrink_step() {
             return Step::Again;
         }
-        let now_ns = core.env.now_ns();
-        self.listen(now_ns);
         match self.give_back(now_ns) {
             Ok(true) => Step::Again,
             Ok(false) => self.rest(),

@@ -25,8 +25,6 @@ use crate::catalog::{Catalog, Following, Outcome};
 use crate::core::Core;
 use crate::state::{KeyspaceState, SealedWindow, State};
 
-/// With so many reads to a write, what is written is read again soon.
-const READS_A_WRITE: u64 = 4;
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
 const REST_NS_MAX: u64 = 10_000_000_000;
@@ -45,8 +43,6 @@ pub(crate) struct Coordinator {
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
-    /// Gets and writes when the last round began.
-    seen: (u64, u64),
 }
 
 enum Phase {
@@ -78,9 +74,6 @@ struct Round {
     changes: Changes,
     /// Made of one slice, from the reserve.
     sliced: bool,
-    /// Since the round before there were far more reads than writes: what the windows hold is read, and would have to be read from the
-    /// device once they are merged.
-    read_mostly: bool,
 }
 
 struct Part {
@@ -114,19 +107,7 @@ impl Coordinator {
             slicing: false,
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
-            seen: (0, 0),
         })
-    }
-
-    /// Whether there were so many more reads than writes since this was asked last.
-    fn read_mostly(&mut self) -> bool {
-        let counters = &self.core.counters;
-        let now = (
-            counters.gets.get(),
-            counters.puts.get() + counters.deletes.get(),
-        );
-        let before = std::mem::replace(&mut self.seen, now);
-        now.0 - before.0 >= READS_A_WRITE * (now.1 - before.1)
     }
 
     fn has_work(core: &Core) -> bool {
@@ -162,7 +143,6 @@ impl Coordinator {
 
     /// Cuts what is asked for and what holds the log up, and freezes the state.
     fn freeze(&mut self) -> Round {
-        let read_mostly = self.read_mostly();
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
@@ -213,7 +193,6 @@ impl Coordinator {
             at: 0,
             changes: Changes::default(),
             sliced: self.slicing,
-            read_mostly,
         }
     }
 
@@ -252,7 +231,7 @@ impl Coordinator {
                 preparation = preparation.slice(from, bytes);
             }
             // Every reader from here on finds this window's keys in it; what is cached of them is of before.
-            let take = round.read_mostly && self.core.settings.record_cache;
+            let take = self.core.mix.is_mostly_got() && self.core.settings.record_cache;
             if self.core.records.begin_sweep() || take {
                 // A keyspace that is cleared is cleared in an epoch of its own: later than this one, or the window is gone from the state.
                 let epoch = self.core.records.epoch();
