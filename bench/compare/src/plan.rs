@@ -205,6 +205,9 @@ pub struct Plan {
     phase_ms: u64,
     warm_up_ms: u64,
     load_limit_ms: u64,
+    /// The driver's revision: what was driven otherwise cannot be compared. Results of before there was one have none.
+    #[serde(default)]
+    driver: u32,
 }
 
 /// How an engine keeps to its memory, which says what its process may have at most.
@@ -251,6 +254,7 @@ impl Plan {
             phase_ms: size.phase_ms(),
             warm_up_ms: size.warm_up_ms(),
             load_limit_ms: size.load_limit_ms(),
+            driver: terrapin_bench::REVISION,
         })
     }
 

@@ -108,13 +108,14 @@ impl Zipfian {
     }
 }
 
-/// FNV-1a of a rank, which scatters popular records as YCSB does.
-pub(crate) fn scatter(rank: u64) -> u64 {
-    rank.to_le_bytes()
-        .iter()
-        .fold(0xcbf2_9ce4_8422_2325, |hash, &byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
-        })
+/// A prime above every number of records, so that it shares no factor with any.
+const SCATTER: u64 = 0xffff_ffff_ffff_ffc5;
+
+/// Scatters ranks over `0..items`, each to a number of its own: popular records lie anywhere, and none takes another's
+/// place. (A hash of the rank reduced to the items, as in YCSB, lets several ranks share an item, and leaves others without
+/// any: how many, and so how much a cache has to hold, hangs on the hash and the number of items.)
+pub(crate) fn scatter(rank: u64, items: u64) -> u64 {
+    (u128::from(rank) * u128::from(SCATTER) % u128::from(items)) as u64
 }
 
 #[cfg(test)]
@@ -154,6 +155,20 @@ mod tests {
         assert!((grown.zeta - Zipfian::new(500).zeta).abs() < 1e-9);
         let (one, mut random) = (Zipfian::new(1), Random::new(2));
         assert!((0..100).all(|_| one.rank(&mut random) == 0));
+    }
+
+    #[test]
+    fn every_rank_is_scattered_to_an_item_of_its_own() {
+        for items in [1, 2, 1000, 150_000, 300_000] {
+            let mut seen = vec![false; items as usize];
+            for rank in 0..items {
+                seen[scatter(rank, items) as usize] = true;
+            }
+            assert!(seen.iter().all(|&hit| hit), "{items} items");
+        }
+        let near = (1..1000)
+            .filter(|&rank| scatter(rank, 3_000_000).abs_diff(scatter(rank - 1, 3_000_000)) < 1000);
+        assert_eq!(near.count(), 0, "neighbours stay together");
     }
 
     #[test]

@@ -407,7 +407,7 @@ fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Ra
     }
     match shared.phase.distribution {
         Distribution::Uniform => random.below(records),
-        Distribution::Zipfian => scatter(shared.zipfian.rank(random)) % records,
+        Distribution::Zipfian => scatter(shared.zipfian.rank(random), records),
     }
 }
 
