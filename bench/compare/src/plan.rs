@@ -216,7 +216,7 @@ pub struct Plan {
 pub enum MemoryKind {
     /// It gets a tenth and 64 MiB above what it is told, which is what Terrapin promises; whoever uses the page cache too has the rest there.
     Bounded,
-    /// Its only cache is its own and as large as it is told; what the allocator cannot use besides is not its to answer for: a quarter and 64 MiB.
+    /// Its only cache is its own and as large as it is told; what the allocator cannot use besides is not its to answer for: half and 64 MiB.
     Allocated,
     /// It leaves its cache to the page cache: it gets the memory, and 32 MiB for the process itself. (With all in memory it
     /// does not matter.)
@@ -264,7 +264,7 @@ impl Plan {
         match kind {
             MemoryKind::PageCache if self.cell.memory == Memory::Third => memory + (32 << 20),
             MemoryKind::Bounded | MemoryKind::PageCache => memory + memory / 10 + room,
-            MemoryKind::Allocated => memory + memory / 4 + room,
+            MemoryKind::Allocated => memory + memory / 2 + room,
         }
     }
 
