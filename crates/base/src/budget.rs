@@ -103,6 +103,15 @@ impl Budget {
         self.limit().saturating_sub(writes)
     }
 
+    /// What is left for data in the caches, as records and as blocks: all that writes and metadata leave, and half of what
+    /// writes leave at least. So cached records do not take the room of what every read of a block needs.
+    #[must_use]
+    pub fn room_for_data(&self) -> u64 {
+        let room = self.room_beside_writes();
+        room.saturating_sub(self.used(Purpose::Metadata))
+            .max(room / 2)
+    }
+
     /// What the page cache may take: what is left once everything else is counted.
     #[must_use]
     pub fn room_for_caches(&self) -> u64 {

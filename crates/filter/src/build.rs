@@ -1,20 +1,19 @@
 //! Hashes are collected in any order and laid out at once; memory is 8 bytes a hash, twice that while finishing.
 
 use crate::{
-    CELL_INDEX_BITS, CELLS, CHECKSUM_BYTES, PARTITION_BYTES, cell, cell_of, in_cell, in_partition,
-    partition_of,
+    CELL_BYTES, CHECKSUM_BYTES, PARTITION_BYTES_MAX, cell, partition_of, place_in_partition,
 };
 
 /// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and then keeps its memory.
 ///
 /// ```
-/// use terrapin_filter::{BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, may_contain, partition_of};
+/// use terrapin_filter::{BITS_PER_KEY, FilterBuilder, may_contain, partition_for};
 /// let mut builder = FilterBuilder::new();
 /// builder.add_all(&[0x1234_5678_9abc_def0, 42]);
-/// let filter = builder.finish(BITS_PER_KEY);
-/// let partitions = (filter.len() / PARTITION_BYTES) as u32;
-/// let partition = partition_of(42, partitions) as usize * PARTITION_BYTES;
-/// assert!(may_contain(&filter[partition..partition + PARTITION_BYTES], 42)?);
+/// let filter = builder.finish(BITS_PER_KEY, 512);
+/// assert_eq!(filter.len(), 512);
+/// let partition = partition_for(&filter, 42).unwrap();
+/// assert!(may_contain(partition, 42)?);
 /// # Ok::<(), terrapin_base::Error>(())
 /// ```
 #[derive(Debug, Default)]
@@ -60,46 +59,57 @@ impl FilterBuilder {
         (self.hashes.capacity() + self.sorted.capacity()) * 8 + self.ends.capacity() * 4
     }
 
-    /// Partitions of a filter for `keys` keys at `bits_per_key`: at least one, and enough that the
-    /// average key gets no fewer bits.
+    /// Partitions of a filter for `keys` keys at `bits_per_key`, and the bytes of each, a multiple of `unit`: at least one, and
+    /// enough that the average key gets no fewer bits.
     #[must_use]
-    pub fn partitions(keys: usize, bits_per_key: u32) -> u32 {
-        let bits = keys as u64 * u64::from(bits_per_key);
-        let room = (PARTITION_BYTES - CHECKSUM_BYTES) as u64 * 8;
-        u32::try_from(bits.div_ceil(room).max(1)).unwrap_or(u32::MAX)
+    pub fn shape(keys: usize, bits_per_key: u32, unit: usize) -> (u32, usize) {
+        let bytes = (keys as u64 * u64::from(bits_per_key)).div_ceil(8);
+        let room = (PARTITION_BYTES_MAX - CHECKSUM_BYTES) as u64;
+        let partitions = bytes.div_ceil(room).max(1);
+        let each = bytes.div_ceil(partitions) as usize + CHECKSUM_BYTES;
+        (
+            u32::try_from(partitions).unwrap_or(u32::MAX),
+            each.next_multiple_of(unit),
+        )
     }
 
-    /// Lays the hashes out as whole partitions, each with its last four bytes left zero for [`crate::seal_partition`], and
-    /// forgets them. No hashes make one partition that contains nothing. Linear in the number of hashes.
+    /// Lays the hashes out as whole partitions of a multiple of `unit` bytes, each with its last four bytes left zero for
+    /// [`crate::seal_partition`], and forgets them. No hashes make one partition that contains nothing. Linear in the number
+    /// of hashes.
     ///
-    /// Panics at 2^32 hashes and more.
-    pub fn finish(&mut self, bits_per_key: u32) -> Vec<u8> {
+    /// Panics at 2^32 hashes and more, and unless `unit` is a power of two from [`CELL_BYTES`] to [`PARTITION_BYTES_MAX`].
+    pub fn finish(&mut self, bits_per_key: u32, unit: usize) -> Vec<u8> {
         let mut out = Vec::new();
-        self.finish_into(bits_per_key, &mut out);
+        self.finish_into(bits_per_key, unit, &mut out);
         out
     }
 
     /// As [`FilterBuilder::finish`], appending to `out`.
-    pub fn finish_into(&mut self, bits_per_key: u32, out: &mut Vec<u8>) {
+    pub fn finish_into(&mut self, bits_per_key: u32, unit: usize, out: &mut Vec<u8>) {
+        assert!(
+            unit.is_power_of_two() && (CELL_BYTES..=PARTITION_BYTES_MAX).contains(&unit),
+            "unit of {unit} bytes"
+        );
         assert!(
             u32::try_from(self.hashes.len()).is_ok(),
             "too many hashes for one filter"
         );
-        let partitions = Self::partitions(self.hashes.len(), bits_per_key);
-        self.sort_into_cells(partitions);
+        let (partitions, partition_bytes) = Self::shape(self.hashes.len(), bits_per_key, unit);
+        let cells = partition_bytes / CELL_BYTES;
+        self.sort_into_cells(partitions, cells);
 
         let start = out.len();
-        out.resize(start + partitions as usize * PARTITION_BYTES, 0);
+        out.resize(start + partitions as usize * partition_bytes, 0);
         let mut from = 0;
         for (partition, ends) in out[start..]
-            .chunks_exact_mut(PARTITION_BYTES)
-            .zip(self.ends.chunks_exact(CELLS))
+            .chunks_exact_mut(partition_bytes)
+            .zip(self.ends.chunks_exact(cells))
         {
             for (index, &end) in ends.iter().enumerate() {
                 let fractions = &mut self.sorted[from..end as usize];
                 fractions.sort_unstable();
                 let unique = deduplicate(fractions);
-                let cell = &mut partition[index * cell::CELL_BYTES..][..cell::cell_bytes(index)];
+                let cell = &mut partition[index * CELL_BYTES..][..cell::cell_bytes(index, cells)];
                 cell::build(cell, &fractions[..unique]);
                 from = end as usize;
             }
@@ -108,15 +118,18 @@ impl FilterBuilder {
     }
 
     /// A counting sort by cell. Afterwards `sorted[ends[c - 1]..ends[c]]` are the fractions of cell `c`, counted over all partitions.
-    fn sort_into_cells(&mut self, partitions: u32) {
-        let cell_index = |hash: u64| {
-            (partition_of(hash, partitions) as usize) << CELL_INDEX_BITS
-                | cell_of(in_partition(hash))
+    fn sort_into_cells(&mut self, partitions: u32, cells: usize) {
+        let place = |hash: u64| {
+            let (cell, fraction) = place_in_partition(hash, cells);
+            (
+                partition_of(hash, partitions) as usize * cells + cell,
+                fraction,
+            )
         };
         self.ends.clear();
-        self.ends.resize(partitions as usize * CELLS, 0);
+        self.ends.resize(partitions as usize * cells, 0);
         for &hash in &self.hashes {
-            self.ends[cell_index(hash)] += 1;
+            self.ends[place(hash).0] += 1;
         }
         let mut sum = 0;
         for end in &mut self.ends {
@@ -126,8 +139,9 @@ impl FilterBuilder {
         }
         self.sorted.resize(self.hashes.len(), 0);
         for &hash in &self.hashes {
-            let next = &mut self.ends[cell_index(hash)];
-            self.sorted[*next as usize] = in_cell(in_partition(hash));
+            let (cell, fraction) = place(hash);
+            let next = &mut self.ends[cell];
+            self.sorted[*next as usize] = fraction;
             *next += 1;
         }
     }

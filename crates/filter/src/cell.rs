@@ -11,21 +11,22 @@
 //! product with `m`, integer part; the remainder is the first `r` bits of that product's fraction. Both grow with the
 //! fraction, so sorted hashes make a sorted cell, whatever `m` and `r` are.
 
-use crate::{CELLS, CHECKSUM_BYTES, PARTITION_BYTES};
+use crate::CHECKSUM_BYTES;
 
 /// Bytes of a cell: two cache lines, which the hardware fetches as a pair.
 pub(crate) const CELL_BYTES: usize = 128;
 
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
-/// Longest remainder. The fraction's first 27 bits do not depend on the partition: 10 for a quotient, 16 for a remainder.
+/// Longest remainder. Within a partition of 32 cells the fraction's first 27 bits do not depend on the partition: 10 for a
+/// quotient, 16 for a remainder.
 const REMAINDER_BITS_MAX: usize = 16;
 const SATURATED: u16 = u16::MAX;
 
-/// Bytes of the cell of that index in a partition.
+/// Bytes of the cell of that index in a partition of so many.
 #[inline]
-pub(crate) fn cell_bytes(index: usize) -> usize {
-    if index == CELLS - 1 {
+pub(crate) fn cell_bytes(index: usize, cells: usize) -> usize {
+    if index + 1 == cells {
         CELL_BYTES - CHECKSUM_BYTES
     } else {
         CELL_BYTES
@@ -87,16 +88,13 @@ pub(crate) fn build(cell: &mut [u8], fractions: &[u64]) {
     }
 }
 
-/// Whether the cell of that index may hold the fraction; none when no builder makes such a cell.
+/// Whether the cell of that index may hold the fraction; none when no builder makes such a cell, or there is none.
 #[inline]
-pub(crate) fn may_contain(
-    partition: &[u8; PARTITION_BYTES],
-    index: usize,
-    fraction: u64,
-) -> Option<bool> {
-    let cell = &partition.as_chunks().0[index];
+pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Option<bool> {
+    let cells = partition.as_chunks().0;
+    let cell: &[u8; CELL_BYTES] = cells.get(index)?;
     let header = u16::from_le_bytes([cell[0], cell[1]]);
-    let Some((n, r, m)) = shape(header, index) else {
+    let Some((n, r, m)) = shape(header, index, cells.len()) else {
         return without_fingerprints(header);
     };
     let (quotient, remainder) = split(fraction, m, r);
@@ -127,10 +125,11 @@ pub(crate) fn may_contain(
 
 /// Whether the cell of that index is one of which [`may_contain`] has an answer for every fraction: there are as many ones and
 /// zeros as its header says, the last of them a zero.
-pub(crate) fn is_possible(partition: &[u8; PARTITION_BYTES], index: usize) -> bool {
-    let cell: &[u8; CELL_BYTES] = &partition.as_chunks().0[index];
+pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
+    let cells = partition.as_chunks().0;
+    let cell: &[u8; CELL_BYTES] = &cells[index];
     let header = u16::from_le_bytes([cell[0], cell[1]]);
-    let Some((n, _, m)) = shape(header, index) else {
+    let Some((n, _, m)) = shape(header, index, cells.len()) else {
         return without_fingerprints(header).is_some();
     };
     let is_one = |at: usize| cell[at / 8] >> (at % 8) & 1 == 1;
@@ -139,12 +138,12 @@ pub(crate) fn is_possible(partition: &[u8; PARTITION_BYTES], index: usize) -> bo
     ones == n && !is_one(end - 1)
 }
 
-/// (n, r, m) of the cell of that index, when its header says that it has fingerprints and they have room.
+/// (n, r, m) of the cell of that index, of so many, when its header says that it has fingerprints and they have room.
 #[inline]
-fn shape(header: u16, index: usize) -> Option<(usize, usize, usize)> {
+fn shape(header: u16, index: usize, cells: usize) -> Option<(usize, usize, usize)> {
     let n = usize::from(header & ((1 << COUNT_BITS) - 1));
     let r = usize::from(header >> COUNT_BITS);
-    let m = capacity(cell_bytes(index)).checked_sub(n * (r + 1))?;
+    let m = capacity(cell_bytes(index, cells)).checked_sub(n * (r + 1))?;
     (n > 0 && r <= REMAINDER_BITS_MAX && m > 0).then_some((n, r, m))
 }
 
@@ -209,7 +208,7 @@ fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
 
 /// At least 16 bits from one that is in a cell or right behind it: the partition's checksum is still behind that.
 #[inline]
-fn bits(partition: &[u8; PARTITION_BYTES], at: usize) -> Option<u64> {
+fn bits(partition: &[u8], at: usize) -> Option<u64> {
     let four = partition.get(at / 8..at / 8 + 4)?.try_into().ok()?;
     Some(u64::from(u32::from_le_bytes(four) >> (at % 8)))
 }
@@ -244,7 +243,7 @@ mod tests {
 
     #[test]
     fn every_load_from_empty_to_saturated_finds_its_own() {
-        for index in [0, CELLS - 1] {
+        for (index, cells) in [(0, 32), (31, 32), (0, 1), (4, 5)] {
             for n in 0..=600u64 {
                 let mut fractions: Vec<u64> = (0..n)
                     .map(|i| (i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
@@ -261,8 +260,8 @@ mod tests {
                 }
                 fractions.sort_unstable();
                 // What stands around a cell is not looked at.
-                let mut partition = [0xa5; PARTITION_BYTES];
-                let cell = &mut partition[index * CELL_BYTES..][..cell_bytes(index)];
+                let mut partition = vec![0xa5; cells * CELL_BYTES];
+                let cell = &mut partition[index * CELL_BYTES..][..cell_bytes(index, cells)];
                 cell.fill(0);
                 build(cell, &fractions);
                 for &fraction in &fractions {

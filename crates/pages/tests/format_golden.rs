@@ -152,18 +152,11 @@ fn group_bytes_hold() {
     let used: usize = fields[2..].iter().map(|f| f.0).sum();
     assert_eq!(image[388..392], (used as u32).to_le_bytes());
     fields.push((128 - used, "zeros up to the unit"));
-    for cell in 0..31 {
-        fields.push((
-            128,
-            if cell == 0 {
-                "filter, partition 0: 32 cells; cell 0"
-            } else {
-                "the next cell"
-            },
-        ));
-    }
     fields.extend([
-        (124, "the last cell"),
+        (
+            124,
+            "filter: a lone partition of a unit, its only cell shortened by the checksum",
+        ),
         (
             4,
             "CRC32C over page id, part 80000000 | 0, and the partition in front of this",

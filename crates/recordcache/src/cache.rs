@@ -203,7 +203,7 @@ impl RecordCache {
         Suspended(self)
     }
 
-    /// Sets what the cache may hold: so many thousandths of what windows, merges and log leave of the budget. What it holds
+    /// Sets what the cache may hold: so many thousandths of what windows, merges, log and metadata leave of the budget. What it holds
     /// beyond that goes by [`RecordCache::shrink_step`].
     pub fn set_share(&self, permille: u64) {
         self.share.store(permille.min(1000), Ordering::Relaxed);
@@ -218,7 +218,7 @@ impl RecordCache {
     /// What the cache may hold now.
     #[must_use]
     pub fn target(&self) -> u64 {
-        self.budget.room_beside_writes() / 1000 * self.share()
+        self.budget.room_for_data() / 1000 * self.share()
     }
 
     /// Whether [`RecordCache::shrink_step`] would find something to do.

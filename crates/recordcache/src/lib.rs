@@ -17,7 +17,7 @@
 //! moves a segment at a time, three uses being the most that count). Nothing is ever allocated for a record.
 //!
 //! **Memory** is charged by whole segments, plus the tables. What the cache may hold is a share
-//! ([`RecordCache::set_share`]) of what windows, merges and log leave of the budget, so it moves as they do; the owner calls
+//! ([`RecordCache::set_share`]) of what windows, merges, log and metadata leave of the budget, so it moves as they do; the owner calls
 //! [`RecordCache::shrink_step`] while it holds too much.
 #![forbid(unsafe_code)]
 

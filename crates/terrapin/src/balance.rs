@@ -92,7 +92,7 @@ impl Balance {
         };
         let share = self.last.lock().look(now, held);
         core.records.set_share(share);
-        let step_bytes = core.budget.room_beside_writes() / 1000 * STEP_PERMILLE;
+        let step_bytes = core.budget.room_for_data() / 1000 * STEP_PERMILLE;
         let misses = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
         self.next_look.store(
             self.misses.load(Ordering::Relaxed) + misses,

@@ -256,3 +256,40 @@ fn records_that_come_where_mostly_is_read_need_no_device_when_their_window_goes(
         );
     }
 }
+
+/// Whoever reads uniformly gets about as much from a byte of records as from one of blocks, so that records may come to hold nearly all of the
+/// memory. What every read of a block needs stays all the same.
+#[test]
+fn metadata_stays_in_memory_while_records_and_blocks_come_and_go() {
+    let world = World::new(8);
+    let database = world.open(
+        &tiny()
+            .memory(24 << 20)
+            .group_bytes(64 << 10)
+            .block_bytes(4096)
+            .log_bytes_max(4 << 20)
+            .record_cache(true),
+    );
+    let keyspace = database.default_keyspace();
+    let records = 60_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 1000)).unwrap();
+    }
+    let gets = |count: u64| {
+        for _ in 0..count {
+            let i = world.below(records);
+            assert!(keyspace.get(key(i)).unwrap().is_some());
+        }
+        database.metrics()
+    };
+    let before = gets(60_000);
+    let after = gets(30_000);
+    let reads = after.device_reads.meta_reads - before.device_reads.meta_reads;
+    println!(
+        "{reads} reads of metadata in 30,000 gets, {:?}",
+        after.memory
+    );
+    assert!(after.device_reads.get_reads - before.device_reads.get_reads > 15_000);
+    assert!(after.memory.record_bytes > after.memory.block_bytes);
+    assert!(reads <= 30, "{reads} reads of metadata");
+}

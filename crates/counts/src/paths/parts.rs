@@ -6,7 +6,9 @@ use std::path::Path;
 
 use terrapin_base::{Env, Error, PageId, Result};
 use terrapin_disk::Disk;
-use terrapin_filter::{BITS_PER_KEY, FilterBuilder, PARTITION_BYTES, may_contain, partition_of};
+use terrapin_filter::{
+    BITS_PER_KEY, FilterBuilder, may_contain, partition_bytes, partition_of, partitions_in,
+};
 use terrapin_pages::block::{Block, BlockBuilder, Compression};
 use terrapin_pages::message::Message;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN};
@@ -17,6 +19,7 @@ use crate::records::{KEY_BYTES, VALUE_BYTES, key, scramble, value};
 
 /// Keys in the filter.
 pub const FILTER_KEYS: u64 = 20_000;
+const FILTER_UNIT: usize = 512;
 /// What precedes key and value in a log record of the engine's.
 const LOG_HEAD_BYTES: usize = 2;
 const BLOCK_BYTES: usize = 4096;
@@ -25,13 +28,14 @@ const PAGE: PageId = PageId(7);
 pub fn filter_probe(count: u64) -> Result<()> {
     let mut builder = FilterBuilder::new();
     (0..FILTER_KEYS).for_each(|number| builder.add(scramble(number)));
-    let filter = builder.finish(BITS_PER_KEY);
-    let partitions = (filter.len() / PARTITION_BYTES) as u32;
+    let filter = builder.finish(BITS_PER_KEY, FILTER_UNIT);
+    let partitions = partitions_in(filter.len() as u32);
+    let each = partition_bytes(filter.len() as u32).unwrap_or(0) as usize;
     let mut said_yes = 0;
     operations_under_count(count, |number| {
         let hash = scramble(number % (2 * FILTER_KEYS));
-        let start = partition_of(hash, partitions) as usize * PARTITION_BYTES;
-        let partition = &filter[start..start + PARTITION_BYTES];
+        let start = partition_of(hash, partitions) as usize * each;
+        let partition = &filter[start..start + each];
         said_yes += u64::from(black_box(may_contain(partition, hash)?));
         Ok(())
     })?;

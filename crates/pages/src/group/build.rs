@@ -330,7 +330,8 @@ impl GroupBuilder {
             self.filter.add_all(&self.hashes[..records as usize]);
             self.hashes.drain(..records as usize);
             self.cut.clear();
-            self.filter.finish_into(BITS_PER_KEY, &mut self.cut);
+            self.filter
+                .finish_into(BITS_PER_KEY, unit as usize, &mut self.cut);
             image.extend_from_slice(&self.cut);
             self.cut.clear();
         }

@@ -2,7 +2,7 @@
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, Result};
-use terrapin_filter::{PARTITION_BYTES, check_cells, may_contain, partition_of};
+use terrapin_filter::{check_cells, may_contain, partition_for};
 
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::index::GroupIndex;
@@ -59,7 +59,8 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     {
         return Err(Error::corrupt("bytes in front of the footer"));
     }
-    for (number, partition) in (0..).zip(filter.chunks_exact(PARTITION_BYTES)) {
+    for (number, partition) in (0..).zip(filter.chunks_exact(group.filter_partition_bytes().max(1)))
+    {
         super::check_filter_partition(partition, group.id, number)?;
         check_cells(partition).map_err(|e| e.with("partition", number))?;
     }
@@ -112,7 +113,6 @@ fn check_block(
     if last_key.as_deref().is_some_and(|last| last >= separator) {
         return Err(Error::corrupt("separator not above the block before"));
     }
-    let partitions = (filter.len() / PARTITION_BYTES) as u32;
     let mut key = Vec::new();
     for i in 0..block.len() {
         block.key_into(i, &mut key);
@@ -124,12 +124,11 @@ fn check_block(
         if last_key.as_ref().is_some_and(|last| *last >= key) {
             return Err(Error::corrupt("keys do not ascend").with("record", i));
         }
-        if partitions > 0 {
-            let hash = hash64(&key);
-            let start = partition_of(hash, partitions) as usize * PARTITION_BYTES;
-            if !may_contain(&filter[start..start + PARTITION_BYTES], hash)? {
-                return Err(Error::corrupt("filter denies a key").with("record", i));
-            }
+        let hash = hash64(&key);
+        if let Some(partition) = partition_for(filter, hash)
+            && !may_contain(partition, hash)?
+        {
+            return Err(Error::corrupt("filter denies a key").with("record", i));
         }
         let message = block.message(i);
         report.records += 1;

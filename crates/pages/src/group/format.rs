@@ -3,7 +3,7 @@
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
 use terrapin_base::{Error, PageId, Result, mutant};
-use terrapin_filter::PARTITION_BYTES;
+use terrapin_filter::{partition_bytes, partitions_in};
 
 use crate::block::{PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
 
@@ -36,7 +36,7 @@ pub struct GroupRef {
     pub index_bytes: u32,
     /// Where the filter starts in the group, in bytes.
     pub filter_offset: u32,
-    /// Bytes of the filter: a multiple of [`PARTITION_BYTES`]; 0 when there is none.
+    /// Bytes of the filter: of all its partitions, which are equally long; 0 when there is none.
     pub filter_bytes: u32,
     /// Records, deletes included: at least one.
     pub records: u64,
@@ -51,14 +51,20 @@ impl GroupRef {
     #[inline]
     #[must_use]
     pub fn filter_partitions(&self) -> u32 {
-        self.filter_bytes / PARTITION_BYTES as u32
+        partitions_in(self.filter_bytes)
+    }
+
+    /// Bytes of a filter partition; 0 when there is no filter.
+    #[must_use]
+    pub fn filter_partition_bytes(&self) -> usize {
+        partition_bytes(self.filter_bytes).unwrap_or(0) as usize
     }
 
     /// Where a filter partition starts in the data file, in bytes.
-    #[inline]
     #[must_use]
     pub fn filter_partition_offset(&self, partition: u32) -> u64 {
-        self.offset + u64::from(self.filter_offset) + u64::from(partition) * PARTITION_BYTES as u64
+        let before = u64::from(partition) * self.filter_partition_bytes() as u64;
+        self.offset + u64::from(self.filter_offset) + before
     }
 
     /// Appends the reference: twenty to fifty bytes.
@@ -118,7 +124,7 @@ impl GroupRef {
         let possible = self.index_offset > 0
             && self.index_bytes > 0
             && u64::from(self.filter_offset) == index_end
-            && (self.filter_bytes as usize).is_multiple_of(PARTITION_BYTES)
+            && (self.filter_bytes == 0 || partition_bytes(self.filter_bytes).is_some())
             && footer.is_some_and(|bytes| {
                 (FOOTER_BYTES as u64..=UNIT_BYTES_MAX as u64).contains(&bytes)
             })

@@ -2,7 +2,7 @@
 
 use terrapin_base::PageId;
 use terrapin_disk::AlignedBuf;
-use terrapin_filter::{PARTITION_BYTES, seal_partition};
+use terrapin_filter::seal_partition;
 
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::{filter_seed, index};
@@ -65,7 +65,9 @@ impl PendingGroup {
             blocks = behind;
         }
         index::seal(index, id);
-        for (number, partition) in (0..).zip(filter.chunks_exact_mut(PARTITION_BYTES)) {
+        for (number, partition) in
+            (0..).zip(filter.chunks_exact_mut(group.filter_partition_bytes().max(1)))
+        {
             seal_partition(partition, filter_seed(id, number));
         }
         let footer = Footer {

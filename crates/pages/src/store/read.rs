@@ -67,8 +67,9 @@ pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 pub(crate) struct FilterPage(Box<[u8]>);
 
 impl FilterPage {
-    pub(super) const BYTES: usize = terrapin_filter::PARTITION_BYTES;
-    pub(super) const MEMORY_BYTES: usize = Self::BYTES + size_of::<Self>();
+    pub(super) fn memory_bytes(partition_bytes: usize) -> usize {
+        partition_bytes + size_of::<Self>()
+    }
 
     pub(super) fn copy(partition: &[u8]) -> Self {
         FilterPage(partition.into())
@@ -276,17 +277,17 @@ impl PageStore {
         }
         self.place_in_group(group, group.filter_offset, group.filter_bytes)?;
         let offset = group.filter_partition_offset(number);
+        let partition_bytes = group.filter_partition_bytes();
         let page = self
-            .with_bytes(ReadFor::Meta, offset, FilterPage::BYTES, |bytes| {
+            .with_bytes(ReadFor::Meta, offset, partition_bytes, |bytes| {
                 if !mutant::active(64) {
                     check_filter_partition(bytes, group.id, number)?;
                 }
                 Ok(FilterPage::copy(bytes))
             })
             .map_err(|e| self.place(e))?;
-        Ok(self
-            .cache
-            .insert(key, Arc::new(page), FilterPage::MEMORY_BYTES))
+        let memory_bytes = FilterPage::memory_bytes(partition_bytes);
+        Ok(self.cache.insert(key, Arc::new(page), memory_bytes))
     }
 
     /// Asks the partition that a hash leads to.

@@ -114,8 +114,10 @@ impl PageStore {
             self.cache.insert(key, index.into(), memory_bytes);
         }
         let filter = part(group.filter_offset, group.filter_bytes).unwrap_or_default();
-        for (number, partition) in (0..).zip(filter.chunks_exact(FilterPage::BYTES)) {
-            if !self.cache.has_room(FilterPage::MEMORY_BYTES) {
+        let partition_bytes = group.filter_partition_bytes().max(1);
+        let memory_bytes = FilterPage::memory_bytes(partition_bytes);
+        for (number, partition) in (0..).zip(filter.chunks_exact(partition_bytes)) {
+            if !self.cache.has_room(memory_bytes) {
                 break;
             }
             let key = Key {
@@ -123,11 +125,8 @@ impl PageStore {
                 kind: Kind::Filter,
                 number,
             };
-            self.cache.insert(
-                key,
-                FilterPage::copy(partition).into(),
-                FilterPage::MEMORY_BYTES,
-            );
+            self.cache
+                .insert(key, FilterPage::copy(partition).into(), memory_bytes);
         }
     }
 

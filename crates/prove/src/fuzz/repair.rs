@@ -8,7 +8,7 @@ const EXTENT_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
 const FOOTER_BYTES: usize = 96;
-const PARTITION_BYTES: usize = 4096;
+const PARTITION_BYTES_MAX: usize = 4096;
 const PART_FILTER: u32 = 1 << 31;
 const PART_FOOTER: u32 = u32::MAX - 1;
 const PART_INDEX: u32 = u32::MAX;
@@ -81,7 +81,9 @@ pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
         .get_mut(filter_at..)
         .and_then(|rest| rest.get_mut(..filter_bytes))
     {
-        for (number, partition) in (0..).zip(filter.chunks_exact_mut(PARTITION_BYTES)) {
+        let partitions = filter_bytes.div_ceil(PARTITION_BYTES_MAX).max(1);
+        let each = (filter_bytes / partitions).max(1);
+        for (number, partition) in (0..).zip(filter.chunks_exact_mut(each)) {
             self::partition(partition, part_seed(id, PART_FILTER | number));
         }
     }
@@ -103,7 +105,9 @@ pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
 
 /// A partition of a filter, whole.
 pub(super) fn partition(partition: &mut [u8], seed: u32) {
-    let body = PARTITION_BYTES - 4;
+    let Some(body) = partition.len().checked_sub(4) else {
+        return;
+    };
     let crc = crc32c_append(seed, &partition[..body]);
     put(partition, body, crc);
 }

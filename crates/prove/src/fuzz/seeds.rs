@@ -5,7 +5,7 @@ use terrapin::{Compression, Database, KeyspaceOptions, Options};
 use terrapin_base::PageId;
 use terrapin_base::checksum::hash64;
 use terrapin_disk::SimDisk;
-use terrapin_filter::FilterBuilder;
+use terrapin_filter::{FilterBuilder, PARTITION_BYTES_MAX};
 use terrapin_pages::PAGES_START;
 use terrapin_pages::group::{GroupBuilder, GroupOptions};
 use terrapin_pages::message::Message;
@@ -206,7 +206,7 @@ pub fn filters() -> Inputs {
         let hashes: Vec<u64> = (0..keys).map(|n| hash64(&n.to_le_bytes())).collect();
         builder.add_all(&hashes);
         // So few bits a key that they make one partition, however many they are.
-        let partition = builder.finish(1);
+        let partition = builder.finish(1, PARTITION_BYTES_MAX);
         let in_first_cell = |hash: &u64| hash >> 27 & 31 == 0;
         let mut input = vec![0];
         let mut asked: Vec<u64> = hashes.into_iter().filter(in_first_cell).take(4).collect();

@@ -12,7 +12,7 @@ use terrapin_base::codec::Reader;
 use terrapin_base::{Budget, Env, Generation, Lsn, PageId};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::largest_buffer;
-use terrapin_filter::{PARTITION_BYTES, check_partition, may_contain, seal_partition};
+use terrapin_filter::{PARTITION_BYTES_MAX, check_partition, may_contain, seal_partition};
 use terrapin_pages::group::{Footer, GroupRef, check_group};
 use terrapin_pages::{Fill, PAGES_START, PageKind, PageRef, PageStore};
 use terrapin_structure::Structure;
@@ -288,10 +288,10 @@ pub fn filter(input: &[u8]) -> bool {
         .iter()
         .copied()
         .cycle()
-        .take(PARTITION_BYTES)
+        .take(PARTITION_BYTES_MAX)
         .collect();
-    measured(PARTITION_BYTES, SMALL, || {
-        if repaired && partition.len() == PARTITION_BYTES {
+    measured(PARTITION_BYTES_MAX, SMALL, || {
+        if repaired && partition.len() == PARTITION_BYTES_MAX {
             seal_partition(&mut partition, 7);
         }
         let mut good = match check_partition(&partition, 7) {
