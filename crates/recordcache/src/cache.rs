@@ -15,6 +15,11 @@ const SEGMENT_BYTES_MAX: u64 = 256 << 10;
 const SHARD_SEGMENTS: u64 = 32;
 const SHARDS_MAX: u64 = 256;
 
+/// With no larger share, in thousandths, records bring little: most of what is read will not be read again before it goes.
+const SPARING_SHARE: u64 = 75;
+/// Then one of so many fills comes in. What is read often comes often, so it gets in as well.
+const SPARING_PART: u64 = 4;
+
 /// A moment between changes of what the cache may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epoch(u64);
@@ -125,15 +130,20 @@ impl RecordCache {
     }
 
     /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else writes to that shard now, or there is
-    /// no room. O(1) amortised; no allocation but for a growing table.
+    /// no room. While the share is small only some come in, since a fill costs several cache misses. O(1) amortised; no allocation but
+    /// for a growing table.
     pub fn fill(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64, value: &[u8]) {
-        if self.share.load(Ordering::Relaxed) == 0 {
+        let share = self.share.load(Ordering::Relaxed);
+        if share == 0 {
             return;
         }
         let Some(key) = Key::new(keyspace, key, hash) else {
             return;
         };
         let shard = self.shard(&key);
+        if share <= SPARING_SHARE && self.is_full() && !shard.is_turn(SPARING_PART) {
+            return;
+        }
         if let Some(writing) = shard.try_write(&self.segments, &self.budget)
             && self.is_still(epoch)
         {
@@ -144,6 +154,11 @@ impl RecordCache {
     fn may_grow(&self) -> bool {
         let next = self.bytes() + self.segments.segment_bytes() as u64;
         next <= self.target()
+    }
+
+    /// Whether something has to go for what comes.
+    fn is_full(&self) -> bool {
+        !self.may_grow()
     }
 
     fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {

@@ -119,15 +119,14 @@ pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
 #[inline]
 pub(crate) fn value(from: &[AtomicU64], sizes: Sizes) -> Slice {
     let start = HEADER_WORDS + sizes.key.div_ceil(8);
-    let whole = sizes.value / 8;
-    let rest = sizes.value % 8;
-    let mut bytes = Vec::with_capacity(sizes.value);
-    for word in &from[start..start + whole] {
-        bytes.extend_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+    let words = &from[start..start + sizes.value.div_ceil(8)];
+    let mut bytes = vec![0; sizes.value];
+    let (whole, rest) = bytes.as_chunks_mut::<8>();
+    for (bytes, word) in whole.iter_mut().zip(words) {
+        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
     }
-    if rest > 0 {
-        let last = from[start + whole].load(Ordering::Relaxed).to_le_bytes();
-        bytes.extend_from_slice(&last[..rest]);
+    if let (false, Some(last)) = (rest.is_empty(), words.last()) {
+        rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
     }
     Slice::from_vec(bytes)
 }

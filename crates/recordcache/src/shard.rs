@@ -27,6 +27,8 @@ pub(crate) struct Shard {
     /// In each queue, segments born before this are the oldest quarter.
     aged: [AtomicU64; 2],
     pub(crate) hits: AtomicU64,
+    /// Fills that were asked for while few of them come in.
+    sparing: AtomicU64,
     /// Records of the oldest quarter that were used for the first time: they would be gone already, were the cache a quarter smaller.
     pub(crate) rescues: AtomicU64,
 }
@@ -97,6 +99,7 @@ impl Shard {
             writes: AtomicU64::new(0),
             aged: Default::default(),
             hits: AtomicU64::new(0),
+            sparing: AtomicU64::new(0),
             rescues: AtomicU64::new(0),
         }
     }
@@ -184,6 +187,13 @@ impl Shard {
         }
     }
 
+    /// One of so many calls says yes, about: two at once may count as one.
+    pub(crate) fn is_turn(&self, of: u64) -> bool {
+        let turn = self.sparing.load(Ordering::Relaxed);
+        self.sparing.store(turn.wrapping_add(1), Ordering::Relaxed);
+        turn.is_multiple_of(of)
+    }
+
     pub(crate) fn table_bytes(&self) -> u64 {
         self.table.load().bytes()
     }
@@ -204,7 +214,7 @@ impl Writing<'_> {
     /// Adds a record that is not here yet. `may_grow` says whether another segment may be taken. O(1) amortised.
     pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], may_grow: bool) {
         let table = self.table.load();
-        if self.find(&table, key).is_some() {
+        if self.find(&table, key).is_some() || self.writer.records >= Table::ROOM_MAX {
             return;
         }
         drop(table);
@@ -215,7 +225,7 @@ impl Writing<'_> {
         if self.writer.records >= table.room() {
             table = self.resize(table.room() + 1);
         }
-        table.insert(key.hash, Place::new(key.hash, word, 0));
+        table.insert(Place::new(key.hash, word, 0));
         self.writer.records += 1;
     }
 
@@ -230,20 +240,15 @@ impl Writing<'_> {
         if let Some(value) = value
             && let Some(word) = self.append(key, value, false)
         {
-            table.insert(key.hash, Place::new(key.hash, word, place.uses()));
+            table.insert(Place::new(key.hash, word, place.uses()));
             self.writer.records += 1;
         }
         true
     }
 
     fn remove(&mut self, table: &Table, at: usize) {
-        table.remove(at, |place| self.hash_of(place));
+        table.remove(at);
         self.writer.records -= 1;
-    }
-
-    fn hash_of(&self, place: Place) -> u64 {
-        let from = self.segments.from(place.word());
-        from.get(1).map_or(0, |word| word.load(Ordering::Relaxed))
     }
 
     /// Writes a record behind the others; its first word.
@@ -443,7 +448,7 @@ impl Writing<'_> {
         let next = Arc::new(Table::with_room(records.max(self.writer.records + 1)));
         let last = self.table.load_full();
         for place in last.taken() {
-            next.insert(self.hash_of(place), place);
+            next.insert(place);
         }
         self.budget.take(Purpose::Records, next.bytes());
         self.budget.give(Purpose::Records, last.bytes());

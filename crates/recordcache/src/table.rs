@@ -1,16 +1,21 @@
-//! Finds records by hash: linear probing over atomic words, each a part of the hash, how often the record was used, and where it lies.
+//! Finds records by hash: linear probing over atomic words, each the first bits of the hash, how often the record was used, and where it
+//! lies. Where a search begins follows from those bits alone, so nothing here visits a record.
 //! One writer at a time; readers at any time. A reader may miss what a writer is moving, and never finds what is not there: it looks at the
 //! place again after it has looked at the segment's stamp, and then believes neither without the other.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-const LOCATION_BITS: u32 = 42;
+/// Words of memory that there can be: 2 TiB.
+pub(crate) const LOCATION_BITS: u32 = 38;
 const USES_BITS: u32 = 2;
 const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
 const USES_MASK: u64 = ((1 << USES_BITS) - 1) << LOCATION_BITS;
 /// The most uses that count.
 pub(crate) const USES_MAX: u64 = (1 << USES_BITS) - 1;
+const TAG_BITS: u32 = u64::BITS - TAG_SHIFT;
 const PLACES_MIN: usize = 64;
+/// As many as the tag can tell apart.
+const PLACES_MAX: usize = 1 << TAG_BITS;
 
 /// What stands at a place that is taken.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -52,9 +57,13 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// With room for so many records.
+    /// Most records that a table has room for.
+    pub(crate) const ROOM_MAX: usize = PLACES_MAX / 4 * 3;
+
+    /// With room for so many records, or as many as a table can have.
     pub(crate) fn with_room(records: usize) -> Self {
-        let places = (records * 4 / 3 + 1).next_power_of_two().max(PLACES_MIN);
+        let places = (records * 4 / 3 + 1).next_power_of_two();
+        let places = places.clamp(PLACES_MIN, PLACES_MAX);
         Table {
             places: (0..places).map(|_| AtomicU64::new(0)).collect(),
         }
@@ -73,6 +82,12 @@ impl Table {
         self.places.len() - 1
     }
 
+    /// Where the search for a hash begins: by its first bits, which its [`Place`] has too.
+    #[inline]
+    fn home(&self, hash: u64) -> usize {
+        (hash >> (u64::BITS - self.places.len().ilog2())) as usize
+    }
+
     /// What stands at a place.
     #[inline]
     fn at(&self, at: usize) -> Option<Place> {
@@ -83,10 +98,10 @@ impl Table {
     /// The places of records that may have that hash, in the order of probing.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = (usize, Place)> {
-        let mask = self.mask();
+        let (mask, home) = (self.mask(), self.home(hash));
         (0..=mask)
             .map_while(move |step| {
-                let at = (hash as usize).wrapping_add(step) & mask;
+                let at = (home + step) & mask;
                 self.at(at).map(|place| (at, place))
             })
             .filter(move |(_, place)| place.has_tag_of(hash))
@@ -119,23 +134,23 @@ impl Table {
     }
 
     /// Adds a record; there is room. Writers only.
-    pub(crate) fn insert(&self, hash: u64, place: Place) {
+    pub(crate) fn insert(&self, place: Place) {
         let mask = self.mask();
-        let mut at = hash as usize & mask;
+        let mut at = self.home(place.0);
         while self.at(at).is_some() {
             at = (at + 1) & mask;
         }
         self.set(at, place);
     }
 
-    /// Empties a place; what stood behind it moves up. `hash_of` tells the hash of a record that stands there. Writers only.
-    pub(crate) fn remove(&self, mut vacant: usize, hash_of: impl Fn(Place) -> u64) {
+    /// Empties a place; what stood behind it moves up. Writers only.
+    pub(crate) fn remove(&self, mut vacant: usize) {
         let mask = self.mask();
         let mut at = vacant;
         loop {
             at = (at + 1) & mask;
             let Some(place) = self.at(at) else { break };
-            let home = hash_of(place) as usize & mask;
+            let home = self.home(place.0);
             // It may stand at the vacant place if its search comes by there.
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(vacant) & mask {
                 self.set(vacant, place);

@@ -370,3 +370,36 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
     });
     assert!(hits.load(Ordering::Relaxed) > 1000);
 }
+
+#[test]
+fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
+    let budget = Budget::new(64 << 20);
+    let cache = RecordCache::new(&budget, 64 << 20);
+    let hash = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let fill = |numbers: std::ops::Range<u64>| {
+        for n in numbers {
+            cache.fill(
+                cache.epoch(),
+                KeyspaceId(1),
+                &n.to_le_bytes(),
+                hash(n),
+                &[7; 1000],
+            );
+        }
+    };
+    let held = |numbers: std::ops::Range<u64>| {
+        let is_there =
+            |n: &u64| cache.contains(cache.epoch(), KeyspaceId(1), &n.to_le_bytes(), hash(*n));
+        numbers.filter(is_there).count()
+    };
+    // 50 thousandths are 3.2 MiB, room for about 3000 of these records.
+    cache.set_share(50);
+    fill(0..2000);
+    assert!(held(0..2000) > 1900, "while there is room all come in");
+    fill(2000..10_000);
+    let some = held(9000..10_000);
+    assert!((200..350).contains(&some), "{some} of 1000");
+    cache.set_share(500);
+    fill(10_000..11_000);
+    assert!(held(10_000..11_000) > 950);
+}
