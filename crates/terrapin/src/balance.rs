@@ -7,14 +7,15 @@
 //! many that what a step makes room for can come in between.
 
 use terrapin_base::Purpose;
-use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 
 use crate::core::Core;
 
 /// The records' share to begin with, in thousandths.
 pub(crate) const FIRST_PERMILLE: u64 = 600;
 const LEAST_PERMILLE: u64 = 50;
-const MOST_PERMILLE: u64 = 850;
+/// And at most.
+pub(crate) const MOST_PERMILLE: u64 = 850;
 const STEP_PERMILLE: u64 = 25;
 /// Where one side saves more than twice as much, steps are so many times as long.
 const STRIDE: u64 = 3;
@@ -23,7 +24,7 @@ const MISSES_MIN: u64 = 1024;
 /// A miss brings in a block of so many bytes.
 const BYTES_A_MISS: u64 = 4096;
 /// A range counts as so many misses: it reads several blocks.
-const RANGE_MISSES: u64 = 4;
+pub(crate) const RANGE_MISSES: u64 = 4;
 /// Fewer rescues say nothing.
 const RESCUES_MIN: u64 = 64;
 
@@ -34,6 +35,7 @@ pub(crate) struct Balance {
     /// Misses at which to look again.
     next_look: AtomicU64,
     last: Mutex<Rescues>,
+    held: AtomicBool,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -70,6 +72,11 @@ impl Balance {
         before / MISSES_MIN != (before + misses) / MISSES_MIN && self.is_due()
     }
 
+    /// From here on the share stays as it is, or follows what is seen again.
+    pub fn hold(&self, held: bool) {
+        self.held.store(held, Ordering::Relaxed);
+    }
+
     /// Whether [`Balance::step`] has something to do.
     pub fn is_due(&self) -> bool {
         self.misses.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
@@ -91,7 +98,9 @@ impl Balance {
             blocks: core.store.metrics().block_rescues,
         };
         let share = self.last.lock().look(now, held);
-        core.records.set_share(share);
+        if !self.held.load(Ordering::Relaxed) {
+            core.records.set_share(share);
+        }
         let step_bytes = core.budget.room_for_data() / 1000 * STEP_PERMILLE;
         let misses = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
         self.next_look.store(

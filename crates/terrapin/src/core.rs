@@ -13,7 +13,7 @@ use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result, muta
 use terrapin_disk::Disk;
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::PageStore;
-use terrapin_recordcache::RecordCache;
+use terrapin_recordcache::{Epoch, RecordCache};
 use terrapin_structure::Structure;
 use terrapin_wal::Log;
 
@@ -145,6 +145,15 @@ impl Core {
     pub fn missed_records(&self) {
         if self.balance.missed() {
             self.store.reclaim_signal().notify();
+        }
+    }
+
+    /// Keeps what a get found in a tree. Records that come in take the memory of blocks, which would learn of it at their next insert only.
+    pub fn keep(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64, value: &[u8]) {
+        self.counters.tree_gets.add(1);
+        self.records.fill(epoch, keyspace, key, hash, value);
+        if self.store.shrink_needed() {
+            self.store.shrink();
         }
     }
 

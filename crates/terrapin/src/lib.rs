@@ -54,6 +54,7 @@ mod swap;
 mod uses;
 pub mod verify;
 mod view;
+mod warm;
 mod write;
 
 pub use batch::Batch;

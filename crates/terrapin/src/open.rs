@@ -35,6 +35,7 @@ use crate::schema::DEFAULT_KEYSPACE;
 use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, State, WriteWindow};
 use crate::stock::Stock;
 use crate::uses::PageUses;
+use crate::warm::Warm;
 
 /// Opens a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
@@ -380,6 +381,7 @@ fn start(
         }
         owner.run(Reclaim::job(&core))?;
         owner.run(Stock::job(&core))?;
+        owner.run(Warm::job(&core))?;
         owner.run(Watch::job(&core))?;
         owner.run(Box::new(FoldJob::new(core.clone())))?;
     }

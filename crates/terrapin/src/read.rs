@@ -167,7 +167,11 @@ pub(crate) fn windows(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Window>
 
 /// What the windows say of a key, if anything.
 #[inline]
-fn in_windows<'a>(keyspace: &'a KeyspaceState, before: Lsn, key: &[u8]) -> Option<Op<'a>> {
+pub(crate) fn in_windows<'a>(
+    keyspace: &'a KeyspaceState,
+    before: Lsn,
+    key: &[u8],
+) -> Option<Op<'a>> {
     windows(keyspace, before)
         .into_iter()
         .flatten()
@@ -201,7 +205,7 @@ fn newest(
     core.missed_records();
     let value = keyspace.version.get(key, hash)?;
     if let Some(value) = &value {
-        core.records.fill(epoch, keyspace.id, key, hash, value);
+        core.keep(epoch, keyspace.id, key, hash, value);
     }
     Ok(value)
 }

@@ -1,4 +1,5 @@
-//! What reads cost in device reads, counted by the simulated disk. Blocks are cold in all of these: each is read once.
+//! What reads cost in device reads, counted by the simulated disk. Blocks are cold where nothing else is said: each is read once, and
+//! records are not cached, since all of them would be.
 
 mod common;
 
@@ -15,6 +16,7 @@ fn options() -> Options {
         .memory(16 << 20)
         .checkpoint_distance(CheckpointDistance::Fixed(4))
         .log_bytes_max(4 << 20)
+        .record_cache(false)
 }
 
 /// A tree some levels high, with buffers that hold records at every level, and nothing cached.
@@ -112,6 +114,7 @@ fn a_cold_get_of_a_small_record_costs_one_device_read() {
         .ring_bytes(1 << 20)
         .log_segment_bytes(4 << 20)
         .log_bytes_max(64 << 20)
+        .record_cache(false)
         .checkpoint_distance(CheckpointDistance::Fixed(4));
     let database = world.open(&options);
     let records = 100_000;

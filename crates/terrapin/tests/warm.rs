@@ -1,0 +1,105 @@
+//! Where all records fit into memory, gets have everything read in order, and kept.
+
+mod common;
+
+use common::{World, key, tiny, value};
+use terrapin::{Database, Options};
+
+const RECORDS: u64 = 20_000;
+/// Enough for everything to be read.
+const GETS: u64 = RECORDS / 4;
+const VALUE_BYTES: usize = 300;
+
+fn options(memory_mib: u64) -> Options {
+    tiny().memory(memory_mib << 20).group_bytes(64 << 10)
+}
+
+/// All records on disk, and nothing cached.
+fn cold_store(world: &World, options: &Options) -> Database {
+    let database = world.open(options);
+    let keyspace = database.default_keyspace();
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    database.close().unwrap();
+    world.open(options)
+}
+
+#[test]
+fn what_fits_is_read_once_gets_ask_for_much_of_it_and_needs_no_device_then() {
+    for (memory_mib, gets, is_read) in [(16, GETS, true), (16, 500, false), (5, GETS, false)] {
+        let world = World::new(11);
+        let database = cold_store(&world, &options(memory_mib));
+        let keyspace = database.default_keyspace();
+        let get = |i: u64| {
+            assert_eq!(
+                keyspace.get(key(i)).unwrap().as_deref(),
+                Some(&value(i, VALUE_BYTES)[..])
+            );
+        };
+        (0..gets).for_each(get);
+        world.sim.settle();
+        let metrics = database.metrics();
+        let cached = metrics.cached_records;
+        let what = format!("{gets} gets, {memory_mib} MiB: {cached} of {RECORDS} records cached");
+        assert_eq!(cached == RECORDS, is_read, "{what}");
+        let memory = metrics.memory;
+        assert!(memory.total_bytes() <= memory.limit_bytes, "{memory:?}");
+        let before = world.disk.stats("data").reads;
+        (RECORDS / 2..RECORDS).for_each(get);
+        assert_eq!(world.disk.stats("data").reads == before, is_read, "{what}");
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn ranges_that_need_the_blocks_have_nothing_read() {
+    let world = World::new(12);
+    let database = cold_store(&world, &options(16));
+    let keyspace = database.default_keyspace();
+    for i in 0..GETS {
+        assert!(keyspace.get(key(i)).unwrap().is_some());
+        assert!(keyspace.range(key(i)..).next().is_some());
+    }
+    world.sim.settle();
+    assert!(database.metrics().cached_records < RECORDS / 2);
+    database.close().unwrap();
+}
+
+/// Both are due at once, and the seed decides in which order their steps come.
+#[test]
+fn what_a_window_says_that_is_merged_while_everything_is_read_is_what_gets_return_afterwards() {
+    for seed in 0..6 {
+        let world = World::new(seed);
+        let database = cold_store(&world, &options(16));
+        let keyspace = database.default_keyspace();
+        let written = |i: u64| i % 14 == seed;
+        for i in (0..RECORDS).filter(|&i| written(i)) {
+            match i % 3 {
+                0 => keyspace.delete(key(i)).unwrap(),
+                _ => keyspace.put(key(i), value(i + 1, 150)).unwrap(),
+            }
+        }
+        world.sim.settle();
+        world.sim.set_breathing(false);
+        for i in (0..GETS).filter(|&i| !written(i)) {
+            assert!(keyspace.get(key(i)).unwrap().is_some());
+        }
+        database.checkpoint().unwrap();
+        world.sim.settle();
+        assert!(database.metrics().cached_records > RECORDS / 2);
+        for i in 0..RECORDS {
+            let expected = match (written(i), i % 3) {
+                (true, 0) => None,
+                (true, _) => Some(value(i + 1, 150)),
+                (false, _) => Some(value(i, VALUE_BYTES)),
+            };
+            assert_eq!(
+                keyspace.get(key(i)).unwrap().as_deref(),
+                expected.as_deref(),
+                "record {i}, seed {seed}"
+            );
+        }
+        database.close().unwrap();
+    }
+}
