@@ -28,9 +28,11 @@ const STEP_RECORDS: usize = 1024;
 const GET_COST: u64 = 128;
 /// And in a store of few records so many gets come first.
 const GETS_MIN: u64 = 2048;
-/// What a cached record takes besides its bytes: header, ends of words, place in the table; and one segment in so many is not full.
-const RECORD_BYTES: u64 = 48;
-const SEGMENT_PART: u64 = 32;
+/// What a cached record takes besides its bytes: header, ends of words, place in the table.
+const RECORD_BYTES: u64 = 40;
+/// Of what trees hold so many thousandths are to fit: some of it is said twice, in a buffer and below it. Where nothing is, what does not
+/// fit is no more than the blocks that are left can hold.
+const TO_FIT_PERMILLE: u64 = 850;
 
 /// Brings everything in.
 pub(crate) struct Warm {
@@ -138,7 +140,7 @@ impl Warm {
 }
 
 impl Core {
-    /// Whether records of so much could all be cached beside the windows of that state, each as large as it may come to be.
+    /// Whether records of so much could about be cached beside the windows of that state, each as large as it may come to be.
     fn could_hold(&self, all: Estimate, state: &State) -> bool {
         let windows = state.keyspaces.iter().map(|keyspace| {
             if keyspace.sealed.is_none() && keyspace.active.window.is_empty() {
@@ -153,8 +155,10 @@ impl Core {
             + self.budget.used(Purpose::Metadata)
             + windows.sum::<u64>();
         let room = self.budget.limit().saturating_sub(taken) / 1000 * MOST_PERMILLE;
-        let bytes = all.bytes + all.records * RECORD_BYTES;
-        all.records > 0 && bytes + bytes / SEGMENT_PART <= room
+        let bytes = all
+            .bytes
+            .saturating_add(all.records.saturating_mul(RECORD_BYTES));
+        all.records > 0 && bytes / 1000 * TO_FIT_PERMILLE <= room
     }
 }
 
