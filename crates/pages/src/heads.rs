@@ -34,6 +34,45 @@ pub fn head(bytes: &[u8]) -> u64 {
     }
 }
 
+/// The head of a string in two pieces.
+#[inline]
+#[must_use]
+pub fn head_of_pieces((front, rest): (&[u8], &[u8])) -> u64 {
+    match front.len() {
+        0..8 => head(front) | head(rest) >> (8 * front.len()),
+        _ => head(front),
+    }
+}
+
+/// A head as it is kept.
+pub trait Head: Copy {
+    /// It as a number, as [`head`] makes it.
+    fn number(self) -> u64;
+}
+
+impl Head for u64 {
+    #[inline]
+    fn number(self) -> u64 {
+        self
+    }
+}
+
+/// The bytes themselves.
+impl Head for [u8; 8] {
+    #[inline]
+    fn number(self) -> u64 {
+        u64::from_be_bytes(self)
+    }
+}
+
+/// The first four bytes, where all others are zeros.
+impl Head for [u8; 4] {
+    #[inline]
+    fn number(self) -> u64 {
+        u64::from(u32::from_be_bytes(self)) << 32
+    }
+}
+
 /// What strings have in common at their start, compared with others without a visit to its bytes when it is short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
@@ -91,18 +130,31 @@ pub(crate) fn head_mask(bytes: usize) -> u64 {
     }
 }
 
-/// Where the heads equal to `wanted` stand among ascending ones; where they would stand, if there are none.
+/// Where the heads equal to `wanted` stand among ascending ones; where they would stand, if there are none. O(log n).
+#[inline]
+#[must_use]
+pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
+    let low = heads_before(heads, wanted);
+    let is_equal = |head: &H| head.number() == wanted;
+    let mut end = low;
+    if heads.get(low).is_some_and(is_equal) {
+        end += heads[low..].partition_point(is_equal);
+    }
+    low..end
+}
+
+/// How many of ascending heads are below `wanted`.
 ///
 /// Interpolates first (heads of hashed or numbered keys lie evenly: two cache lines instead of one for every halving), each
 /// time between a head below and one above; what that leaves is halved. O(log n) in any case.
 #[inline]
 #[must_use]
-pub fn equal_heads(heads: &[u64], wanted: u64) -> Range<usize> {
+pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
     let (mut low, mut high) = (0, heads.len());
     // All heads before `low` are below `wanted`; none from `high` on is.
     let (mut below, mut above) = (0, u64::MAX);
     if let (Some(&first), Some(&last)) = (heads.first(), heads.last()) {
-        (below, above) = (first, last);
+        (below, above) = (first.number(), last.number());
     }
     for _ in 0..GUESSES {
         if high - low <= FEW || wanted <= below || wanted > above {
@@ -116,23 +168,20 @@ pub fn equal_heads(heads: &[u64], wanted: u64) -> Range<usize> {
             guess.saturating_sub(margin).clamp(low, high - 1),
             (guess + margin).min(high - 1),
         );
-        if heads[from] < wanted {
-            (low, below) = (from + 1, heads[from]);
-            if heads[to] < wanted {
-                (low, below) = (to + 1, heads[to]);
+        let first = heads[from].number();
+        if first < wanted {
+            let last = heads[to].number();
+            if last < wanted {
+                (low, below) = (to + 1, last);
             } else {
-                (high, above) = (to, heads[to]);
+                (low, below) = (from + 1, first);
+                (high, above) = (to, last);
             }
         } else {
-            (high, above) = (from, heads[from]);
+            (high, above) = (from, first);
         }
     }
-    low += heads[low..high].partition_point(|&head| head < wanted);
-    let mut end = low;
-    if heads.get(low) == Some(&wanted) {
-        end += heads[low..].partition_point(|&head| head == wanted);
-    }
-    low..end
+    low + heads[low..high].partition_point(|head| head.number() < wanted)
 }
 
 #[cfg(test)]
@@ -164,6 +213,9 @@ mod tests {
             let mut filled = [0; 8];
             filled[..bytes.min(8)].copy_from_slice(&string[..bytes.min(8)]);
             assert_eq!(head(string), u64::from_be_bytes(filled));
+            for cut in 0..=string.len() {
+                assert_eq!(head_of_pieces(string.split_at(cut)), head(string));
+            }
         }
     }
 
@@ -224,6 +276,11 @@ mod tests {
                 let low = heads.partition_point(|&h| h < wanted);
                 let high = heads.partition_point(|&h| h <= wanted);
                 assert_eq!(equal_heads(&heads, wanted), low..high, "{heads:?} {wanted}");
+                let bytes: Vec<[u8; 8]> = heads.iter().map(|h| h.to_be_bytes()).collect();
+                assert_eq!(equal_heads(&bytes, wanted), low..high);
+                let short: Vec<[u8; 4]> = bytes.iter().map(|b| *b.first_chunk().unwrap()).collect();
+                let before = short.partition_point(|s| s.number() < wanted);
+                assert_eq!(heads_before(&short, wanted), before);
             }
         }
     }

@@ -132,8 +132,9 @@ fn check_all(records: &Records, options: GroupOptions) {
         let index = index_of(&image, &group);
         assert_eq!(
             (index.first_key(), index.last_key(), index.separator(0)),
-            (&first[..], &last[..], &first[..])
+            (&first[..], &last[..], (&first[..], &[][..]))
         );
+        check_separators(&index);
         assert_eq!(index.records_before(index.blocks()), report.records);
         assert_eq!(index.bytes_before(index.blocks()), report.logical_bytes);
         for _ in 0..group.records {
@@ -152,6 +153,32 @@ fn check_all(records: &Records, options: GroupOptions) {
         check_estimates(&index, records);
     }
     assert!(expected.next().is_none());
+}
+
+/// Separators and the keys around them lead where a plain search leads, and compare as they are.
+fn check_separators(index: &GroupIndex) {
+    let separators: Vec<_> = (0..index.blocks()).map(|n| separator(index, n)).collect();
+    for (number, key) in separators.iter().enumerate() {
+        let cut = &key[..key.len().saturating_sub(1)];
+        let near = [
+            cut.to_vec(),
+            [&key[..], &[0]].concat(),
+            [cut, &[0xff; 9]].concat(),
+        ];
+        for key in near.iter().chain([key]) {
+            let before = separators[1..].partition_point(|separator| separator <= key);
+            assert_eq!(index.find(key), before, "{key:?}");
+            assert_eq!(
+                index.compare_separator(number, key),
+                separators[number].cmp(key)
+            );
+        }
+    }
+}
+
+fn separator(index: &GroupIndex, number: usize) -> Vec<u8> {
+    let (front, rest) = index.separator(number);
+    [front, rest].concat()
 }
 
 fn check_estimates(index: &GroupIndex, records: &Records) {
@@ -230,11 +257,11 @@ fn seal_index(bytes: &mut [u8], id: PageId) {
 
 fn use_index(index: &GroupIndex) {
     for i in 0..index.blocks() {
-        let separator = index.separator(i);
-        assert!(index.find(separator) < index.blocks());
+        let separator = separator(index, i);
+        assert_eq!(index.find(&separator), i);
         let _ = (
             index.block_place(i),
-            index.estimate_bytes(Some(separator), Some(b"z")),
+            index.estimate_bytes(Some(&separator), Some(b"z")),
         );
     }
     let _ = (
@@ -401,6 +428,48 @@ fn the_index_is_at_most_a_hundredth_of_the_data() {
         disk += report.block_bytes;
     }
     assert!(disk as f64 / 40_000.0 <= 128.0 + 5.0, "{disk} bytes");
+}
+
+#[test]
+fn an_index_of_short_separators_takes_some_bytes_a_block() {
+    let ids = |i: u64| i.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes().to_vec();
+    let named = |i: u64| format!("customers/region-7/{i:012}").into_bytes();
+    let nested = |i: u64| [&vec![b'd'; 2000][..], format!("/{i:09}/x").as_bytes()].concat();
+    // Zeros at the end cannot be read off a head.
+    let zeros = |i: u64| [&(i / 2).to_be_bytes()[..], &[0][..i as usize % 2]].concat();
+    type KeyOf<'a> = &'a dyn Fn(u64) -> Vec<u8>;
+    let cases: [(KeyOf<'_>, usize, f64); 6] = [
+        (&ids, 1016, 11.0),
+        (&ids, 120, 11.0),
+        (&named, 1016, 14.0),
+        (&named, 120, 14.0),
+        (&nested, 1016, 16.0),
+        (&zeros, 1016, 26.0),
+    ];
+    for (case, (key_of, value_bytes, most)) in cases.into_iter().enumerate() {
+        let records: Records = (0..4_000_000 / value_bytes as u64)
+            .map(|i| (key_of(i), Some(vec![i as u8; value_bytes - i as usize % 9])))
+            .collect();
+        let options = GroupOptions {
+            block_bytes: 4096,
+            unit: 512,
+            ..options(1 << 20, Compression::None)
+        };
+        let (mut memory, mut blocks) = (0, 0);
+        for pending in build(options, &records) {
+            let (group, image) = pending.place(PageId(3), 0);
+            check_group(&image, &group).unwrap();
+            let index = index_of(&image, &group);
+            check_separators(&index);
+            let keys =
+                index.first_key().len() + index.last_key().len() + index.separator(1).0.len();
+            memory += index.memory_bytes() - keys - size_of::<GroupIndex>();
+            blocks += index.blocks();
+        }
+        let each = memory as f64 / blocks as f64;
+        println!("case {case}: {each:.1} bytes a block, {blocks} blocks");
+        assert!(each <= most, "case {case}: {each:.1} bytes a block");
+    }
 }
 
 #[test]

@@ -25,7 +25,7 @@ use terrapin_base::{Error, Result, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::block::RecordPlace;
 use terrapin_pages::group::GroupRef;
-use terrapin_pages::heads::head as head_of;
+use terrapin_pages::heads::{head as head_of, head_of_pieces};
 use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 
 use crate::bounds::{as_slice, is_empty, tighter_lower, tighter_upper};
@@ -253,7 +253,9 @@ impl TreeScan {
         let head = match source.head {
             Head::Start => 0,
             Head::Record => source.key_head,
-            _ => self.path.in_order(head_of(self.path.key(slot, source).0)),
+            _ => self
+                .path
+                .in_order(head_of_pieces(self.path.key(slot, source))),
         };
         Place { head, slot }
     }

@@ -89,7 +89,7 @@ pub(super) struct Frame {
     pub(super) sources_from: usize,
 }
 
-/// A key in two pieces: a block's prefix and what follows it, or all of it and nothing.
+/// A key in two pieces: what a block's records or a group's separators begin with and what follows it, or all of it and nothing.
 pub(super) type Pieces<'a> = (&'a [u8], &'a [u8]);
 
 /// A scan's bounds and direction, and the nodes from the root down to the current leaf.
@@ -354,7 +354,7 @@ impl Path {
                 Some((block, place)) => (block.prefix(), &block.bytes()[place.suffix()]),
                 None => (&[], &[]),
             },
-            Head::Between => (source.walk.as_ref().map_or(&[], BlockWalk::edge), &[]),
+            Head::Between => source.walk.as_ref().map_or((&[], &[]), BlockWalk::edge),
             Head::Boundary => (self.leaf_end().unwrap_or_default(), &[]),
             Head::Start | Head::Pending | Head::End => {
                 let (lower, upper) = self.bounds_of(slot, source.range);

@@ -1,7 +1,9 @@
 //! The full check of one group, for `verify`: everything that can be said about its bytes alone.
 
+use std::cmp::Ordering;
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Error, Result};
+
 use terrapin_filter::{check_cells, may_contain, partition_for};
 
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
@@ -109,14 +111,20 @@ fn check_block(
     last_key: &mut Option<Vec<u8>>,
     report: &mut GroupReport,
 ) -> Result<()> {
-    let separator = index.separator(number);
-    if last_key.as_deref().is_some_and(|last| last >= separator) {
+    let separator = |key: &[u8]| index.compare_separator(number, key);
+    if last_key
+        .as_deref()
+        .is_some_and(|last| separator(last) != Ordering::Greater)
+    {
         return Err(Error::corrupt("separator not above the block before"));
     }
     let mut key = Vec::new();
     for i in 0..block.len() {
         block.key_into(i, &mut key);
-        if i == 0 && (*key < *separator || number == 0 && key != separator) {
+        if i == 0
+            && (separator(&key) == Ordering::Greater
+                || number == 0 && separator(&key) != Ordering::Equal)
+        {
             return Err(Error::corrupt(
                 "separator and first key contradict each other",
             ));

@@ -1,8 +1,13 @@
 //! A group's index names the only block that may hold a key, and tells how much lies before each block.
 //!
 //! Between two blocks stands the shortest separator: above every key of the left one, not above any of the right. In
-//! memory the first eight bytes of each behind what all have in common lie in one array, big-endian, so that a search is
-//! over integers and compares strings only where those are equal.
+//! memory the *heads* lie in one array: the first four or eight bytes of each behind what all have in common, filled up
+//! with zeros, so that a search is over integers. Mostly heads are all that is kept of separators: one that fits and does not end
+//! with a zero is read off its head, and at or below a key just when its head is not above the key's. Only groups with a
+//! separator for which that does not hold keep what all have behind the common part as strings besides, and compare those
+//! where heads are equal.
+//!
+//! Everything of a group lies in one piece of memory: for short separators some nine bytes a block.
 
 use std::cmp::Ordering;
 
@@ -11,13 +16,16 @@ use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, mutant};
 
 use super::GROUP_TARGET_BYTES_MAX;
+use super::sums::{SLACK_BYTES, Sums};
 use crate::block::{PART_INDEX, common_prefix, part_seed};
-use crate::heads::{Prefix, equal_heads, head};
+use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks.
 const HEADER_BYTES: usize = 12;
 /// Most bytes that a group's separators can have together: a builder counts them towards its target.
 const SEPARATORS_BYTES_MAX: usize = 2 * GROUP_TARGET_BYTES_MAX as usize;
+/// Most bytes of an index: its separators, and much more than blocks and keys can come to besides.
+const INDEX_BYTES_MAX: usize = 2 * SEPARATORS_BYTES_MAX;
 
 /// What a builder knows of a block.
 #[derive(Clone, Copy, Debug)]
@@ -86,21 +94,143 @@ fn checksum(index: &[u8], id: PageId) -> u32 {
 /// A group's index, decoded.
 #[derive(Debug)]
 pub struct GroupIndex {
+    blocks: u32,
+    /// Heads, what the sums keep, suffixes, first and last key, and room to read beyond the last sum.
+    memory: Box<[u8]>,
+    form: Form,
     /// Where each block starts in the group, and where the last ends.
-    starts: Box<[u32]>,
+    starts: Sums,
     /// Records before each block, and in all.
-    records: Box<[u32]>,
+    records: Sums,
     /// Key and value bytes before each block, and in all.
-    logical_bytes: Box<[u64]>,
-    /// The first bytes behind the prefix of each separator (of blocks 1, 2, …), as big-endian numbers.
-    heads: Box<[u64]>,
-    /// Where each separator ends in `separators`.
-    ends: Box<[u32]>,
-    separators: Box<[u8]>,
+    logical_bytes: Sums,
     /// What all separators have in common at their start.
     prefix: Prefix,
-    first_key: Box<[u8]>,
-    last_key: Box<[u8]>,
+    /// Where in `memory` the first key starts, the last key starts right behind it, and that ends.
+    keys: [u32; 3],
+}
+
+/// What is kept of separators (of blocks 1, 2, …), behind their common start: their suffixes.
+#[derive(Debug)]
+enum Form {
+    /// Heads of four bytes, which say all.
+    Narrow,
+    /// Heads of eight bytes, which say all.
+    Wide,
+    /// Heads of eight bytes, and strings.
+    Long(Box<Long>),
+}
+
+/// Suffixes as strings.
+#[derive(Debug)]
+struct Long {
+    /// Where they start in `memory`.
+    at: usize,
+    /// The bytes before each.
+    before: Sums,
+}
+
+impl Form {
+    /// Lays suffixes out in the smallest form that holds them.
+    fn lay_out(suffixes: &[&[u8]], out: &mut Vec<u8>) -> Self {
+        let longest = suffixes
+            .iter()
+            .map(|suffix| suffix.len())
+            .max()
+            .unwrap_or(0);
+        let heads_say_all = longest <= 8 && suffixes.iter().all(|suffix| suffix.last() != Some(&0));
+        let is_narrow = heads_say_all && longest <= 4;
+        for suffix in suffixes {
+            let head = head(suffix).to_be_bytes();
+            out.extend_from_slice(if is_narrow { &head[..4] } else { &head });
+        }
+        if heads_say_all {
+            return if is_narrow { Form::Narrow } else { Form::Wide };
+        }
+        let mut sum = 0;
+        let mut before: Vec<u64> = Vec::with_capacity(suffixes.len() + 1);
+        for suffix in suffixes {
+            before.push(sum);
+            sum += suffix.len() as u64;
+        }
+        before.push(sum);
+        let before = Sums::pack(&before, out);
+        let at = out.len();
+        suffixes
+            .iter()
+            .for_each(|suffix| out.extend_from_slice(suffix));
+        Form::Long(Box::new(Long { at, before }))
+    }
+}
+
+/// What an index says of blocks, and its separators without the common start, still among the bytes that were read.
+struct Parts<'a> {
+    starts: Vec<u64>,
+    records: Vec<u64>,
+    logical_bytes: Vec<u64>,
+    suffixes: Vec<&'a [u8]>,
+}
+
+impl<'a> Parts<'a> {
+    fn read(
+        reader: &mut Reader<'a>,
+        blocks: usize,
+        prefix: &[u8],
+        first_key: &[u8],
+        last_key: &[u8],
+    ) -> Result<Self> {
+        let sums = || Vec::with_capacity(blocks + 1);
+        let (mut starts, mut records, mut logical_bytes) = (sums(), sums(), sums());
+        let (mut bytes_sum, mut records_sum, mut logical_sum) = (0u32, 0u32, 0u64);
+        for _ in 0..blocks {
+            starts.push(u64::from(bytes_sum));
+            records.push(u64::from(records_sum));
+            logical_bytes.push(logical_sum);
+            let (block, count, logical) = (reader.varint()?, reader.varint()?, reader.varint()?);
+            if block == 0 || count == 0 {
+                return Err(reader.corrupt("empty block"));
+            }
+            bytes_sum = add_u32(reader, bytes_sum, block)?;
+            records_sum = add_u32(reader, records_sum, count)?;
+            logical_sum = logical_sum
+                .checked_add(logical)
+                .ok_or_else(|| reader.corrupt("sum too large"))?;
+        }
+        starts.push(u64::from(bytes_sum));
+        records.push(u64::from(records_sum));
+        logical_bytes.push(logical_sum);
+
+        let mut suffixes: Vec<&[u8]> = Vec::with_capacity(blocks - 1);
+        let mut separators_bytes = 0;
+        for i in 1..blocks {
+            let suffix = reader.prefixed()?;
+            let bytes = prefix.len() + suffix.len();
+            separators_bytes += bytes;
+            if bytes > KEY_BYTES_MAX || separators_bytes > SEPARATORS_BYTES_MAX {
+                return Err(reader.corrupt("separators too long"));
+            }
+            let ascends = match suffixes.last() {
+                None => compare((prefix, suffix), first_key) == Ordering::Greater,
+                Some(before) => *before < suffix,
+            };
+            if !ascends {
+                return Err(reader.corrupt("separators do not ascend").with("block", i));
+            }
+            suffixes.push(suffix);
+        }
+        let beyond = suffixes
+            .last()
+            .is_some_and(|suffix| compare((prefix, suffix), last_key) == Ordering::Greater);
+        if beyond || first_key > last_key || reader.remaining() != 0 {
+            return Err(reader.corrupt("keys and separators contradict each other"));
+        }
+        Ok(Parts {
+            starts,
+            records,
+            logical_bytes,
+            suffixes,
+        })
+    }
 }
 
 impl GroupIndex {
@@ -129,73 +259,35 @@ impl GroupIndex {
         if used < HEADER_BYTES || used > bytes.len() || blocks == 0 || blocks > bytes.len() / 3 {
             return Err(reader.corrupt("impossible header"));
         }
+        // What follows takes less than 4 GiB then.
+        if bytes.len() > INDEX_BYTES_MAX {
+            return Err(reader.corrupt("too long"));
+        }
         let mut reader = Reader::new("group index", &bytes[HEADER_BYTES..used]);
         let first_key = key(&mut reader)?;
         let last_key = key(&mut reader)?;
         let prefix = key(&mut reader)?;
+        let parts = Parts::read(&mut reader, blocks, prefix, first_key, last_key)?;
 
-        let mut starts = Vec::with_capacity(blocks + 1);
-        let mut records = Vec::with_capacity(blocks + 1);
-        let mut logical_bytes = Vec::with_capacity(blocks + 1);
-        let (mut bytes_sum, mut records_sum, mut logical_sum) = (0u32, 0u32, 0u64);
-        for _ in 0..blocks {
-            starts.push(bytes_sum);
-            records.push(records_sum);
-            logical_bytes.push(logical_sum);
-            let (block, count, logical) = (reader.varint()?, reader.varint()?, reader.varint()?);
-            if block == 0 || count == 0 {
-                return Err(reader.corrupt("empty block"));
-            }
-            bytes_sum = add_u32(&reader, bytes_sum, block)?;
-            records_sum = add_u32(&reader, records_sum, count)?;
-            logical_sum = logical_sum
-                .checked_add(logical)
-                .ok_or_else(|| reader.corrupt("sum too large"))?;
-        }
-        starts.push(bytes_sum);
-        records.push(records_sum);
-        logical_bytes.push(logical_sum);
-
-        let mut heads = Vec::with_capacity(blocks - 1);
-        let mut ends = Vec::with_capacity(blocks - 1);
-        let mut separators = Vec::new();
-        let mut before = 0..0;
-        for i in 1..blocks {
-            let suffix = reader.prefixed()?;
-            let start = separators.len();
-            if prefix.len() + suffix.len() > KEY_BYTES_MAX
-                || start + prefix.len() + suffix.len() > SEPARATORS_BYTES_MAX
-            {
-                return Err(reader.corrupt("separators too long"));
-            }
-            separators.extend_from_slice(prefix);
-            separators.extend_from_slice(suffix);
-            let here = start..separators.len();
-            let ascends = if i == 1 {
-                *first_key < separators[here.clone()]
-            } else {
-                separators[before.clone()] < separators[here.clone()]
-            };
-            if !ascends {
-                return Err(reader.corrupt("separators do not ascend").with("block", i));
-            }
-            ends.push(separators.len() as u32);
-            heads.push(head(suffix));
-            before = here;
-        }
-        if separators[before] > *last_key || first_key > last_key || reader.remaining() != 0 {
-            return Err(reader.corrupt("keys and separators contradict each other"));
-        }
+        let mut memory = Vec::new();
+        let form = Form::lay_out(&parts.suffixes, &mut memory);
+        let starts = Sums::pack(&parts.starts, &mut memory);
+        let records = Sums::pack(&parts.records, &mut memory);
+        let logical_bytes = Sums::pack(&parts.logical_bytes, &mut memory);
+        let keys_at = memory.len() as u32;
+        let last_key_at = keys_at + first_key.len() as u32;
+        memory.extend_from_slice(first_key);
+        memory.extend_from_slice(last_key);
+        memory.resize(memory.len() + SLACK_BYTES, 0);
         Ok(GroupIndex {
-            starts: starts.into(),
-            records: records.into(),
-            logical_bytes: logical_bytes.into(),
-            heads: heads.into(),
-            ends: ends.into(),
-            separators: separators.into(),
+            blocks: blocks as u32,
+            memory: memory.into(),
+            form,
+            starts,
+            records,
+            logical_bytes,
             prefix: Prefix::new(prefix),
-            first_key: first_key.into(),
-            last_key: last_key.into(),
+            keys: [keys_at, last_key_at, last_key_at + last_key.len() as u32],
         })
     }
 
@@ -203,21 +295,27 @@ impl GroupIndex {
     #[inline]
     #[must_use]
     pub fn blocks(&self) -> usize {
-        self.starts.len() - 1
+        self.blocks as usize
     }
 
     /// The group's smallest key.
     #[inline]
     #[must_use]
     pub fn first_key(&self) -> &[u8] {
-        &self.first_key
+        &self.memory[self.keys[0] as usize..self.keys[1] as usize]
     }
 
     /// The group's largest key.
     #[inline]
     #[must_use]
     pub fn last_key(&self) -> &[u8] {
-        &self.last_key
+        &self.memory[self.keys[1] as usize..self.keys[2] as usize]
+    }
+
+    /// The heads of all separators, of so many bytes.
+    #[inline]
+    fn heads<const BYTES: usize>(&self) -> &[[u8; BYTES]] {
+        self.memory[..(self.blocks() - 1) * BYTES].as_chunks().0
     }
 
     /// The only block that may hold the key; logarithmic. A key below the first or above the last one leads to the first
@@ -225,70 +323,99 @@ impl GroupIndex {
     #[inline]
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
-        if self.heads.is_empty() {
+        if self.blocks == 1 {
             return 0;
         }
-        let wanted = match self.prefix.strip(key) {
-            Ok(suffix) => head(suffix),
+        let suffix = match self.prefix.strip(key) {
+            Ok(suffix) => suffix,
             Err(Ordering::Less) => return 0,
             Err(_) => return self.blocks() - 1,
         };
-        let equal = equal_heads(&self.heads, wanted);
-        // Separators of equal head: usually none or one.
-        let (mut from, mut to) = (equal.start, equal.end);
-        while from < to {
-            let middle = from.midpoint(to);
-            let separator = self.separator(middle + 1);
-            if separator < key || (separator == key && !mutant::active(23)) {
-                from = middle + 1;
-            } else {
-                to = middle;
+        let wanted = head(suffix);
+        match &self.form {
+            Form::Narrow => heads_up_to(self.heads::<4>(), wanted),
+            Form::Wide => heads_up_to(self.heads::<8>(), wanted),
+            Form::Long(..) => {
+                let equal = equal_heads(self.heads::<8>(), wanted);
+                let (mut from, mut to) = (equal.start, equal.end);
+                while from < to {
+                    let middle = from.midpoint(to);
+                    let order = self.suffix(middle).cmp(suffix);
+                    if order == Ordering::Less || (order == Ordering::Equal && !mutant::active(23))
+                    {
+                        from = middle + 1;
+                    } else {
+                        to = middle;
+                    }
+                }
+                from
             }
         }
-        from
     }
 
     /// Where a block lies: its offset in the group and its length, in bytes. Panics when there is no such block.
     #[inline]
     #[must_use]
     pub fn block_place(&self, index: usize) -> (u32, u32) {
-        let (start, end) = (self.starts[index], self.starts[index + 1]);
+        assert!(index < self.blocks(), "block {index} of {}", self.blocks);
+        let start = self.starts.get(&self.memory, index) as u32;
+        let end = self.starts.get(&self.memory, index + 1) as u32;
         (start, end - start)
     }
 
     /// Bytes of all blocks: where the index starts in the group.
     #[must_use]
     pub fn blocks_bytes(&self) -> u32 {
-        self.starts[self.blocks()]
+        self.starts.get(&self.memory, self.blocks()) as u32
     }
 
     /// Records in the blocks before this one; of all when `index` is [`GroupIndex::blocks`]. Panics beyond.
     #[inline]
     #[must_use]
     pub fn records_before(&self, index: usize) -> u64 {
-        u64::from(self.records[index])
+        assert!(index <= self.blocks(), "block {index} of {}", self.blocks);
+        self.records.get(&self.memory, index)
     }
 
     /// Key and value bytes in the blocks before this one; of all when `index` is [`GroupIndex::blocks`]. Panics beyond.
     #[inline]
     #[must_use]
     pub fn bytes_before(&self, index: usize) -> u64 {
-        self.logical_bytes[index]
+        assert!(index <= self.blocks(), "block {index} of {}", self.blocks);
+        self.logical_bytes.get(&self.memory, index)
     }
 
     /// A key that is above all keys of the blocks before this one and not above those of this one: the shortest, and for
-    /// block 0 the group's first key. Panics when there is no such block.
+    /// block 0 the group's first key. In two pieces, the second behind the first. Panics when there is no such block.
     #[inline]
     #[must_use]
-    pub fn separator(&self, index: usize) -> &[u8] {
-        assert!(index < self.blocks(), "block {index} of {}", self.blocks());
-        let Some(i) = index.checked_sub(1) else {
-            return &self.first_key;
-        };
-        let start = i
-            .checked_sub(1)
-            .map_or(0, |before| self.ends[before] as usize);
-        &self.separators[start..self.ends[i] as usize]
+    pub fn separator(&self, index: usize) -> (&[u8], &[u8]) {
+        assert!(index < self.blocks(), "block {index} of {}", self.blocks);
+        match index.checked_sub(1) {
+            Some(i) => (self.prefix.bytes(), self.suffix(i)),
+            None => (self.first_key(), &[]),
+        }
+    }
+
+    /// How the separator in front of a block compares with a key. Panics when there is no such block.
+    #[inline]
+    #[must_use]
+    pub fn compare_separator(&self, index: usize, key: &[u8]) -> Ordering {
+        compare(self.separator(index), key)
+    }
+
+    /// The separator of block i + 1 behind the common start.
+    #[inline]
+    fn suffix(&self, i: usize) -> &[u8] {
+        match &self.form {
+            Form::Narrow => without_zeros(&self.heads::<4>()[i]),
+            Form::Wide => without_zeros(&self.heads::<8>()[i]),
+            Form::Long(long) => {
+                let start = long.at + long.before.get(&self.memory, i) as usize;
+                let end = long.at + long.before.get(&self.memory, i + 1) as usize;
+                &self.memory[start..end]
+            }
+        }
     }
 
     /// Records, and key and value bytes, from `lo` (inclusive) to `hi` (exclusive; none: unbounded): exact for whole blocks,
@@ -306,7 +433,7 @@ impl GroupIndex {
 
     /// How much lies below a key.
     fn estimate_before(&self, key: &[u8]) -> (u64, u64) {
-        if key > &*self.last_key {
+        if key > self.last_key() {
             return (
                 self.records_before(self.blocks()),
                 self.bytes_before(self.blocks()),
@@ -314,7 +441,7 @@ impl GroupIndex {
         }
         let block = self.find(key);
         let before = (self.records_before(block), self.bytes_before(block));
-        if key <= self.separator(block) {
+        if self.compare_separator(block, key) != Ordering::Less {
             return before;
         }
         let end = (self.records_before(block + 1), self.bytes_before(block + 1));
@@ -324,14 +451,34 @@ impl GroupIndex {
     /// Bytes of memory that the index takes.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        size_of::<Self>()
-            + (self.starts.len() + self.records.len() + self.ends.len()) * 4
-            + (self.logical_bytes.len() + self.heads.len()) * 8
-            + self.separators.len()
-            + self.first_key.len()
-            + self.last_key.len()
-            + self.prefix.bytes().len()
+        size_of::<Self>() + self.memory.len() + self.prefix.bytes().len()
     }
+}
+
+/// How many heads are not above one, where no two are equal.
+#[inline]
+fn heads_up_to<H: Head>(heads: &[H], wanted: u64) -> usize {
+    let before = heads_before(heads, wanted);
+    let is_there = heads
+        .get(before)
+        .is_some_and(|head| head.number() == wanted);
+    before + usize::from(is_there && !mutant::active(23))
+}
+
+/// What was filled up with zeros.
+#[inline]
+fn without_zeros(head: &[u8]) -> &[u8] {
+    let zeros = head.iter().rev().take_while(|&&byte| byte == 0).count();
+    &head[..head.len() - zeros]
+}
+
+/// How a string in two pieces compares with one.
+#[inline]
+fn compare((front, rest): (&[u8], &[u8]), key: &[u8]) -> Ordering {
+    let shared = front.len().min(key.len());
+    front
+        .cmp(&key[..shared])
+        .then_with(|| rest.cmp(&key[shared..]))
 }
 
 fn key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8]> {

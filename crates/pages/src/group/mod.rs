@@ -15,6 +15,7 @@ mod check;
 mod format;
 mod index;
 mod pending;
+mod sums;
 
 pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 pub use check::{GroupReport, check_group};

@@ -262,7 +262,8 @@ fn blocks(store: &PageStore, group: &GroupRef) {
         if let Err(error) = store.block(group, &index, number, Fill::No) {
             check_error(&error);
         }
-        let place = index.find(index.separator(number));
+        let (front, rest) = index.separator(number);
+        let place = index.find(&[front, rest].concat());
         assert!(place < index.blocks());
     }
     let wants: Vec<_> = (0..count).map(|n| (*group, index.clone(), n)).collect();
