@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use terrapin::{Database, DeviceReads, Durability, Options};
 use terrapin_base::{Env, Error, Result};
-use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions, Read, RealDisk};
+use terrapin_disk::{AlignedBuf, Disk, File, Flight, OpenOptions, RealDisk, Show};
 
 use crate::generator::{Distribution, Random};
 use crate::record::Records;
@@ -22,13 +22,15 @@ use crate::workload::Workload;
 const DATA_FILE: &str = "data";
 /// Bytes of a random read of the device: a block's.
 const RANDOM_BYTES: usize = 4096;
-/// Reads of one call; as many are in flight as the disk keeps there.
+/// Reads between two looks at the clock,
 const RANDOM_READS: usize = 2048;
+/// and how many of them are in flight.
+const RANDOM_DEPTH: usize = 32;
 /// Random reads of the device and of keys take turns after so long.
 const SLICE_SECONDS: f64 = 0.05;
 /// Bytes of a sequential read.
 const SEQUENTIAL_BYTES: usize = 256 << 10;
-/// See [`RANDOM_READS`].
+/// Reads added together; as many are in flight as the disk keeps there.
 const SEQUENTIAL_READS: usize = 128;
 
 /// What is measured.
@@ -125,7 +127,7 @@ impl ReadsBench {
         file: &dyn File,
         random: &mut Random,
     ) -> Result<(Sum, Sum)> {
-        let mut memory = AlignedBuf::zeroed(RANDOM_READS * RANDOM_BYTES);
+        let mut flight = Flight::new(AlignedBuf::zeroed(4 * RANDOM_DEPTH * RANDOM_BYTES));
         let database = self.open(directory)?;
         let (mut device, mut keys) = (Sum::default(), Sum::default());
         // Nodes, indexes and filters are to be there, blocks are not.
@@ -136,7 +138,7 @@ impl ReadsBench {
         while keys.seconds < self.time.as_secs_f64() {
             let end = device.seconds + SLICE_SECONDS;
             while device.seconds < end {
-                device_random(file, &mut memory, random, &mut device)?;
+                device_random(file, &mut flight, random, &mut device)?;
             }
             let (end, before) = (keys.seconds + SLICE_SECONDS, reads_of(&database));
             while keys.seconds < end {
@@ -216,22 +218,41 @@ impl Sum {
 /// One batch of random reads of the device.
 fn device_random(
     file: &dyn File,
-    memory: &mut [u8],
+    flight: &mut Flight,
     random: &mut Random,
     sum: &mut Sum,
 ) -> Result<()> {
     let places = file.bytes()? / RANDOM_BYTES as u64;
-    let mut reads: Vec<_> = memory
-        .chunks_mut(RANDOM_BYTES)
-        .map(|buffer| Read {
-            offset: random.below(places) * RANDOM_BYTES as u64,
-            buffer,
-        })
-        .collect();
-    let mut done = 0;
-    sum.measure(|| file.read_batch(&mut reads, &mut |_, _| done += 1))?;
-    sum.reads += done;
+    sum.reads += sum.measure(|| {
+        let (mut begun, mut done) = (0, 0);
+        while done < RANDOM_READS {
+            while begun < RANDOM_READS && begun - done < RANDOM_DEPTH {
+                let offset = random.below(places) * RANDOM_BYTES as u64;
+                if flight.push(offset, RANDOM_BYTES).is_none() {
+                    break;
+                }
+                begun += 1;
+            }
+            done += (show_some(file, flight)? / RANDOM_BYTES as u64) as usize;
+        }
+        Ok(done as u64)
+    })?;
     Ok(())
+}
+
+/// Waits for some reads of a flight; how many bytes those were.
+fn show_some(file: &dyn File, flight: &mut Flight) -> Result<u64> {
+    let mut done = Ok(0);
+    file.show(
+        flight,
+        Show::Some,
+        &mut |_, bytes| match (&mut done, bytes) {
+            (Ok(sum), Ok(bytes)) => *sum += bytes.len() as u64,
+            (Ok(_), Err(error)) => done = Err(error),
+            (Err(_), _) => {}
+        },
+    )?;
+    done
 }
 
 /// The store's data file, for reading past the kernel's cache.
@@ -247,18 +268,15 @@ fn data_file(directory: &Path) -> Result<std::sync::Arc<dyn File>> {
 /// Bytes a second of the whole file in large reads.
 fn device_sequential(file: &dyn File) -> Result<f64> {
     let places = file.bytes()? / SEQUENTIAL_BYTES as u64;
-    let mut memory = AlignedBuf::zeroed(SEQUENTIAL_READS * SEQUENTIAL_BYTES);
+    let mut flight = Flight::new(AlignedBuf::zeroed(SEQUENTIAL_READS * SEQUENTIAL_BYTES));
     let (start, mut done) = (Instant::now(), 0u64);
     for first in (0..places).step_by(SEQUENTIAL_READS) {
-        let mut reads: Vec<_> = memory
-            .chunks_mut(SEQUENTIAL_BYTES)
-            .zip(first..places)
-            .map(|(buffer, place)| Read {
-                offset: place * SEQUENTIAL_BYTES as u64,
-                buffer,
-            })
-            .collect();
-        file.read_batch(&mut reads, &mut |_, bytes| done += bytes.len() as u64)?;
+        for place in (first..places).take(SEQUENTIAL_READS) {
+            flight.push(place * SEQUENTIAL_BYTES as u64, SEQUENTIAL_BYTES);
+        }
+        while !flight.is_empty() {
+            done += show_some(file, &mut flight)?;
+        }
     }
     Ok(done as f64 / start.elapsed().as_secs_f64())
 }

@@ -3,16 +3,16 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Error, Result, Slice, mutant};
+use terrapin_base::{PageId, Result, Slice, mutant};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
-use terrapin_pages::{Fill, GroupHandle, PageStore};
+use terrapin_pages::{Fill, GroupHandle, PageStore, Reading};
 
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 
-/// Most blocks that are read at once: far more than a device does in parallel, and a megabyte of buffers.
-const BLOCKS_AT_ONCE: usize = 256;
+/// The device is told of so many blocks at once, while other keys go down.
+const BLOCKS_TOGETHER: usize = 8;
 
 /// Where a lookup starts.
 #[derive(Clone, Copy)]
@@ -83,8 +83,27 @@ struct Place {
     group: GroupRef,
     index: Arc<GroupIndex>,
     number: usize,
-    /// Given when it was in the cache and looking there first was the cheaper thing.
-    block: Option<Arc<Block>>,
+    found: Found,
+}
+
+/// What is known of a block.
+enum Found {
+    Cached(Arc<Block>),
+    /// It was not in the cache a moment ago.
+    Missing,
+    /// Nobody looked.
+    Unknown,
+}
+
+impl Place {
+    /// The block, if it is cached. One that is not does not count as looked for.
+    fn block(&self, store: &PageStore) -> Option<Arc<Block>> {
+        match &self.found {
+            Found::Cached(block) => Some(block.clone()),
+            Found::Missing => None,
+            Found::Unknown => store.cached_block(&self.group, self.number),
+        }
+    }
 }
 
 impl<'v, 'k> Walk<'v, 'k> {
@@ -126,7 +145,7 @@ impl<'v, 'k> Walk<'v, 'k> {
                                 group: segment.group,
                                 index,
                                 number,
-                                block: None,
+                                found: Found::Unknown,
                             }));
                         }
                     }
@@ -158,15 +177,16 @@ fn in_leaf(
 ) -> Result<Option<Place>> {
     let index = store.index_by(group, handle)?;
     let number = index.find(key);
-    let block = store.cached_block(group, number);
-    if block.is_none() && !store.may_contain_by(group, handle, hash)? {
-        return Ok(None);
-    }
+    let found = match store.cached_block(group, number) {
+        Some(block) => Found::Cached(block),
+        None if !store.may_contain_by(group, handle, hash)? => return Ok(None),
+        None => Found::Missing,
+    };
     Ok(Some(Place {
         group: *group,
         index,
         number,
-        block,
+        found,
     }))
 }
 
@@ -181,12 +201,14 @@ pub(crate) fn find<R>(
 ) -> Result<Option<R>> {
     let mut walk = Walk::new(top, key, hash);
     while let Some(place) = walk.next(store)? {
-        let block = match place.block {
-            Some(block) => block,
-            None => match store.block(&place.group, &place.index, place.number, Fill::Normal) {
-                Err(_) if mutant::active(55) => return Ok(None),
-                read => read?,
-            },
+        let block = match place.found {
+            Found::Cached(block) => block,
+            Found::Missing | Found::Unknown => {
+                match store.block(&place.group, &place.index, place.number, Fill::Normal) {
+                    Err(_) if mutant::active(55) => return Ok(None),
+                    read => read?,
+                }
+            }
         };
         if let Ok(at) = block.search(key) {
             return Ok(take(&block, at));
@@ -195,65 +217,133 @@ pub(crate) fn find<R>(
     Ok(None)
 }
 
-/// Finds the values of many keys: all go down together, and the blocks that they want next are read at once. Those whose
-/// filter lied go on to the next round.
+/// A key whose next block is being read.
+struct Waiting<'v, 'k> {
+    key: usize,
+    walk: Walk<'v, 'k>,
+    /// Another one that waits for the same block.
+    other: Option<usize>,
+}
+
+/// Keys that go down together, and the blocks that they wait for.
+struct Together<'v, 'k, 'o> {
+    waiting: Vec<Waiting<'v, 'k>>,
+    /// The blocks that are being read, by their numbers there, and the last that waits for each.
+    blocks: Vec<(PageId, usize, usize)>,
+    /// Those of `waiting` whose block had not the key.
+    missed: Vec<usize>,
+    out: &'o mut [Option<Slice>],
+}
+
+impl<'v, 'k> Together<'v, 'k, '_> {
+    /// Goes on with a key until it is found, or not there, or waits for a block.
+    fn go(
+        &mut self,
+        store: &PageStore,
+        reading: &mut Option<Reading>,
+        key: usize,
+        mut walk: Walk<'v, 'k>,
+    ) -> Result<()> {
+        while let Some(place) = walk.next(store)? {
+            let Some(block) = place.block(store) else {
+                return self.wait(store, reading, key, walk, &place);
+            };
+            if let Ok(at) = block.search(walk.key) {
+                self.out[key] = block.put_slice(at);
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a key wait for its block.
+    fn wait(
+        &mut self,
+        store: &PageStore,
+        reading: &mut Option<Reading>,
+        key: usize,
+        walk: Walk<'v, 'k>,
+        place: &Place,
+    ) -> Result<()> {
+        let (group, number) = (&place.group, place.number);
+        let waiting = self.waiting.len();
+        let same = |&(page, n, _): &(PageId, usize, usize)| (page, n) == (group.id, number);
+        let other = match self.blocks.iter().rposition(same) {
+            Some(block) => Some(std::mem::replace(&mut self.blocks[block].2, waiting)),
+            None => {
+                store.missed_block(group, number);
+                let left = self.out.len() - key;
+                let reading = reading.get_or_insert_with(|| store.reading(left, Fill::Normal));
+                if store.want(reading, group, &place.index, number)?.is_none() {
+                    self.take(store, reading)?;
+                    store.want(reading, group, &place.index, number)?;
+                }
+                self.blocks.push((group.id, number, waiting));
+                if self.blocks.len().is_multiple_of(BLOCKS_TOGETHER) {
+                    store.start(reading)?;
+                }
+                None
+            }
+        };
+        self.waiting.push(Waiting { key, walk, other });
+        Ok(())
+    }
+
+    /// Takes all blocks that are being read, and looks into them.
+    fn take(&mut self, store: &PageStore, reading: &mut Reading) -> Result<()> {
+        let Together {
+            waiting,
+            blocks,
+            missed,
+            out,
+        } = self;
+        let result = store.finish(reading, &mut |number, block| {
+            let mut next = Some(blocks[number].2);
+            while let Some(at) = next {
+                let Waiting { key, walk, other } = &waiting[at];
+                match block.search(walk.key) {
+                    Ok(at) => out[*key] = block.put_slice(at),
+                    Err(_) => missed.push(at),
+                }
+                next = *other;
+            }
+        });
+        blocks.clear();
+        result
+    }
+}
+
+/// Finds the values of many keys: all go down together, and the blocks that they want next are read at once, while others go down.
+/// Those whose filter lied go on to the next round.
 pub(crate) fn find_many(
     store: &PageStore,
     top: Top<'_>,
     keys: &[(&[u8], u64)],
     out: &mut [Option<Slice>],
 ) -> Result<()> {
-    let mut walks: Vec<(usize, Walk<'_, '_>)> = keys
-        .iter()
-        .enumerate()
-        .map(|(i, &(key, hash))| (i, Walk::new(top, key, hash)))
-        .collect();
     out.fill(None);
-    while !walks.is_empty() {
-        let mut waiting = Vec::with_capacity(walks.len());
-        for (i, mut walk) in walks {
-            while let Some(place) = walk.next(store)? {
-                let cached = place
-                    .block
-                    .clone()
-                    .or_else(|| store.cached_block(&place.group, place.number));
-                let Some(block) = cached else {
-                    waiting.push((i, walk, place));
-                    break;
-                };
-                if let Ok(at) = block.search(walk.key) {
-                    out[i] = block.put_slice(at);
-                    break;
-                }
-            }
+    let mut reading = None;
+    let mut together = Together {
+        waiting: Vec::with_capacity(keys.len()),
+        blocks: Vec::with_capacity(keys.len()),
+        missed: Vec::new(),
+        out,
+    };
+    for (i, &(key, hash)) in keys.iter().enumerate() {
+        together.go(store, &mut reading, i, Walk::new(top, key, hash))?;
+    }
+    while !together.waiting.is_empty() {
+        if let Some(reading) = &mut reading {
+            together.take(store, reading)?;
         }
-        // Keys that want the same block stand together, and blocks lie in the order of the file.
-        waiting.sort_unstable_by_key(|(_, _, place)| (place.group.offset, place.number));
-        let mut wants: Vec<(GroupRef, Arc<GroupIndex>, usize)> = Vec::with_capacity(waiting.len());
-        for (_, _, place) in &waiting {
-            if wants.last().is_none_or(|(group, _, number)| {
-                (group.id, *number) != (place.group.id, place.number)
-            }) {
-                wants.push((place.group, place.index.clone(), place.number));
-            }
-        }
-        let mut blocks = Vec::with_capacity(wants.len());
-        for wants in wants.chunks(BLOCKS_AT_ONCE) {
-            blocks.extend(store.blocks(wants, Fill::Normal)?);
-        }
-        let mut read = wants.iter().zip(&blocks).peekable();
-        walks = Vec::new();
-        for (i, walk, place) in waiting {
-            while read
-                .next_if(|((g, _, n), _)| (g.id, *n) != (place.group.id, place.number))
-                .is_some()
-            {}
-            let Some((_, block)) = read.peek() else {
-                return Err(Error::internal("fewer blocks than were asked for"));
-            };
-            match block.search(walk.key) {
-                Ok(at) => out[i] = block.put_slice(at),
-                Err(_) => walks.push((i, walk)),
+        let missed = std::mem::take(&mut together.missed);
+        let mut waited: Vec<_> = std::mem::take(&mut together.waiting)
+            .into_iter()
+            .map(Some)
+            .collect();
+        for at in missed {
+            if let Some(Waiting { key, walk, .. }) = waited[at].take() {
+                together.go(store, &mut reading, key, walk)?;
             }
         }
     }

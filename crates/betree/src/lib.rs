@@ -12,6 +12,7 @@ mod node;
 mod plan;
 mod scan;
 mod stats;
+mod stream;
 mod tree;
 mod verify;
 mod version;

@@ -9,13 +9,14 @@
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Error, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, PageStore};
 use terrapin_structure::{Direction, KeyBounds};
 
 use crate::bounds::{is_empty, lets_in_above, lets_in_below};
+use crate::stream::Stream;
 
 /// How far a walk reads ahead, and what it leaves in the cache.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +72,8 @@ pub(crate) struct BlockWalk {
     /// Blocks of the range that are not yet read, from `next_block` in the walk's direction.
     next_block: usize,
     unread: usize,
+    /// How many of these are in the scan's stream.
+    sent: usize,
     /// The next block, when it was handed over.
     given: Option<Arc<Block>>,
     /// Blocks read and not yet reached, the next one last.
@@ -101,6 +104,7 @@ impl BlockWalk {
             pace: Pace::default(),
             cuts,
             unread: blocks.len(),
+            sent: 0,
             blocks,
             next_block,
             given: None,
@@ -187,7 +191,7 @@ impl BlockWalk {
         if self.is_ready() {
             return true;
         }
-        if self.unread == 0 {
+        if self.unread == 0 || self.sent > 0 {
             return false;
         }
         self.given = store.cached_block_as(&self.group, self.next_block, self.ahead.fill);
@@ -203,13 +207,14 @@ impl BlockWalk {
     }
 
     /// The next block that has records of the range, and which those are: at least one. The bounds are those that the walk
-    /// was made for.
+    /// was made for. A walk that read much comes to its blocks by way of the stream, if there is one.
     pub(crate) fn next(
         &mut self,
         store: &PageStore,
         bounds: KeyBounds<'_>,
+        mut stream: Option<&mut Option<Stream>>,
     ) -> Result<Option<(Arc<Block>, Range<usize>)>> {
-        while let Some(block) = self.next_block_read(store)? {
+        while let Some(block) = self.next_block_read(store, stream.as_deref_mut())? {
             let number = self.next_number;
             self.next_number = match self.direction {
                 Direction::Forward => number + 1,
@@ -233,12 +238,26 @@ impl BlockWalk {
     }
 
     /// The next block in the walk's direction, from what was read ahead or from the store.
-    fn next_block_read(&mut self, store: &PageStore) -> Result<Option<Arc<Block>>> {
+    fn next_block_read(
+        &mut self,
+        store: &PageStore,
+        stream: Option<&mut Option<Stream>>,
+    ) -> Result<Option<Arc<Block>>> {
         if let Some(block) = self.given.take().or_else(|| self.read.pop()) {
             return Ok(Some(block));
         }
         if self.unread == 0 {
             return Ok(None);
+        }
+        if let Some(stream) = stream
+            && (self.sent > 0 || self.pace.passed_bytes >= u64::from(self.ahead.max_bytes))
+        {
+            if stream.is_none() {
+                *stream = Stream::new(store, self.ahead.fill);
+            }
+            if let Some(stream) = stream {
+                return self.next_of_stream(store, stream).map(Some);
+            }
         }
         let count = self.next_run_blocks();
         if count == 1 {
@@ -262,6 +281,50 @@ impl BlockWalk {
         }
         self.passed(count);
         Ok(self.read.pop())
+    }
+
+    /// The next block from the stream, and those that are at hand behind it; others are begun instead of them.
+    fn next_of_stream(&mut self, store: &PageStore, stream: &mut Stream) -> Result<Arc<Block>> {
+        if self.sent == 0 {
+            self.send(store, stream)?;
+        }
+        let mut count = 0;
+        while count < self.sent && (count == 0 || stream.is_ready()) {
+            let Some(block) = stream.take(store)? else {
+                break;
+            };
+            self.read.push(block);
+            count += 1;
+        }
+        self.read.reverse();
+        self.sent -= count;
+        self.passed(count);
+        self.send(store, stream)?;
+        let none = || Error::internal("a stream without the blocks that were added");
+        self.read.pop().ok_or_else(none)
+    }
+
+    /// Adds blocks of the walk to a stream, and has the device begin them; nothing while there is no room.
+    pub(crate) fn send(&mut self, store: &PageStore, stream: &mut Stream) -> Result<()> {
+        if !stream.has_room() {
+            return Ok(());
+        }
+        while self.sent < self.unread {
+            let number = match self.direction {
+                Direction::Forward => self.next_block + self.sent,
+                Direction::Backward => self.next_block - self.sent,
+            };
+            if !stream.add(store, &self.group, &self.index, number)? {
+                break;
+            }
+            self.sent += 1;
+        }
+        stream.start(store)
+    }
+
+    /// Whether a stream has all blocks that are to come.
+    pub(crate) fn is_sent(&self) -> bool {
+        self.sent == self.unread
     }
 
     /// How many blocks the next read takes: at least one, else as many as are expected, or as its bytes hold.

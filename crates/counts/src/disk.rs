@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrapin_base::{Env, Result};
-use terrapin_disk::{Disk, File, LogRing, OpenOptions, Read, RealDisk, RingOptions};
+use terrapin_disk::{Disk, File, LogRing, OpenOptions, RealDisk, RingOptions};
 
 const ALIGNMENT: u32 = 512;
 const FREE_BYTES: u64 = 64 << 30;
@@ -67,18 +67,6 @@ struct SteadyFile(Arc<dyn File>);
 impl File for SteadyFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.0.read_at(buffer, offset)
-    }
-
-    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        let mut outcome = Ok(());
-        for (number, read) in reads.iter_mut().enumerate() {
-            let read_one = self.0.read_at(read.buffer, read.offset);
-            if read_one.is_ok() {
-                done(number, read.buffer);
-            }
-            outcome = outcome.and(read_one);
-        }
-        outcome
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

@@ -52,6 +52,11 @@ impl AlignedBuf {
         }
     }
 
+    /// Where the memory starts.
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.region.start()
+    }
+
     /// Bytes that fit without moving.
     #[must_use]
     pub fn capacity(&self) -> usize {

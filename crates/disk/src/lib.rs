@@ -2,9 +2,10 @@
 //! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
-//! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], and the batch of reads on io_uring.
+//! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], and reads under way, on io_uring ([`Flight`]).
 
 mod aligned;
+mod flight;
 mod real;
 mod region;
 mod ring;
@@ -17,6 +18,7 @@ use std::sync::Arc;
 use terrapin_base::{Error, ErrorKind, Result};
 
 pub use aligned::AlignedBuf;
+pub use flight::{Flight, Show, Shown};
 pub use real::RealDisk;
 pub use region::largest_buffer;
 pub use ring::{
@@ -39,14 +41,6 @@ pub struct OpenOptions {
     /// (D9). Writes nothing, and so works on a read-only file system too; where the system knows no locks, only writers of
     /// this process are kept out.
     pub shared: bool,
-}
-
-/// One read of a batch.
-pub struct Read<'a> {
-    /// Where in the file.
-    pub offset: u64,
-    /// What to fill, wholly.
-    pub buffer: &'a mut [u8],
 }
 
 /// A database's directory: flat names, no paths.
@@ -77,9 +71,23 @@ pub trait File: Send + Sync {
     /// Fills the buffer from that offset; reading past the end is an error ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works;
     /// multiples of [`File::alignment`] in offset, length and memory avoid a copy.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
-    /// Does many reads, in parallel where the system can. All are tried; the first error is returned. `done` is told each that
-    /// succeeded, by its number, and shown its bytes while others are still under way, in any order.
-    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()>;
+    /// Begins the reads that were added to a flight: in parallel where the system can, as many as it takes at once; else they are done
+    /// here, in order. All reads of a flight are of one file.
+    fn start(&self, flight: &mut Flight) -> Result<()> {
+        flight.read_waiting(&mut |buffer, offset| self.read_at(buffer, offset));
+        Ok(())
+    }
+    /// Begins what was not begun, waits for some reads of a flight, and shows each of these once: its number, and its bytes or what is
+    /// wrong with it. Nothing is shown when nothing is left.
+    fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
+        self.start(flight)?;
+        flight.show(
+            which,
+            &mut |buffer, offset| self.read_at(buffer, offset),
+            shown,
+        );
+        Ok(())
+    }
     /// Writes at that offset, extending the file if need be. Offset and length must be multiples of [`File::alignment`] when opened `direct`.
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()>;
     /// Makes written data and the file's size durable (`fdatasync`).

@@ -1,28 +1,17 @@
 //! One contract, two disks: every script here runs on the simulated disk and on a directory of the operating system.
 
+mod common;
+
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{Env, ErrorKind};
 use terrapin_disk::{
-    AlignedBuf, Disk, OpenOptions, Read, RealDisk, RingOptions, SimDisk, read_whole,
+    AlignedBuf, Disk, OpenOptions, RealDisk, RingOptions, Show, SimDisk, read_whole,
 };
 
-const READ: OpenOptions = OpenOptions {
-    create_new: false,
-    write: false,
-    direct: false,
-    shared: false,
-};
-const WRITE: OpenOptions = OpenOptions {
-    write: true,
-    ..READ
-};
-const CREATE: OpenOptions = OpenOptions {
-    create_new: true,
-    ..WRITE
-};
+use common::{CREATE, READ, WRITE, flight, shown};
 
 fn direct(options: OpenOptions) -> OpenOptions {
     OpenOptions {
@@ -151,7 +140,7 @@ fn reading_past_the_end_is_corruption_wherever_the_end_lies() {
 }
 
 #[test]
-fn a_batch_reads_all_and_tells_the_first_error() {
+fn a_flight_reads_all_and_tells_what_is_wrong_with_each() {
     on_both(|disk, _| {
         let content = pattern(3, 1 << 20);
         let file = disk.open("f", direct(CREATE)).unwrap();
@@ -165,41 +154,23 @@ fn a_batch_reads_all_and_tells_the_first_error() {
             (1, 50, 1, 1),
             (70, 0, 512, 0),
         ] {
-            let mut memory = AlignedBuf::zeroed(count * bytes);
-            let chunks = memory.chunks_mut(bytes.max(1));
-            let mut empty: Vec<[u8; 0]> = vec![[]; count];
-            let mut reads: Vec<Read<'_>> = if bytes == 0 {
-                let buffers = empty.iter_mut().map(|buffer| &mut buffer[..]);
-                buffers
-                    .zip(0..)
-                    .map(|(buffer, i)| Read {
-                        offset: i * step,
-                        buffer,
-                    })
-                    .collect()
-            } else {
-                chunks
-                    .zip(0..)
-                    .map(|(buffer, i)| Read {
-                        offset: i * step + shift,
-                        buffer,
-                    })
-                    .collect()
-            };
-            let mut shown = vec![None; reads.len()];
-            let mut show = |number: usize, bytes: &[u8]| {
-                let before = shown[number].replace(bytes.to_vec());
-                assert!(before.is_none(), "shown twice");
-            };
-            file.read_batch(&mut reads, &mut show).unwrap();
-            for (read, shown) in reads.iter().zip(&shown) {
-                assert_eq!(shown.as_deref(), Some(&*read.buffer));
-                let start = read.offset as usize;
-                assert_eq!(*read.buffer, content[start..start + bytes]);
+            for which in [Show::Oldest, Show::Some] {
+                let mut flight = flight(count * (bytes + 4096));
+                let offsets: Vec<usize> = (0..count).map(|i| i * step + shift).collect();
+                for (i, &offset) in offsets.iter().enumerate() {
+                    assert_eq!(flight.push(offset as u64, bytes), Some(i as u64));
+                    if i % 7 == 0 {
+                        file.start(&mut flight).unwrap();
+                    }
+                }
+                let shown = shown(&*file, &mut flight, which);
+                assert_eq!(shown.len(), count);
+                for (shown, &start) in shown.iter().zip(&offsets) {
+                    assert_eq!(shown.as_ref().unwrap()[..], content[start..start + bytes]);
+                }
             }
         }
-        // Bad ones in the midst: the others are filled, and the first bad one is told.
-        let mut memory = AlignedBuf::zeroed(10 * 4096);
+        // Bad ones in the midst.
         let offsets = [
             0,
             4096,
@@ -212,63 +183,134 @@ fn a_batch_reads_all_and_tells_the_first_error() {
             100,
             1 << 19,
         ];
-        let chunks = memory.chunks_mut(4096);
-        let mut reads: Vec<Read<'_>> = chunks
-            .zip(offsets)
-            .map(|(buffer, offset)| Read { offset, buffer })
-            .collect();
-        let mut shown = Vec::new();
-        let error = file
-            .read_batch(&mut reads, &mut |number, _| shown.push(number))
-            .unwrap_err();
-        shown.sort_unstable();
-        assert_eq!(shown, [0, 1, 3, 5, 7, 8, 9]);
-        assert_eq!(error.kind(), ErrorKind::Corrupt);
-        assert!(error.to_string().contains("offset 1048576"), "{error}");
-        for index in [0, 1, 3, 5, 7, 8, 9] {
-            let start = offsets[index] as usize;
-            assert_eq!(*reads[index].buffer, content[start..start + 4096]);
+        for which in [Show::Oldest, Show::Some] {
+            let mut flight = flight(10 * 4096);
+            for offset in offsets {
+                flight.push(offset, 4096).unwrap();
+            }
+            file.start(&mut flight).unwrap();
+            let shown = shown(&*file, &mut flight, which);
+            for (shown, offset) in shown.into_iter().zip(offsets) {
+                if let Some(there) = content.get(offset as usize..).and_then(|c| c.get(..4096)) {
+                    assert_eq!(shown.unwrap(), there);
+                } else {
+                    let error = shown.unwrap_err();
+                    assert_eq!(error.kind(), ErrorKind::Corrupt);
+                    assert!(error.to_string().contains(&format!("offset {offset}")));
+                }
+            }
         }
-        file.read_batch(&mut [], &mut |_, _| {}).unwrap();
+        let mut empty = flight(0);
+        assert!(empty.is_empty() && empty.push(0, 1).is_none());
+        file.start(&mut empty).unwrap();
+        assert!(shown(&*file, &mut empty, Show::Some).is_empty());
     });
 }
 
 #[test]
-fn who_panics_when_shown_a_read_leaves_none_under_way() {
+fn the_memory_of_reads_that_were_shown_is_used_again() {
+    on_both(|disk, _| {
+        let file = disk.open("f", direct(CREATE)).unwrap();
+        let content = pattern(4, 300 * 4096);
+        file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
+        let mut flight = flight(5 * 4096);
+        let (mut next, mut seen) = (0, 0u64);
+        // Of one to three pages each: they go around the memory.
+        while seen < 150 {
+            while let pages = next % 3 + 1
+                && next < 150
+                && flight.push(next as u64 * 4096, pages * 4096) == Some(next as u64)
+            {
+                next += 1;
+            }
+            assert!(next == 150 || !flight.has_room(4096 * (next % 3 + 1)));
+            file.start(&mut flight).unwrap();
+            let which = [Show::Oldest, Show::Some][next % 2];
+            file.show(&mut flight, which, &mut |number, bytes| {
+                let (start, pages) = (number as usize * 4096, number as usize % 3 + 1);
+                assert_eq!(bytes.unwrap(), &content[start..start + pages * 4096]);
+                seen += 1;
+            })
+            .unwrap();
+            if next >= 150 {
+                seen += shown(&*file, &mut flight, Show::Some).len() as u64;
+            }
+        }
+        assert_eq!(seen, 150);
+        // Nothing fits beside what fills the memory; what is longer than the memory never does.
+        let mut full = common::flight(8192);
+        assert!(full.push(0, 8192 + 1).is_none());
+        full.push(0, 8192).unwrap();
+        assert!(full.push(0, 0).is_none());
+    });
+}
+
+#[test]
+fn a_flight_that_is_dropped_or_ends_in_a_panic_leaves_no_read_under_way() {
     on_both(|disk, _| {
         let file = disk.open("f", direct(CREATE)).unwrap();
         let content: Vec<u8> = (0..256 * 4096usize).map(|i| (i / 4096) as u8).collect();
-        let mut aligned = AlignedBuf::zeroed(content.len());
-        aligned.copy_from_slice(&content);
-        file.write_at(&aligned, 0).unwrap();
-        for shown in [0, 1, 40, 200] {
-            let mut memory = AlignedBuf::zeroed(content.len());
-            let mut reads: Vec<Read<'_>> = memory
-                .chunks_mut(4096)
-                .zip((0..).step_by(4096))
-                .map(|(buffer, offset)| Read { offset, buffer })
-                .collect();
-            let mut left = shown;
+        file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
+        for looked_at in [0, 1, 40, 200] {
+            let mut under_way = flight(content.len());
+            for page in 0..256 {
+                under_way.push(page * 4096, 4096).unwrap();
+            }
+            file.start(&mut under_way).unwrap();
+            let mut left = looked_at;
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-                file.read_batch(&mut reads, &mut |_, _| {
-                    assert!(left > 0, "enough");
-                    left -= 1;
-                })
+                while looked_at > 0 && !under_way.is_empty() {
+                    file.show(&mut under_way, Show::Some, &mut |_, _| {
+                        assert!(left > 0, "enough");
+                        left -= 1;
+                    })
+                    .unwrap();
+                }
             }));
-            assert!(panicked.is_err());
-            drop(reads);
-            // Nothing writes there any more, and the next batch is whole.
+            assert_eq!(panicked.is_err(), looked_at > 0);
+            let mut memory = under_way.into_memory();
+            // Nothing writes there any more, and the next flight is whole.
+            memory.resize(content.len(), 0);
             memory.fill(255);
-            let mut whole = AlignedBuf::zeroed(content.len());
-            let mut reads: Vec<Read<'_>> = whole
-                .chunks_mut(4096)
-                .zip((0..).step_by(4096))
-                .map(|(buffer, offset)| Read { offset, buffer })
-                .collect();
-            file.read_batch(&mut reads, &mut |_, _| {}).unwrap();
-            assert_eq!(whole[..], content[..]);
+            let mut whole = flight(content.len());
+            for page in 0..256 {
+                whole.push(page * 4096, 4096).unwrap();
+            }
+            let shown = shown(&*file, &mut whole, Show::Some);
+            for (page, shown) in shown.into_iter().enumerate() {
+                assert_eq!(shown.unwrap(), vec![page as u8; 4096]);
+            }
             assert!(memory.iter().all(|&byte| byte == 255));
         }
+    });
+}
+
+#[test]
+fn a_flight_outlives_its_file_and_goes_to_another_thread() {
+    on_both(|disk, _| {
+        let file = disk.open("f", direct(CREATE)).unwrap();
+        let content = pattern(9, 64 * 4096);
+        file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
+        let begun = || {
+            let mut flight = flight(content.len());
+            for page in 0..64 {
+                flight.push(page * 4096, 4096).unwrap();
+            }
+            file.start(&mut flight).unwrap();
+            flight
+        };
+        let mut moved = begun();
+        let elsewhere =
+            std::thread::scope(|s| s.spawn(|| shown(&*file, &mut moved, Show::Oldest)).join());
+        let read: Vec<u8> = elsewhere
+            .unwrap()
+            .into_iter()
+            .flat_map(Result::unwrap)
+            .collect();
+        assert_eq!(read, content);
+        let under_way = begun();
+        drop(file);
+        std::thread::scope(|s| s.spawn(move || drop(under_way)).join()).unwrap();
     });
 }
 
@@ -558,20 +600,13 @@ fn files_are_used_from_many_threads_at_once() {
                     for round in 0..20 {
                         let content = AlignedBuf::from(&pattern(thread * 100 + round, 8192)[..]);
                         file.write_at(&content, thread * 8192).unwrap();
-                        let (mut a, mut b) = (AlignedBuf::zeroed(4096), vec![0; 777]);
-                        let mut reads = [
-                            Read {
-                                offset: thread * 8192 + 4096,
-                                buffer: &mut a,
-                            },
-                            Read {
-                                offset: thread * 8192 + 13,
-                                buffer: &mut b,
-                            },
-                        ];
-                        file.read_batch(&mut reads, &mut |_, _| {}).unwrap();
-                        assert_eq!(a[..], content[4096..]);
-                        assert_eq!(b[..], content[13..790]);
+                        let mut flight = flight(8192);
+                        flight.push(thread * 8192 + 4096, 4096).unwrap();
+                        flight.push(thread * 8192 + 13, 777).unwrap();
+                        let mut read = shown(&*file, &mut flight, Show::Some).into_iter();
+                        let mut read = || read.next().unwrap().unwrap();
+                        assert_eq!(read(), content[4096..]);
+                        assert_eq!(read(), content[13..790]);
                     }
                 });
             }

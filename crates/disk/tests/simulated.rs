@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use terrapin_base::{ErrorKind, Result};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, IoStats, Op, PAGE_BYTES, SECTOR_BYTES};
-use terrapin_disk::{Disk, File, OpenOptions, Read, RingOptions, SimDisk, read_whole};
+use terrapin_disk::{Disk, File, OpenOptions, RingOptions, Show, SimDisk, read_whole};
 
 mod common;
 
-use common::{CREATE, READ, WRITE, durable_file};
+use common::{CREATE, READ, WRITE, durable_file, flight, shown};
 
 #[test]
 fn the_death_of_the_process_keeps_what_was_written_and_ends_its_handles() {
@@ -306,25 +306,19 @@ fn the_nth_call_fails_once_or_for_good() {
     medium.clear_faults();
     file.write_at(b"2", 0).unwrap();
 
-    // In a batch each read is a call, and all are tried.
+    // In a flight each read is a call, and all are tried.
     medium.inject(Fault::nth(2, FaultError::TooManyFiles));
-    let (mut a, mut b, mut c) = ([0], [9], [0]);
-    let mut reads = [
-        Read {
-            offset: 0,
-            buffer: &mut a,
-        },
-        Read {
-            offset: 1,
-            buffer: &mut b,
-        },
-        Read {
-            offset: 2,
-            buffer: &mut c,
-        },
-    ];
-    assert!(file.read_batch(&mut reads, &mut |_, _| {}).is_err());
-    assert_eq!((a, b, c), ([b'2'], [9], [1]));
+    let mut reads = flight(3 * 4096);
+    for offset in 0..3 {
+        reads.push(offset, 1).unwrap();
+    }
+    let before = medium.io_count();
+    file.start(&mut reads).unwrap();
+    assert_eq!(medium.io_count(), before + 3, "done when they are begun");
+    let read = shown(&*file, &mut reads, Show::Oldest);
+    assert_eq!(read[0].as_ref().unwrap(), b"2");
+    assert!(read[1].is_err());
+    assert_eq!(read[2].as_ref().unwrap(), &[1]);
 }
 
 #[test]
@@ -476,18 +470,10 @@ fn reads_writes_and_syncs_are_counted_by_file() {
     let file = durable_file(&medium, "f", &[1; 1000]);
     let before = medium.stats("f");
     file.read_at(&mut [0; 10], 0).unwrap();
-    let (mut a, mut b) = ([0; 100], [0; 200]);
-    let mut reads = [
-        Read {
-            offset: 0,
-            buffer: &mut a,
-        },
-        Read {
-            offset: 5,
-            buffer: &mut b,
-        },
-    ];
-    file.read_batch(&mut reads, &mut |_, _| {}).unwrap();
+    let mut reads = flight(2 * 4096);
+    reads.push(0, 100).unwrap();
+    reads.push(5, 200).unwrap();
+    shown(&*file, &mut reads, Show::Some);
     let after = medium.stats("f");
     let expected = IoStats {
         reads: 3,

@@ -20,7 +20,7 @@ pub use metrics::{CacheCounts, DeviceReads, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
 pub use store::{
-    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, PageStore, Presence, PrivatePages,
+    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, PageStore, Presence, PrivatePages, Reading,
     StoreOptions,
 };
 pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

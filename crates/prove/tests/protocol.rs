@@ -6,7 +6,7 @@ use prove::protocol::Protocol;
 use terrapin::verify::reach_on;
 use terrapin::{Database, Durability, Options};
 use terrapin_base::{Env, Result};
-use terrapin_disk::{Disk, File, LogRing, OpenOptions, Read, RingOptions, SimDisk};
+use terrapin_disk::{Disk, File, LogRing, OpenOptions, RingOptions, SimDisk};
 use terrapin_model::{crash_run_on, random_run_on};
 use terrapin_pages::{PAGES_START, SLOT_BYTES};
 
@@ -54,9 +54,6 @@ impl Disk for Cheat {
 impl File for CheatFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.file.read_at(buffer, offset)
-    }
-    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        self.file.read_batch(reads, done)
     }
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
         self.file.write_at(buffer, offset)

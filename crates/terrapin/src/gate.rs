@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use terrapin_base::sync::{Mutex, RwLock};
 use terrapin_base::{Error, ErrorKind, Result};
-use terrapin_disk::{Disk, File, LogRing, OpenOptions, Read, RingOptions};
+use terrapin_disk::{Disk, File, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
 
 /// The disk that one open database sees.
 pub(crate) struct Gate {
@@ -109,8 +109,12 @@ impl File for GatedFile {
         self.with(|f| f.read_at(buffer, offset))
     }
 
-    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        self.with(|f| f.read_batch(reads, done))
+    fn start(&self, flight: &mut Flight) -> Result<()> {
+        self.with(|f| f.start(flight))
+    }
+
+    fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
+        self.with(|f| f.show(flight, which, shown))
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

@@ -31,6 +31,7 @@ use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 use crate::bounds::{as_slice, is_empty, tighter_lower, tighter_upper};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
+use crate::stream::Stream;
 use crate::walk::{BlockWalk, ReadAhead};
 use source::{Edge, Frame, Head, LEAF, Path, Source, look, run_of_pivots, step};
 use spare::Spare;
@@ -76,6 +77,9 @@ pub(crate) struct TreeScan {
     key: Vec<u8>,
     /// How many records are likely to be asked for; 0 when nobody knows.
     expected: usize,
+    /// What is read ahead of the leaf's source, once the scan is long; and the walk over the next leaf, once it has a part in it.
+    stream: Option<Stream>,
+    next_walk: Option<BlockWalk>,
 }
 
 impl TreeScan {
@@ -138,6 +142,8 @@ impl TreeScan {
             done: is_empty(bounds.0, bounds.1),
             key: spare.key,
             expected,
+            stream: None,
+            next_walk: None,
         }
     }
 
@@ -324,9 +330,10 @@ impl TreeScan {
         let source = &mut self.sources[usize::from(slot)];
         if let Some(walk) = &mut source.walk {
             let bounds = self.path.bounds_of(slot, source.range);
-            if let Some((block, records)) = walk.next(&self.store, bounds)? {
+            let stream = (slot == LEAF).then_some(&mut self.stream);
+            if let Some((block, records)) = walk.next(&self.store, bounds, stream)? {
                 source.enter(block, records, self.path.direction);
-                return Ok(());
+                return self.read_ahead(slot);
             }
             source.end_walk();
         }
@@ -338,6 +345,31 @@ impl TreeScan {
             source.head = Head::End;
         }
         Ok(())
+    }
+
+    /// Adds the next leaf to the stream, if all of this one is in it and there is room.
+    fn read_ahead(&mut self, slot: u16) -> Result<()> {
+        let source = &self.sources[usize::from(slot)];
+        let (Some(stream), Some(walk)) = (&mut self.stream, &source.walk) else {
+            return Ok(());
+        };
+        if slot != LEAF || !walk.is_sent() || !stream.has_room() {
+            return Ok(());
+        }
+        if self.next_walk.is_none() {
+            let Some((node, pivot, group)) = self.path.next_leaf() else {
+                return Ok(());
+            };
+            let index = self.store.index_by(group, node.leaf_handle(pivot))?;
+            // Only the scan's end can lie inside it.
+            let bounds = (as_slice(&self.path.lower), as_slice(&self.path.upper));
+            let next = BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN);
+            self.next_walk = Some(next);
+        }
+        match &mut self.next_walk {
+            Some(next) => next.send(&self.store, stream),
+            None => Ok(()),
+        }
     }
 
     /// Makes a source ready to walk its range; reads the group's index at most.
@@ -361,7 +393,13 @@ impl TreeScan {
             }
         };
         let bounds = self.path.bounds_of(slot, source.range);
-        let walk = BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN);
+        let begun = match slot {
+            LEAF => self.next_walk.take(),
+            _ => None,
+        };
+        let walk = begun.unwrap_or_else(|| {
+            BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN)
+        });
         let source = &mut self.sources[usize::from(slot)];
         source.walk = Some(walk.at_pace(source.pace));
         Ok(())

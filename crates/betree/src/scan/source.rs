@@ -8,11 +8,12 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use terrapin_pages::block::{Block, RecordPlace};
+use terrapin_pages::group::GroupRef;
 use terrapin_structure::Direction;
 
 use crate::bounds::{as_slice, is_empty, lets_in_above, lets_in_below};
 use crate::load::LoadedNode;
-use crate::node::Segment;
+use crate::node::{Child, Segment};
 use crate::walk::{BlockWalk, Pace};
 
 /// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.
@@ -385,6 +386,19 @@ impl Path {
                     (frame.pivot > 0).then(|| &frame.node.pivots[frame.pivot].lower[..])
                 }
             })
+    }
+
+    /// The leaf behind the current one, if it has records of the scan's range and the same parent: that, and which child it is.
+    pub(super) fn next_leaf(&self) -> Option<(&LoadedNode, usize, &GroupRef)> {
+        let frame = self.frames.last()?;
+        let pivot = match self.direction {
+            Direction::Forward => frame.pivot + 1,
+            Direction::Backward => frame.pivot.checked_sub(1)?,
+        };
+        match &frame.node.pivots.get(pivot)?.child {
+            Child::Leaf(group) if self.leaf_has_successor() => Some((&frame.node, pivot, group)),
+            _ => None,
+        }
     }
 
     /// Whether records of the next leaf can be in the scan's range.

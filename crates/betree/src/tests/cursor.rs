@@ -53,7 +53,7 @@ fn walk(
         }
     }
     let mut got = Vec::new();
-    while let Some((block, records)) = walk.next(store.pages(), bounds).unwrap() {
+    while let Some((block, records)) = walk.next(store.pages(), bounds, None).unwrap() {
         let mut here: Vec<_> = records
             .map(|i| (block.key(i), block.message(i).value().map(<[u8]>::to_vec)))
             .collect();
@@ -186,7 +186,7 @@ fn what_a_walk_expects_is_read_at_once() {
             walk.expect(expected);
             let (reads, bytes) = (store.block_reads(), store.block_bytes());
             for _ in 0..blocks {
-                walk.next(store.pages(), bounds).unwrap().unwrap();
+                walk.next(store.pages(), bounds, None).unwrap().unwrap();
             }
             let read = (store.block_reads() - reads, store.block_bytes() - bytes);
             assert_eq!(read, (1, 512 * blocks), "{expected} {direction:?}");

@@ -3,18 +3,21 @@
 //! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer of the thread's, at most [`BOUNCE_BYTES`] large.
 
 use std::cell::RefCell;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::{Error, Result};
 
 use super::lock::{Held, Shared};
-use super::{batch, retry};
-use crate::{AlignedBuf, File, OpenOptions, Read};
+use super::retry;
+use crate::{AlignedBuf, File, Flight, OpenOptions};
 
 /// Most memory that a thread keeps for copies of unaligned I/O.
 pub(super) const BOUNCE_BYTES: usize = 1 << 20;
+
+/// The kernel does longer reads in pieces.
+const READ_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::new()) };
@@ -183,8 +186,14 @@ impl File for RealFile {
         self.read_exactly(buffer, offset)
     }
 
-    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        batch::read(self, reads, done)
+    fn start(&self, flight: &mut Flight) -> Result<()> {
+        flight.submit(self.descriptor.as_fd(), |memory, offset, bytes| {
+            let end = offset.checked_add(bytes as u64);
+            (1..=READ_BYTES_MAX).contains(&bytes)
+                && end.is_some_and(|end| i64::try_from(end).is_ok())
+                && self.takes(memory, offset, bytes)
+        });
+        Ok(())
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

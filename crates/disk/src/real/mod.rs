@@ -5,10 +5,10 @@
 //! writer at once, and lets one disk at a time write in a directory. Handles for reading only take no lock and write nothing (D11).
 
 mod alignment;
-mod batch;
 mod file;
 mod lock;
 mod mapping;
+mod uring;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -23,6 +23,7 @@ use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
 use file::RealFile;
 use lock::Claim;
 pub(crate) use mapping::Mapping;
+pub(crate) use uring::Uring;
 
 /// Creating a ring writes zeros in pieces of this many bytes.
 const ZEROS_BYTES: usize = 1 << 20;

@@ -5,7 +5,7 @@ use terrapin_base::sync::{Arc, Mutex};
 
 use super::world::World;
 use crate::ring::RingStore;
-use crate::{File, OpenOptions, Read};
+use crate::{File, OpenOptions};
 
 /// An open file.
 pub(super) struct SimFile {
@@ -34,18 +34,6 @@ impl File for SimFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let mut world = self.world.lock();
         world.read(self.life, self.inode, &self.name, offset, buffer)
-    }
-
-    fn read_batch(&self, reads: &mut [Read<'_>], done: &mut dyn FnMut(usize, &[u8])) -> Result<()> {
-        let mut outcome = Ok(());
-        for (number, read) in reads.iter_mut().enumerate() {
-            let read_one = self.read_at(read.buffer, read.offset);
-            if read_one.is_ok() {
-                done(number, read.buffer);
-            }
-            outcome = outcome.and(read_one);
-        }
-        outcome
     }
 
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {

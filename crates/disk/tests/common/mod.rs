@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use terrapin_disk::{File, OpenOptions, SimDisk};
+use terrapin_base::Result;
+use terrapin_disk::{AlignedBuf, File, Flight, OpenOptions, Show, SimDisk};
 
 pub const READ: OpenOptions = OpenOptions {
     create_new: false,
@@ -28,4 +29,27 @@ pub fn durable_file(medium: &SimDisk, name: &str, content: &[u8]) -> Arc<dyn Fil
     file.sync().unwrap();
     disk.sync_directory().unwrap();
     file
+}
+
+/// A flight with room for so many bytes.
+pub fn flight(bytes: usize) -> Flight {
+    Flight::new(AlignedBuf::with_capacity(bytes))
+}
+
+/// What all reads of a flight came to, in order.
+pub fn shown(file: &dyn File, flight: &mut Flight, which: Show) -> Vec<Result<Vec<u8>>> {
+    let mut shown = Vec::new();
+    while !flight.is_empty() {
+        let before = shown.len();
+        file.show(flight, which, &mut |number, bytes| {
+            shown.push((number, bytes.map(<[u8]>::to_vec)));
+        })
+        .unwrap();
+        assert!(shown.len() > before, "nothing was shown");
+        assert!(which == Show::Some || shown.len() == before + 1);
+    }
+    assert!(which == Show::Some || shown.is_sorted_by_key(|(number, _)| *number));
+    shown.sort_by_key(|(number, _)| *number);
+    assert!(shown.windows(2).all(|w| w[0].0 + 1 == w[1].0), "each once");
+    shown.into_iter().map(|(_, bytes)| bytes).collect()
 }

@@ -175,6 +175,11 @@ impl Cache {
         shard(&self.blocks, key).lock().get_if_there(key, used)
     }
 
+    /// Counts a lookup in vain.
+    pub(crate) fn missed_block(&self, key: Key) {
+        shard(&self.blocks, key).lock().misses[key.kind as usize] += 1;
+    }
+
     /// Finds a block without a trace: neither counted nor worth more afterwards.
     pub(crate) fn peek_block(&self, key: Key) -> Option<Arc<Block>> {
         shard(&self.blocks, key).lock().peek(key)

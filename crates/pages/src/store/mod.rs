@@ -8,6 +8,7 @@
 mod handle;
 mod open;
 mod read;
+mod reading;
 mod write;
 
 use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock};
@@ -23,6 +24,7 @@ use crate::superblock::Superblock;
 pub use handle::{GroupHandle, Handle};
 pub use open::Presence;
 pub use read::{DecodePage, Fill};
+pub use reading::Reading;
 
 /// Name of the data file.
 pub const DATA_FILE: &str = "data";

@@ -10,9 +10,10 @@ use std::ops::Range;
 
 use terrapin_base::sync::{Arc, thread_local};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Purpose, Result, mutant};
-use terrapin_disk::{AlignedBuf, Filler, Piece, Read};
+use terrapin_disk::{AlignedBuf, Filler, Piece};
 
 use super::PageStore;
+use super::reading::STRETCH_BYTES_MAX;
 use crate::block::Block;
 use crate::cache::{Cache, Key, Kind, Worth};
 use crate::group::{GroupIndex, GroupRef, check_filter_partition};
@@ -20,12 +21,7 @@ use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
 
 /// Larger read buffers are not kept by a thread: the longest run that a walk asks for, and what covers the ends of its reads.
-const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
-/// Most bytes of one read of a batch, unless a block is longer: what has come of a longer stretch is decoded while the rest is read.
-const STRETCH_BYTES_MAX: usize = 128 << 10;
-/// Buffers of one batch start on multiples of this, so that no read needs a copy.
-const BATCH_ALIGNMENT: usize = terrapin_base::MEMORY_ALIGNMENT;
-
+pub(super) const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
 thread_local! {
     /// The thread's read buffer; taken while in use, so nested reads allocate instead of clashing.
     static SCRATCH: Cell<AlignedBuf> = const { Cell::new(AlignedBuf::new()) };
@@ -50,7 +46,7 @@ impl Fill {
         }
     }
 
-    fn reader(self) -> ReadFor {
+    pub(super) fn reader(self) -> ReadFor {
         match self {
             Fill::Normal => ReadFor::Get,
             Fill::Low => ReadFor::Scan,
@@ -76,46 +72,9 @@ impl FilterPage {
     }
 }
 
-/// A block that a batch has to read.
-struct Missing {
-    /// Its place among what the caller wants.
-    at: usize,
-    /// Where it starts in the file.
-    offset: u64,
-    bytes: usize,
-}
-
-/// One read of a batch: the cover of some blocks, which follow each other in what is missing.
-struct Stretch {
-    start: u64,
-    bytes: usize,
-    /// Which of what is missing.
-    first: usize,
-    blocks: usize,
-}
-
-impl Stretch {
-    fn end(&self) -> u64 {
-        self.start + self.bytes as u64
-    }
-
-    /// Takes another one in when nothing lies between, and the sum is not too long; whether it did.
-    fn join(&mut self, other: &Stretch) -> bool {
-        let touch = other.start <= self.end() && self.start <= other.end();
-        let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
-        let joins = touch && end - start <= STRETCH_BYTES_MAX as u64;
-        if joins {
-            self.start = start;
-            self.bytes = (end - start) as usize;
-            self.blocks += other.blocks;
-        }
-        joins
-    }
-}
-
 /// Memory for blocks that the cache is not to hold: slabs of their own when they come in a long run, since they go together then.
 #[derive(Default)]
-struct Own {
+pub(super) struct Own {
     filler: Filler,
     run_bytes: usize,
 }
@@ -142,9 +101,9 @@ impl Own {
 }
 
 #[inline]
-fn block_key(group: &GroupRef, number: usize) -> Key {
+fn block_key(page: PageId, number: usize) -> Key {
     Key {
-        page: group.id,
+        page,
         kind: Kind::Block,
         number: number as u32,
     }
@@ -318,7 +277,12 @@ impl PageStore {
         fill: Fill,
     ) -> Option<Arc<Block>> {
         self.cache
-            .block_if_there(block_key(group, number), fill.worth())
+            .block_if_there(block_key(group.id, number), fill.worth())
+    }
+
+    /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`], which does not.
+    pub fn missed_block(&self, group: &GroupRef, number: usize) {
+        self.cache.missed_block(block_key(group.id, number));
     }
 
     /// A block, through the cache: at most one device read. Panics when `number` is not below [`GroupIndex::blocks`].
@@ -333,100 +297,6 @@ impl PageStore {
             return Ok(block);
         }
         self.read_one(group, index, number, fill)
-    }
-
-    /// Many blocks of any groups; those that are not cached are read in one batch, in parallel where the system can. The
-    /// result has the order of `wants`.
-    pub fn blocks(
-        &self,
-        wants: &[(GroupRef, Arc<GroupIndex>, usize)],
-        fill: Fill,
-    ) -> Result<Vec<Arc<Block>>> {
-        let mut found: Vec<Option<Arc<Block>>> = Vec::with_capacity(wants.len());
-        let mut missing: Vec<Missing> = Vec::new();
-        for (at, (group, index, number)) in wants.iter().enumerate() {
-            let block = self.look_up(group, *number, fill);
-            if block.is_none() {
-                let (offset, bytes) = self.block_place(group, index, *number)?;
-                missing.push(Missing { at, offset, bytes });
-            }
-            found.push(block);
-        }
-        match &missing[..] {
-            [] => {}
-            // One read needs no batch.
-            [one] => {
-                let (group, index, number) = &wants[one.at];
-                found[one.at] = Some(self.read_one(group, index, *number, fill)?);
-            }
-            several => {
-                let place = |at: usize| (&wants[at].0, wants[at].2);
-                self.read_several(place, several, fill, &mut found)?;
-            }
-        }
-        Ok(found.into_iter().flatten().collect())
-    }
-
-    /// Reads what a batch misses, each block into its place in `found`. Blocks that lie side by side, or share what a
-    /// device reads at least, make one read.
-    fn read_several<'g>(
-        &self,
-        place: impl Fn(usize) -> (&'g GroupRef, usize),
-        missing: &[Missing],
-        fill: Fill,
-        found: &mut [Option<Arc<Block>>],
-    ) -> Result<()> {
-        let mut stretches: Vec<Stretch> = Vec::with_capacity(missing.len());
-        for (first, block) in missing.iter().enumerate() {
-            let (start, bytes) = self
-                .cover(block.offset, block.bytes)
-                .map_err(|e| self.place(e))?;
-            let stretch = Stretch {
-                start,
-                bytes,
-                first,
-                blocks: 1,
-            };
-            if !stretches.last_mut().is_some_and(|last| last.join(&stretch)) {
-                stretches.push(stretch);
-            }
-        }
-        let padded = |stretch: &Stretch| stretch.bytes.next_multiple_of(BATCH_ALIGNMENT);
-        self.with_scratch(stretches.iter().map(padded).sum(), |mut rest| {
-            let mut reads: Vec<Read<'_>> = stretches
-                .iter()
-                .map(|stretch| {
-                    let pieces = std::mem::take(&mut rest).split_at_mut(padded(stretch));
-                    rest = pieces.1;
-                    Read {
-                        offset: stretch.start,
-                        buffer: &mut pieces.0[..stretch.bytes],
-                    }
-                })
-                .collect();
-            // Blocks are decoded while the device reads others.
-            let mut own = Own::default();
-            let mut failed: Option<(usize, Error)> = None;
-            let read = self.file.read_batch(&mut reads, &mut |number, bytes| {
-                let stretch = &stretches[number];
-                self.counters.read(fill.reader(), 1, stretch.bytes as u64);
-                for block in &missing[stretch.first..][..stretch.blocks] {
-                    let (group, number) = place(block.at);
-                    let from = (block.offset - stretch.start) as usize;
-                    let bytes = &bytes[from..][..block.bytes];
-                    match self.take_in(bytes, group, number, fill, &mut own) {
-                        Ok(decoded) => found[block.at] = Some(decoded),
-                        Err(error) => {
-                            if failed.as_ref().is_none_or(|(first, _)| block.at < *first) {
-                                failed = Some((block.at, error));
-                            }
-                        }
-                    }
-                }
-            });
-            read.map_err(|e| self.place(e))?;
-            failed.map_or(Ok(()), |(_, error)| Err(error))
-        })
     }
 
     /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the first that is not cached
@@ -456,13 +326,8 @@ impl PageStore {
         let run_bytes = run_bytes
             .ok_or_else(|| self.place_page(Error::corrupt("blocks out of order"), group.id))?;
         if fill != Fill::No && run_bytes > STRETCH_BYTES_MAX {
-            let mut missing = Vec::with_capacity(last + 1 - first);
-            for at in (first..=last).filter(|&at| cached[at].is_none()) {
-                let (offset, bytes) = self.block_place(group, index, range.start + at)?;
-                missing.push(Missing { at, offset, bytes });
-            }
-            let place = |at: usize| (group, range.start + at);
-            self.read_several(place, &missing, fill, &mut cached)?;
+            let wants = range.map(|number| (group, index, number));
+            self.read_missing(wants, fill, &mut cached)?;
             out.extend(cached.into_iter().flatten());
             return Ok(());
         }
@@ -479,7 +344,7 @@ impl PageStore {
                             .with("page", group.id)
                             .with("block", number)
                     })?;
-                    *slot = Some(self.take_in(block, group, number, fill, &mut own)?);
+                    *slot = Some(self.take_in(block, group.id, number, fill, &mut own)?);
                 }
             }
             Ok(())
@@ -502,8 +367,13 @@ impl PageStore {
     }
 
     #[inline]
-    fn look_up(&self, group: &GroupRef, number: usize, fill: Fill) -> Option<Arc<Block>> {
-        let key = block_key(group, number);
+    pub(super) fn look_up(
+        &self,
+        group: &GroupRef,
+        number: usize,
+        fill: Fill,
+    ) -> Option<Arc<Block>> {
+        let key = block_key(group.id, number);
         match fill {
             Fill::Normal | Fill::Low => self.cache.block(key, fill.worth()),
             Fill::No => self.cache.peek_block(key),
@@ -511,10 +381,10 @@ impl PageStore {
     }
 
     /// Decodes a block that was read, into the cache's memory and the cache or, if nothing is to be left there, into the caller's own.
-    fn take_in(
+    pub(super) fn take_in(
         &self,
         bytes: &[u8],
-        group: &GroupRef,
+        group: PageId,
         number: usize,
         fill: Fill,
         own: &mut Own,
@@ -524,7 +394,7 @@ impl PageStore {
             true => self.cache.memory_for(bytes, fill.worth()),
             false => own.memory_for(bytes, &self.cache),
         };
-        let block = Block::decode_into(bytes, group.id, number as u32, memory);
+        let block = Block::decode_into(bytes, group, number as u32, memory);
         let block = Arc::new(block.map_err(|e| self.place(e))?);
         if !cached {
             return Ok(block);
@@ -534,7 +404,7 @@ impl PageStore {
     }
 
     /// Reads a block that was just looked up in vain.
-    fn read_one(
+    pub(super) fn read_one(
         &self,
         group: &GroupRef,
         index: &GroupIndex,
@@ -543,7 +413,7 @@ impl PageStore {
     ) -> Result<Arc<Block>> {
         let (offset, bytes) = self.block_place(group, index, number)?;
         self.with_bytes(fill.reader(), offset, bytes, |bytes| {
-            Ok(self.take_in(bytes, group, number, fill, &mut Own::default()))
+            Ok(self.take_in(bytes, group.id, number, fill, &mut Own::default()))
         })
         .map_err(|e| self.place_block(e, group.id, number))?
     }
@@ -553,7 +423,7 @@ impl PageStore {
     }
 
     /// Where a block lies in the file.
-    fn block_place(
+    pub(super) fn block_place(
         &self,
         group: &GroupRef,
         index: &GroupIndex,
@@ -595,7 +465,7 @@ impl PageStore {
     }
 
     /// Where a read of bytes of the file starts and how long it is: out to what the device reads at least.
-    fn cover(&self, offset: u64, bytes: usize) -> Result<(u64, usize)> {
+    pub(super) fn cover(&self, offset: u64, bytes: usize) -> Result<(u64, usize)> {
         self.check_bounds(offset, bytes as u64)?;
         let alignment = u64::from(self.file.alignment());
         let start = offset / alignment * alignment;
@@ -632,12 +502,22 @@ impl PageStore {
             let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
             return use_buffer(&mut AlignedBuf::zeroed(bytes));
         }
-        let mut buffer = SCRATCH.with(Cell::take);
+        let mut buffer = take_scratch();
         if buffer.len() < bytes {
             buffer.resize(bytes, 0);
         }
         let done = use_buffer(&mut buffer[..bytes]);
-        SCRATCH.with(|kept| kept.set(buffer));
+        put_scratch(buffer);
         done
     }
+}
+
+/// The thread's read buffer, or an empty one while it is in use.
+pub(super) fn take_scratch() -> AlignedBuf {
+    SCRATCH.try_with(Cell::take).unwrap_or_default()
+}
+
+/// Leaves a buffer to the thread's next read. The thread may be ending.
+pub(super) fn put_scratch(buffer: AlignedBuf) {
+    let _ = SCRATCH.try_with(|kept| kept.set(buffer));
 }

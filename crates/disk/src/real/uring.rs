@@ -1,0 +1,183 @@
+//! A ring of io_uring for the reads of one flight. Each thread keeps one for its next flight.
+//!
+//! A read in flight writes into memory that somebody owns, so a ring is never dropped before every read that the kernel took has
+//! completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go one by one.
+
+use std::cell::Cell;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr::NonNull;
+
+use io_uring::{IoUring, opcode, types};
+use rustix::io::Errno;
+use terrapin_base::sync::{AtomicBool, Ordering};
+
+/// Reads in a ring at once.
+const DEPTH: usize = 64;
+/// How often a submission that the kernel puts off is repeated before the ring is given up.
+const PATIENCE: u32 = 1000;
+
+/// Whether the kernel refused io_uring: then it is not asked again.
+static REFUSED: AtomicBool = AtomicBool::new(false);
+
+thread_local! {
+    /// Taken while in use: a flight beside a flight has a ring of its own.
+    static KEPT: Cell<Option<IoUring>> = const { Cell::new(None) };
+}
+
+/// A ring, and the reads in it.
+pub(crate) struct Uring {
+    /// None once it is dropped.
+    ring: Option<IoUring>,
+    /// The numbers of the reads, by their slots; a bit for each slot in use.
+    numbers: [u64; DEPTH],
+    used: u64,
+}
+
+const _: () = assert!(DEPTH == u64::BITS as usize);
+
+impl Uring {
+    /// The thread's, or a new one; none when there is none to be had.
+    pub(crate) fn take() -> Option<Self> {
+        let kept = KEPT.try_with(Cell::take).ok().flatten();
+        Some(Uring {
+            ring: Some(kept.or_else(make)?),
+            numbers: [0; DEPTH],
+            used: 0,
+        })
+    }
+
+    /// How many reads are in it.
+    pub(crate) fn flying(&self) -> usize {
+        self.used.count_ones() as usize
+    }
+
+    /// Adds a read, which the kernel gets with the next [`Uring::enter`]; `false` when the ring is full.
+    ///
+    /// # Safety
+    ///
+    /// The memory must be nobody else's until [`Uring::complete`] returns the number, or the ring is dropped.
+    pub(crate) unsafe fn push(
+        &mut self,
+        descriptor: BorrowedFd<'_>,
+        memory: NonNull<u8>,
+        bytes: usize,
+        offset: u64,
+        number: u64,
+    ) -> bool {
+        let slot = self.used.trailing_ones() as usize;
+        let (Some(ring), Ok(bytes)) = (&mut self.ring, u32::try_from(bytes)) else {
+            return false;
+        };
+        if slot == DEPTH {
+            return false;
+        }
+        let descriptor = types::Fd(descriptor.as_raw_fd());
+        let entry = opcode::Read::new(descriptor, memory.as_ptr(), bytes)
+            .offset(offset)
+            .build()
+            .user_data(slot as u64);
+        // SAFETY: the memory is the read's until it is over, as our caller promises.
+        if unsafe { ring.submission().push(&entry) }.is_err() {
+            return false; // cannot be: the queue has a place for each slot
+        }
+        self.numbers[slot] = number;
+        self.used |= 1 << slot;
+        true
+    }
+
+    /// Hands all that was added to the kernel, and waits until so many reads are over. `false` when the ring must be dropped: it does not
+    /// take what is still queued, and has nothing else under way.
+    pub(crate) fn enter(&mut self, count: usize) -> bool {
+        let Some(ring) = &mut self.ring else {
+            return false;
+        };
+        let mut patience = PATIENCE;
+        loop {
+            let error = match ring.submit_and_wait(count) {
+                Ok(_) if ring.submission().is_empty() => return true,
+                Ok(_) => None,
+                Err(e) => e.raw_os_error(),
+            };
+            let is = |errno: Errno| error == Some(errno.raw_os_error());
+            if is(Errno::INTR) {
+                continue;
+            }
+            // Short of memory, or of room for completions: it gets better as reads are looked at.
+            if error.is_none() || is(Errno::AGAIN) || is(Errno::BUSY) {
+                if count > 0 && !ring.completion().is_empty() {
+                    return true;
+                }
+                patience -= 1;
+                std::thread::yield_now();
+                if patience > 0 {
+                    continue;
+                }
+            }
+            self.settle();
+            return false;
+        }
+    }
+
+    /// A read that is over: its number, and how many bytes were read unless it failed.
+    pub(crate) fn complete(&mut self) -> Option<(u64, Option<usize>)> {
+        loop {
+            let entry = self.ring.as_mut()?.completion().next()?;
+            let slot = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
+            let Some(&number) = self.numbers.get(slot) else {
+                continue;
+            };
+            let was_used = self.used & 1 << slot != 0;
+            self.used &= !(1 << slot);
+            if was_used {
+                return Some((number, usize::try_from(entry.result()).ok()));
+            }
+        }
+    }
+
+    /// Waits until the kernel has completed all that it took. Entering it (to yield) is what lets it.
+    fn settle(&mut self) {
+        let Some(ring) = &mut self.ring else { return };
+        loop {
+            let queued = ring.submission().len();
+            let over = ring.completion().len();
+            if self.used.count_ones() as usize <= queued + over {
+                return;
+            }
+            std::thread::yield_now();
+        }
+    }
+}
+
+impl Drop for Uring {
+    fn drop(&mut self) {
+        self.settle();
+        while self.complete().is_some() {}
+        // What is still queued is given up with the ring.
+        if self.used == 0 {
+            let ring = self.ring.take();
+            // The thread may be ending.
+            let _ = KEPT.try_with(|kept| kept.set(ring));
+        }
+    }
+}
+
+fn make() -> Option<IoUring> {
+    if REFUSED.load(Ordering::Relaxed) {
+        return None;
+    }
+    let entries = DEPTH as u32;
+    // Completions need no interrupt of this thread, since it waits for them; kernels before 5.19 do not know that flag.
+    let made = IoUring::builder().setup_coop_taskrun().build(entries);
+    match made.or_else(|_| IoUring::new(entries)) {
+        Ok(ring) => Some(ring),
+        Err(e) => {
+            // Too many open files may pass; anything else will not.
+            let passing = [Errno::MFILE, Errno::NFILE, Errno::INTR].map(Errno::raw_os_error);
+            if !e.raw_os_error().is_some_and(|n| passing.contains(&n)) {
+                REFUSED.store(true, Ordering::Relaxed);
+                tracing::info!(error = %e, "no io_uring here, batches of reads go one by one");
+            }
+            None
+        }
+    }
+}

@@ -1,0 +1,364 @@
+//! Many blocks at once: those that are asked for are read in parallel where the system can, while the caller goes on asking, and
+//! decoded while the device works on others.
+//!
+//! Blocks that lie side by side, or share what a device reads at least, and are asked for one after the other make one read.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use terrapin_base::{Charge, Error, MEMORY_ALIGNMENT, PageId, Purpose, Result};
+use terrapin_disk::{AlignedBuf, Flight, Show};
+
+use super::PageStore;
+use super::read::{Fill, Own, SCRATCH_BYTES_MAX, put_scratch, take_scratch};
+use crate::block::Block;
+use crate::group::{GroupIndex, GroupRef};
+
+/// Most bytes of one read, unless a block is longer: what has come of a longer stretch is decoded while the rest is read.
+pub(super) const STRETCH_BYTES_MAX: usize = 128 << 10;
+/// Bytes of reads under way in a stream,
+const STREAM_BYTES: usize = 4 * STRETCH_BYTES_MAX;
+/// and its memory: where it begins anew at the front, up to a read's is left out at the end.
+const STREAM_MEMORY_BYTES: usize = STREAM_BYTES + STRETCH_BYTES_MAX;
+/// A stream takes at most one part in so many of what the caches may take.
+const STREAM_PARTS: u64 = 8;
+/// Memory that a block of a batch is expected to take, and the device's bytes around it.
+const BLOCK_BYTES_EXPECTED: usize = 2 * MEMORY_ALIGNMENT;
+
+/// Blocks that are being read. They are numbered from 0 in the order in which they were asked for, anew once all were taken.
+pub struct Reading {
+    flight: Flight,
+    fill: Fill,
+    own: Own,
+    /// What was asked for and not taken, in order.
+    wanted: VecDeque<Wanted>,
+    /// How many were taken before them.
+    taken: u64,
+    /// The reads in the flight, in order.
+    stretches: VecDeque<Stretch>,
+    /// How many were over before them.
+    over: u64,
+    /// The last read, which what is asked for next may lie beside. There is room for it in the flight.
+    open: Option<Stretch>,
+    /// Bytes of all reads, and how many there may be when another is added; what is longer goes alone.
+    bytes: usize,
+    bytes_max: usize,
+    /// For memory that is not the thread's.
+    charge: Option<Charge>,
+}
+
+/// A block to read.
+struct Wanted {
+    group: PageId,
+    number: usize,
+    /// Where it starts in the file.
+    offset: u64,
+    bytes: usize,
+}
+
+/// One read: the cover of some blocks, which were asked for one after the other.
+struct Stretch {
+    start: u64,
+    bytes: usize,
+    /// Which of all that were asked for.
+    first: u64,
+    blocks: usize,
+}
+
+impl Stretch {
+    fn end(&self) -> u64 {
+        self.start + self.bytes as u64
+    }
+
+    /// Both in one when nothing lies between, and the sum is not too long.
+    fn joined(&self, other: &Stretch) -> Option<Stretch> {
+        let touch = other.start <= self.end() && self.start <= other.end();
+        let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
+        (touch && end - start <= STRETCH_BYTES_MAX as u64).then_some(Stretch {
+            start,
+            bytes: (end - start) as usize,
+            first: self.first,
+            blocks: self.blocks + other.blocks,
+        })
+    }
+}
+
+impl Reading {
+    fn new(memory: AlignedBuf, bytes_max: usize, charge: Option<Charge>, fill: Fill) -> Self {
+        Reading {
+            flight: Flight::new(memory),
+            fill,
+            own: Own::default(),
+            wanted: VecDeque::new(),
+            taken: 0,
+            stretches: VecDeque::new(),
+            over: 0,
+            open: None,
+            bytes: 0,
+            bytes_max,
+            charge,
+        }
+    }
+
+    /// Whether everything that was asked for was taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.wanted.is_empty()
+    }
+
+    /// Whether another read can be added besides those under way.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        self.bytes == 0 || self.bytes + STRETCH_BYTES_MAX <= self.bytes_max
+    }
+
+    /// Adds the last read to the flight.
+    fn close(&mut self) {
+        if let Some(stretch) = self.open.take()
+            && self.flight.push(stretch.start, stretch.bytes).is_some()
+        {
+            self.stretches.push_back(stretch);
+        }
+    }
+
+    /// Adds a read; `false` when there is no room before others are over.
+    fn add(&mut self, stretch: Stretch, store: &PageStore) -> bool {
+        if let Some(joined) = self.open.as_ref().and_then(|open| open.joined(&stretch)) {
+            let fits = self.flight.has_room(joined.bytes);
+            if fits {
+                self.bytes += joined.bytes - self.open.as_ref().map_or(0, |open| open.bytes);
+                self.open = Some(joined);
+            }
+            return fits;
+        }
+        if !self.has_room() {
+            return false;
+        }
+        self.close();
+        if !self.flight.has_room(stretch.bytes) {
+            if !self.flight.is_empty() {
+                return false;
+            }
+            self.give_memory_back();
+            let bytes = stretch.bytes as u64;
+            self.charge = Some(store.cache.budget().charge(Purpose::Merge, bytes));
+            self.flight = Flight::new(AlignedBuf::with_capacity(stretch.bytes));
+            self.over = 0;
+        }
+        self.bytes += stretch.bytes;
+        self.open = Some(stretch);
+        true
+    }
+
+    fn give_memory_back(&mut self) {
+        let memory = std::mem::take(&mut self.flight).into_memory();
+        if self.charge.take().is_none() {
+            put_scratch(memory);
+        }
+    }
+}
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.give_memory_back();
+    }
+}
+
+impl PageStore {
+    /// For about so many blocks of any groups, of which few are read at once: in the thread's memory.
+    #[must_use]
+    pub fn reading(&self, blocks: usize, fill: Fill) -> Reading {
+        let mut memory = take_scratch();
+        let bytes = blocks.saturating_mul(BLOCK_BYTES_EXPECTED);
+        let bytes = bytes.min(SCRATCH_BYTES_MAX);
+        if memory.capacity() < bytes {
+            memory = AlignedBuf::with_capacity(bytes);
+        }
+        Reading::new(memory, usize::MAX, None, fill)
+    }
+
+    /// For many blocks one behind the other, some of which are read ahead of those that are taken: in memory of its own, which is charged.
+    /// None when memory is short.
+    #[must_use]
+    pub fn stream(&self, fill: Fill) -> Option<Reading> {
+        let bytes = STREAM_MEMORY_BYTES as u64;
+        let budget = self.cache.budget();
+        if bytes > budget.room_for_caches() / STREAM_PARTS {
+            return None;
+        }
+        let charge = budget.charge(Purpose::Merge, bytes);
+        let memory = AlignedBuf::with_capacity(STREAM_MEMORY_BYTES);
+        Some(Reading::new(memory, STREAM_BYTES, Some(charge), fill))
+    }
+
+    /// Asks for a block that was not in the cache; its number, or none when there is no room before those that were asked for are taken.
+    /// Panics when `number` is not below [`GroupIndex::blocks`].
+    pub fn want(
+        &self,
+        reading: &mut Reading,
+        group: &GroupRef,
+        index: &GroupIndex,
+        number: usize,
+    ) -> Result<Option<usize>> {
+        let (offset, bytes) = self.block_place(group, index, number)?;
+        let (start, cover_bytes) = self.cover(offset, bytes).map_err(|e| self.place(e))?;
+        let at = reading.wanted.len();
+        let stretch = Stretch {
+            start,
+            bytes: cover_bytes,
+            first: reading.taken + at as u64,
+            blocks: 1,
+        };
+        if !reading.add(stretch, self) {
+            return Ok(None);
+        }
+        reading.wanted.push_back(Wanted {
+            group: group.id,
+            number,
+            offset,
+            bytes,
+        });
+        Ok(Some(at))
+    }
+
+    /// Has the device begin what was asked for, if it can while the caller does something else.
+    pub fn start(&self, reading: &mut Reading) -> Result<()> {
+        reading.close();
+        self.file
+            .start(&mut reading.flight)
+            .map_err(|e| self.place(e))
+    }
+
+    /// Takes everything that was asked for, in any order: `take` is told the number of a block. All are tried; the first error, by
+    /// their order, is returned.
+    pub fn finish(
+        &self,
+        reading: &mut Reading,
+        take: &mut dyn FnMut(usize, Arc<Block>),
+    ) -> Result<()> {
+        reading.close();
+        let mut failed: Option<(u64, Error)> = None;
+        while !reading.flight.is_empty() {
+            self.take_some(reading, Show::Some, &mut |number, block| match block {
+                Ok(block) => take(number, block),
+                Err(error) => {
+                    let number = number as u64;
+                    if failed.as_ref().is_none_or(|(first, _)| number < *first) {
+                        failed = Some((number, error));
+                    }
+                }
+            })?;
+        }
+        reading.taken += reading.wanted.len() as u64;
+        reading.wanted.clear();
+        reading.over += reading.stretches.len() as u64;
+        reading.stretches.clear();
+        reading.bytes = 0;
+        failed.map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Takes the blocks of the oldest read, and appends them to `out` in the order in which they were asked for. After an error nothing more
+    /// can be taken.
+    pub fn take_oldest(&self, reading: &mut Reading, out: &mut VecDeque<Arc<Block>>) -> Result<()> {
+        reading.close();
+        let mut outcome = Ok(());
+        self.take_some(reading, Show::Oldest, &mut |_, block| match block {
+            Ok(block) if outcome.is_ok() => out.push_back(block),
+            Ok(_) => {}
+            Err(error) if outcome.is_ok() => outcome = Err(error),
+            Err(_) => {}
+        })?;
+        if let Some(stretch) = reading.stretches.pop_front() {
+            reading.wanted.drain(..stretch.blocks);
+            reading.taken += stretch.blocks as u64;
+            reading.over += 1;
+            reading.bytes -= stretch.bytes;
+        }
+        outcome
+    }
+
+    /// Takes the blocks of some reads.
+    fn take_some(
+        &self,
+        reading: &mut Reading,
+        which: Show,
+        take: &mut dyn FnMut(usize, Result<Arc<Block>>),
+    ) -> Result<()> {
+        let Reading {
+            flight,
+            fill,
+            own,
+            wanted,
+            taken,
+            stretches,
+            over,
+            ..
+        } = reading;
+        let shown = self.file.show(flight, which, &mut |number, bytes| {
+            let Some(stretch) = stretches.get((number - *over) as usize) else {
+                return;
+            };
+            let first = (stretch.first - *taken) as usize;
+            let bytes = match bytes {
+                Ok(bytes) => bytes,
+                Err(error) => return take(first, Err(self.place(error))),
+            };
+            self.counters.read(fill.reader(), 1, stretch.bytes as u64);
+            for (number, block) in wanted.range(first..).take(stretch.blocks).enumerate() {
+                let from = (block.offset - stretch.start) as usize;
+                let bytes = &bytes[from..][..block.bytes];
+                let decoded = self.take_in(bytes, block.group, block.number, *fill, own);
+                take(first + number, decoded);
+            }
+        });
+        shown.map_err(|e| self.place(e))
+    }
+
+    /// Many blocks of any groups; those that are not cached are read in one batch. The result has the order of `wants`.
+    pub fn blocks(
+        &self,
+        wants: &[(GroupRef, Arc<GroupIndex>, usize)],
+        fill: Fill,
+    ) -> Result<Vec<Arc<Block>>> {
+        let wants = wants
+            .iter()
+            .map(|(group, index, number)| (group, &**index, *number));
+        let look_up = |(group, _, number): (&GroupRef, _, usize)| self.look_up(group, number, fill);
+        let mut found: Vec<_> = wants.clone().map(look_up).collect();
+        self.read_missing(wants, fill, &mut found)?;
+        Ok(found.into_iter().flatten().collect())
+    }
+
+    /// Reads those of some blocks that were not found.
+    pub(super) fn read_missing<'w>(
+        &self,
+        wants: impl Iterator<Item = (&'w GroupRef, &'w GroupIndex, usize)>,
+        fill: Fill,
+        found: &mut [Option<Arc<Block>>],
+    ) -> Result<()> {
+        let missing = found.iter().filter(|block| block.is_none()).count();
+        let mut reading = None;
+        let mut asked = Vec::with_capacity(missing);
+        for (at, (group, index, number)) in wants.enumerate() {
+            if found[at].is_some() {
+                continue;
+            }
+            // One read needs no batch.
+            if missing == 1 {
+                found[at] = Some(self.read_one(group, index, number, fill)?);
+                return Ok(());
+            }
+            let reading = reading.get_or_insert_with(|| self.reading(missing, fill));
+            if self.want(reading, group, index, number)?.is_none() {
+                self.finish(reading, &mut |n, block| found[asked[n]] = Some(block))?;
+                asked.clear();
+                self.want(reading, group, index, number)?;
+            }
+            asked.push(at);
+        }
+        let Some(mut reading) = reading else {
+            return Ok(());
+        };
+        self.finish(&mut reading, &mut |n, block| found[asked[n]] = Some(block))
+    }
+}

@@ -1,0 +1,141 @@
+//! Long scans read ahead of their reader: how far, that the memory for it is charged and given back, and when an error there is told.
+
+mod common;
+
+use common::{World, key, tiny, value};
+use terrapin::{CheckpointDistance, Database, ErrorKind, Range};
+use terrapin_disk::sim::{Fault, FaultError, Op};
+
+const RECORDS: u64 = 16_000;
+const VALUE_BYTES: usize = 300;
+/// Records behind which a scan reads ahead: more than a MiB.
+const LONG: usize = 6000;
+
+/// A tree some levels high, of leaves that are shorter than what is read ahead, and nothing of it cached.
+fn cold_store(world: &World) -> Database {
+    let options = tiny()
+        .group_bytes(64 << 10)
+        .fanout(16)
+        .memory(16 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .log_bytes_max(4 << 20);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    database.close().unwrap();
+    world.open(&options)
+}
+
+/// All records in order, each with its number.
+fn sorted() -> Vec<(Vec<u8>, u64)> {
+    let mut all: Vec<_> = (0..RECORDS).map(|i| (key(i), i)).collect();
+    all.sort();
+    all
+}
+
+fn step(range: &mut Range, backward: bool) -> Option<terrapin::Result<(Vec<u8>, Vec<u8>)>> {
+    let next = if backward {
+        range.next_back()
+    } else {
+        range.next()
+    };
+    next.map(|next| next.map(|(key, value)| (key.to_vec(), value.to_vec())))
+}
+
+/// Takes records and checks them; what comes instead of the next, if that is not a record.
+fn take(
+    range: &mut Range,
+    backward: bool,
+    from: usize,
+    count: usize,
+) -> (usize, Option<terrapin::Error>) {
+    let mut all = sorted();
+    if backward {
+        all.reverse();
+    }
+    for (i, (key, number)) in all.into_iter().skip(from).take(count).enumerate() {
+        match step(range, backward) {
+            Some(Ok(found)) => assert_eq!(found, (key, value(number, VALUE_BYTES))),
+            Some(Err(error)) => return (i, Some(error)),
+            None => panic!("an end instead of record {}", from + i),
+        }
+    }
+    (count, None)
+}
+
+#[test]
+fn a_long_scan_reads_ahead_in_memory_that_is_given_back() {
+    for backward in [false, true] {
+        let world = World::new(1);
+        let database = cold_store(&world);
+        let keyspace = database.default_keyspace();
+        let charged = || database.metrics().memory.merge_bytes;
+        let before = charged();
+        let mut short = keyspace.iter();
+        assert!(take(&mut short, backward, 0, 500).1.is_none());
+        assert_eq!(charged(), before, "a short scan reads nothing ahead");
+        drop(short);
+
+        let mut range = keyspace.iter();
+        assert!(take(&mut range, backward, 0, LONG).1.is_none());
+        assert!((512 << 10..=768 << 10).contains(&(charged() - before)));
+        // Beyond leaves: what a scan of as many records has read is more than they are.
+        let read = database.metrics().device_reads.scan_bytes;
+        let taken = (LONG * (8 + VALUE_BYTES)) as u64;
+        assert!(read > taken + (256 << 10), "{read} bytes for {taken}");
+        drop(range);
+        assert_eq!(charged(), before);
+
+        let mut range = keyspace.iter();
+        assert!(take(&mut range, backward, 0, RECORDS as usize).1.is_none());
+        assert!(step(&mut range, backward).is_none());
+        drop(range);
+        assert_eq!(charged(), before);
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn an_error_ahead_is_told_where_the_scan_comes_to_it_and_only_there() {
+    for backward in [false, true] {
+        let world = World::new(2);
+        let database = cold_store(&world);
+        let keyspace = database.default_keyspace();
+        let rest = RECORDS as usize - LONG;
+        let mut other = keyspace.iter();
+        assert!(take(&mut other, backward, 0, LONG).1.is_none());
+        let mut most = 0;
+        for nth in 1..=5 {
+            let mut range = keyspace.iter();
+            assert!(take(&mut range, backward, 0, LONG).1.is_none());
+            world
+                .disk
+                .inject(Fault::nth(nth, FaultError::Io).on(Op::Read).of("data"));
+            let (right, error) = take(&mut range, backward, LONG, rest);
+            let error = error.expect("a read failed");
+            assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+            assert!(step(&mut range, backward).is_none(), "nothing after it");
+            most = most.max(right);
+        }
+        // Some of these reads were not wanted at once.
+        assert!(most > 300, "{most} records were under way already");
+        // They were those scans' alone.
+        assert!(take(&mut other, backward, LONG, rest).1.is_none());
+        assert!(step(&mut other, backward).is_none());
+        drop(other);
+        database.close().unwrap();
+    }
+}
+
+#[test]
+fn a_scan_that_reads_ahead_may_outlive_its_database() {
+    let world = World::new(3);
+    let database = cold_store(&world);
+    let mut range = database.default_keyspace().iter();
+    assert!(take(&mut range, false, 0, LONG).1.is_none());
+    database.close().unwrap();
+    assert!(step(&mut range, false).expect("no end").is_err());
+    assert!(step(&mut range, false).is_none());
+}
