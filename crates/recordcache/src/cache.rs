@@ -27,8 +27,6 @@ pub struct Epoch(u64);
 /// Figures since the cache was made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lookups that found a record.
-    pub hits: u64,
     /// Records there are.
     pub records: u64,
     /// Bytes that the cache holds, tables included.
@@ -277,7 +275,6 @@ impl RecordCache {
             ..Counts::default()
         };
         for shard in &self.shards {
-            counts.hits += shard.hits.load(Ordering::Relaxed);
             counts.records += self.write(shard).records() as u64;
         }
         counts

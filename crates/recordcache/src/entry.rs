@@ -120,14 +120,18 @@ pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
 pub(crate) fn value(from: &[AtomicU64], sizes: Sizes) -> Slice {
     let start = HEADER_WORDS + sizes.key.div_ceil(8);
     let words = &from[start..start + sizes.value.div_ceil(8)];
-    let mut bytes = vec![0; sizes.value];
-    let (whole, rest) = bytes.as_chunks_mut::<8>();
-    for (bytes, word) in whole.iter_mut().zip(words) {
-        *bytes = word.load(Ordering::Relaxed).to_le_bytes();
+    let word = |word: &AtomicU64| word.load(Ordering::Relaxed).to_le_bytes();
+    // Both ways as long as the value is: a slice of a vector with room to spare is another allocation.
+    let (whole, rest) = (sizes.value / 8, sizes.value % 8);
+    if rest == 0 {
+        let bytes: Vec<[u8; 8]> = words.iter().map(word).collect();
+        return Slice::from_vec(bytes.into_flattened());
     }
-    if let (false, Some(last)) = (rest.is_empty(), words.last()) {
-        rest.copy_from_slice(&last.load(Ordering::Relaxed).to_le_bytes()[..rest.len()]);
-    }
+    let mut bytes = Vec::with_capacity(sizes.value);
+    words[..whole]
+        .iter()
+        .for_each(|w| bytes.extend_from_slice(&word(w)));
+    bytes.extend_from_slice(&word(&words[whole])[..rest]);
     Slice::from_vec(bytes)
 }
 

@@ -26,7 +26,6 @@ pub(crate) struct Shard {
     writes: AtomicU64,
     /// In each queue, segments born before this are the oldest quarter.
     aged: [AtomicU64; 2],
-    pub(crate) hits: AtomicU64,
     /// Fills that were asked for while few of them come in.
     sparing: AtomicU64,
     /// Records of the oldest quarter that were used for the first time: they would be gone already, were the cache a quarter smaller.
@@ -98,7 +97,6 @@ impl Shard {
             writer: Mutex::default(),
             writes: AtomicU64::new(0),
             aged: Default::default(),
-            hits: AtomicU64::new(0),
             sparing: AtomicU64::new(0),
             rescues: AtomicU64::new(0),
         }
@@ -130,7 +128,6 @@ impl Shard {
                 return None;
             }
             table.used(at, place);
-            self.hits.fetch_add(1, Ordering::Relaxed);
             if place.uses() == 0 && self.is_aged(segments, word) {
                 self.rescues.fetch_add(1, Ordering::Relaxed);
             }

@@ -402,7 +402,7 @@ fn metrics(core: &Core) -> Metrics {
         scanned_records: counters.scanned_records.get(),
         batches: counters.batches.get(),
         user_bytes_written,
-        record_hits: records.hits,
+        record_hits: core.counters.record_hits.get(),
         cached_records: records.records,
         cache_hits: store.hits,
         cache_misses: store.misses,

@@ -53,8 +53,11 @@ impl Keyspace {
                 return Ok(op.value().is_some());
             }
             let hash = hash64(key);
-            Ok(core.records.contains(epoch, keyspace.id, key, hash)
-                || keyspace.version.contains(key, hash)?)
+            if core.records.contains(epoch, keyspace.id, key, hash) {
+                core.counters.record_hits.add(1);
+                return Ok(true);
+            }
+            keyspace.version.contains(key, hash)
         })
     }
 
@@ -66,7 +69,11 @@ impl Keyspace {
         let epoch = core.records.epoch();
         self.observed(|keyspace, before| {
             core.counters.gets.add(keys.len() as u64);
-            let cached = |key: &[u8], hash| core.records.get(epoch, keyspace.id, key, hash);
+            let cached = |key: &[u8], hash| {
+                let value = core.records.get(epoch, keyspace.id, key, hash);
+                core.counters.record_hits.add(u64::from(value.is_some()));
+                value
+            };
             let values = multi_get(keyspace, before, keys, cached)?;
             if core.records.is_still(epoch) {
                 return Ok(values);
@@ -200,6 +207,7 @@ fn newest(
     }
     let hash = hash64(key);
     if let Some(value) = core.records.get(epoch, keyspace.id, key, hash) {
+        core.counters.record_hits.add(1);
         return Ok(Some(value));
     }
     core.missed_records();

@@ -54,6 +54,8 @@ impl Counter {
 pub(crate) struct Counters {
     pub puts: Counter,
     pub gets: Counter,
+    /// Keys that were found among the cached records.
+    pub record_hits: Counter,
     /// Gets that a tree answered with a value.
     pub tree_gets: Counter,
     pub deletes: Counter,
