@@ -8,7 +8,6 @@ mod aligned;
 mod flight;
 mod real;
 mod region;
-#[cfg(not(terrapin_shuttle))]
 mod reserve;
 mod ring;
 pub mod sim;

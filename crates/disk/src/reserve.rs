@@ -69,6 +69,7 @@ impl Reserve {
     }
 }
 
+#[cfg(not(terrapin_shuttle))]
 #[cfg(test)]
 mod tests {
     use super::*;
