@@ -60,6 +60,11 @@ impl Segments {
         segment as usize * self.segment_words
     }
 
+    /// Which segment a word lies in.
+    pub(crate) fn segment_of(&self, word: usize) -> u32 {
+        (word / self.segment_words) as u32
+    }
+
     /// From a word to the end of its segment; nothing for a word beyond all.
     #[inline]
     pub(crate) fn from(&self, word: usize) -> &[AtomicU64] {

@@ -226,12 +226,17 @@ impl Writing<'_> {
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it another value, or takes it out; whether it was.
+    /// If the record is here, gives it another value, in its place if that is as long, or takes it out; whether it was.
     pub(crate) fn refresh(&mut self, key: &Key<'_>, value: Option<&[u8]>) -> bool {
         let table = self.table.load_full();
         let Some((at, place)) = self.find(&table, key) else {
             return false;
         };
+        if let Some(value) = value
+            && self.rewrite(place, key, value)
+        {
+            return true;
+        }
         // Out first: what is recycled to make room must not lead to the old value again.
         self.remove(&table, at);
         if let Some(value) = value
@@ -240,6 +245,20 @@ impl Writing<'_> {
             table.insert(Place::new(key.hash, word, place.uses()));
             self.writer.records += 1;
         }
+        true
+    }
+
+    /// Writes a value over the one that lies there, if it takes as many words. Readers of the segment miss meanwhile.
+    fn rewrite(&self, place: Place, key: &Key<'_>, value: &[u8]) -> bool {
+        let from = self.segments.from(place.word());
+        let held = entry::sizes_if(from, key).map(Sizes::words);
+        if held.is_none() || held != entry::words(key.bytes.len(), value.len()) {
+            return false;
+        }
+        let segment = self.segments.segment_of(place.word());
+        self.segments.begin(segment);
+        entry::write(from, key, value);
+        self.segments.end(segment);
         true
     }
 

@@ -403,3 +403,42 @@ fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
     fill(10_000..11_000);
     assert!(held(10_000..11_000) > 950);
 }
+
+#[test]
+fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_for_them() {
+    let budget = Budget::new(16 << 20);
+    let cache = RecordCache::new(&budget, 16 << 20);
+    cache.set_share(500);
+    let count = 30_000u64;
+    for n in 0..count {
+        let bytes = key(n);
+        cache.fill(
+            cache.epoch(),
+            KeyspaceId(7),
+            &bytes,
+            hash64(&bytes),
+            &[0; 100],
+        );
+    }
+    let held = cache.counts();
+    assert_eq!(held.records, count);
+    for round in 1..=5u8 {
+        cache.begin_sweep();
+        for n in 0..count {
+            let bytes = key(n);
+            cache.sweep(
+                KeyspaceId(7),
+                &bytes,
+                hash64(&bytes),
+                Some(&[round; 100]),
+                None,
+            );
+        }
+    }
+    assert_eq!(cache.counts(), held);
+    for n in 0..count {
+        let bytes = key(n);
+        let value = cache.get(cache.epoch(), KeyspaceId(7), &bytes, hash64(&bytes));
+        assert_eq!(value.as_deref(), Some(&[5; 100][..]), "record {n}");
+    }
+}

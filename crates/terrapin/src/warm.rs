@@ -3,7 +3,7 @@
 //! A get that finds its block cached costs several times what a cached record does, and a block that is read for one record holds dozens
 //! that would be read for again: a store that fits either way is slow for long where records and blocks share its memory. So when the
 //! records of all trees fit, and the gets that trees answered cost about what it takes to read everything in order, that is done once, and
-//! the records are kept. It is done again when trees answered as many gets more as they have records. Not where ranges, which
+//! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave. Not where ranges, which
 //! need the blocks, are what is mostly read.
 //!
 //! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts.
@@ -26,6 +26,8 @@ use crate::state::State;
 const STEP_RECORDS: usize = 1024;
 /// A get that reads its block costs about so many times what a record costs that is read in order.
 const GET_COST: u64 = 128;
+/// After a pass the gets of so many more come first: what left since may leave again.
+const WAIT_PASSES: u64 = 8;
 /// And in a store of few records so many gets come first.
 const GETS_MIN: u64 = 2048;
 /// What a cached record takes besides its bytes: header, ends of words, place in the table.
@@ -63,6 +65,11 @@ struct Stretch {
     scan: Box<dyn Scan>,
 }
 
+/// Gets that cost as much as it does to read so many records in order.
+fn worth(records: u64) -> u64 {
+    GETS_MIN.max(records / GET_COST)
+}
+
 impl Warm {
     /// For a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
@@ -91,7 +98,7 @@ impl Warm {
             all.records += held.records;
             all.bytes += held.bytes;
         }
-        let worth = GETS_MIN.max(all.records / GET_COST);
+        let worth = worth(all.records);
         if gets < worth {
             self.next = worth;
             return Ok(());
@@ -128,7 +135,7 @@ impl Warm {
         if !core.records.over_target() && !pass.step(core)? {
             return Ok(true);
         }
-        self.next = core.counters.tree_gets.get() + GETS_MIN.max(pass.records);
+        self.next = core.counters.tree_gets.get() + WAIT_PASSES * worth(pass.records);
         self.end();
         Ok(false)
     }
