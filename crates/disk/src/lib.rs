@@ -8,7 +8,6 @@ mod aligned;
 mod flight;
 mod real;
 mod region;
-mod reserve;
 mod ring;
 pub mod sim;
 mod slab;

@@ -14,7 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use terrapin_base::MEMORY_ALIGNMENT;
 
 /// What freed memory may come to before it goes back to the kernel: some page groups of the largest usual size.
-const KEPT_BYTES_MAX: usize = 16 << 20;
+const KEPT_BYTES_MAX: usize = 8 << 20;
 /// Of how many pieces.
 const KEPT_PIECES_MAX: usize = 16;
 
@@ -69,15 +69,6 @@ impl Region {
         // SAFETY: the range lies in the region, which is ours; what others may read there meanwhile are atomics (`Words`),
         // for which this is a store of zeros, or nobody looks there (`Slabs`).
         unsafe { system::release(self.start().add(range.start), range.len()) };
-    }
-
-    /// Takes the memory of a part that has none, as huge pages where the kernel can. What is there already stays as it is.
-    pub(crate) fn fault_in(&self, range: std::ops::Range<usize>) {
-        assert!(range.start <= range.end && range.end <= self.bytes());
-        if !range.is_empty() {
-            // SAFETY: the range lies in the region, which is ours.
-            unsafe { system::fault_in(self.start().add(range.start), range.len()) };
-        }
     }
 
     fn take(bytes: usize, zeroed: bool) -> Self {
@@ -273,26 +264,6 @@ mod system {
         if !released {
             // SAFETY: by contract, ours and initialised.
             unsafe { start.write_bytes(0, bytes) };
-        }
-    }
-
-    /// Has the kernel take memory for a part at once, as huge pages if it has them, and not join pages there later.
-    ///
-    /// # Safety
-    /// The part lies within what [`map`] gave, and is aligned as that is.
-    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
-    pub(super) unsafe fn fault_in(start: NonNull<u8>, bytes: usize) {
-        use rustix::mm::Advice;
-        if cfg!(miri) {
-            return;
-        }
-        for advice in [
-            Advice::LinuxHugepage,
-            Advice::LinuxPopulateWrite,
-            Advice::LinuxNoHugepage,
-        ] {
-            // SAFETY: by contract; none of them changes what is there. They are hints: a kernel that refuses them faults pages in one by one.
-            let _ = unsafe { rustix::mm::madvise(start.as_ptr().cast(), bytes, advice) };
         }
     }
 

@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use terrapin_base::sync::{Arc, Mutex};
 use terrapin_base::{Charge, MEMORY_ALIGNMENT};
 
-use crate::reserve::Reserve;
+use crate::region::Region;
 
 /// Pieces start on multiples of this.
 const PIECE_ALIGNMENT: usize = 16;
@@ -48,13 +48,13 @@ struct Free {
 
 /// The memory of a slab, owned.
 struct Place {
-    reserve: Arc<Reserve>,
+    region: Arc<Region>,
     at: usize,
 }
 
 impl std::fmt::Debug for Place {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Place({} of {})", self.at, self.reserve.region().bytes())
+        write!(f, "Place({} of {})", self.at, self.region.bytes())
     }
 }
 
@@ -77,34 +77,23 @@ impl Slabs {
     /// An empty slab; the charge lasts as long as its memory is in use. Aborts, as any allocation does, when the system refuses.
     #[must_use]
     pub fn take(self: &Arc<Self>, charge: Option<Charge>) -> Slab {
-        let (place, is_cold) = {
+        let place = {
             let mut free = self.free.lock();
             if free.warm.is_empty() && free.cold.is_empty() {
-                let reserve = Arc::new(Reserve::new(self.slab_bytes * SLABS_IN_REGION));
+                let region = Arc::new(Region::reserved(self.slab_bytes * SLABS_IN_REGION));
                 let places = (0..SLABS_IN_REGION).rev().map(|i| Place {
-                    reserve: reserve.clone(),
+                    region: region.clone(),
                     at: i * self.slab_bytes,
                 });
                 free.cold.extend(places);
             }
-            match free.warm.pop() {
-                Some(place) => (Some(place), false),
-                None => (free.cold.pop(), true),
-            }
+            free.warm.pop().or_else(|| free.cold.pop())
         };
-        // Without the lock: this goes to the kernel.
-        if let (Some(place), true) = (&place, is_cold) {
-            place.reserve.enter(&self.range_of(place));
-        }
         Slab {
             place,
             slabs: self.clone(),
             _charge: charge,
         }
-    }
-
-    fn range_of(&self, place: &Place) -> std::ops::Range<usize> {
-        place.at..place.at + self.slab_bytes
     }
 
     fn put(&self, place: Place) {
@@ -116,7 +105,7 @@ impl Slabs {
             }
         }
         // Without the lock: this goes to the kernel.
-        place.reserve.leave(self.range_of(&place));
+        place.region.release(place.at..place.at + self.slab_bytes);
         self.free.lock().cold.push(place);
     }
 }
@@ -138,7 +127,7 @@ impl Slab {
             return None;
         }
         // SAFETY: a place's region has a whole slab from `at` on, and `from` is no more than a slab.
-        Some(unsafe { place.reserve.region().start().add(place.at + from) })
+        Some(unsafe { place.region.start().add(place.at + from) })
     }
 }
 

@@ -6,20 +6,19 @@ use std::ops::Range;
 use terrapin_base::sync::AtomicU64;
 
 #[cfg(not(terrapin_shuttle))]
-use crate::reserve::Reserve;
+use crate::region::Region;
 
 /// The array. What was never stored to, or released since, is zero.
 ///
 /// ```
 /// use terrapin_base::sync::Ordering::Relaxed;
 /// let words = terrapin_disk::Words::reserve(1 << 20);
-/// words.enter(0..512);
 /// words.all()[5].store(7, Relaxed);
 /// words.release(0..512);
 /// assert_eq!(words.all()[5].load(Relaxed), 0);
 /// ```
 #[cfg(not(terrapin_shuttle))]
-pub struct Words(Reserve);
+pub struct Words(Region);
 
 /// As in other builds, but with the words of a checker of schedules, which are no plain memory.
 #[cfg(terrapin_shuttle)]
@@ -33,7 +32,7 @@ impl Words {
     #[must_use]
     #[cfg(not(terrapin_shuttle))]
     pub fn reserve(bytes: usize) -> Self {
-        Words(Reserve::new(bytes))
+        Words(Region::reserved(bytes))
     }
 
     /// As in other builds.
@@ -48,10 +47,9 @@ impl Words {
     #[inline]
     #[cfg(not(terrapin_shuttle))]
     pub fn all(&self) -> &[AtomicU64] {
-        let region = self.0.region();
         // SAFETY: the region is ours for as long as `self` lives, zeroed, aligned to more than a word, and is only ever looked at
         // as atomics, which any bytes are.
-        unsafe { std::slice::from_raw_parts(region.start().as_ptr().cast(), region.bytes() / 8) }
+        unsafe { std::slice::from_raw_parts(self.0.start().as_ptr().cast(), self.0.bytes() / 8) }
     }
 
     /// As in other builds.
@@ -61,22 +59,14 @@ impl Words {
         &self.0
     }
 
-    /// A range is going to be stored to: memory comes at once where that makes it quicker to reach. To be given back by
-    /// [`Words::release`], as the same range. Panics when it lies outside.
-    pub fn enter(&self, range: Range<usize>) {
-        assert!(range.end <= self.all().len());
-        #[cfg(not(terrapin_shuttle))]
-        self.0.enter(&(range.start * 8..range.end * 8));
-    }
-
-    /// Zeroes a range that was entered and gives its memory back; both ends must be multiples of [`Words::IN_PAGE`]. Panics when they
-    /// are not, or lie outside.
+    /// Zeroes a range and gives its memory back; both ends must be multiples of [`Words::IN_PAGE`]. Panics when they are not, or
+    /// lie outside.
     pub fn release(&self, range: Range<usize>) {
         assert!(
             range.start.is_multiple_of(Self::IN_PAGE) && range.end.is_multiple_of(Self::IN_PAGE)
         );
         #[cfg(not(terrapin_shuttle))]
-        self.0.leave(range.start * 8..range.end * 8);
+        self.0.release(range.start * 8..range.end * 8);
         #[cfg(terrapin_shuttle)]
         for word in &self.0[range] {
             word.store(0, terrapin_base::sync::Ordering::Relaxed);
@@ -95,7 +85,6 @@ mod tests {
     fn released_words_are_zero_and_their_neighbours_are_kept() {
         let words = Words::reserve(64 << 10);
         assert_eq!(words.all().len(), 8192);
-        words.enter(1024..2048);
         for (value, word) in words.all().iter().enumerate() {
             word.store(value as u64 + 1, Relaxed);
         }

@@ -123,8 +123,6 @@ impl Segments {
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.budget
             .take(Purpose::Records, self.segment_bytes() as u64);
-        let start = self.start(segment);
-        self.words.enter(start..start + self.segment_words);
         Some(segment)
     }
 
