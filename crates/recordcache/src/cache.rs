@@ -6,6 +6,7 @@ use terrapin_base::{Budget, KeyspaceId, Purpose, Slice};
 use crate::entry::{self, Key};
 use crate::segments::Segments;
 use crate::shard::{Shard, Writing};
+use crate::table::WORDS_MAX;
 
 /// A segment is about this part of the memory there may be.
 const SEGMENTS: u64 = 1024;
@@ -68,6 +69,7 @@ impl RecordCache {
     /// An empty cache with a share of 0, which can come to hold `bytes_max`; costs little until it is filled.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
+        let bytes_max = bytes_max.min(8 * WORDS_MAX);
         let segment_bytes = (bytes_max / SEGMENTS)
             .next_power_of_two()
             .clamp(SEGMENT_BYTES_MIN, SEGMENT_BYTES_MAX);
@@ -139,7 +141,7 @@ impl RecordCache {
             return;
         };
         let shard = self.shard(&key);
-        if share <= SPARING_SHARE && self.is_full() && !shard.is_turn(SPARING_PART) {
+        if share <= SPARING_SHARE && !self.may_grow() && !shard.is_turn(SPARING_PART) {
             return;
         }
         if let Some(writing) = shard.try_write(&self.segments, &self.budget)
@@ -152,11 +154,6 @@ impl RecordCache {
     fn may_grow(&self) -> bool {
         let next = self.bytes() + self.segments.segment_bytes() as u64;
         next <= self.target()
-    }
-
-    /// Whether something has to go for what comes.
-    fn is_full(&self) -> bool {
-        !self.may_grow()
     }
 
     fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {

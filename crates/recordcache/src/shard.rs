@@ -202,10 +202,11 @@ impl Writing<'_> {
         self.writer.records
     }
 
-    fn find(&self, table: &Table, key: &Key<'_>) -> Option<(usize, Place)> {
-        table
-            .candidates(key.hash)
-            .find(|(_, place)| entry::sizes_if(self.segments.from(place.word()), key).is_some())
+    fn find(&self, table: &Table, key: &Key<'_>) -> Option<(usize, Place, Sizes)> {
+        table.candidates(key.hash).find_map(|(at, place)| {
+            let sizes = entry::sizes_if(self.segments.from(place.word()), key)?;
+            Some((at, place, sizes))
+        })
     }
 
     /// Adds a record that is not here yet. `may_grow` says whether another segment may be taken. O(1) amortised.
@@ -229,12 +230,13 @@ impl Writing<'_> {
     /// If the record is here, gives it another value, in its place if that is as long, or takes it out; whether it was.
     pub(crate) fn refresh(&mut self, key: &Key<'_>, value: Option<&[u8]>) -> bool {
         let table = self.table.load_full();
-        let Some((at, place)) = self.find(&table, key) else {
+        let Some((at, place, held)) = self.find(&table, key) else {
             return false;
         };
         if let Some(value) = value
-            && self.rewrite(place, key, value)
+            && entry::words(key.bytes.len(), value.len()) == Some(held.words())
         {
+            self.rewrite(place, key, value);
             return true;
         }
         // Out first: what is recycled to make room must not lead to the old value again.
@@ -248,18 +250,12 @@ impl Writing<'_> {
         true
     }
 
-    /// Writes a value over the one that lies there, if it takes as many words. Readers of the segment miss meanwhile.
-    fn rewrite(&self, place: Place, key: &Key<'_>, value: &[u8]) -> bool {
-        let from = self.segments.from(place.word());
-        let held = entry::sizes_if(from, key).map(Sizes::words);
-        if held.is_none() || held != entry::words(key.bytes.len(), value.len()) {
-            return false;
-        }
+    /// Writes a value over one that takes as many words. Readers of the segment miss meanwhile.
+    fn rewrite(&self, place: Place, key: &Key<'_>, value: &[u8]) {
         let segment = self.segments.segment_of(place.word());
         self.segments.begin(segment);
-        entry::write(from, key, value);
+        entry::write(self.segments.from(place.word()), key, value);
         self.segments.end(segment);
-        true
     }
 
     fn remove(&mut self, table: &Table, at: usize) {

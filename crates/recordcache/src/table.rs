@@ -5,8 +5,9 @@
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-/// Words of memory that there can be: 2 TiB.
-pub(crate) const LOCATION_BITS: u32 = 38;
+const LOCATION_BITS: u32 = 38;
+/// Words of memory that places can lead to: 2 TiB. A place of zero is a vacant one.
+pub(crate) const WORDS_MAX: u64 = (1 << LOCATION_BITS) - 1;
 const USES_BITS: u32 = 2;
 const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
 const USES_MASK: u64 = ((1 << USES_BITS) - 1) << LOCATION_BITS;

@@ -3,8 +3,8 @@
 //! A get that finds its block cached costs several times what a cached record does, and a block that is read for one record holds dozens
 //! that would be read for again: a store that fits either way is slow for long where records and blocks share its memory. So when the
 //! records of all trees fit, and the gets that trees answered cost about what it takes to read everything in order, that is done once, and
-//! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave. Not where ranges, which
-//! need the blocks, are what is mostly read.
+//! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave. Not
+//! where ranges, which need the blocks, are what is mostly read.
 //!
 //! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts.
 
