@@ -12,7 +12,6 @@ use terrapin::{CheckpointDistance, Database, Durability, Metrics, Options};
 use terrapin_base::Result;
 
 use crate::generator::Distribution;
-use crate::record::Records;
 use crate::report::PhaseReport;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
@@ -21,20 +20,14 @@ use crate::workload::Workload;
 /// What all steps have in common.
 #[derive(Clone, Debug)]
 pub struct ChiSweep {
-    /// Records to load.
-    pub records: u64,
-    /// Their shape.
-    pub shape: Records,
+    /// What to load, who works on it, and the seed.
+    pub config: Config,
     /// Reads of workload C that are measured; a fifth of that are scans of E. As many warm the caches before.
     pub operations: u64,
-    /// Client threads.
-    pub threads: usize,
     /// The memory budget, which must hold the largest χ.
     pub memory_bytes: u64,
     /// L.
     pub batch_unit_bytes: u64,
-    /// Seed of all choices.
-    pub seed: u64,
 }
 
 /// Figures of reads at χ = 1.
@@ -91,15 +84,8 @@ impl ChiSweep {
         database: &Database,
         progress: &Progress,
     ) -> Result<ChiStep> {
-        let config = Config {
-            records: self.records,
-            loaded: false,
-            shape: self.shape,
-            threads: self.threads,
-            seed: self.seed,
-        };
         let store = TerrapinStore::new(database.clone(), Durability::Process, self.memory_bytes);
-        let driver = Driver::new(&config, &store, directory, progress);
+        let driver = Driver::new(&self.config, &store, directory, progress);
         let phase = |workload, operations| Phase {
             workload,
             distribution: Distribution::Uniform,
@@ -107,7 +93,7 @@ impl ChiSweep {
             time: None,
         };
 
-        let load = driver.phase(phase(Workload::Load, self.records))?;
+        let load = driver.phase(phase(Workload::Load, self.config.records))?;
         let retuning = Instant::now();
         database.set_checkpoint_distance(CheckpointDistance::Fixed(1))?;
         database.checkpoint()?;

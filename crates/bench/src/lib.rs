@@ -4,13 +4,15 @@
 //! Every read is checked: a missing record or a value that does not belong to its key fails the run. Device bytes, CPU and
 //! memory are the operating system's figures for this process, not the store's own.
 //!
-//! The sweep over χ is in `chi`, what overwriting costs in space in `space`, reads beside the device in `reads`. To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
+//! The sweep over χ is in `chi`, what overwriting costs in space in `space`, what a load costs as the
+//! data grows in `growth`, reads beside the device in `reads`. To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
 //! `record`; how a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `report`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
 mod chi;
 mod generator;
+mod growth;
 mod reads;
 mod record;
 mod report;
@@ -26,6 +28,7 @@ pub const REVISION: u32 = 1;
 
 pub use chi::{ChiStep, ChiSweep, ReadFigures};
 pub use generator::{Distribution, Random, Zipfian};
+pub use growth::{GrowthReport, measure_growth};
 pub use reads::{ReadsBench, ReadsTurn};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};

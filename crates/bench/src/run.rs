@@ -19,7 +19,7 @@ use crate::workload::{Action, Workload};
 const SCAN_RECORDS_MAX: u64 = 100;
 
 /// What all phases of a run have in common.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct Config {
     /// Records to load, or that are there already.
     pub records: u64,

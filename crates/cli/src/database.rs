@@ -93,11 +93,12 @@ pub struct Temporary(PathBuf);
 impl Temporary {
     /// A fresh directory among the system's temporary ones.
     pub fn new(what: &str) -> Result<Self> {
-        Self::within(&std::env::temp_dir(), what)
+        Self::within(None, what)
     }
 
-    /// A fresh directory in one that is there.
-    pub fn within(parent: &Path, what: &str) -> Result<Self> {
+    /// A fresh directory in one that is there; in none, among the system's temporary ones.
+    pub fn within(parent: Option<&Path>, what: &str) -> Result<Self> {
+        let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
         for attempt in 0..100 {
             let path = parent.join(format!("terrapin-{what}-{}-{attempt}", std::process::id()));
             match std::fs::create_dir(&path) {

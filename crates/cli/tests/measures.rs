@@ -291,6 +291,31 @@ fn bench_space_says_for_each_bound_what_writing_and_space_came_to() {
 }
 
 #[test]
+fn bench_growth_loads_more_and_more_and_says_what_a_record_cost() {
+    let arguments = "bench growth --json --records 10000,40000 --memory 8MiB --chi 1";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let text = String::from_utf8(succeed(&arguments)).unwrap();
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let of = |name: &str| -> Vec<f64> {
+        lines
+            .iter()
+            .map(|line| line[name].as_f64().unwrap())
+            .collect()
+    };
+    assert_eq!(of("records"), [10_000.0, 40_000.0]);
+    let merges = of("merges");
+    assert!(
+        (merges[1] - merges[0] - 2.0).abs() < 0.01,
+        "four times the data is merged twice more: {text}"
+    );
+    assert!(of("write_amplification").is_sorted(), "{text}");
+    assert!(of("ops_per_second").iter().all(|&rate| rate > 0.0));
+}
+
+#[test]
 fn reads_are_shown_beside_what_the_device_gives() {
     let arguments = "bench reads --json --records 20000 --value-bytes 200 --memory 16MiB --keys 16 --turns 2 --time 20";
     let arguments: Vec<&str> = arguments.split(' ').collect();

@@ -2,11 +2,13 @@
 //! depends on the machine's mood, counts do not. docs/TESTING.md has the how and why.
 //!
 //! `cargo run --release -p counts` counts all and fails beyond the tolerance; `-- --record` writes the baseline anew;
-//! `-- --profile PATH` shows in which functions the instructions of one path are.
+//! `-- --profile PATH` shows in which functions the instructions of one path are; `-- --across-chi` counts reads of stores that
+//! were loaded at χ = 1, 2, 4 … 64.
 #![forbid(unsafe_code)]
 
 mod baseline;
 mod callgrind;
+mod chi;
 mod disk;
 mod paths;
 mod profile;
@@ -14,12 +16,15 @@ mod records;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::{env, fs, thread};
+use std::{env, fs};
 
 use baseline::{Baseline, Verdict};
 use paths::{PATHS, Way};
 
-const USAGE: &str = "usage: counts [--record | --profile PATH | --list]";
+const USAGE: &str = "usage: counts [--record | --profile PATH | --across-chi | --list]";
+
+/// χ at which the store is loaded that paths work on.
+const LOADED_AT: u32 = 16;
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
@@ -28,6 +33,7 @@ fn main() -> ExitCode {
         [] => compare(),
         ["--record"] => record(),
         ["--profile", name] => show_profile(name),
+        ["--across-chi"] => across_chi(),
         ["--list"] => {
             for way in &PATHS {
                 println!("{:18} {}", way.name, way.what);
@@ -83,56 +89,41 @@ fn record() -> Result<bool, String> {
     Ok(true)
 }
 
-/// Counts every path, as many at a time as there are processors.
+/// Counts every path.
 fn count_all() -> Result<Vec<(String, f64)>, String> {
     let scratch = Scratch::new()?;
-    paths::prepare(&scratch.0).map_err(|e| format!("preparing the store: {e}"))?;
-    let threads = thread::available_parallelism().map_or(1, usize::from);
-    let queue = std::sync::Mutex::new(PATHS.iter().enumerate());
-    let mut counts = vec![Ok(0.0); PATHS.len()];
-    thread::scope(|scope| {
-        let work = || {
-            let mut done = Vec::new();
-            loop {
-                let next = queue.lock().map_err(|_| "a counter panicked")?.next();
-                let Some((place, way)) = next else {
-                    return Ok::<_, &str>(done);
-                };
-                done.push((place, count(way, &scratch.0)));
-            }
-        };
-        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
-        for worker in workers {
-            for (place, outcome) in worker.join().map_err(|_| "a counter panicked")?? {
-                counts[place] = outcome;
-            }
-        }
-        Ok::<_, &str>(())
-    })?;
-    PATHS
+    paths::prepare(&scratch.0, LOADED_AT).map_err(|e| format!("preparing the store: {e}"))?;
+    let ways: Vec<&Way> = PATHS.iter().collect();
+    let counts = callgrind::count_each(&ways, &scratch.0)?;
+    Ok(PATHS
         .iter()
+        .map(|way| way.name.to_owned())
         .zip(counts)
-        .map(|(way, count)| count.map(|count| (way.name.to_owned(), count)))
-        .collect()
+        .collect())
 }
 
-/// Instructions of one operation: what twice as many operations take more, divided by how many those are. So neither the
-/// process's start nor what is set up before the operations counts.
-fn count(way: &Way, scratch: &Path) -> Result<f64, String> {
-    let once = callgrind::count(way, 1, scratch)?;
-    let twice = callgrind::count(way, 2, scratch)?;
-    let more = twice
-        .checked_sub(once)
-        .ok_or_else(|| format!("{}: more operations took fewer instructions", way.name))?;
-    // To the tenth, as the baseline has it.
-    Ok((more as f64 / way.operations as f64 * 10.0).round() / 10.0)
+/// Counts reads of stores that were loaded at different χ; whether they are alike.
+fn across_chi() -> Result<bool, String> {
+    callgrind::made_with()?;
+    let mut table = chi::Table::default();
+    for chi in chi::DISTANCES {
+        let scratch = Scratch::new()?;
+        paths::prepare(&scratch.0, chi).map_err(|e| format!("loading at χ = {chi}: {e}"))?;
+        let ways = chi::PATHS
+            .iter()
+            .map(|name| paths::find(name).ok_or_else(|| format!("no path is called {name:?}")))
+            .collect::<Result<Vec<_>, _>>()?;
+        table.add(chi, callgrind::count_each(&ways, &scratch.0)?);
+    }
+    print!("{table}");
+    Ok(table.holds())
 }
 
 fn show_profile(name: &str) -> Result<bool, String> {
     callgrind::made_with()?;
     let way = paths::find(name).ok_or_else(|| format!("no path is called {name:?}; see --list"))?;
     let scratch = Scratch::new()?;
-    paths::prepare(&scratch.0).map_err(|e| format!("preparing the store: {e}"))?;
+    paths::prepare(&scratch.0, LOADED_AT).map_err(|e| format!("preparing the store: {e}"))?;
     callgrind::profile(way, &scratch.0)?;
     Ok(true)
 }

@@ -43,10 +43,10 @@ fn options() -> Options {
         .background_threads(1)
 }
 
-/// Builds the store, in windows of 1 MiB.
-pub fn build(path: &Path) -> Result<()> {
+/// Builds the store, in windows of χ times 64 KiB.
+pub fn build(path: &Path, chi: u32) -> Result<()> {
     let (env, _sim) = Env::simulated(1);
-    let options = options().checkpoint_distance(CheckpointDistance::Fixed(16));
+    let options = options().checkpoint_distance(CheckpointDistance::Fixed(chi));
     let database = options.open_on(env.clone(), SteadyDisk::open(&env, path)?)?;
     let keyspace = database.default_keyspace();
     for number in 0..RECORDS {

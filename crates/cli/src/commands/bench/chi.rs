@@ -2,9 +2,9 @@
 
 use clap::Args;
 use terrapin_base::{Error, Result};
-use terrapin_bench::{ChiStep, ChiSweep, Records};
+use terrapin_bench::{ChiStep, ChiSweep};
 
-use super::with_bar;
+use super::{driven::Driven, with_bar};
 use crate::{arguments, database, output};
 
 /// A χ that memory holds is a sixth of it at most: what auto would give one keyspace.
@@ -22,24 +22,14 @@ pub(super) struct Chi {
     /// Reads to measure afterwards, and a fifth as many scans; as many come before, unmeasured
     #[arg(long, value_name = "N", default_value_t = 200_000)]
     operations: u64,
-    /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 120)]
-    value_bytes: usize,
-    /// Bytes of a key, from 8 on
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    key_bytes: usize,
-    /// Client threads
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    threads: usize,
+    #[command(flatten)]
+    driven: Driven,
     /// Batch unit, L
     #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = arguments::size)]
     batch_unit: u64,
     /// Memory budget [default: six windows of the largest checkpoint distance]
     #[arg(long, value_name = "BYTES", value_parser = arguments::size)]
     memory: Option<u64>,
-    /// Seed of all choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
     /// Print one JSON object for each checkpoint distance
     #[arg(long)]
     json: bool,
@@ -49,18 +39,20 @@ impl Chi {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
         let window_bytes = u64::from(self.largest).saturating_mul(self.batch_unit);
+        let config = self.driven.config(self.records)?;
         let sweep = ChiSweep {
-            records: self.records,
-            shape: Records::new(self.key_bytes, self.value_bytes)?,
+            config,
             operations: self.operations,
-            threads: self.threads,
             memory_bytes: self
                 .memory
                 .unwrap_or_else(|| window_bytes.saturating_mul(MEMORY_UNITS)),
             batch_unit_bytes: self.batch_unit,
-            seed: self.seed,
         };
-        if self.largest == 0 || self.records == 0 || self.threads == 0 || self.operations == 0 {
+        if self.largest == 0
+            || config.records == 0
+            || config.threads == 0
+            || self.operations == 0
+        {
             return Err(Error::invalid(
                 "records, operations, threads and the largest checkpoint distance are at least 1",
             ));

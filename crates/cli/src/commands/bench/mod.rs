@@ -1,6 +1,8 @@
 //! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are arguments and output.
 
 mod chi;
+mod driven;
+mod growth;
 mod reads;
 mod space;
 mod ycsb;
@@ -33,6 +35,8 @@ enum Suite {
     Chi(chi::Chi),
     /// What overwriting costs in writes and in space, at several bounds of space amplification
     Space(space::Space),
+    /// What a record of a load costs as the data grows, beside log₂ of the data over the window
+    Growth(growth::Growth),
     /// Many cold keys at once and a scan of everything, beside what the device gives in the same run
     Reads(reads::Reads),
 }
@@ -44,6 +48,7 @@ impl Bench {
             Suite::Ycsb(ycsb) => ycsb.run(),
             Suite::Chi(chi) => chi.run(),
             Suite::Space(space) => space.run(),
+            Suite::Growth(growth) => growth.run(),
             Suite::Reads(reads) => reads.run(),
         }
     }

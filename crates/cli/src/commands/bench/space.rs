@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use clap::Args;
 use terrapin::{CheckpointDistance, Options};
 use terrapin_base::Result;
-use terrapin_bench::{Config, Records, SpaceReport, measure_space};
+use terrapin_bench::{SpaceReport, measure_space};
 
-use super::with_bar;
+use super::{driven::Driven, with_bar};
 use crate::{arguments, database, output};
 
 /// Arguments of `bench space`.
@@ -26,15 +26,8 @@ pub(super) struct Space {
     /// Records to load; three times as many overwrites follow
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     records: u64,
-    /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 120)]
-    value_bytes: usize,
-    /// Bytes of a key, from 8 on
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    key_bytes: usize,
-    /// Client threads
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    threads: usize,
+    #[command(flatten)]
+    driven: Driven,
     /// Memory budget
     #[arg(long, value_name = "BYTES", default_value = "42MiB", value_parser = arguments::size)]
     memory: u64,
@@ -44,9 +37,6 @@ pub(super) struct Space {
     /// Where the databases are made, and removed again [default: the system's place for temporary files]
     #[arg(long, value_name = "DIR")]
     within: Option<PathBuf>,
-    /// Seed of all choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
     /// Print one JSON object a bound
     #[arg(long)]
     json: bool,
@@ -69,13 +59,7 @@ fn bound(text: &str) -> std::result::Result<Bound, String> {
 impl Space {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
-        let config = Config {
-            records: self.records,
-            loaded: false,
-            shape: Records::new(self.key_bytes, self.value_bytes)?,
-            threads: self.threads,
-            seed: self.seed,
-        };
+        let config = self.driven.config(self.records)?;
         let options = Options::new()
             .memory(self.memory)
             .checkpoint_distance(self.chi);
@@ -83,10 +67,7 @@ impl Space {
             output::say(SpaceReport::table_head())?;
         }
         for &Bound(bound) in &self.bounds {
-            let place = match &self.within {
-                Some(parent) => database::Temporary::within(parent, "space")?,
-                None => database::Temporary::new("space")?,
-            };
+            let place = database::Temporary::within(self.within.as_deref(), "space")?;
             let report = with_bar("space", self.records, |seen| {
                 measure_space(&config, &options, bound, place.path(), seen)
             })?;

@@ -5,9 +5,9 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use terrapin::{CheckpointDistance, Compression, Options};
 use terrapin_base::Result;
-use terrapin_bench::{Config, Distribution, Phase, PhaseReport, Records, TerrapinStore, Workload};
+use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Workload};
 
-use super::with_bar;
+use super::{driven::Driven, with_bar};
 use crate::arguments::{self, DurabilityName};
 use crate::{database, output};
 
@@ -31,15 +31,8 @@ pub(super) struct Ycsb {
     /// Operations of each phase but load
     #[arg(long, value_name = "N", default_value_t = 1_000_000)]
     operations: u64,
-    /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 120)]
-    value_bytes: usize,
-    /// Bytes of a key, from 8 on
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    key_bytes: usize,
-    /// Client threads
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    threads: usize,
+    #[command(flatten)]
+    driven: Driven,
     /// Memory budget
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = arguments::size)]
     memory: u64,
@@ -58,9 +51,6 @@ pub(super) struct Ycsb {
     /// Leave all memory for reads to the page cache
     #[arg(long)]
     no_record_cache: bool,
-    /// Seed of all choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    seed: u64,
     /// Print one JSON object a phase
     #[arg(long)]
     json: bool,
@@ -71,11 +61,8 @@ impl Ycsb {
     pub(super) fn run(&self) -> Result<()> {
         let loads = self.workloads.contains(&Workload::Load);
         let config = Config {
-            records: self.records,
             loaded: !loads,
-            shape: Records::new(self.key_bytes, self.value_bytes)?,
-            threads: self.threads,
-            seed: self.seed,
+            ..self.driven.config(self.records)?
         };
         let phases = self.phases();
         terrapin_bench::check(&config, &phases)?;

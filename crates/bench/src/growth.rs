@@ -1,0 +1,185 @@
+//! What a record of a load costs as the data grows, beside what theory allows.
+//!
+//! With a window of χ·L bytes a record of N bytes of data is merged about log₂(N / χL) times (TurtleKV §4: each level of the tree
+//! doubles what a buffer holds), so CPU and bytes a record may grow by that much and no more.
+
+use std::path::Path;
+
+use terrapin::{Durability, Options};
+use terrapin_base::Result;
+
+use crate::generator::Distribution;
+use crate::run::{Config, Driver, Phase, Progress};
+use crate::store::TerrapinStore;
+use crate::system::{Usage, reset_rss_peak, rss_peak_bytes};
+use crate::workload::Workload;
+
+/// What loading so many records came to, settling included.
+#[derive(Clone, Copy, Debug)]
+pub struct GrowthReport {
+    /// Records loaded.
+    pub records: u64,
+    /// Their key and value bytes: N.
+    pub data_bytes: u64,
+    /// χ·L in force at the load's end.
+    pub window_bytes: u64,
+    /// Wall time.
+    pub seconds: f64,
+    /// CPU of all threads.
+    pub cpu_seconds: f64,
+    /// All that the process wrote, log included, as the operating system says.
+    pub device_bytes_written: u64,
+    /// All that it read.
+    pub device_bytes_read: u64,
+    /// Peak of resident memory.
+    pub rss_peak_bytes: u64,
+}
+
+/// Loads records in random order into an empty directory, settles, and reads everything once to check it.
+pub fn measure_growth(
+    config: &Config,
+    options: &Options,
+    directory: &Path,
+    progress: &Progress,
+) -> Result<GrowthReport> {
+    let database = options.open(directory)?;
+    // The driver asks for no memory figure here.
+    let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
+    let driver = Driver::new(config, &store, directory, progress);
+    reset_rss_peak();
+    let before = Usage::now();
+    let load = driver.phase(Phase {
+        workload: Workload::Load,
+        distribution: Distribution::Uniform,
+        operations: config.records,
+        time: None,
+    })?;
+    let window_bytes = u64::from(load.chi) * database.stat()?.group_bytes;
+    let settle = driver.settle()?;
+    let after = Usage::now();
+    let rss_peak_bytes = rss_peak_bytes();
+    driver.read_all()?;
+    database.close()?;
+    Ok(GrowthReport {
+        records: config.records,
+        data_bytes: config.records * config.shape.bytes(),
+        window_bytes,
+        seconds: load.seconds + settle.seconds,
+        cpu_seconds: after.cpu_seconds - before.cpu_seconds,
+        device_bytes_written: after
+            .device_bytes_written
+            .saturating_sub(before.device_bytes_written),
+        device_bytes_read: after
+            .device_bytes_read
+            .saturating_sub(before.device_bytes_read),
+        rss_peak_bytes,
+    })
+}
+
+impl GrowthReport {
+    /// log₂(N / χL): how often a record may be merged. 0 while the window holds the data.
+    #[must_use]
+    pub fn merges(&self) -> f64 {
+        (self.data_bytes as f64 / self.window_bytes.max(1) as f64)
+            .log2()
+            .max(0.0)
+    }
+
+    /// CPU of a record in microseconds.
+    #[must_use]
+    pub fn cpu_us(&self) -> f64 {
+        self.cpu_seconds * 1e6 / self.records.max(1) as f64
+    }
+
+    fn amplification(&self) -> f64 {
+        self.device_bytes_written as f64 / self.data_bytes.max(1) as f64
+    }
+
+    fn per_second(&self) -> f64 {
+        self.records as f64 / self.seconds.max(f64::MIN_POSITIVE)
+    }
+
+    /// One JSON object on one line.
+    #[must_use]
+    pub fn json(&self) -> String {
+        format!(
+            "{{\"records\":{},\"data_bytes\":{},\"window_bytes\":{},\"merges\":{:.3},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
+             \"cpu_us\":{:.4},\"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"rss_peak_bytes\":{}}}",
+            self.records,
+            self.data_bytes,
+            self.window_bytes,
+            self.merges(),
+            self.seconds,
+            self.per_second(),
+            self.cpu_us(),
+            self.device_bytes_written,
+            self.device_bytes_read,
+            self.amplification(),
+            self.rss_peak_bytes,
+        )
+    }
+
+    /// The table's head.
+    #[must_use]
+    pub fn table_head() -> String {
+        format!(
+            "{:>11}{:>9}{:>9}{:>11}{:>10}{:>9}{:>8}{:>9}{:>9}",
+            "records",
+            "MiB",
+            "χL MiB",
+            "log2 N/χL",
+            "load/s",
+            "CPU µs",
+            "W amp",
+            "read/N",
+            "RSS MiB"
+        )
+    }
+
+    /// The figures as a line of the table.
+    #[must_use]
+    pub fn table_line(&self) -> String {
+        let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+        format!(
+            "{:>11}{:>9.0}{:>9.1}{:>11.2}{:>10.0}{:>9.2}{:>8.2}{:>9.2}{:>9.0}",
+            self.records,
+            mib(self.data_bytes),
+            mib(self.window_bytes),
+            self.merges(),
+            self.per_second(),
+            self.cpu_us(),
+            self.amplification(),
+            self.device_bytes_read as f64 / self.data_bytes.max(1) as f64,
+            mib(self.rss_peak_bytes),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_merged_once_more_for_every_doubling_of_the_data() {
+        let of = |data_bytes, window_bytes| GrowthReport {
+            records: 1000,
+            data_bytes,
+            window_bytes,
+            seconds: 2.0,
+            cpu_seconds: 0.003,
+            device_bytes_written: 3 * data_bytes,
+            device_bytes_read: 0,
+            rss_peak_bytes: 0,
+        };
+        assert_eq!(of(1 << 30, 1 << 25).merges(), 5.0);
+        assert_eq!(of(1 << 31, 1 << 25).merges(), 6.0);
+        assert_eq!(
+            of(1 << 20, 1 << 25).merges(),
+            0.0,
+            "a window that holds everything"
+        );
+        let json = of(1 << 30, 1 << 25).json();
+        assert!(json.contains("\"merges\":5.000") && json.contains("\"cpu_us\":3.0000"));
+        assert!(json.contains("\"ops_per_second\":500.0"));
+    }
+}

@@ -1,0 +1,63 @@
+//! `terrapin bench growth`: what a record of a load costs as the data grows; see [`terrapin_bench::measure_growth`].
+
+use std::path::PathBuf;
+
+use clap::Args;
+use terrapin::{CheckpointDistance, Options};
+use terrapin_base::Result;
+use terrapin_bench::{GrowthReport, measure_growth};
+
+use super::{driven::Driven, with_bar};
+use crate::{arguments, database, output};
+
+/// Arguments of `bench growth`.
+#[derive(Args)]
+pub(super) struct Growth {
+    /// Records to load, each number into a database of its own
+    #[arg(
+        long,
+        value_delimiter = ',',
+        value_name = "LIST",
+        default_value = "1000000,4000000,16000000"
+    )]
+    records: Vec<u64>,
+    #[command(flatten)]
+    driven: Driven,
+    /// Memory budget, the same for all
+    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = arguments::size)]
+    memory: u64,
+    /// Checkpoint distance: a number, or auto
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
+    chi: CheckpointDistance,
+    /// Where the databases are made, and removed again [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    within: Option<PathBuf>,
+    /// Print one JSON object for each number of records
+    #[arg(long)]
+    json: bool,
+}
+
+impl Growth {
+    /// See the head of this file.
+    pub(super) fn run(&self) -> Result<()> {
+        let options = Options::new()
+            .memory(self.memory)
+            .checkpoint_distance(self.chi);
+        if !self.json {
+            output::say(GrowthReport::table_head())?;
+        }
+        for &records in &self.records {
+            let config = self.driven.config(records)?;
+            let place = database::Temporary::within(self.within.as_deref(), "growth")?;
+            let report = with_bar("growth", records, |seen| {
+                measure_growth(&config, &options, place.path(), seen)
+            })?;
+            output::say(if self.json {
+                report.json()
+            } else {
+                report.table_line()
+            })?;
+        }
+        Ok(())
+    }
+}
