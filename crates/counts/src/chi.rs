@@ -40,7 +40,9 @@ impl Display for Table {
         PATHS.iter().try_for_each(|path| write!(f, "{path:>16}"))?;
         for (chi, counts) in &self.0 {
             write!(f, "\n{chi:>8}")?;
-            counts.iter().try_for_each(|count| write!(f, "{count:>16.1}"))?;
+            counts
+                .iter()
+                .try_for_each(|count| write!(f, "{count:>16.1}"))?;
         }
         write!(f, "\n{:>8}", "± %")?;
         (0..PATHS.len()).try_for_each(|path| write!(f, "{:>16.1}", self.spread(path)))?;

@@ -1,13 +1,30 @@
-//! How a record lies in a segment: two words of header (sizes and keyspace; hash of the key), the key, the value, each padded to a
-//! word. Read by loads that may see another writer's words: nothing read here is believed before the segment's stamp was checked again.
+//! How a record lies in a segment: a header (sizes, keyspace, and the first bits of the key's hash, which the table wants when the record
+//! goes), the key, the value, each padded to a word. What fits into one word of header has one; else a second has the hash.
+//! Read by loads that may see another writer's words: nothing read here is believed before the segment's stamp was checked again.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{KeyspaceId, Slice};
 
-/// Words before the key.
-pub(crate) const HEADER_WORDS: usize = 2;
-const VALUE_BITS: u32 = 20;
-const KEYSPACE_BITS: u32 = 28;
+use crate::table::TAG_SHIFT;
+
+/// The bit of a header's first word that says there is a second.
+const WIDE: u64 = 1 << 63;
+/// Fields of a header of two words, from the lowest bit: key's bytes, value's bytes, keyspace.
+const WIDE_VALUE_SHIFT: u32 = 16;
+const WIDE_KEYSPACE_SHIFT: u32 = 36;
+const WIDE_END_SHIFT: u32 = 63;
+/// Fields of one word: key's bytes, value's bytes, keyspace, the hash's first bits, as many as places of the table have.
+const VALUE_SHIFT: u32 = 8;
+const KEYSPACE_SHIFT: u32 = 20;
+const HASH_SHIFT: u32 = 39;
+
+/// The header that ends a segment's records: no record is of a keyspace of that number.
+pub(crate) const END: u64 = u64::MAX;
+
+/// The bits of a word from `from` on and below `to`.
+fn field(word: u64, from: u32, to: u32) -> u64 {
+    word >> from & ((1 << (to - from)) - 1)
+}
 
 /// What a record is found by.
 #[derive(Clone, Copy)]
@@ -21,7 +38,9 @@ pub(crate) struct Key<'k> {
 impl<'k> Key<'k> {
     /// None for what the header has no room for.
     pub(crate) fn new(keyspace: KeyspaceId, bytes: &'k [u8], hash: u64) -> Option<Self> {
-        if keyspace.0 >> KEYSPACE_BITS != 0 || bytes.len() > usize::from(u16::MAX) {
+        // The last keyspace is that of END.
+        let keyspaces = (1 << (WIDE_END_SHIFT - WIDE_KEYSPACE_SHIFT)) - 1;
+        if keyspace.0 >= keyspaces || bytes.len() > usize::from(u16::MAX) {
             return None;
         }
         let spread = u64::from(keyspace.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -33,44 +52,84 @@ impl<'k> Key<'k> {
     }
 }
 
-/// Words that a record takes; none when its value is too large for the header.
-pub(crate) fn words(key: usize, value: usize) -> Option<usize> {
-    (value < 1 << VALUE_BITS).then(|| HEADER_WORDS + key.div_ceil(8) + value.div_ceil(8))
+/// Words that a record takes; none when its value is too large for a header.
+pub(crate) fn words(key: &Key<'_>, value: usize) -> Option<usize> {
+    (value < 1 << (WIDE_KEYSPACE_SHIFT - WIDE_VALUE_SHIFT))
+        .then(|| Sizes::of(first_word(key, value)).words())
+}
+
+/// A header's first word.
+fn first_word(key: &Key<'_>, value: usize) -> u64 {
+    let (bytes, value, keyspace) = (
+        key.bytes.len() as u64,
+        value as u64,
+        u64::from(key.keyspace.0),
+    );
+    let fits = bytes < 1 << VALUE_SHIFT
+        && value < 1 << (KEYSPACE_SHIFT - VALUE_SHIFT)
+        && keyspace < 1 << (HASH_SHIFT - KEYSPACE_SHIFT);
+    if fits {
+        let hash = key.hash >> TAG_SHIFT << HASH_SHIFT;
+        bytes | value << VALUE_SHIFT | keyspace << KEYSPACE_SHIFT | hash
+    } else {
+        bytes | value << WIDE_VALUE_SHIFT | keyspace << WIDE_KEYSPACE_SHIFT | WIDE
+    }
 }
 
 /// The first word of a header, taken apart.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
+    header: usize,
     pub(crate) key: usize,
     pub(crate) value: usize,
-    keyspace: u32,
 }
 
 impl Sizes {
-    fn word(key: &Key<'_>, value: usize) -> u64 {
-        key.bytes.len() as u64
-            | (value as u64) << 16
-            | u64::from(key.keyspace.0) << (16 + VALUE_BITS)
-    }
-
     pub(crate) fn of(word: u64) -> Self {
+        let sizes = |value_from, value_to| {
+            (
+                field(word, 0, value_from),
+                field(word, value_from, value_to),
+            )
+        };
+        let (header, (key, value)) = if word & WIDE == 0 {
+            (1, sizes(VALUE_SHIFT, KEYSPACE_SHIFT))
+        } else {
+            (2, sizes(WIDE_VALUE_SHIFT, WIDE_KEYSPACE_SHIFT))
+        };
         Sizes {
-            key: usize::from(word as u16),
-            value: (word >> 16) as usize & ((1 << VALUE_BITS) - 1),
-            keyspace: (word >> (16 + VALUE_BITS)) as u32,
+            header,
+            key: key as usize,
+            value: value as usize,
         }
     }
 
+    /// Of the whole record.
     pub(crate) fn words(self) -> usize {
-        HEADER_WORDS + self.key.div_ceil(8) + self.value.div_ceil(8)
+        self.header + self.key.div_ceil(8) + self.value.div_ceil(8)
+    }
+}
+
+/// The hash of the record that lies there, as far as the table goes by it; 0 beyond the memory's end.
+pub(crate) fn hash(from: &[AtomicU64]) -> u64 {
+    let word = |at: usize| from.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
+    let first = word(0);
+    if first & WIDE == 0 {
+        field(first, HASH_SHIFT, WIDE_END_SHIFT) << TAG_SHIFT
+    } else {
+        word(1)
     }
 }
 
 /// Writes a record. Panics when there are fewer words than [`words`] says.
 pub(crate) fn write(to: &[AtomicU64], key: &Key<'_>, value: &[u8]) {
-    to[0].store(Sizes::word(key, value.len()), Ordering::Relaxed);
-    to[1].store(key.hash, Ordering::Relaxed);
-    let (keys, values) = to[HEADER_WORDS..].split_at(key.bytes.len().div_ceil(8));
+    let first = first_word(key, value.len());
+    let sizes = Sizes::of(first);
+    to[0].store(first, Ordering::Relaxed);
+    if sizes.header == 2 {
+        to[1].store(key.hash, Ordering::Relaxed);
+    }
+    let (keys, values) = to[sizes.header..].split_at(key.bytes.len().div_ceil(8));
     write_bytes(keys, key.bytes);
     write_bytes(values, value);
 }
@@ -94,17 +153,16 @@ fn last_word(rest: &[u8]) -> u64 {
 /// The sizes of the record that lies there, if it is that of the key. `from` begins at the record and ends with its segment.
 #[inline]
 pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
-    let [first, second, keys @ ..] = from else {
-        return None;
-    };
-    let sizes = Sizes::of(first.load(Ordering::Relaxed));
-    let same = sizes.key == key.bytes.len()
-        && sizes.keyspace == key.keyspace.0
-        && second.load(Ordering::Relaxed) == key.hash
-        && sizes.words() <= from.len();
+    let first = from.first()?.load(Ordering::Relaxed);
+    let sizes = Sizes::of(first);
+    // All of the header but the value's size is the key's.
+    let same = first == first_word(key, sizes.value)
+        && sizes.words() <= from.len()
+        && (sizes.header == 1 || from[1].load(Ordering::Relaxed) == key.hash);
     if !same {
         return None;
     }
+    let keys = &from[sizes.header..];
     let (whole, rest) = key.bytes.as_chunks::<8>();
     let equal = keys
         .iter()
@@ -118,7 +176,7 @@ pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
 /// Copies the value of a record that lies there and has these sizes.
 #[inline]
 pub(crate) fn value(from: &[AtomicU64], sizes: Sizes) -> Slice {
-    let start = HEADER_WORDS + sizes.key.div_ceil(8);
+    let start = sizes.header + sizes.key.div_ceil(8);
     let words = &from[start..start + sizes.value.div_ceil(8)];
     let word = |word: &AtomicU64| word.load(Ordering::Relaxed).to_le_bytes();
     // Both ways as long as the value is: a slice of a vector with room to spare is another allocation.
@@ -141,17 +199,28 @@ mod tests {
 
     #[test]
     fn a_record_is_read_as_it_was_written_whatever_its_sizes() {
-        let bytes: Vec<u8> = (1..=255).cycle().take(600).collect();
-        for key_bytes in [0, 1, 7, 8, 9, 64, 65] {
-            for value_bytes in [0, 1, 7, 8, 9, 120, 500] {
+        let bytes: Vec<u8> = (1..=255).cycle().take(4096).collect();
+        for (key_bytes, keyspace) in [0, 1, 7, 8, 9, 64, 65, 255, 256, 300]
+            .iter()
+            .flat_map(|&key_bytes| [(key_bytes, 3), (key_bytes, (1 << 27) - 2)])
+        {
+            for value_bytes in [0, 1, 7, 8, 9, 120, 500, 4095, 4096] {
                 let (key_text, text) = (&bytes[..key_bytes], &bytes[..value_bytes]);
-                let key = Key::new(KeyspaceId(3), key_text, 77).unwrap();
-                let count = words(key_bytes, value_bytes).unwrap();
+                let key = Key::new(KeyspaceId(keyspace), key_text, 77).unwrap();
+                let count = words(&key, value_bytes).unwrap();
+                let narrow = key_bytes < 256 && value_bytes < 4096 && keyspace == 3;
+                let header = if narrow { 1 } else { 2 };
+                assert_eq!(
+                    count,
+                    header + key_bytes.div_ceil(8) + value_bytes.div_ceil(8)
+                );
                 let memory: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(u64::MAX)).collect();
                 write(&memory, &key, text);
                 let sizes = sizes_if(&memory, &key).unwrap();
                 assert_eq!(sizes.words(), count);
                 assert_eq!(value(&memory, sizes), *text);
+                assert_ne!(memory[0].load(Ordering::Relaxed), END);
+                assert_eq!(hash(&memory) >> TAG_SHIFT, key.hash >> TAG_SHIFT);
                 let other = Key::new(KeyspaceId(4), key_text, 77).unwrap();
                 assert!(sizes_if(&memory, &other).is_none());
                 if key_bytes > 0 {
@@ -168,7 +237,8 @@ mod tests {
 
     #[test]
     fn what_the_header_has_no_room_for_is_no_record() {
-        assert!(words(8, 1 << 20).is_none());
-        assert!(Key::new(KeyspaceId(1 << 28), b"k", 1).is_none());
+        let key = Key::new(KeyspaceId(1), b"k", 1).unwrap();
+        assert!(words(&key, 1 << 20).is_none());
+        assert!(Key::new(KeyspaceId((1 << 27) - 1), b"k", 1).is_none());
     }
 }

@@ -221,7 +221,7 @@ impl Writing<'_> {
         };
         let mut table = self.table.load_full();
         if self.writer.records >= table.room() {
-            table = self.resize(table.room() + 1);
+            table = self.resize(table.room() / 4 * 5 + 1);
         }
         table.insert(Place::new(key.hash, word, 0));
         self.writer.records += 1;
@@ -234,7 +234,7 @@ impl Writing<'_> {
             return false;
         };
         if let Some(value) = value
-            && entry::words(key.bytes.len(), value.len()) == Some(held.words())
+            && entry::words(key, value.len()) == Some(held.words())
         {
             self.rewrite(place, key, value);
             return true;
@@ -265,7 +265,7 @@ impl Writing<'_> {
 
     /// Writes a record behind the others; its first word.
     fn append(&mut self, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
-        let words = entry::words(key.bytes.len(), value.len())?;
+        let words = entry::words(key, value.len())?;
         // Larger ones would not let a segment be used well.
         if words > self.segments.segment_words() / 4 {
             return None;
@@ -289,7 +289,7 @@ impl Writing<'_> {
         queue.used += words;
         // A header of ones ends a segment that is not full.
         if let Some(next) = self.segments.from(word).get(words) {
-            next.store(END, Ordering::Relaxed);
+            next.store(entry::END, Ordering::Relaxed);
         }
         Some(word)
     }
@@ -299,7 +299,8 @@ impl Writing<'_> {
         let taken = may_grow.then(|| self.segments.take()).flatten();
         let (segment, kept) = match taken {
             Some(segment) => {
-                self.segments.from(self.segments.start(segment))[0].store(END, Ordering::Relaxed);
+                self.segments.from(self.segments.start(segment))[0]
+                    .store(entry::END, Ordering::Relaxed);
                 (segment, 0)
             }
             None => self.vacate()?,
@@ -386,7 +387,7 @@ impl Writing<'_> {
             }
         }
         if let Some(next) = memory.get(to) {
-            next.store(END, Ordering::Relaxed);
+            next.store(entry::END, Ordering::Relaxed);
         }
         self.segments.end(segment);
         to
@@ -437,8 +438,8 @@ impl Writing<'_> {
         // An empty shard holds nothing but the smallest table.
         let empty = self.writer.queues.iter().all(|q| q.segments.is_empty());
         let room = self.table.load().room();
-        if empty || room > 8 * self.writer.records.max(64) {
-            self.resize(self.writer.records * 2);
+        if empty || room > 2 * self.writer.records.max(64) {
+            self.resize(self.writer.records / 4 * 5);
         }
         true
     }
@@ -471,20 +472,17 @@ impl Writing<'_> {
     }
 }
 
-/// The header that ends a segment's records: no record is of a keyspace of that number.
-const END: u64 = u64::MAX;
-
 /// The records from the start of a segment on: where each begins there, its hash, its words.
 fn records(memory: &[AtomicU64]) -> impl Iterator<Item = (usize, u64, usize)> {
     let mut next = 0;
     std::iter::from_fn(move || {
         let header = memory.get(next)?.load(Ordering::Relaxed);
-        if header == END {
+        if header == entry::END {
             return None;
         }
         let (from, words) = (next, Sizes::of(header).words());
         next += words;
-        Some((from, memory[from + 1].load(Ordering::Relaxed), words))
+        Some((from, entry::hash(&memory[from..]), words))
     })
 }
 

@@ -9,7 +9,8 @@ const LOCATION_BITS: u32 = 38;
 /// Words of memory that places can lead to: 2 TiB. A place of zero is a vacant one.
 pub(crate) const WORDS_MAX: u64 = (1 << LOCATION_BITS) - 1;
 const USES_BITS: u32 = 2;
-const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
+/// A place has the bits of the hash from this one on.
+pub(crate) const TAG_SHIFT: u32 = LOCATION_BITS + USES_BITS;
 const USES_MASK: u64 = ((1 << USES_BITS) - 1) << LOCATION_BITS;
 /// The most uses that count.
 pub(crate) const USES_MAX: u64 = (1 << USES_BITS) - 1;
@@ -59,12 +60,11 @@ pub(crate) struct Table {
 
 impl Table {
     /// Most records that a table has room for.
-    pub(crate) const ROOM_MAX: usize = PLACES_MAX / 4 * 3;
+    pub(crate) const ROOM_MAX: usize = PLACES_MAX * 3 / 4;
 
     /// With room for so many records, or as many as a table can have.
     pub(crate) fn with_room(records: usize) -> Self {
-        let places = (records * 4 / 3 + 1).next_power_of_two();
-        let places = places.clamp(PLACES_MIN, PLACES_MAX);
+        let places = (records * 4 / 3 + 1).clamp(PLACES_MIN, PLACES_MAX);
         Table {
             places: (0..places).map(|_| AtomicU64::new(0)).collect(),
         }
@@ -72,21 +72,36 @@ impl Table {
 
     /// How many records it has room for.
     pub(crate) fn room(&self) -> usize {
-        self.places.len() / 4 * 3
+        self.places.len() * 3 / 4
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         size_of_val(&*self.places) as u64
     }
 
-    fn mask(&self) -> usize {
-        self.places.len() - 1
-    }
-
-    /// Where the search for a hash begins: by its first bits, which its [`Place`] has too.
+    /// Where the search for a hash begins: as far into the table as its first bits, which its [`Place`] has too, are into all that there
+    /// are.
     #[inline]
     fn home(&self, hash: u64) -> usize {
-        (hash >> (u64::BITS - self.places.len().ilog2())) as usize
+        (((hash >> TAG_SHIFT) * self.places.len() as u64) >> TAG_BITS) as usize
+    }
+
+    #[inline]
+    fn next(&self, at: usize) -> usize {
+        if at + 1 < self.places.len() {
+            at + 1
+        } else {
+            0
+        }
+    }
+
+    /// Steps from a place to a later one.
+    fn steps(&self, from: usize, to: usize) -> usize {
+        if to >= from {
+            to - from
+        } else {
+            to + self.places.len() - from
+        }
     }
 
     /// What stands at a place.
@@ -99,10 +114,11 @@ impl Table {
     /// The places of records that may have that hash, in the order of probing.
     #[inline]
     pub(crate) fn candidates(&self, hash: u64) -> impl Iterator<Item = (usize, Place)> {
-        let (mask, home) = (self.mask(), self.home(hash));
-        (0..=mask)
-            .map_while(move |step| {
-                let at = (home + step) & mask;
+        let mut next = self.home(hash);
+        (0..self.places.len())
+            .map_while(move |_| {
+                let at = next;
+                next = self.next(at);
                 self.at(at).map(|place| (at, place))
             })
             .filter(move |(_, place)| place.has_tag_of(hash))
@@ -136,24 +152,22 @@ impl Table {
 
     /// Adds a record; there is room. Writers only.
     pub(crate) fn insert(&self, place: Place) {
-        let mask = self.mask();
         let mut at = self.home(place.0);
         while self.at(at).is_some() {
-            at = (at + 1) & mask;
+            at = self.next(at);
         }
         self.set(at, place);
     }
 
     /// Empties a place; what stood behind it moves up. Writers only.
     pub(crate) fn remove(&self, mut vacant: usize) {
-        let mask = self.mask();
         let mut at = vacant;
         loop {
-            at = (at + 1) & mask;
+            at = self.next(at);
             let Some(place) = self.at(at) else { break };
             let home = self.home(place.0);
             // It may stand at the vacant place if its search comes by there.
-            if at.wrapping_sub(home) & mask >= at.wrapping_sub(vacant) & mask {
+            if self.steps(home, at) >= self.steps(vacant, at) {
                 self.set(vacant, place);
                 vacant = at;
             }
