@@ -13,8 +13,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use terrapin_base::MEMORY_ALIGNMENT;
 
-/// What freed memory may come to before it goes back to the kernel: some page groups of the largest usual size.
-const KEPT_BYTES_MAX: usize = 8 << 20;
+/// What freed memory may come to before it goes back to the kernel: two page groups of the largest usual size with the room that they
+/// are built in, one for each of two threads that merge. Where even one does not fit in, merges fault in all that they write.
+const KEPT_BYTES_MAX: usize = 12 << 20;
 /// Of how many pieces.
 const KEPT_PIECES_MAX: usize = 16;
 
@@ -314,6 +315,16 @@ mod tests {
         let gone = kept.put(Pages::map(large + MEMORY_ALIGNMENT, false));
         assert_eq!(gone[0].bytes, large + MEMORY_ALIGNMENT, "not worth it");
         assert_eq!(kept.bytes, 2 * large);
+    }
+
+    #[test]
+    fn room_for_two_groups_of_the_largest_usual_size_is_kept() {
+        let mut kept = empty_list();
+        let group = (4 << 20) + (4 << 20) / 4;
+        for _ in 0..2 {
+            assert!(kept.put(Pages::map(group, false)).is_empty());
+        }
+        assert!((0..2).all(|_| kept.take(group).is_some()));
     }
 
     #[test]
