@@ -102,7 +102,7 @@ fn count_all() -> Result<Vec<(String, f64)>, String> {
         .collect())
 }
 
-/// Counts reads of stores that were loaded at different χ; whether they are alike.
+/// Counts reads of stores that were loaded at different χ; whether they pay for it.
 fn across_chi() -> Result<bool, String> {
     callgrind::made_with()?;
     let mut table = chi::Table::default();
