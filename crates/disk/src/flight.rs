@@ -145,6 +145,11 @@ impl Flight {
         self.started = self.reads.len();
     }
 
+    /// How many reads nobody began.
+    pub(crate) fn waiting(&self) -> usize {
+        self.reads.len() - self.started
+    }
+
     /// Hands what nobody began to the kernel, as far as there is room in the ring. `takes` says whether a read can go
     /// there: its memory, offset and bytes.
     pub(crate) fn submit(

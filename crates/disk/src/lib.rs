@@ -2,7 +2,8 @@
 //! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
-//! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], and reads under way, on io_uring ([`Flight`]).
+//! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]),
+//! and what is asked about a file's map.
 
 mod aligned;
 mod flight;

@@ -9,6 +9,7 @@ use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::{Error, Result};
 
+use super::extents::Extents;
 use super::lock::{Held, Shared};
 use super::retry;
 use crate::{AlignedBuf, File, Flight, OpenOptions};
@@ -44,6 +45,7 @@ pub(crate) struct RealFile {
     /// Whether the descriptor really does direct I/O.
     pub(super) direct: bool,
     pub(super) alignment: u32,
+    pub(super) extents: Extents,
 }
 
 impl RealFile {
@@ -111,6 +113,7 @@ impl RealFile {
             return Err(past_end());
         }
         let fail = |e| self.fail_at("cannot read", e, offset, bytes);
+        self.extents.count(&self.descriptor, 1);
         if self.takes(buffer.as_ptr(), offset, bytes) {
             let count = self.read_until_end(buffer, offset).map_err(fail)?;
             return if count < bytes {
@@ -187,6 +190,7 @@ impl File for RealFile {
     }
 
     fn start(&self, flight: &mut Flight) -> Result<()> {
+        self.extents.count(&self.descriptor, flight.waiting());
         flight.submit(self.descriptor.as_fd(), |memory, offset, bytes| {
             let end = offset.checked_add(bytes as u64);
             (1..=READ_BYTES_MAX).contains(&bytes)

@@ -5,6 +5,7 @@
 //! writer at once, and lets one disk at a time write in a directory. Handles for reading only take no lock and write nothing (D11).
 
 mod alignment;
+mod extents;
 mod file;
 mod lock;
 mod mapping;
@@ -20,6 +21,7 @@ use terrapin_base::sync::{Mutex, OnceLock, Weak};
 use terrapin_base::{Env, Error, Result};
 
 use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
+use extents::Extents;
 use file::RealFile;
 use lock::Claim;
 pub(crate) use mapping::Mapping;
@@ -184,6 +186,7 @@ impl RealDisk {
         Ok(RealFile {
             held,
             _shared: shared,
+            extents: Extents::new(&descriptor, direct),
             descriptor,
             path: describe(),
             options,
