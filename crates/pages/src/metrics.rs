@@ -121,6 +121,10 @@ impl Counters {
         read_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    pub(crate) fn reads(&self, purpose: ReadFor) -> u64 {
+        self.reads[purpose as usize].0.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn written(&self, what: WriteOf, bytes: u64) {
         self.written[what as usize].fetch_add(bytes, Ordering::Relaxed);
     }

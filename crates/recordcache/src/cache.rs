@@ -16,6 +16,9 @@ const SEGMENT_BYTES_MAX: u64 = 256 << 10;
 const SHARD_SEGMENTS: u64 = 32;
 const SHARDS_MAX: u64 = 256;
 
+/// Of what blocks leave unused, this part stays so: blocks that come find it, and records go for those that follow.
+const SPARE_PART: u64 = 64;
+
 /// With no larger share, in thousandths, records bring little: most of what is read will not be read again before it goes.
 const SPARING_SHARE: u64 = 75;
 /// Then one of so many fills comes in. What is read often comes often, so it gets in as well.
@@ -171,7 +174,7 @@ impl RecordCache {
 
     /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window's
     /// records are to be taken, since they are read: `take` is the epoch that the sweep began, for what is of a keyspace that was cleared
-    /// since must not. O(1), and no lock for a key that is not here and not taken.
+    /// since must not. Whether the record was here. O(1), and no lock for a key that is not here and not taken.
     pub fn sweep(
         &self,
         keyspace: KeyspaceId,
@@ -179,16 +182,16 @@ impl RecordCache {
         hash: u64,
         value: Option<&[u8]>,
         take: Option<Epoch>,
-    ) {
+    ) -> bool {
         let Some(key) = Key::new(keyspace, key, hash) else {
-            return;
+            return false;
         };
         let shard = self.shard(&key);
         if shard.may_hold(key.hash) && self.write(shard).refresh(&key, value) {
-            return;
+            return true;
         }
         let (Some(value), Some(epoch)) = (value, take) else {
-            return;
+            return false;
         };
         if self.share.load(Ordering::Relaxed) > 0 {
             let writing = self.write(shard);
@@ -196,6 +199,7 @@ impl RecordCache {
                 self.add(writing, &key, value);
             }
         }
+        false
     }
 
     /// Adds a record that may be here already.
@@ -213,8 +217,8 @@ impl RecordCache {
         Suspended(self)
     }
 
-    /// Sets what the cache may hold: so many thousandths of what windows, merges, log and metadata leave of the budget. What it holds
-    /// beyond that goes by [`RecordCache::shrink_step`].
+    /// Sets what the cache may hold though blocks want it: so many thousandths of what windows, merges, log and metadata leave of the budget; 0 for
+    /// nothing at all. What it holds beyond its target goes by [`RecordCache::shrink_step`].
     pub fn set_share(&self, permille: u64) {
         self.share.store(permille.min(1000), Ordering::Relaxed);
     }
@@ -225,10 +229,16 @@ impl RecordCache {
         self.share.load(Ordering::Relaxed)
     }
 
-    /// What the cache may hold now.
+    /// What the cache may hold now: its share, or what blocks leave unused if that is more.
     #[must_use]
     pub fn target(&self) -> u64 {
-        self.budget.room_for_data() / 1000 * self.share()
+        let share = self.share();
+        if share == 0 {
+            return 0;
+        }
+        let room = self.budget.room_for_data();
+        let kept = self.budget.used(Purpose::Blocks) + room / SPARE_PART;
+        (room / 1000 * share).max(room.saturating_sub(kept))
     }
 
     /// Whether [`RecordCache::shrink_step`] would find something to do.

@@ -85,6 +85,8 @@ impl Engine {
 /// the look at the stamp behind a copy.)
 fn readers_beside_checkpoints(beside: impl FnOnce(&RecordCache) + Send + 'static) {
     let budget = Budget::new(16 << 10);
+    // Blocks would take all of it.
+    budget.take(Purpose::Blocks, 16 << 10);
     let engine = Arc::new(Engine {
         cache: RecordCache::new(&budget, 16 << 10),
         keys: Default::default(),

@@ -1,11 +1,19 @@
 //! The cache beside a map: it may forget, and never answers what is not so.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, KeyspaceId, Purpose};
 use terrapin_recordcache::RecordCache;
+
+/// A budget all of which blocks would take, so that records get their share and no more.
+fn contested(bytes: u64) -> Arc<Budget> {
+    let budget = Budget::new(bytes);
+    budget.take(Purpose::Blocks, bytes);
+    budget
+}
 
 struct Random(u64);
 
@@ -35,7 +43,7 @@ fn value(number: u64, version: u64) -> Vec<u8> {
 #[test]
 fn what_it_finds_is_what_was_last_said_of_a_key() {
     for seed in 0..8 {
-        let budget = Budget::new(1 << 20);
+        let budget = contested(1 << 20);
         let cache = RecordCache::new(&budget, 1 << 20);
         cache.set_share(200);
         let mut random = Random(seed);
@@ -135,7 +143,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
 
 #[test]
 fn what_is_used_stays_when_much_comes_that_is_not() {
-    let budget = Budget::new(8 << 20);
+    let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 8 << 20);
     cache.set_share(125);
     let id = KeyspaceId(7);
@@ -162,7 +170,7 @@ fn what_is_used_stays_when_much_comes_that_is_not() {
 
 /// A cache of a mebibyte that the records from 0 on were filled into, until many had to go; how many there were.
 fn overfilled() -> (RecordCache, u64) {
-    let budget = Budget::new(8 << 20);
+    let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     cache.set_share(125);
     for number in 0..20_000 {
@@ -188,7 +196,7 @@ fn is_there(cache: &RecordCache, number: u64) -> bool {
 #[test]
 fn zipfian_requests_find_most_with_room_for_a_quarter_of_the_records() {
     const KEYS: u64 = 20_000;
-    let budget = Budget::new(16 << 20);
+    let budget = contested(16 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     cache.set_share(40);
     let mut weights = Vec::new();
@@ -255,7 +263,7 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
 /// A keyspace that is cleared while a sealed window of it is walked over: what the walk says from then on is no longer so.
 #[test]
 fn a_sweep_that_takes_records_takes_none_once_its_epoch_is_over() {
-    let budget = Budget::new(8 << 20);
+    let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     cache.set_share(500);
     cache.begin_sweep();
@@ -281,7 +289,7 @@ fn a_sweep_that_takes_records_takes_none_once_its_epoch_is_over() {
 
 #[test]
 fn too_large_records_and_no_target_are_no_trouble() {
-    let budget = Budget::new(1 << 20);
+    let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     let id = KeyspaceId(0);
     cache.fill(cache.epoch(), id, b"k", 1, b"v");
@@ -302,7 +310,7 @@ fn too_large_records_and_no_target_are_no_trouble() {
 #[test]
 fn readers_beside_sweeps_never_see_what_was_swept_away() {
     const KEYS: u64 = 300;
-    let budget = Budget::new(1 << 20);
+    let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     // So small that segments are recycled all the time.
     cache.set_share(40);
@@ -373,7 +381,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
 
 #[test]
 fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
-    let budget = Budget::new(64 << 20);
+    let budget = contested(64 << 20);
     let cache = RecordCache::new(&budget, 64 << 20);
     let hash = |n: u64| n.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let fill = |numbers: std::ops::Range<u64>| {
@@ -406,7 +414,7 @@ fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
 
 #[test]
 fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_for_them() {
-    let budget = Budget::new(16 << 20);
+    let budget = contested(16 << 20);
     let cache = RecordCache::new(&budget, 16 << 20);
     cache.set_share(500);
     let count = 30_000u64;
@@ -441,4 +449,37 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
         let value = cache.get(cache.epoch(), KeyspaceId(7), &bytes, hash64(&bytes));
         assert_eq!(value.as_deref(), Some(&[5; 100][..]), "record {n}");
     }
+}
+
+#[test]
+fn what_blocks_leave_unused_is_for_records_until_they_want_it() {
+    let budget = Budget::new(64 << 20);
+    let cache = RecordCache::new(&budget, 64 << 20);
+    cache.set_share(250);
+    let fill = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let bytes = key(number);
+            let (epoch, hash) = (cache.epoch(), hash64(&bytes));
+            cache.fill(epoch, KeyspaceId(7), &bytes, hash, &[1; 1000]);
+        }
+    };
+    fill(0..100_000);
+    assert!(cache.bytes() > 60 << 20, "{}", cache.bytes());
+    budget.take(Purpose::Blocks, 24 << 20);
+    assert!(cache.over_target());
+    while cache.shrink_step() {}
+    assert!(
+        (38 << 20..41 << 20).contains(&cache.bytes()),
+        "{}",
+        cache.bytes()
+    );
+    budget.take(Purpose::Blocks, 40 << 20);
+    while cache.shrink_step() {}
+    assert!(
+        (15 << 20..17 << 20).contains(&cache.bytes()),
+        "{}",
+        cache.bytes()
+    );
+    cache.set_share(0);
+    assert_eq!(cache.target(), 0, "none at all");
 }

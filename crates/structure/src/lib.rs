@@ -56,6 +56,11 @@ pub trait MergeInput: Send + Sync {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor>;
     /// How much a range holds, within a few per cent for large ranges.
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
+    /// Keys that cut it into about so many equal parts, in ascending order, each above the first key; fewer, or none, where no such are known.
+    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
+        let _ = parts;
+        Vec::new()
+    }
 }
 
 /// How to merge.

@@ -14,8 +14,8 @@ use crate::core::Core;
 /// The records' share to begin with, in thousandths.
 pub(crate) const FIRST_PERMILLE: u64 = 600;
 const LEAST_PERMILLE: u64 = 50;
-/// And at most.
-pub(crate) const MOST_PERMILLE: u64 = 850;
+/// And at most, unless it was set to more: see [`crate::warm`].
+const MOST_PERMILLE: u64 = 850;
 const STEP_PERMILLE: u64 = 25;
 /// Where one side saves more than twice as much, steps are so many times as long.
 const STRIDE: u64 = 3;
@@ -139,7 +139,7 @@ impl Rescues {
         } else {
             held.share + step
         };
-        next.clamp(LEAST_PERMILLE, MOST_PERMILLE)
+        next.clamp(LEAST_PERMILLE, MOST_PERMILLE.max(held.share))
     }
 }
 

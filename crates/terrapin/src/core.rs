@@ -160,7 +160,8 @@ impl Core {
     /// A range begins, which asks no cached records.
     pub fn range_begins(&self) {
         self.counters.scans.add(1);
-        if self.balance.ranged() {
+        // Blocks may have come to want what records have beyond their share.
+        if self.balance.ranged() || self.records.over_target() {
             self.store.reclaim_signal().notify();
         }
     }

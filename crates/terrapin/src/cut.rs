@@ -5,12 +5,14 @@
 //! arenas of 1.6 times what they hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a load, caches
 //! are of little use, and arenas may take three fifths, with what they really took for what they held: large records leave more of it
 //! for themselves. Not so where data is overwritten: what a checkpoint writes before it can free anything would grow with the window.
+//! And where users read, and all records would fit in memory beside smaller windows, they are smaller ([`crate::fit`]).
 
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{Purpose, Result};
+use terrapin_memtable::Window;
 
 use crate::core::{Core, Install};
 use crate::options::CheckpointDistance;
@@ -20,12 +22,14 @@ use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 const AUTO_SHARE: u64 = 6;
 /// The part in thousandths that their arenas share in a load.
 const LOAD_ARENA_PERMILLE: u64 = 300;
-/// What an arena takes for a thousand bytes that it holds, until one is known.
+/// What an arena takes for a thousand bytes that its window counts (see [`KeyspaceState::active_bytes`]), until one is known.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
 /// A window that held less tells nothing of that.
 const TELLING_BYTES: u64 = 1 << 20;
 /// Somebody reads when there was a read for so many writes.
 const WRITES_A_READ: u64 = 16;
+/// Somebody reads often when there was a read for so many writes: then what reads cost is worth more writing.
+const WRITES_AN_OFTEN_READ: u64 = 4;
 /// With so many gets to a write, what is written is read again soon.
 const GETS_A_WRITE: u64 = 4;
 
@@ -35,6 +39,7 @@ pub(crate) struct Mix {
     ranges: AtomicU64,
     writes: AtomicU64,
     is_read: AtomicBool,
+    is_often_read: AtomicBool,
     is_mostly_got: AtomicBool,
 }
 
@@ -46,6 +51,7 @@ impl Default for Mix {
             ranges: AtomicU64::new(0),
             writes: AtomicU64::new(0),
             is_read: AtomicBool::new(true),
+            is_often_read: AtomicBool::new(false),
             is_mostly_got: AtomicBool::new(false),
         }
     }
@@ -61,6 +67,8 @@ impl Mix {
         let writes = since(&self.writes, writes);
         let is_read = reads.saturating_mul(WRITES_A_READ) >= writes;
         self.is_read.store(is_read, Ordering::Relaxed);
+        let is_often_read = reads.saturating_mul(WRITES_AN_OFTEN_READ) >= writes;
+        self.is_often_read.store(is_often_read, Ordering::Relaxed);
         let is_mostly_got = gets >= writes.saturating_mul(GETS_A_WRITE);
         self.is_mostly_got.store(is_mostly_got, Ordering::Relaxed);
     }
@@ -71,17 +79,26 @@ impl Mix {
         self.is_mostly_got.load(Ordering::Relaxed)
     }
 
+    /// Whether there were about as many reads as writes, or more.
+    pub fn is_often_read(&self) -> bool {
+        self.is_often_read.load(Ordering::Relaxed)
+    }
+
     fn is_read(&self) -> bool {
         self.is_read.load(Ordering::Relaxed)
     }
+}
+
+#[inline]
+fn counted_bytes(window: &Window) -> u64 {
+    window.live_bytes().max(window.garbage_bytes())
 }
 
 impl KeyspaceState {
     /// What the active window holds against its limit: live bytes or garbage, whichever is more.
     #[inline]
     pub fn active_bytes(&self) -> u64 {
-        let window = &self.active.window;
-        window.live_bytes().max(window.garbage_bytes())
+        counted_bytes(&self.active.window)
     }
 
     /// Whether the active window has reached χ·L.
@@ -128,9 +145,9 @@ impl Core {
         );
         for (shared, window) in sealed {
             let window = &window.window;
-            let live = window.live_bytes();
-            if live >= TELLING_BYTES {
-                let permille = window.arena_bytes().saturating_mul(1000) / live;
+            let counted = counted_bytes(window);
+            if counted >= TELLING_BYTES {
+                let permille = window.arena_bytes().saturating_mul(1000) / counted;
                 shared.arena_permille.store(permille, Ordering::Relaxed);
             }
         }
@@ -151,6 +168,10 @@ impl Core {
     /// Sets every keyspace's window limit anew from χ, the memory budget, and how many keyspaces write.
     pub fn rebalance(&self, install: &Install) {
         let state = self.state.load();
+        let beside_all = match self.mix.is_often_read() {
+            true => self.arenas_beside_all(&state),
+            false => None,
+        };
         let writers = state
             .keyspaces
             .iter()
@@ -162,17 +183,19 @@ impl Core {
                 .checkpoint_distance
                 .unwrap_or(install.checkpoint_distance);
             let arena_permille = keyspace.shared.arena_permille.load(Ordering::Relaxed);
-            let bytes = self.window_bytes(distance, writers, arena_permille);
+            let bytes = self.window_bytes(distance, writers, arena_permille, beside_all);
             keyspace.shared.window_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// χ·L for a keyspace when so many write, and its arenas take so much for a thousand bytes that they hold.
+    /// χ·L for a keyspace when so many write, and its arenas take so much for a thousand bytes that they hold; on auto no more than
+    /// arenas of so many bytes hold, `beside_all`, if anything.
     pub fn window_bytes(
         &self,
         distance: CheckpointDistance,
         writers: usize,
         arena_permille: u64,
+        beside_all: Option<u64>,
     ) -> u64 {
         let unit = self.settings.merge.group_bytes;
         let limit = self.budget.limit();
@@ -184,13 +207,16 @@ impl Core {
             match distance {
                 CheckpointDistance::Fixed(chi) => u64::from(chi).clamp(1, largest),
                 CheckpointDistance::Auto => {
+                    let held = |arena: u64| {
+                        let held = u128::from(arena) * 1000 / u128::from(arena_permille.max(1000));
+                        u64::try_from(held).unwrap_or(arena)
+                    };
                     let share = if self.mix.is_read() || !self.store.is_growing() {
                         limit / AUTO_SHARE
                     } else {
-                        let arena = limit / 1000 * LOAD_ARENA_PERMILLE;
-                        let held = u128::from(arena) * 1000 / u128::from(arena_permille.max(1000));
-                        u64::try_from(held).unwrap_or(arena).max(limit / AUTO_SHARE)
+                        held(limit / 1000 * LOAD_ARENA_PERMILLE).max(limit / AUTO_SHARE)
                     };
+                    let share = beside_all.map_or(share, |arena| share.min(held(arena)));
                     share / writers.max(1) as u64 / unit
                 }
             }

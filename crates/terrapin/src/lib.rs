@@ -30,6 +30,7 @@ mod checkpoint;
 mod core;
 mod cut;
 mod database;
+mod fit;
 mod forecast;
 mod gate;
 mod health;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Window;
+use terrapin_structure::Estimate;
 use terrapin_wal::{Append, Appended, Log};
 
 use crate::core::{Core, Install};
@@ -224,7 +225,12 @@ impl Core {
         let distance = options
             .checkpoint_distance
             .unwrap_or(install.checkpoint_distance);
-        let shared = KeyspaceShared::new(id, name, self.window_bytes(distance, 1, ARENA_PERMILLE));
+        let shared = KeyspaceShared::new(
+            id,
+            name,
+            self.window_bytes(distance, 1, ARENA_PERMILLE, None),
+        );
+        shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {
             id,

@@ -15,6 +15,7 @@ use terrapin_pages::Pin;
 use terrapin_structure::Version;
 
 use crate::cut::ARENA_PERMILLE;
+use crate::fit::TreeSize;
 use crate::forecast::Forecast;
 use crate::options::KeyspaceOptions;
 use crate::pressure::Pace;
@@ -185,8 +186,10 @@ pub(crate) struct KeyspaceShared {
     pub name: Box<str>,
     /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and χ.
     pub window_bytes: AtomicU64,
-    /// What its last window's arena took for a thousand bytes that it held.
+    /// What its last window's arena took for a thousand bytes that it counted.
     pub arena_permille: AtomicU64,
+    /// What its tree holds.
+    pub tree_size: TreeSize,
     /// How long the sealed window still needs.
     pub forecast: Forecast,
     /// What writers are held to while there is one.
@@ -228,6 +231,7 @@ impl KeyspaceShared {
             name: name.into(),
             window_bytes: AtomicU64::new(window_bytes),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),
+            tree_size: TreeSize::default(),
             forecast: Forecast::default(),
             pace: Pace::default(),
             range_length: RangeLength::default(),

@@ -1,23 +1,24 @@
-//! The job that brings everything into the cache of records, where it fits there.
+//! The job that brings everything into a cache, where it fits there.
 //!
 //! A get that finds its block cached costs several times what a cached record does, and a block that is read for one record holds dozens
 //! that would be read for again: a store that fits either way is slow for long where records and blocks share its memory. So when the
 //! records of all trees fit, and the gets that trees answered cost about what it takes to read everything in order, that is done once, and
-//! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave. Not
-//! where ranges, which need the blocks, are what is mostly read.
+//! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave.
 //!
-//! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts.
+//! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if all of those fit.
+//!
+//! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts. Blocks
+//! come in as those of any range.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Job, KeyspaceId, Lsn, Purpose, Result, Step};
 use terrapin_recordcache::Epoch;
 use terrapin_structure::{Direction, Estimate, Scan};
 
-use crate::balance::{MOST_PERMILLE, RANGE_MISSES};
+use crate::balance::RANGE_MISSES;
 use crate::core::Core;
 use crate::read::in_windows;
 use crate::state::State;
@@ -30,29 +31,43 @@ const GET_COST: u64 = 128;
 const WAIT_PASSES: u64 = 8;
 /// And in a store of few records so many gets come first.
 const GETS_MIN: u64 = 2048;
-/// What a cached record takes besides its bytes: header, ends of words, place in the table.
-const RECORD_BYTES: u64 = 40;
-/// Of what trees hold so many thousandths are to fit: some of it is said twice, in a buffer and below it. Where nothing is, what does not
-/// fit is no more than the blocks that are left can hold.
-const TO_FIT_PERMILLE: u64 = 850;
+/// The records' share of the memory for reads when all of them come in, and when all blocks do, in thousandths.
+const RECORDS_PERMILLE: u64 = 980;
+const BLOCKS_PERMILLE: u64 = 20;
 
 /// Brings everything in.
 pub(crate) struct Warm {
     core: Arc<Core>,
-    /// Gets answered by trees at which to see whether to.
+    /// What must have been [`missed`] to see whether to.
     next: u64,
-    /// Such gets, and ranges, when last seen.
+    /// What had been asked for when last seen.
+    last: Asked,
+    pass: Option<Pass>,
+}
+
+/// What was asked for so far.
+#[derive(Clone, Copy, Default)]
+struct Asked {
     gets: u64,
     ranges: u64,
-    pass: Option<Pass>,
+}
+
+/// What is to come in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Records,
+    Blocks,
 }
 
 /// One reading of everything.
 struct Pass {
+    kind: Kind,
     /// The keyspaces that are left; the last is being read.
     left: Vec<KeyspaceId>,
     /// The last key that was read there.
     behind: Option<Vec<u8>>,
+    /// What was read of that one, and of all.
+    read: Estimate,
     records: u64,
     stretch: Option<Stretch>,
 }
@@ -63,6 +78,29 @@ struct Stretch {
     state: Arc<State>,
     before: Lsn,
     scan: Box<dyn Scan>,
+}
+
+impl Asked {
+    fn of(core: &Core) -> Self {
+        Asked {
+            gets: core.counters.gets.get(),
+            ranges: core.counters.scans.get(),
+        }
+    }
+
+    /// What is mostly asked for.
+    fn kind_since(self, last: Asked) -> Kind {
+        let ranged = self.ranges.saturating_sub(last.ranges) * RANGE_MISSES;
+        match 2 * ranged > self.gets.saturating_sub(last.gets) {
+            true => Kind::Blocks,
+            false => Kind::Records,
+        }
+    }
+}
+
+/// What a pass would spare: gets that trees answered, and reads for ranges.
+fn missed(core: &Core) -> u64 {
+    core.counters.tree_gets.get() + core.store.scan_reads()
 }
 
 /// Gets that cost as much as it does to read so many records in order.
@@ -76,8 +114,7 @@ impl Warm {
         Box::new(Warm {
             core: core.clone(),
             next: GETS_MIN,
-            gets: 0,
-            ranges: 0,
+            last: Asked::default(),
             pass: None,
         })
     }
@@ -85,39 +122,51 @@ impl Warm {
     /// Begins a pass, if it is time for one and worth it.
     fn begin(&mut self) -> Result<()> {
         let core = &self.core;
-        let (gets, ranges) = (core.counters.tree_gets.get(), core.counters.scans.get());
-        if gets < self.next {
+        let missed = missed(core);
+        if missed < self.next {
             return Ok(());
         }
         let state = core.observe()?.state.clone();
-        let mut all = Estimate::default();
+        let mut records = 0u64;
         for keyspace in state.keyspaces.iter() {
-            let held = keyspace
-                .version
-                .estimate((Bound::Unbounded, Bound::Unbounded))?;
-            all.records += held.records;
-            all.bytes += held.bytes;
+            let size = &keyspace.shared.tree_size;
+            if size.get().is_none() {
+                core.measure(size, &*keyspace.version)?;
+            }
+            records = records.saturating_add(size.get().map_or(0, |held| held.records));
         }
-        let worth = worth(all.records);
-        if gets < worth {
+        let worth = worth(records);
+        if missed < worth {
             self.next = worth;
             return Ok(());
         }
-        let ranged = ranges.saturating_sub(self.ranges) * RANGE_MISSES;
-        let mostly_ranges = 2 * ranged > gets.saturating_sub(self.gets);
-        (self.gets, self.ranges) = (gets, ranges);
-        self.next = gets + worth;
-        let is_there = core.records.counts().records >= all.records / 8 * 7;
-        if is_there || mostly_ranges || !core.could_hold(all, &state) {
+        self.next = missed + worth;
+        let asked = Asked::of(core);
+        let kind = asked.kind_since(std::mem::replace(&mut self.last, asked));
+        let is_worth_it = match kind {
+            Kind::Records => {
+                core.records.counts().records < records / 8 * 7 && core.could_hold_all(&state)
+            }
+            Kind::Blocks => {
+                let cached = core.budget.used(Purpose::Blocks);
+                cached < core.store.live_bytes() / 8 * 7 && core.could_hold_blocks(&state)
+            }
+        };
+        if !is_worth_it || records == 0 {
             return Ok(());
         }
         // What the last windows left for the next ones would be in the way.
         core.pool.release();
-        core.records.set_share(MOST_PERMILLE);
+        core.records.set_share(match kind {
+            Kind::Records => RECORDS_PERMILLE,
+            Kind::Blocks => BLOCKS_PERMILLE,
+        });
         core.balance.hold(true);
         self.pass = Some(Pass {
+            kind,
             left: state.keyspaces.iter().map(|keyspace| keyspace.id).collect(),
             behind: None,
+            read: Estimate::default(),
             records: 0,
             stretch: None,
         });
@@ -130,12 +179,21 @@ impl Warm {
         let Some(pass) = &mut self.pass else {
             return Ok(false);
         };
-        while core.store.shrink_needed() && core.store.shrink() {}
-        // Windows that came meanwhile may have taken the room.
-        if !core.records.over_target() && !pass.step(core)? {
+        let has_room = match pass.kind {
+            Kind::Records => {
+                while core.store.shrink_needed() && core.store.shrink() {}
+                // Windows that came meanwhile may have taken it.
+                !core.records.over_target()
+            }
+            Kind::Blocks => {
+                while core.records.shrink_step() {}
+                true
+            }
+        };
+        if has_room && !pass.step(core)? {
             return Ok(true);
         }
-        self.next = core.counters.tree_gets.get() + WAIT_PASSES * worth(pass.records);
+        self.next = missed(core) + WAIT_PASSES * worth(pass.records);
         self.end();
         Ok(false)
     }
@@ -143,29 +201,6 @@ impl Warm {
     fn end(&mut self) {
         self.pass = None;
         self.core.balance.hold(false);
-    }
-}
-
-impl Core {
-    /// Whether records of so much could about be cached beside the windows of that state, each as large as it may come to be.
-    fn could_hold(&self, all: Estimate, state: &State) -> bool {
-        let windows = state.keyspaces.iter().map(|keyspace| {
-            if keyspace.sealed.is_none() && keyspace.active.window.is_empty() {
-                return 0;
-            }
-            let held = keyspace.shared.window_bytes.load(Ordering::Relaxed);
-            let arena_permille = keyspace.shared.arena_permille.load(Ordering::Relaxed);
-            2 * (held / 1000).saturating_mul(arena_permille)
-        });
-        let taken = self.budget.used(Purpose::Log)
-            + self.budget.used(Purpose::Merge)
-            + self.budget.used(Purpose::Metadata)
-            + windows.sum::<u64>();
-        let room = self.budget.limit().saturating_sub(taken) / 1000 * MOST_PERMILLE;
-        let bytes = all
-            .bytes
-            .saturating_add(all.records.saturating_mul(RECORD_BYTES));
-        all.records > 0 && bytes / 1000 * TO_FIT_PERMILLE <= room
     }
 }
 
@@ -193,10 +228,14 @@ impl Pass {
         };
         for _ in 0..STEP_RECORDS {
             let Some((key, value)) = stretch.scan.next()? else {
+                keyspace.shared.tree_size.set(self.read);
                 self.next_keyspace();
                 return Ok(false);
             };
-            if in_windows(keyspace, stretch.before, key).is_none() {
+            self.read.records += 1;
+            self.read.bytes += (key.len() + value.len()) as u64;
+            let is_wanted = self.kind == Kind::Records;
+            if is_wanted && in_windows(keyspace, stretch.before, key).is_none() {
                 core.records
                     .fill(stretch.epoch, id, key, hash64(key), value);
             }
@@ -211,6 +250,7 @@ impl Pass {
 
     fn next_keyspace(&mut self) {
         self.left.pop();
+        self.read = Estimate::default();
         self.behind = None;
         self.stretch = None;
     }
@@ -259,18 +299,13 @@ impl Job for Warm {
             Ok(false) => {}
             // A get that comes to the same place reports it.
             Err(_) => {
-                self.next = core
-                    .counters
-                    .tree_gets
-                    .get()
-                    .saturating_mul(2)
-                    .max(GETS_MIN);
+                self.next = missed(&core).saturating_mul(2).max(GETS_MIN);
                 self.end();
             }
         }
         let (signal, next) = (core.store.reclaim_signal().clone(), self.next);
         Step::Pending(Condition::new(&signal, move || {
-            core.schedule.is_stopping() || core.counters.tree_gets.get() >= next
+            core.schedule.is_stopping() || missed(&core) >= next
         }))
     }
 }

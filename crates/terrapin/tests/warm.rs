@@ -53,7 +53,7 @@ fn what_fits_is_read_once_gets_ask_for_much_of_it_and_needs_no_device_then() {
 }
 
 #[test]
-fn ranges_that_need_the_blocks_have_nothing_read() {
+fn where_ranges_are_what_is_asked_for_all_blocks_are_read_and_need_no_device_then() {
     let world = World::new(12);
     let database = cold_store(&world, &options(16));
     let keyspace = database.default_keyspace();
@@ -63,6 +63,44 @@ fn ranges_that_need_the_blocks_have_nothing_read() {
     }
     world.sim.settle();
     assert!(database.metrics().cached_records < RECORDS / 2);
+    let before = world.disk.stats("data").reads;
+    let records = keyspace.iter().map(|record| record.unwrap());
+    assert_eq!(records.count() as u64, RECORDS);
+    assert_eq!(world.disk.stats("data").reads, before);
+    database.close().unwrap();
+}
+
+/// Half as many gets as writes, over and over: the windows leave room for all records, and what they held comes among these as they are merged.
+#[test]
+fn what_fits_needs_no_device_while_it_is_overwritten() {
+    let world = World::new(13);
+    let database = cold_store(&world, &options(16));
+    let keyspace = database.default_keyspace();
+    let mut number = 0;
+    let mut round = |writes: u64| {
+        let before = world.disk.stats("data").reads;
+        let gets = database.metrics().device_reads.get_reads;
+        for _ in 0..writes {
+            number = (number + 7919) % RECORDS;
+            keyspace
+                .put(key(number), value(number, VALUE_BYTES))
+                .unwrap();
+            let other = number * 13 % RECORDS;
+            if other.is_multiple_of(2) {
+                let found = keyspace.get(key(other)).unwrap();
+                assert_eq!(found.as_deref(), Some(&value(other, VALUE_BYTES)[..]));
+            }
+        }
+        world.sim.settle();
+        assert!(
+            world.disk.stats("data").reads > before,
+            "nothing was merged"
+        );
+        database.metrics().device_reads.get_reads - gets
+    };
+    round(4 * RECORDS);
+    let reads = round(4 * RECORDS);
+    assert_eq!(reads, 0, "of {} gets", 2 * RECORDS);
     database.close().unwrap();
 }
 

@@ -120,6 +120,22 @@ impl Frame {
         }
     }
 
+    /// A frame over everything in an empty tree, whose slots wait for their first leaves.
+    pub(super) fn of_new_leaves(id: u64, slots: Vec<Slot>) -> Frame {
+        Frame {
+            id,
+            target: Target::Root,
+            height: 1,
+            range: KeyRange::default(),
+            waiting: slots.len(),
+            slots,
+            levels: Vec::new(),
+            replaced_permille: 0,
+            messages: 0,
+            replaced: 0,
+        }
+    }
+
     /// The key range of some neighbouring slots.
     pub(super) fn range_of(&self, first: usize, last: usize) -> KeyRange {
         let lo = if first == 0 {

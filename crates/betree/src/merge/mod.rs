@@ -9,6 +9,7 @@
 //! which may add tasks of a second phase and comes again after them → the frame above, or the root.
 
 mod descend;
+mod first;
 mod frame;
 mod nodes;
 mod root;
@@ -28,6 +29,7 @@ use terrapin_structure::{Merge, MergeStep, Merged};
 use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
 use descend::Descend;
+use first::first_tasks;
 use frame::{Frame, Settled, Slot, Target};
 use runs::{KeyRange, Run};
 use write::{WriteLeaves, WriteLevel, WrittenLeaves};
@@ -84,6 +86,9 @@ struct Graph {
     is_over: bool,
 }
 
+/// The frame that a merge may begin with; the others' numbers follow.
+const FIRST_FRAME: u64 = 0;
+
 /// How many of the bytes that a task was expected to consume are not consumed yet.
 #[derive(Clone, Copy)]
 struct Credit(u64);
@@ -105,38 +110,23 @@ impl TreeMerge {
     pub(crate) fn begin(context: Context, root: Root) -> Arc<Self> {
         let context = Arc::new(context);
         let all = KeyRange::default();
-        let expected = context.input.estimate(None, None).bytes;
-        let incoming = vec![Run::window(all.clone())];
-        let task = match root {
-            Root::Node(page, height) => Task::Descend(Box::new(Descend::new(
-                Target::Root,
-                page,
-                height,
-                all,
-                incoming,
-                expected,
-            ))),
-            Root::Leaf(leaf) => {
-                let expected = expected + leaf.logical_bytes;
-                Task::Leaves(Box::new(WriteLeaves::new(
-                    Target::Root,
-                    all,
-                    vec![leaf],
-                    incoming,
-                    false,
-                    expected,
-                )))
+        let arriving = context.input.estimate(None, None).bytes;
+        let incoming = || vec![Run::window(all.clone())];
+        let (frame, tasks) = match root {
+            Root::Node(page, height) => {
+                let range = all.clone();
+                let task = Descend::new(Target::Root, page, height, range, incoming(), arriving);
+                (None, vec![Task::Descend(Box::new(task))])
             }
-            Root::Empty => Task::Leaves(Box::new(WriteLeaves::new(
-                Target::Root,
-                all,
-                Vec::new(),
-                incoming,
-                false,
-                expected,
-            ))),
+            Root::Leaf(leaf) => {
+                let expected = arriving + leaf.logical_bytes;
+                let (range, base) = (all.clone(), vec![leaf]);
+                let task = WriteLeaves::new(Target::Root, range, base, incoming(), false, expected);
+                (None, vec![Task::Leaves(Box::new(task))])
+            }
+            Root::Empty => first_tasks(&context, FIRST_FRAME),
         };
-        let expected = task.expected_bytes();
+        let expected = tasks.iter().map(Task::expected_bytes).sum();
         let is_idle = context.input.clone().cursor(None, None).key().is_none();
         let graph = if is_idle {
             Graph {
@@ -144,8 +134,13 @@ impl TreeMerge {
                 ..Graph::default()
             }
         } else {
+            let credited = |task: Task| {
+                let credit = Credit(task.expected_bytes());
+                (task, credit)
+            };
             Graph {
-                ready: vec![(task, Credit(expected))],
+                ready: tasks.into_iter().rev().map(credited).collect(),
+                frames: frame.map(|frame| (frame.id, frame)).into_iter().collect(),
                 ..Graph::default()
             }
         };
@@ -153,7 +148,7 @@ impl TreeMerge {
             context,
             graph: Mutex::new(graph),
             changed: Signal::new(),
-            next_frame: AtomicU64::new(0),
+            next_frame: AtomicU64::new(FIRST_FRAME + 1),
             consumed_bytes: AtomicU64::new(0),
             expected_bytes: AtomicU64::new(expected),
         })))

@@ -15,8 +15,10 @@ use terrapin_structure::{
     Version,
 };
 
+use super::{Context, TreeMerge};
 use crate::load::load_node;
 use crate::node::{Child, Node, Root};
+use crate::plan::Policy;
 use crate::tree::{BeTree, BeTreeParams};
 use crate::version::TreeVersion;
 
@@ -87,6 +89,15 @@ impl MergeInput for Input {
             records: (to - from) as u64,
             bytes: self.before[to] - self.before[from],
         }
+    }
+
+    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
+        let count = self.messages.len();
+        let mut places: Vec<usize> = (1..parts).map(|part| count * part / parts).collect();
+        places.retain(|&place| place > 0);
+        places.dedup();
+        let key = |place: usize| self.messages[place].0[..].into();
+        places.into_iter().map(key).collect()
     }
 }
 
@@ -687,6 +698,53 @@ fn workers_together_do_what_one_does() {
         tree.check();
     }
     assert!(waits > 0);
+}
+
+#[test]
+fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
+    let map = |count: u32| -> Map {
+        let record = |i: u32| (i.to_be_bytes().to_vec(), Some(vec![7; 60]));
+        (0..count).map(record).collect()
+    };
+    let mut tree = Tree::new(2048, 8, None);
+    let tasks = |count: u32, space_is_short: bool| {
+        let mut options = tree.options.clone();
+        options.space_is_short = space_is_short;
+        let context = Context {
+            store: tree.store.clone(),
+            input: Input::new(&map(count)),
+            policy: Policy {
+                group_bytes: options.group_bytes,
+                fanout: tree.fanout,
+                share_permille: None,
+                flush_what_comes: space_is_short,
+            },
+            options,
+            budget: tree.budget.clone(),
+        };
+        let merge = TreeMerge::begin(context, Root::Empty);
+        let count = merge.0.graph.lock().ready.len();
+        merge.abandon();
+        count
+    };
+    assert_eq!(tasks(200, false), 1, "six leaves");
+    assert_eq!(tasks(600, false), 4);
+    assert_eq!(tasks(5000, false), 8);
+    assert_eq!(tasks(5000, true), 1);
+    tree.merge(&map(5000));
+    // What deletes everything in some of the parts.
+    let mut tree = Tree::new(2048, 8, None);
+    let mut deletes = map(5000);
+    for (number, value) in deletes.values_mut().enumerate() {
+        if number / 700 % 2 == 0 {
+            *value = None;
+        }
+    }
+    tree.merge(&deletes);
+    tree.verify();
+    let mut tree = Tree::new(2048, 8, None);
+    deletes.values_mut().for_each(|value| *value = None);
+    tree.merge(&deletes);
 }
 
 #[test]

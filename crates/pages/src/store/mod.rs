@@ -16,7 +16,7 @@ use terrapin_base::{Budget, Error, ErrorKind, Generation, Incarnation, PageId, R
 use terrapin_disk::File;
 
 use crate::cache::Cache;
-use crate::metrics::{Counters, StoreMetrics};
+use crate::metrics::{Counters, ReadFor, StoreMetrics};
 use crate::page::{Changes, PageUse};
 use crate::space::{Pin, Space};
 use crate::superblock::Superblock;
@@ -210,6 +210,12 @@ impl PageStore {
     #[must_use]
     pub fn shrink_needed(&self) -> bool {
         self.cache.over_budget()
+    }
+
+    /// Reads of blocks for scans so far.
+    #[must_use]
+    pub fn scan_reads(&self) -> u64 {
+        self.counters.reads(ReadFor::Scan)
     }
 
     /// Bytes on disk of pages that trees refer to, those of side roots and of merges under way included.

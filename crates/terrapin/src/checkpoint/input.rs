@@ -21,6 +21,8 @@ pub(crate) struct WindowInput {
     /// By key; each says what lies before it.
     marks: Vec<Mark>,
     total: Estimate,
+    /// Records of keys that the tree was seen to hold already: they were cached.
+    replacing: u64,
 }
 
 /// Keys from `lo` to before `hi`; none means unbounded.
@@ -100,12 +102,13 @@ impl Preparation {
                 self.next_mark_bytes = total.bytes + self.spacing_bytes;
             }
             let value = self.cursor.op().value();
-            if let Some(sweep) = &self.sweeps {
-                let (records, hash) = (&sweep.core.records, hash64(key));
-                records.sweep(sweep.keyspace, key, hash, value, sweep.take);
-            }
             total.records += 1;
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
+            if let Some(sweep) = &self.sweeps {
+                let (records, hash) = (&sweep.core.records, hash64(key));
+                let was_there = records.sweep(sweep.keyspace, key, hash, value, sweep.take);
+                self.input.replacing += u64::from(was_there);
+            }
             self.cursor.next();
         }
         None
@@ -143,7 +146,13 @@ impl WindowInput {
             slice: KeySlice::default(),
             marks: Vec::new(),
             total: Estimate::default(),
+            replacing: 0,
         }
+    }
+
+    /// How many records it can add to the tree, at most, as far as cached ones tell.
+    pub fn added(&self) -> u64 {
+        self.total.records - self.replacing
     }
 
     /// Where it ends; none when it goes to the window's last key.
@@ -194,6 +203,19 @@ impl MergeInput for WindowInput {
             records: high.records.saturating_sub(low.records),
             bytes: high.bytes.saturating_sub(low.bytes),
         }
+    }
+
+    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
+        let parts = parts as u64;
+        let mut places: Vec<usize> = (1..parts)
+            .map(|part| {
+                let bytes = self.total.bytes / parts * part;
+                self.marks.partition_point(|m| m.before.bytes < bytes)
+            })
+            .collect();
+        places.dedup();
+        let marks = places.into_iter().filter_map(|place| self.marks.get(place));
+        marks.map(|mark| mark.key.clone()).collect()
     }
 }
 
@@ -291,6 +313,29 @@ mod tests {
             input.estimate(Some(b"\xff"), None).records <= 5,
             "at most half a mark"
         );
+    }
+
+    #[test]
+    fn cuts_make_equal_parts() {
+        let window = window();
+        let mut preparation = WindowInput::prepare(window, Lsn(0), Lsn(50_000));
+        let input = std::iter::from_fn(|| Some(preparation.step()))
+            .flatten()
+            .next()
+            .unwrap();
+        assert!(input.cuts(1).is_empty());
+        let cuts = input.cuts(8);
+        assert_eq!(cuts.len(), 7);
+        let edges: Vec<_> = std::iter::once(None)
+            .chain(cuts.iter().map(|cut| Some(&**cut)))
+            .chain([None])
+            .collect();
+        for edge in edges.windows(2) {
+            let part = all(&input, edge[0], edge[1]).len();
+            assert!(part.abs_diff(1250) <= 20, "{part}");
+        }
+        let most = input.cuts(100_000);
+        assert!(most.len() > 500 && most.is_sorted_by(|a, b| a < b));
     }
 
     #[test]

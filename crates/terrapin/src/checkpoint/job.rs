@@ -74,6 +74,8 @@ struct Round {
     changes: Changes,
     /// Made of one slice, from the reserve.
     sliced: bool,
+    /// What the windows hold comes among the cached records.
+    takes: bool,
 }
 
 struct Part {
@@ -83,6 +85,8 @@ struct Part {
     merged: Option<Arc<dyn Version>>,
     /// Where a slice ended, if the window goes on behind it.
     rest_from: Option<Box<[u8]>>,
+    /// How many records it adds to the tree, at most.
+    added: u64,
 }
 
 impl Round {
@@ -176,6 +180,7 @@ impl Coordinator {
                     sealed,
                     merged: None,
                     rest_from: None,
+                    added: 0,
                 })
             })
             .collect();
@@ -193,6 +198,7 @@ impl Coordinator {
             at: 0,
             changes: Changes::default(),
             sliced: self.slicing,
+            takes: core.settings.record_cache && core.takes_windows(),
         }
     }
 
@@ -231,7 +237,7 @@ impl Coordinator {
                 preparation = preparation.slice(from, bytes);
             }
             // Every reader from here on finds this window's keys in it; what is cached of them is of before.
-            let take = self.core.mix.is_mostly_got() && self.core.settings.record_cache;
+            let take = round.takes;
             if self.core.records.begin_sweep() || take {
                 // A keyspace that is cleared is cleared in an epoch of its own: later than this one, or the window is gone from the state.
                 let epoch = self.core.records.epoch();
@@ -255,7 +261,10 @@ impl Coordinator {
         mut round: Box<Round>,
         mut preparation: Box<Preparation>,
     ) -> Result<Step> {
-        let Some(input) = preparation.step() else {
+        let prepared = preparation.step();
+        // Records that came in take the memory of blocks.
+        while self.core.store.shrink_needed() && self.core.store.shrink() {}
+        let Some(input) = prepared else {
             self.phase = Phase::Prepare(round, preparation);
             return Ok(Step::Again);
         };
@@ -263,6 +272,7 @@ impl Coordinator {
         let at = round.at;
         let part = &mut round.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
+        part.added = input.added();
         let options = MergeOptions {
             space_is_short: round.sliced,
             ..core.settings.merge.clone()
@@ -438,6 +448,13 @@ impl Coordinator {
             superblock,
             ..
         } = committing;
+        for part in &round.parts {
+            // What it held last is near enough where a node cannot be read: who needs the node reports it.
+            if let Some(merged) = &part.merged {
+                let size = &part.keyspace.shared.tree_size;
+                let _ = core.measure_merged(size, &**merged, part.added);
+            }
+        }
         let mut unsealed = 0;
         let last = {
             let install = core.install.lock();

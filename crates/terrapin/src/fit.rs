@@ -1,0 +1,166 @@
+//! Whether all records fit in memory among the cached ones, and what windows may take beside them.
+//!
+//! Where they fit, no get reads from the device, as long as windows leave them the room. A window of twice the size saves about half a byte
+//! for each byte written; a get that reads costs fifty that do not. So while users read beside their writes, windows are no larger than
+//! what all records leave. A part of the budget they have at least: where that is too much, not everything fits anyway.
+
+use std::ops::Bound;
+
+use terrapin_base::sync::{AtomicU64, Ordering};
+use terrapin_base::{Purpose, Result};
+use terrapin_structure::{Estimate, Version};
+
+use crate::core::Core;
+use crate::state::State;
+
+/// What a cached record takes besides its bytes: header, ends of words, place in the table.
+const RECORD_BYTES: u64 = 32;
+/// The part of the budget that merges may come to use, at least.
+const MERGE_PART: u64 = 32;
+/// The part that is left over: what no count is exact about.
+const SLACK_PART: u64 = 64;
+/// The part of the budget that active windows share where room is scarce.
+const WINDOWS_PART_MIN: u64 = 32;
+
+/// Of what trees seem to hold so many thousandths must fit: some of it may be said twice.
+const TO_FIT_PERMILLE: u64 = 850;
+
+/// What a keyspace's tree holds, as far as it is known: every key once, about.
+pub(crate) struct TreeSize {
+    /// `u64::MAX` until it is known.
+    records: AtomicU64,
+    bytes: AtomicU64,
+}
+
+impl Default for TreeSize {
+    fn default() -> Self {
+        TreeSize {
+            records: AtomicU64::new(u64::MAX),
+            bytes: AtomicU64::new(0),
+        }
+    }
+}
+
+impl TreeSize {
+    /// What it holds; none until that is known.
+    pub fn get(&self) -> Option<Estimate> {
+        let records = self.records.load(Ordering::Relaxed);
+        let bytes = self.bytes.load(Ordering::Relaxed);
+        (records != u64::MAX).then_some(Estimate { records, bytes })
+    }
+
+    /// It is known to hold that.
+    pub fn set(&self, held: Estimate) {
+        self.bytes.store(held.bytes, Ordering::Relaxed);
+        self.records.store(held.records, Ordering::Relaxed);
+    }
+}
+
+/// What a version holds. Of one that might fit in so much memory what is said twice counts once, for which all of its nodes are visited.
+fn held(version: &dyn Version, memory_bytes: u64) -> Result<Estimate> {
+    let all = version.estimate((Bound::Unbounded, Bound::Unbounded))?;
+    if all.bytes / 2 > memory_bytes {
+        return Ok(all);
+    }
+    let stats = version.stats()?;
+    let twice = stats.superseded_bytes.min(stats.buffered_bytes);
+    let records = u128::from(stats.buffered_records) * u128::from(stats.buffered_bytes - twice)
+        / u128::from(stats.buffered_bytes.max(1));
+    Ok(Estimate {
+        records: stats.leaf_records + u64::try_from(records).unwrap_or(0),
+        bytes: stats.leaf_bytes + (stats.buffered_bytes - twice),
+    })
+}
+
+impl Core {
+    /// Finds out what a keyspace's tree holds. May read nodes.
+    pub fn measure(&self, size: &TreeSize, version: &dyn Version) -> Result<()> {
+        size.set(held(version, self.budget.limit())?);
+        Ok(())
+    }
+
+    /// Takes note of what a keyspace's tree has come to hold by a merge that `added` so many records at most. A tree does not know
+    /// which of its buffered records replace others before it meets them.
+    pub fn measure_merged(&self, size: &TreeSize, version: &dyn Version, added: u64) -> Result<()> {
+        let now = held(version, self.budget.limit())?;
+        let before = size.get().map_or(now.records, |before| before.records);
+        let records = now.records.min(before.saturating_add(added));
+        let bytes = u128::from(now.bytes) * u128::from(records) / u128::from(now.records.max(1));
+        let bytes = u64::try_from(bytes).unwrap_or(now.bytes);
+        size.set(Estimate { records, bytes });
+        Ok(())
+    }
+
+    /// What all trees of a state hold, as cached records; none where that is not known of all.
+    fn all_as_records(&self, state: &State) -> Option<u64> {
+        let mut keyspaces = state.keyspaces.iter();
+        keyspaces.try_fold(0u64, |sum, keyspace| {
+            let held = keyspace.shared.tree_size.get()?;
+            let overhead = held.records.saturating_mul(RECORD_BYTES);
+            Some(sum.saturating_add(held.bytes).saturating_add(overhead))
+        })
+    }
+
+    /// What so many bytes of cached records leave to windows of the budget; none where they would not fit.
+    fn left_to_windows(&self, all: u64) -> Option<u64> {
+        if !self.settings.record_cache {
+            return None;
+        }
+        let taken = self.taken_besides() + self.budget.used(Purpose::Metadata);
+        let limit = self.budget.limit();
+        limit.checked_sub(taken.saturating_add(all))
+    }
+
+    /// What log and merges take of the budget, and what is left over.
+    fn taken_besides(&self) -> u64 {
+        let limit = self.budget.limit();
+        let merge = self.budget.used(Purpose::Merge).max(limit / MERGE_PART);
+        self.budget.used(Purpose::Log) + merge + limit / SLACK_PART
+    }
+
+    /// Bytes of arenas that all active windows on auto may come to beside the records of all trees; none where those do not fit
+    /// beside windows of a reasonable size.
+    pub fn arenas_beside_all(&self, state: &State) -> Option<u64> {
+        // As much again is sealed.
+        let all = self.all_as_records(state)?;
+        let each = self.left_to_windows(all)? / 2;
+        (each >= self.budget.limit() / WINDOWS_PART_MIN).then_some(each)
+    }
+
+    /// Whether what a window holds is to come among the cached records as it is merged: it would have to be read from the device again
+    /// soon, or all are to be there.
+    pub fn takes_windows(&self) -> bool {
+        self.mix.is_mostly_got()
+            || self.mix.is_often_read() && self.could_hold_all(&self.state.load())
+    }
+
+    /// Whether the records of all trees could be cached beside the windows of a state, each as large as it may come to be. Benevolently:
+    /// who reads them all will know.
+    pub fn could_hold_all(&self, state: &State) -> bool {
+        let all = self.all_as_records(state).unwrap_or(u64::MAX);
+        let left = self.left_to_windows(all / 1000 * TO_FIT_PERMILLE);
+        left.is_some_and(|left| windows(state) <= left)
+    }
+
+    /// Whether all pages could be cached beside them.
+    pub fn could_hold_blocks(&self, state: &State) -> bool {
+        let pages = self.store.live_bytes();
+        // Slabs are not all full, and entries take something besides.
+        let cached = pages + pages / 16 + self.taken_besides() + windows(state);
+        self.settings.record_cache && cached <= self.budget.limit()
+    }
+}
+
+/// Bytes that the windows of a state may come to take.
+fn windows(state: &State) -> u64 {
+    let windows = state.keyspaces.iter().map(|keyspace| {
+        if keyspace.sealed.is_none() && keyspace.active.window.is_empty() {
+            return 0;
+        }
+        let shared = &keyspace.shared;
+        let held = shared.window_bytes.load(Ordering::Relaxed);
+        let arena_permille = shared.arena_permille.load(Ordering::Relaxed);
+        2 * (held / 1000).saturating_mul(arena_permille)
+    });
+    windows.sum()
+}
