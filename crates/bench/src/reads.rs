@@ -57,6 +57,9 @@ pub struct ReadsTurn {
     pub device_reads_per_second: f64,
     /// CPU of one of them, in microseconds.
     pub device_cpu_us: f64,
+    /// Random reads that the device gives when as many as a call has keys are begun together, and all are waited for before the next: what
+    /// calls one after the other could come to at most.
+    pub burst_reads_per_second: f64,
     /// Keys found by `multi_get`, a second.
     pub keys_per_second: f64,
     /// Device reads of those, a second.
@@ -104,12 +107,13 @@ impl ReadsBench {
     pub fn turn(&self, directory: &Path, turn: u64) -> Result<ReadsTurn> {
         let file = data_file(directory)?;
         let mut random = Random::new(self.seed ^ turn << 32);
-        let (device, keys) = self.random_reads(directory, &*file, &mut random)?;
+        let (device, bursts, keys) = self.random_reads(directory, &*file, &mut random)?;
         let device_bytes_per_second = device_sequential(&*file)?;
         let (scan_bytes, scan_seconds, scan_cpu) = self.scan(directory)?;
         Ok(ReadsTurn {
             device_reads_per_second: device.reads as f64 / device.seconds,
             device_cpu_us: device.cpu_seconds * 1e6 / device.reads as f64,
+            burst_reads_per_second: bursts.reads as f64 / bursts.seconds,
             keys_per_second: keys.keys as f64 / keys.seconds,
             key_reads_per_second: keys.reads as f64 / keys.seconds,
             key_cpu_us: keys.cpu_seconds * 1e6 / keys.keys as f64,
@@ -120,16 +124,17 @@ impl ReadsBench {
         })
     }
 
-    /// Random reads of the device, and of keys; a slice of time each in turns, so that both meet the same machine.
+    /// Random reads of the device, all the time and in bursts, and of keys; a slice of time each in turns, so that all meet the same machine.
     fn random_reads(
         &self,
         directory: &Path,
         file: &dyn File,
         random: &mut Random,
-    ) -> Result<(Sum, Sum)> {
-        let mut flight = Flight::new(AlignedBuf::zeroed(4 * RANDOM_DEPTH * RANDOM_BYTES));
+    ) -> Result<(Sum, Sum, Sum)> {
+        let room = 4 * RANDOM_DEPTH.max(self.keys_at_once) * RANDOM_BYTES;
+        let mut flight = Flight::new(AlignedBuf::zeroed(room));
         let database = self.open(directory)?;
-        let (mut device, mut keys) = (Sum::default(), Sum::default());
+        let (mut device, mut bursts, mut keys) = (Sum::default(), Sum::default(), Sum::default());
         // Nodes, indexes and filters are to be there, blocks are not.
         let mut warm = Sum::default();
         while warm.keys < self.records / 20 {
@@ -138,7 +143,11 @@ impl ReadsBench {
         while keys.seconds < self.time.as_secs_f64() {
             let end = device.seconds + SLICE_SECONDS;
             while device.seconds < end {
-                device_random(file, &mut flight, random, &mut device)?;
+                device_random(file, &mut flight, random, &mut device, RANDOM_READS)?;
+            }
+            let end = bursts.seconds + SLICE_SECONDS;
+            while bursts.seconds < end {
+                device_random(file, &mut flight, random, &mut bursts, self.keys_at_once)?;
             }
             let (end, before) = (keys.seconds + SLICE_SECONDS, reads_of(&database));
             while keys.seconds < end {
@@ -147,7 +156,7 @@ impl ReadsBench {
             keys.reads += reads_of(&database) - before;
         }
         database.close()?;
-        Ok((device, keys))
+        Ok((device, bursts, keys))
     }
 
     /// One call for many keys; checks what it returns, which is not measured.
@@ -215,18 +224,24 @@ impl Sum {
     }
 }
 
-/// One batch of random reads of the device.
+/// So many random reads of the device. All are in flight at once if they are fewer than are read between two looks at the clock.
 fn device_random(
     file: &dyn File,
     flight: &mut Flight,
     random: &mut Random,
     sum: &mut Sum,
+    reads: usize,
 ) -> Result<()> {
+    let depth = if reads < RANDOM_READS {
+        reads
+    } else {
+        RANDOM_DEPTH
+    };
     let places = file.bytes()? / RANDOM_BYTES as u64;
     sum.reads += sum.measure(|| {
         let (mut begun, mut done) = (0, 0);
-        while done < RANDOM_READS {
-            while begun < RANDOM_READS && begun - done < RANDOM_DEPTH {
+        while done < reads {
+            while begun < reads && begun - done < depth {
                 let offset = random.below(places) * RANDOM_BYTES as u64;
                 if flight.push(offset, RANDOM_BYTES).is_none() {
                     break;
@@ -297,6 +312,12 @@ impl ReadsTurn {
         self.key_reads_per_second / self.device_reads_per_second
     }
 
+    /// Device reads of `multi_get` for each that the device gives in bursts.
+    #[must_use]
+    pub fn key_burst_share(&self) -> f64 {
+        self.key_reads_per_second / self.burst_reads_per_second
+    }
+
     /// Bytes of the scan for each that the device gives.
     #[must_use]
     pub fn scan_share(&self) -> f64 {
@@ -307,11 +328,13 @@ impl ReadsTurn {
     #[must_use]
     pub fn json(&self) -> String {
         format!(
-            "{{\"device_reads_per_second\":{:.1},\"device_cpu_us\":{:.3},\"keys_per_second\":{:.1},\"key_reads_per_second\":{:.1},\"key_share\":{:.4},\
+            "{{\"device_reads_per_second\":{:.1},\"device_cpu_us\":{:.3},\"burst_reads_per_second\":{:.1},\"key_burst_share\":{:.4},\"keys_per_second\":{:.1},\"key_reads_per_second\":{:.1},\"key_share\":{:.4},\
              \"key_cpu_us\":{:.3},\"device_bytes_per_second\":{:.1},\"scan_bytes_per_second\":{:.1},\
              \"scan_record_bytes_per_second\":{:.1},\"scan_share\":{:.4},\"scan_cpu_us\":{:.4}}}",
             self.device_reads_per_second,
             self.device_cpu_us,
+            self.burst_reads_per_second,
+            self.key_burst_share(),
             self.keys_per_second,
             self.key_reads_per_second,
             self.key_share(),
@@ -328,12 +351,14 @@ impl ReadsTurn {
     #[must_use]
     pub fn table_head() -> String {
         format!(
-            "{:>15}{:>9}{:>11}{:>12}{:>8}{:>10}{:>15}{:>12}{:>14}{:>8}{:>13}",
+            "{:>15}{:>9}{:>11}{:>11}{:>12}{:>8}{:>10}{:>10}{:>15}{:>12}{:>14}{:>8}{:>13}",
             "device reads/s",
             "µs/read",
+            "bursts/s",
             "keys/s",
             "key reads/s",
             "share",
+            "of burst",
             "µs/key",
             "device MiB/s",
             "scan MiB/s",
@@ -348,12 +373,14 @@ impl ReadsTurn {
     pub fn table_line(&self) -> String {
         let mib = f64::from(1 << 20);
         format!(
-            "{:>15.0}{:>9.2}{:>11.0}{:>12.0}{:>8.2}{:>10.2}{:>15.0}{:>12.0}{:>14.0}{:>8.2}{:>13.3}",
+            "{:>15.0}{:>9.2}{:>11.0}{:>11.0}{:>12.0}{:>8.2}{:>10.2}{:>10.2}{:>15.0}{:>12.0}{:>14.0}{:>8.2}{:>13.3}",
             self.device_reads_per_second,
             self.device_cpu_us,
+            self.burst_reads_per_second,
             self.keys_per_second,
             self.key_reads_per_second,
             self.key_share(),
+            self.key_burst_share(),
             self.key_cpu_us,
             self.device_bytes_per_second / mib,
             self.scan_bytes_per_second / mib,

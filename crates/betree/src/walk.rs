@@ -58,6 +58,21 @@ pub(crate) struct Pace {
     expected_blocks: usize,
 }
 
+impl Pace {
+    /// That of a walk beside this one, over so large a part of what this one goes over.
+    pub(crate) fn part(self, part: f64) -> Self {
+        Pace {
+            passed_bytes: (self.passed_bytes as f64 * part) as u64,
+            expected_blocks: 0,
+        }
+    }
+
+    /// Whether as much was passed as is read at once at most.
+    pub(crate) fn is_long(self, ahead: ReadAhead) -> bool {
+        self.passed_bytes >= u64::from(ahead.max_bytes)
+    }
+}
+
 /// Where a walk is.
 pub(crate) struct BlockWalk {
     group: GroupRef,
@@ -207,12 +222,12 @@ impl BlockWalk {
     }
 
     /// The next block that has records of the range, and which those are: at least one. The bounds are those that the walk
-    /// was made for. A walk that read much comes to its blocks by way of the stream, if there is one.
+    /// was made for. With a stream, it comes to its blocks by way of that.
     pub(crate) fn next(
         &mut self,
         store: &PageStore,
         bounds: KeyBounds<'_>,
-        mut stream: Option<&mut Option<Stream>>,
+        mut stream: Option<&mut Stream>,
     ) -> Result<Option<(Arc<Block>, Range<usize>)>> {
         while let Some(block) = self.next_block_read(store, stream.as_deref_mut())? {
             let number = self.next_number;
@@ -241,7 +256,7 @@ impl BlockWalk {
     fn next_block_read(
         &mut self,
         store: &PageStore,
-        stream: Option<&mut Option<Stream>>,
+        stream: Option<&mut Stream>,
     ) -> Result<Option<Arc<Block>>> {
         if let Some(block) = self.given.take().or_else(|| self.read.pop()) {
             return Ok(Some(block));
@@ -249,15 +264,8 @@ impl BlockWalk {
         if self.unread == 0 {
             return Ok(None);
         }
-        if let Some(stream) = stream
-            && (self.sent > 0 || self.pace.passed_bytes >= u64::from(self.ahead.max_bytes))
-        {
-            if stream.is_none() {
-                *stream = Stream::new(store, self.ahead.fill);
-            }
-            if let Some(stream) = stream {
-                return self.next_of_stream(store, stream).map(Some);
-            }
+        if let Some(stream) = stream {
+            return self.next_of_stream(store, stream).map(Some);
         }
         let count = self.next_run_blocks();
         if count == 1 {
@@ -320,6 +328,11 @@ impl BlockWalk {
             self.sent += 1;
         }
         stream.start(store)
+    }
+
+    /// Whether it is about to read, and passed so much that a stream is worth it.
+    pub(crate) fn wants_stream(&self) -> bool {
+        self.unread > 0 && !self.is_ready() && self.pace.is_long(self.ahead)
     }
 
     /// Whether a stream has all blocks that are to come.

@@ -232,8 +232,8 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     cached: impl Fn(&[u8], u64) -> Option<Slice>,
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
-    let mut below = Vec::new();
-    let mut places = Vec::new();
+    let mut below = Vec::with_capacity(keys.len());
+    let mut places = Vec::with_capacity(keys.len());
     for (place, key) in keys.iter().enumerate() {
         let key = key.as_ref();
         match in_windows(keyspace, before, key) {

@@ -14,6 +14,7 @@
 //! source is expected to need, are read at once; others when the first key that they may hold comes up, and none only to know what
 //! follows the last.
 
+mod ahead;
 mod source;
 mod spare;
 
@@ -28,12 +29,11 @@ use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::{head as head_of, head_of_pieces};
 use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
 
-use crate::bounds::{as_slice, is_empty, tighter_lower, tighter_upper};
+use crate::bounds::{as_slice, is_empty};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
-use crate::stream::Stream;
 use crate::walk::{BlockWalk, ReadAhead};
-use source::{Edge, Frame, Head, LEAF, Path, Source, look, run_of_pivots, step};
+use source::{Edge, Frame, Head, LEAF, Path, Source, look, step};
 use spare::Spare;
 
 /// Sources that there is room for from the start: the leaf, and the levels of a node or two.
@@ -77,9 +77,6 @@ pub(crate) struct TreeScan {
     key: Vec<u8>,
     /// How many records are likely to be asked for; 0 when nobody knows.
     expected: usize,
-    /// What is read ahead of the leaf's source, once the scan is long; and the walk over the next leaf, once it has a part in it.
-    stream: Option<Stream>,
-    next_walk: Option<BlockWalk>,
 }
 
 impl TreeScan {
@@ -142,8 +139,6 @@ impl TreeScan {
             done: is_empty(bounds.0, bounds.1),
             key: spare.key,
             expected,
-            stream: None,
-            next_walk: None,
         }
     }
 
@@ -328,12 +323,13 @@ impl TreeScan {
     /// Moves a source to the first record of its next block, which is read if need be, or to what stands behind its last.
     fn open(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
+        source.go_ahead(slot, &self.path, &self.store);
         if let Some(walk) = &mut source.walk {
             let bounds = self.path.bounds_of(slot, source.range);
-            let stream = (slot == LEAF).then_some(&mut self.stream);
+            let stream = source.ahead.as_mut().map(|ahead| &mut ahead.stream);
             if let Some((block, records)) = walk.next(&self.store, bounds, stream)? {
                 source.enter(block, records, self.path.direction);
-                return self.read_ahead(slot);
+                return source.read_ahead(&self.path, &self.store);
             }
             source.end_walk();
         }
@@ -347,34 +343,30 @@ impl TreeScan {
         Ok(())
     }
 
-    /// Adds the next leaf to the stream, if all of this one is in it and there is room.
-    fn read_ahead(&mut self, slot: u16) -> Result<()> {
-        let source = &self.sources[usize::from(slot)];
-        let (Some(stream), Some(walk)) = (&mut self.stream, &source.walk) else {
+    /// Makes a source ready to walk its range, unless it is; reads the group's index at most.
+    fn prepare(&mut self, slot: u16) -> Result<()> {
+        let source = &mut self.sources[usize::from(slot)];
+        if source.walk.is_some() {
             return Ok(());
+        }
+        // One that does not know the next group would not know those behind either.
+        source.ahead.take_if(|ahead| !ahead.knows_next());
+        let begun = source
+            .ahead
+            .as_mut()
+            .and_then(|ahead| ahead.enter(&self.path));
+        let walk = match begun {
+            Some(walk) => walk,
+            None => self.walk_of(slot)?,
         };
-        if slot != LEAF || !walk.is_sent() || !stream.has_room() {
-            return Ok(());
-        }
-        if self.next_walk.is_none() {
-            let Some((node, pivot, group)) = self.path.next_leaf() else {
-                return Ok(());
-            };
-            let index = self.store.index_by(group, node.leaf_handle(pivot))?;
-            // Only the scan's end can lie inside it.
-            let bounds = (as_slice(&self.path.lower), as_slice(&self.path.upper));
-            let next = BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN);
-            self.next_walk = Some(next);
-        }
-        match &mut self.next_walk {
-            Some(next) => next.send(&self.store, stream),
-            None => Ok(()),
-        }
+        let source = &mut self.sources[usize::from(slot)];
+        source.walk = Some(walk.at_pace(source.pace));
+        Ok(())
     }
 
-    /// Makes a source ready to walk its range; reads the group's index at most.
-    fn prepare(&mut self, slot: u16) -> Result<()> {
-        let source = &self.sources[usize::from(slot)];
+    /// A walk over a source's range.
+    fn walk_of(&self, slot: u16) -> Result<BlockWalk> {
+        let range = self.sources[usize::from(slot)].range;
         let (group, index) = match (slot, self.path.frames.last(), &self.lone_leaf) {
             (LEAF, Some(frame), _) => {
                 let Child::Leaf(group) = &frame.node.pivots[frame.pivot].child else {
@@ -385,24 +377,22 @@ impl TreeScan {
             }
             (LEAF, None, Some(group)) => (group, self.store.index(group)?),
             _ => {
-                let Some((node, number, segment)) = self.path.segment_of(source.range) else {
+                let Some((node, number, segment)) = self.path.segment_of(range) else {
                     return Err(Error::internal("a scan's source without a segment"));
                 };
-                let handle = node.segment_handle(source.range.level, number);
+                let handle = node.segment_handle(range.level, number);
                 (&segment.group, self.store.index_by(&segment.group, handle)?)
             }
         };
-        let bounds = self.path.bounds_of(slot, source.range);
-        let begun = match slot {
-            LEAF => self.next_walk.take(),
-            _ => None,
-        };
-        let walk = begun.unwrap_or_else(|| {
-            BlockWalk::new(group, index, bounds, self.path.direction, ReadAhead::SCAN)
-        });
-        let source = &mut self.sources[usize::from(slot)];
-        source.walk = Some(walk.at_pace(source.pace));
-        Ok(())
+        let bounds = self.path.bounds_of(slot, range);
+        let direction = self.path.direction;
+        Ok(BlockWalk::new(
+            group,
+            index,
+            bounds,
+            direction,
+            ReadAhead::SCAN,
+        ))
     }
 
     /// Opens all sources that begin where the scan begins, reading what is not cached at once, and puts all in order.
@@ -521,10 +511,31 @@ impl TreeScan {
         }
         let old = self.sources.len();
         self.descend(false)?;
-        for slot in old..self.sources.len() {
-            self.insert(slot as u16)?;
+        for slot in old as u16..self.sources.len() as u16 {
+            self.catch_up(slot)?;
+            self.insert(slot)?;
         }
         self.insert(LEAF)
+    }
+
+    /// A level of a node that the scan comes to is read as if it had been there before: as far ahead of its records as the leaves are.
+    fn catch_up(&mut self, slot: u16) -> Result<()> {
+        let pace = self.sources[usize::from(LEAF)].pace;
+        let source = &mut self.sources[usize::from(slot)];
+        let range = source.range;
+        let node = &self.path.frames[range.frame].node;
+        let records = node.levels[range.level].iter().flat_map(|s| &s.live);
+        let records: u64 = records.map(|part| u64::from(part.records)).sum();
+        source.pace = pace.part(records as f64 / node.records().max(1) as f64);
+        if source.head == Head::Pending && source.pace.is_long(ReadAhead::SCAN) {
+            self.prepare(slot)?;
+            let source = &mut self.sources[usize::from(slot)];
+            source.go_ahead(slot, &self.path, &self.store);
+            if let (Some(walk), Some(ahead)) = (&mut source.walk, &mut source.ahead) {
+                walk.send(&self.store, &mut ahead.stream)?;
+            }
+        }
+        Ok(())
     }
 
     /// Goes down from the last frame to a leaf; `seek` for the place where the scan begins.
@@ -607,85 +618,19 @@ impl TreeScan {
         }
     }
 
-    /// Makes a buffer level's source stand before its next live range. Forward, `segment` and `part` count what was
-    /// passed; backward, what is left.
+    /// Makes a buffer level's source stand before its next live range.
     fn next_live_range(&mut self, slot: u16) {
-        let path = &self.path;
         let source = &mut self.sources[usize::from(slot)];
-        let segments = &path.frames[source.range.frame].node.levels[source.range.level];
-        source.head = Head::End;
-        loop {
-            let segment;
-            let (first, last);
-            match path.direction {
-                Direction::Forward => {
-                    let Some(here) = segments.get(source.range.segment) else {
-                        return;
-                    };
-                    let parts = here.live.get(source.part..).unwrap_or_default();
-                    let run = run_of_pivots(parts.iter().map(|part| part.pivot), parts.len());
-                    let Some((begin, end, count)) = run else {
-                        source.range.segment += 1;
-                        source.part = 0;
-                        continue;
-                    };
-                    segment = here;
-                    (first, last) = (begin, end);
-                    source.part += count;
-                }
-                Direction::Backward => {
-                    let Some(here) = source
-                        .range
-                        .segment
-                        .checked_sub(1)
-                        .and_then(|i| segments.get(i))
-                    else {
-                        return;
-                    };
-                    let parts = here.live.get(..source.part).unwrap_or_default();
-                    let run = run_of_pivots(parts.iter().rev().map(|part| part.pivot), parts.len());
-                    let Some((end, begin, count)) = run else {
-                        source.range.segment -= 1;
-                        let left = source
-                            .range
-                            .segment
-                            .checked_sub(1)
-                            .and_then(|i| segments.get(i));
-                        source.part = left.map_or(0, |s| s.live.len());
-                        continue;
-                    };
-                    segment = here;
-                    (first, last) = (begin, end);
-                    source.part -= count;
-                }
+        match self.path.next_live_range(source.range, source.part) {
+            Some((range, part)) => {
+                (source.range, source.part) = (range, part);
+                source.end_walk();
+                source.head = Head::Pending;
             }
-            let (lower, upper) = path.edges(source.range.frame, first, last);
-            let pivots = (path.lower_at(lower, None), path.upper_at(upper, None));
-            if path.is_beyond(pivots, segment) {
-                return;
+            None => {
+                source.ahead = None;
+                source.head = Head::End;
             }
-            // A segment has only what lies between its first and last key: the group may hold more.
-            let mut low = (pivots.0, lower);
-            let mut high = (pivots.1, upper);
-            for edge in [Edge::Segment, Edge::Scan] {
-                let (below, above) = (
-                    path.lower_at(edge, Some(segment)),
-                    path.upper_at(edge, Some(segment)),
-                );
-                if below != Bound::Unbounded && tighter_lower(below, low.0) == below {
-                    low = (below, edge);
-                }
-                if above != Bound::Unbounded && tighter_upper(above, high.0) == above {
-                    high = (above, edge);
-                }
-            }
-            if is_empty(low.0, high.0) {
-                continue;
-            }
-            (source.range.lower, source.range.upper) = (low.1, high.1);
-            source.end_walk();
-            source.head = Head::Pending;
-            return;
         }
     }
 

@@ -7,14 +7,19 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
+use terrapin_base::Result;
+use terrapin_pages::PageStore;
 use terrapin_pages::block::{Block, RecordPlace};
-use terrapin_pages::group::GroupRef;
-use terrapin_structure::Direction;
+use terrapin_structure::{Direction, KeyBounds};
 
-use crate::bounds::{as_slice, is_empty, lets_in_above, lets_in_below};
+use crate::bounds::{
+    as_slice, is_empty, lets_in_above, lets_in_below, tighter_lower, tighter_upper,
+};
 use crate::load::LoadedNode;
-use crate::node::{Child, Segment};
+use crate::node::Segment;
 use crate::walk::{BlockWalk, Pace};
+
+use super::ahead::Ahead;
 
 /// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,8 +69,10 @@ pub(super) struct Source {
     pub(super) key_head: u64,
     pub(super) following: usize,
     pub(super) range: LiveRange,
-    /// Where in the segment the next live range is to be looked for.
+    /// Where in the segment the next live range is to be looked for. Forward, it counts what was passed; backward, what is left.
     pub(super) part: usize,
+    /// What is read ahead of it, once it has given much.
+    pub(super) ahead: Option<Box<Ahead>>,
 }
 
 /// The live range that a source stands in or before.
@@ -124,7 +131,7 @@ pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
 }
 
 /// Of pivots in either order, the first, the last that follows it without a gap, and how many those are.
-pub(super) fn run_of_pivots(
+fn run_of_pivots(
     mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
     count: usize,
 ) -> Option<(usize, usize, usize)> {
@@ -164,6 +171,28 @@ impl Source {
                 segment,
             },
             part,
+            ahead: None,
+        }
+    }
+
+    /// Begins to read ahead if what was passed is worth it, and memory is not short.
+    pub(super) fn go_ahead(&mut self, slot: u16, path: &Path, store: &PageStore) {
+        if self.ahead.is_none() && self.walk.as_ref().is_some_and(BlockWalk::wants_stream) {
+            let ahead = match slot {
+                LEAF => Ahead::of_leaf(path, store),
+                _ => Ahead::of_range(self.range, self.part, store),
+            };
+            self.ahead = ahead.map(Box::new);
+        }
+    }
+
+    /// Reads ahead in the groups behind this one, if all of this one is under way and there is room.
+    pub(super) fn read_ahead(&mut self, path: &Path, store: &PageStore) -> Result<()> {
+        match (&mut self.ahead, &self.walk) {
+            (Some(ahead), Some(walk)) if walk.is_sent() && ahead.stream.has_room() => {
+                ahead.go_on(path, store)
+            }
+            _ => Ok(()),
         }
     }
 
@@ -337,15 +366,89 @@ impl Path {
     }
 
     /// The range of a source.
-    pub(super) fn bounds_of(&self, slot: u16, range: LiveRange) -> (Bound<&[u8]>, Bound<&[u8]>) {
-        let segment = match slot {
-            LEAF => None,
-            _ => self.segment_of(range).map(|(_, _, segment)| segment),
-        };
+    pub(super) fn bounds_of(&self, slot: u16, range: LiveRange) -> KeyBounds<'_> {
+        if slot != LEAF {
+            return self.bounds_of_range(range);
+        }
+        (
+            self.lower_at(range.lower, None),
+            self.upper_at(range.upper, None),
+        )
+    }
+
+    /// A live range of a buffer level.
+    pub(super) fn bounds_of_range(&self, range: LiveRange) -> KeyBounds<'_> {
+        let segment = self.segment_of(range).map(|(_, _, segment)| segment);
         (
             self.lower_at(range.lower, segment),
             self.upper_at(range.upper, segment),
         )
+    }
+
+    /// The live range behind one of a buffer level, and where the one behind that is to be looked for: see [`Source::part`].
+    pub(super) fn next_live_range(
+        &self,
+        mut range: LiveRange,
+        mut part: usize,
+    ) -> Option<(LiveRange, usize)> {
+        let segments = &self.frames[range.frame].node.levels[range.level];
+        loop {
+            let segment;
+            let (first, last);
+            match self.direction {
+                Direction::Forward => {
+                    let here = segments.get(range.segment)?;
+                    let parts = here.live.get(part..).unwrap_or_default();
+                    let run = run_of_pivots(parts.iter().map(|part| part.pivot), parts.len());
+                    let Some((begin, end, count)) = run else {
+                        range.segment += 1;
+                        part = 0;
+                        continue;
+                    };
+                    segment = here;
+                    (first, last) = (begin, end);
+                    part += count;
+                }
+                Direction::Backward => {
+                    let here = segments.get(range.segment.checked_sub(1)?)?;
+                    let parts = here.live.get(..part).unwrap_or_default();
+                    let run = run_of_pivots(parts.iter().rev().map(|part| part.pivot), parts.len());
+                    let Some((end, begin, count)) = run else {
+                        range.segment -= 1;
+                        let left = range.segment.checked_sub(1).and_then(|i| segments.get(i));
+                        part = left.map_or(0, |s| s.live.len());
+                        continue;
+                    };
+                    segment = here;
+                    (first, last) = (begin, end);
+                    part -= count;
+                }
+            }
+            let (lower, upper) = self.edges(range.frame, first, last);
+            let pivots = (self.lower_at(lower, None), self.upper_at(upper, None));
+            if self.is_beyond(pivots, segment) {
+                return None;
+            }
+            // A segment has only what lies between its first and last key: the group may hold more.
+            let mut low = (pivots.0, lower);
+            let mut high = (pivots.1, upper);
+            for edge in [Edge::Segment, Edge::Scan] {
+                let (below, above) = (
+                    self.lower_at(edge, Some(segment)),
+                    self.upper_at(edge, Some(segment)),
+                );
+                if below != Bound::Unbounded && tighter_lower(below, low.0) == below {
+                    low = (below, edge);
+                }
+                if above != Bound::Unbounded && tighter_upper(above, high.0) == above {
+                    high = (above, edge);
+                }
+            }
+            if !is_empty(low.0, high.0) {
+                (range.lower, range.upper) = (low.1, high.1);
+                return Some((range, part));
+            }
+        }
     }
 
     /// The key that a source stands at.
@@ -371,42 +474,44 @@ impl Path {
         }
     }
 
+    /// The nodes from the root down, and which child of each the path goes through.
+    fn branches(&self) -> impl DoubleEndedIterator<Item = (&LoadedNode, usize)> {
+        self.frames.iter().map(|frame| (&*frame.node, frame.pivot))
+    }
+
     /// Where the key range of the current leaf ends, in the scan's direction; none at the end of the tree.
     pub(super) fn leaf_end(&self) -> Option<&[u8]> {
-        self.frames
-            .iter()
+        self.end_of(self.branches())
+    }
+
+    /// Where the key range of the leaf ends that these branches, from the root down, lead to.
+    fn end_of<'a>(
+        &self,
+        branches: impl DoubleEndedIterator<Item = (&'a LoadedNode, usize)>,
+    ) -> Option<&'a [u8]> {
+        branches
             .rev()
-            .find_map(|frame| match self.direction {
-                Direction::Forward => frame
-                    .node
-                    .pivots
-                    .get(frame.pivot + 1)
-                    .map(|next| &next.lower[..]),
-                Direction::Backward => {
-                    (frame.pivot > 0).then(|| &frame.node.pivots[frame.pivot].lower[..])
-                }
+            .find_map(|(node, pivot)| match self.direction {
+                Direction::Forward => node.pivots.get(pivot + 1).map(|next| &next.lower[..]),
+                Direction::Backward => (pivot > 0).then(|| &node.pivots[pivot].lower[..]),
             })
     }
 
-    /// The leaf behind the current one, if it has records of the scan's range and the same parent: that, and which child it is.
-    pub(super) fn next_leaf(&self) -> Option<(&LoadedNode, usize, &GroupRef)> {
-        let frame = self.frames.last()?;
-        let pivot = match self.direction {
-            Direction::Forward => frame.pivot + 1,
-            Direction::Backward => frame.pivot.checked_sub(1)?,
-        };
-        match &frame.node.pivots.get(pivot)?.child {
-            Child::Leaf(group) if self.leaf_has_successor() => Some((&frame.node, pivot, group)),
-            _ => None,
-        }
+    /// Whether records of the leaf behind the current one can be in the scan's range.
+    pub(super) fn leaf_has_successor(&self) -> bool {
+        self.goes_on_behind(self.branches())
     }
 
-    /// Whether records of the next leaf can be in the scan's range.
-    pub(super) fn leaf_has_successor(&self) -> bool {
-        self.leaf_end().is_some_and(|end| match self.direction {
-            Direction::Forward => lets_in_below(as_slice(&self.upper), end),
-            Direction::Backward => !is_empty(as_slice(&self.lower), Bound::Excluded(end)),
-        })
+    /// Whether records of the leaf behind that which these branches lead to can be in the scan's range.
+    pub(super) fn goes_on_behind<'a>(
+        &self,
+        branches: impl DoubleEndedIterator<Item = (&'a LoadedNode, usize)>,
+    ) -> bool {
+        self.end_of(branches)
+            .is_some_and(|end| match self.direction {
+                Direction::Forward => lets_in_below(as_slice(&self.upper), end),
+                Direction::Backward => !is_empty(as_slice(&self.lower), Bound::Excluded(end)),
+            })
     }
 
     /// Whether a bound of the scan's direction lets a key in.

@@ -1,9 +1,9 @@
-//! A ring of io_uring for the reads of one flight. Each thread keeps one for its next flight.
+//! A ring of io_uring for the reads of one flight. Each thread keeps some for its next flights.
 //!
 //! A read in flight writes into memory that somebody owns, so a ring is never dropped before every read that the kernel took has
 //! completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go one by one.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
@@ -13,6 +13,8 @@ use terrapin_base::sync::{AtomicBool, Ordering};
 
 /// Reads in a ring at once.
 const DEPTH: usize = 64;
+/// Rings that a thread keeps: a long scan has a flight for each level of a node.
+const KEPT_MAX: usize = 8;
 /// How often a submission that the kernel puts off is repeated before the ring is given up.
 const PATIENCE: u32 = 1000;
 
@@ -20,8 +22,8 @@ const PATIENCE: u32 = 1000;
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
-    /// Taken while in use: a flight beside a flight has a ring of its own.
-    static KEPT: Cell<Option<IoUring>> = const { Cell::new(None) };
+    /// Not in use: a flight beside a flight has a ring of its own.
+    static KEPT: RefCell<Vec<IoUring>> = const { RefCell::new(Vec::new()) };
 }
 
 /// A ring, and the reads in it.
@@ -36,9 +38,9 @@ pub(crate) struct Uring {
 const _: () = assert!(DEPTH == u64::BITS as usize);
 
 impl Uring {
-    /// The thread's, or a new one; none when there is none to be had.
+    /// One of the thread's, or a new one; none when there is none to be had.
     pub(crate) fn take() -> Option<Self> {
-        let kept = KEPT.try_with(Cell::take).ok().flatten();
+        let kept = KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten();
         Some(Uring {
             ring: Some(kept.or_else(make)?),
             numbers: [0; DEPTH],
@@ -156,7 +158,12 @@ impl Drop for Uring {
         if self.used == 0 {
             let ring = self.ring.take();
             // The thread may be ending.
-            let _ = KEPT.try_with(|kept| kept.set(ring));
+            let _ = KEPT.try_with(|kept| {
+                let mut kept = kept.borrow_mut();
+                if kept.len() < KEPT_MAX {
+                    kept.extend(ring);
+                }
+            });
         }
     }
 }

@@ -193,6 +193,11 @@ impl Cache {
         held.and_then(|held| held.downcast().ok())
     }
 
+    /// Whether metadata is there; leaves no trace.
+    pub(crate) fn has_metadata(&self, key: Key) -> bool {
+        shard(&self.metadata, key).lock().has(key)
+    }
+
     /// The budget that entries are charged to.
     pub(crate) fn budget(&self) -> &Arc<Budget> {
         &self.budget

@@ -190,6 +190,11 @@ impl<V: Clone> Shard<V> {
         Some(slot.value.clone())
     }
 
+    /// Whether there is an entry.
+    pub(crate) fn has(&self, key: Key) -> bool {
+        self.find(key).is_some()
+    }
+
     /// Finds an entry, and nothing else.
     pub(crate) fn peek(&self, key: Key) -> Option<V> {
         let slot = self.find(key).and_then(|at| self.slots[at].as_ref())?;

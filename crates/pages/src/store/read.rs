@@ -109,6 +109,14 @@ fn block_key(page: PageId, number: usize) -> Key {
     }
 }
 
+fn index_key(page: PageId) -> Key {
+    Key {
+        page,
+        kind: Kind::Index,
+        number: 0,
+    }
+}
+
 impl PageStore {
     /// The content of a node or catalog page, not cached.
     pub fn read_page(&self, page: &PageRef, kind: PageKind) -> Result<Vec<u8>> {
@@ -184,27 +192,45 @@ impl PageStore {
         group: &GroupRef,
         uncounted: u64,
     ) -> Result<Arc<GroupIndex>> {
-        let key = Key {
-            page: group.id,
-            kind: Kind::Index,
-            number: 0,
-        };
-        if let Some(index) = self.cache.get_counting(key, uncounted) {
+        if let Some(index) = self.cache.get_counting(index_key(group.id), uncounted) {
             return Ok(index);
         }
-        let offset = self.place_in_group(group, group.index_offset, group.index_bytes)?;
-        let index = self
-            .with_bytes(ReadFor::Meta, offset, group.index_bytes as usize, |bytes| {
-                let index = GroupIndex::decode(bytes, group.id)?;
-                if index.blocks_bytes() != group.index_offset {
-                    return Err(Error::corrupt("index and reference contradict each other")
-                        .with("page", group.id));
-                }
-                Ok(index)
-            })
-            .map_err(|e| self.place(e))?;
+        let (offset, bytes) = self.index_place(group)?;
+        self.with_bytes(ReadFor::Meta, offset, bytes, |bytes| {
+            self.take_in_index(bytes, group.id, group.index_offset)
+        })
+        .map_err(|e| self.place(e))
+    }
+
+    /// Whether a group's index is cached; leaves no trace.
+    #[must_use]
+    pub fn has_index(&self, group: &GroupRef) -> bool {
+        self.cache.has_metadata(index_key(group.id))
+    }
+
+    /// Where a group's index lies in the file.
+    pub(super) fn index_place(&self, group: &GroupRef) -> Result<(u64, usize)> {
+        self.place_in_group(group, group.index_offset, group.index_bytes)
+            .map(|offset| (offset, group.index_bytes as usize))
+    }
+
+    /// Decodes an index that was read, which starts at `at` in its group, into the cache.
+    pub(super) fn take_in_index(
+        &self,
+        bytes: &[u8],
+        group: PageId,
+        at: u32,
+    ) -> Result<Arc<GroupIndex>> {
+        let index = GroupIndex::decode(bytes, group)?;
+        if index.blocks_bytes() != at {
+            return Err(
+                Error::corrupt("index and reference contradict each other").with("page", group)
+            );
+        }
         let memory_bytes = index.memory_bytes();
-        Ok(self.cache.insert(key, Arc::new(index), memory_bytes))
+        Ok(self
+            .cache
+            .insert(index_key(group), Arc::new(index), memory_bytes))
     }
 
     /// Whether a group may hold a key of that hash; asks one partition of its filter, through the cache. Without a filter

@@ -1,5 +1,5 @@
 //! Many blocks at once: those that are asked for are read in parallel where the system can, while the caller goes on asking, and
-//! decoded while the device works on others.
+//! decoded while the device works on others. A stream has indexes of groups among them, which whoever comes to those groups finds in the cache.
 //!
 //! Blocks that lie side by side, or share what a device reads at least, and are asked for one after the other make one read.
 
@@ -13,13 +13,14 @@ use super::PageStore;
 use super::read::{Fill, Own, SCRATCH_BYTES_MAX, put_scratch, take_scratch};
 use crate::block::Block;
 use crate::group::{GroupIndex, GroupRef};
+use crate::metrics::ReadFor;
 
 /// Most bytes of one read, unless a block is longer: what has come of a longer stretch is decoded while the rest is read.
 pub(super) const STRETCH_BYTES_MAX: usize = 128 << 10;
-/// Bytes of reads under way in a stream,
-const STREAM_BYTES: usize = 4 * STRETCH_BYTES_MAX;
-/// and its memory: where it begins anew at the front, up to a read's is left out at the end.
-const STREAM_MEMORY_BYTES: usize = STREAM_BYTES + STRETCH_BYTES_MAX;
+/// Bytes of reads under way in a stream at first.
+const STREAM_BYTES_FIRST: usize = 4 * STRETCH_BYTES_MAX;
+/// A stream with less memory is not worth while: a read is under way while another is gone over.
+const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
 /// A stream takes at most one part in so many of what the caches may take.
 const STREAM_PARTS: u64 = 8;
 /// Memory that a block of a batch is expected to take, and the device's bytes around it.
@@ -40,29 +41,37 @@ pub struct Reading {
     over: u64,
     /// The last read, which what is asked for next may lie beside. There is room for it in the flight.
     open: Option<Stretch>,
-    /// Bytes of all reads, and how many there may be when another is added; what is longer goes alone.
+    /// Bytes of all reads, and how many there may be when another is added; what is longer goes alone. As many more as were taken, up to a bound.
     bytes: usize,
+    bytes_allowed: usize,
     bytes_max: usize,
     /// For memory that is not the thread's.
     charge: Option<Charge>,
 }
 
-/// A block to read.
+/// A part of a group to read.
 struct Wanted {
     group: PageId,
-    number: usize,
+    part: Part,
     /// Where it starts in the file.
     offset: u64,
     bytes: usize,
 }
 
-/// One read: the cover of some blocks, which were asked for one after the other.
+enum Part {
+    /// The block of that number.
+    Block(usize),
+    /// The index, for the cache: where it starts in the group.
+    Index(u32),
+}
+
+/// One read: the cover of some parts, which were asked for one after the other.
 struct Stretch {
     start: u64,
     bytes: usize,
     /// Which of all that were asked for.
     first: u64,
-    blocks: usize,
+    parts: usize,
 }
 
 impl Stretch {
@@ -78,7 +87,7 @@ impl Stretch {
             start,
             bytes: (end - start) as usize,
             first: self.first,
-            blocks: self.blocks + other.blocks,
+            parts: self.parts + other.parts,
         })
     }
 }
@@ -95,6 +104,7 @@ impl Reading {
             over: 0,
             open: None,
             bytes: 0,
+            bytes_allowed: bytes_max,
             bytes_max,
             charge,
         }
@@ -109,7 +119,13 @@ impl Reading {
     /// Whether another read can be added besides those under way.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.bytes == 0 || self.bytes + STRETCH_BYTES_MAX <= self.bytes_max
+        self.bytes == 0 || self.bytes + STRETCH_BYTES_MAX <= self.bytes_allowed
+    }
+
+    /// Bytes of reads that there may be now.
+    #[must_use]
+    pub fn bytes_allowed(&self) -> usize {
+        self.bytes_allowed
     }
 
     /// Adds the last read to the flight.
@@ -177,18 +193,24 @@ impl PageStore {
         Reading::new(memory, usize::MAX, None, fill)
     }
 
-    /// For many blocks one behind the other, some of which are read ahead of those that are taken: in memory of its own, which is charged.
-    /// None when memory is short.
+    /// For many blocks one behind the other, some of which are read ahead of those that are taken, at most as many as were taken: in memory of
+    /// its own, which is charged. None when memory is short.
     #[must_use]
-    pub fn stream(&self, fill: Fill) -> Option<Reading> {
-        let bytes = STREAM_MEMORY_BYTES as u64;
+    pub fn stream(&self, fill: Fill, bytes: usize) -> Option<Reading> {
         let budget = self.cache.budget();
-        if bytes > budget.room_for_caches() / STREAM_PARTS {
+        // Where the memory begins anew at the front, up to a read's is left out at the end.
+        let memory_bytes = bytes + STRETCH_BYTES_MAX;
+        let room = usize::try_from(budget.room_for_caches() / STREAM_PARTS).unwrap_or(usize::MAX);
+        let memory_bytes = memory_bytes.min(room - room % STRETCH_BYTES_MAX);
+        if memory_bytes < STREAM_MEMORY_BYTES_MIN {
             return None;
         }
-        let charge = budget.charge(Purpose::Merge, bytes);
-        let memory = AlignedBuf::with_capacity(STREAM_MEMORY_BYTES);
-        Some(Reading::new(memory, STREAM_BYTES, Some(charge), fill))
+        let charge = budget.charge(Purpose::Merge, memory_bytes as u64);
+        let memory = AlignedBuf::with_capacity(memory_bytes);
+        let bytes = memory_bytes - STRETCH_BYTES_MAX;
+        let mut reading = Reading::new(memory, bytes, Some(charge), fill);
+        reading.bytes_allowed = bytes.min(STREAM_BYTES_FIRST);
+        Some(reading)
     }
 
     /// Asks for a block that was not in the cache; its number, or none when there is no room before those that were asked for are taken.
@@ -201,20 +223,43 @@ impl PageStore {
         number: usize,
     ) -> Result<Option<usize>> {
         let (offset, bytes) = self.block_place(group, index, number)?;
+        self.want_part(reading, group, Part::Block(number), offset, bytes)
+    }
+
+    /// Asks for the index of a group that is come to later, if it is neither cached nor long; it is put into the cache when its turn comes.
+    /// `false` when there is no room. What is wrong with it is told to whoever comes to the group.
+    pub fn want_index(&self, reading: &mut Reading, group: &GroupRef) -> Result<bool> {
+        if group.index_bytes as usize > STRETCH_BYTES_MAX || self.has_index(group) {
+            return Ok(true);
+        }
+        let (offset, bytes) = self.index_place(group)?;
+        let part = Part::Index(group.index_offset);
+        let wanted = self.want_part(reading, group, part, offset, bytes)?;
+        Ok(wanted.is_some())
+    }
+
+    fn want_part(
+        &self,
+        reading: &mut Reading,
+        group: &GroupRef,
+        part: Part,
+        offset: u64,
+        bytes: usize,
+    ) -> Result<Option<usize>> {
         let (start, cover_bytes) = self.cover(offset, bytes).map_err(|e| self.place(e))?;
         let at = reading.wanted.len();
         let stretch = Stretch {
             start,
             bytes: cover_bytes,
             first: reading.taken + at as u64,
-            blocks: 1,
+            parts: 1,
         };
         if !reading.add(stretch, self) {
             return Ok(None);
         }
         reading.wanted.push_back(Wanted {
             group: group.id,
-            number,
+            part,
             offset,
             bytes,
         });
@@ -257,8 +302,8 @@ impl PageStore {
         failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Takes the blocks of the oldest read, and appends them to `out` in the order in which they were asked for. After an error nothing more
-    /// can be taken.
+    /// Takes the blocks of the oldest read, if it has any, and appends them to `out` in the order in which they were asked for. After an error
+    /// nothing more can be taken.
     pub fn take_oldest(&self, reading: &mut Reading, out: &mut VecDeque<Arc<Block>>) -> Result<()> {
         reading.close();
         let mut outcome = Ok(());
@@ -269,10 +314,12 @@ impl PageStore {
             Err(_) => {}
         })?;
         if let Some(stretch) = reading.stretches.pop_front() {
-            reading.wanted.drain(..stretch.blocks);
-            reading.taken += stretch.blocks as u64;
+            reading.wanted.drain(..stretch.parts);
+            reading.taken += stretch.parts as u64;
             reading.over += 1;
             reading.bytes -= stretch.bytes;
+            let allowed = reading.bytes_allowed.saturating_add(stretch.bytes);
+            reading.bytes_allowed = allowed.min(reading.bytes_max);
         }
         outcome
     }
@@ -299,16 +346,35 @@ impl PageStore {
                 return;
             };
             let first = (stretch.first - *taken) as usize;
+            let mut parts = wanted.range(first..).take(stretch.parts).enumerate();
+            let is_block = |(_, wanted): &(_, &Wanted)| matches!(wanted.part, Part::Block(_));
             let bytes = match bytes {
                 Ok(bytes) => bytes,
-                Err(error) => return take(first, Err(self.place(error))),
+                Err(error) => {
+                    // Who comes to a group whose index was not read reads it again, and is told.
+                    if let Some((number, _)) = parts.find(is_block) {
+                        take(first + number, Err(self.place(error)));
+                    }
+                    return;
+                }
             };
-            self.counters.read(fill.reader(), 1, stretch.bytes as u64);
-            for (number, block) in wanted.range(first..).take(stretch.blocks).enumerate() {
-                let from = (block.offset - stretch.start) as usize;
-                let bytes = &bytes[from..][..block.bytes];
-                let decoded = self.take_in(bytes, block.group, block.number, *fill, own);
-                take(first + number, decoded);
+            let reader = match parts.clone().any(|part| is_block(&part)) {
+                true => fill.reader(),
+                false => ReadFor::Meta,
+            };
+            self.counters.read(reader, 1, stretch.bytes as u64);
+            for (number, wanted) in parts {
+                let from = (wanted.offset - stretch.start) as usize;
+                let bytes = &bytes[from..][..wanted.bytes];
+                match wanted.part {
+                    Part::Block(block) => {
+                        let decoded = self.take_in(bytes, wanted.group, block, *fill, own);
+                        take(first + number, decoded);
+                    }
+                    Part::Index(at) => {
+                        let _ = self.take_in_index(bytes, wanted.group, at);
+                    }
+                }
             }
         });
         shown.map_err(|e| self.place(e))
