@@ -4,7 +4,8 @@
 //! short for the next of the same size, which wants room for its alignment besides. Buffers of many sizes and lives,
 //! freed by other threads than took them, then leave gaps that nobody can use, and the process comes to hold several times
 //! what it uses. A mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the last
-//! that were freed are kept for who asks next: at most [`KEPT_BYTES_MAX`] in the whole process, charged to no budget.
+//! that were freed are kept for who asks next: [`KEPT_OF_LARGEST`] times what the largest of them takes in the whole process, within bounds,
+//! charged to no budget.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -13,9 +14,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use terrapin_base::MEMORY_ALIGNMENT;
 
-/// What freed memory may come to before it goes back to the kernel: two page groups of the largest usual size with the room that they
-/// are built in, one for each of two threads that merge. Where even one does not fit in, merges fault in all that they write.
-const KEPT_BYTES_MAX: usize = 12 << 20;
+/// What freed memory may come to before it goes back to the kernel, at least and at most.
+const KEPT_BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=24 << 20;
+/// Within those, so many of the largest pieces are kept: the page groups of two threads that merge, of which each fills one and what
+/// follows it. Where they are not kept, merges fault in all that they write.
+const KEPT_OF_LARGEST: usize = 4;
+/// A larger piece goes back at once.
+const KEPT_PIECE_BYTES_MAX: usize = *KEPT_BYTES.end() / KEPT_OF_LARGEST;
 /// Of how many pieces.
 const KEPT_PIECES_MAX: usize = 16;
 
@@ -119,11 +124,14 @@ impl Drop for Region {
 struct Kept {
     pieces: VecDeque<Pages>,
     bytes: usize,
+    /// What the largest piece took that ever was among them.
+    largest: usize,
 }
 
 static KEPT: Mutex<Kept> = Mutex::new(Kept {
     pieces: VecDeque::new(),
     bytes: 0,
+    largest: 0,
 });
 
 impl Kept {
@@ -152,11 +160,14 @@ impl Kept {
         if pages.bytes == 0 {
             return Vec::new();
         }
-        if pages.bytes > KEPT_BYTES_MAX / 2 {
+        if pages.bytes > KEPT_PIECE_BYTES_MAX {
             return vec![pages];
         }
+        self.largest = self.largest.max(pages.bytes);
+        let bytes_max =
+            (KEPT_OF_LARGEST * self.largest).clamp(*KEPT_BYTES.start(), *KEPT_BYTES.end());
         let mut surplus = Vec::new();
-        while self.pieces.len() >= KEPT_PIECES_MAX || self.bytes + pages.bytes > KEPT_BYTES_MAX {
+        while self.pieces.len() >= KEPT_PIECES_MAX || self.bytes + pages.bytes > bytes_max {
             let Some(oldest) = self.pieces.pop_front() else {
                 break;
             };
@@ -291,6 +302,7 @@ mod tests {
         Kept {
             pieces: VecDeque::new(),
             bytes: 0,
+            largest: 0,
         }
     }
 
@@ -305,26 +317,34 @@ mod tests {
             gone.iter().map(|p| p.bytes).collect::<Vec<_>>(),
             [MEMORY_ALIGNMENT]
         );
-        let large = KEPT_BYTES_MAX / 2;
-        assert_eq!(kept.put(Pages::map(large, false)).len(), 1);
-        assert_eq!(
-            kept.put(Pages::map(large, false)).len(),
-            KEPT_PIECES_MAX - 1
-        );
-        assert_eq!((kept.pieces.len(), kept.bytes), (2, 2 * large));
+        let large = KEPT_PIECE_BYTES_MAX;
+        for _ in 0..KEPT_OF_LARGEST {
+            kept.put(Pages::map(large, false));
+        }
+        let all = (KEPT_OF_LARGEST, KEPT_OF_LARGEST * large);
+        assert_eq!((kept.pieces.len(), kept.bytes), all);
         let gone = kept.put(Pages::map(large + MEMORY_ALIGNMENT, false));
         assert_eq!(gone[0].bytes, large + MEMORY_ALIGNMENT, "not worth it");
-        assert_eq!(kept.bytes, 2 * large);
+        assert_eq!((kept.pieces.len(), kept.bytes), all);
     }
 
     #[test]
-    fn room_for_two_groups_of_the_largest_usual_size_is_kept() {
+    fn what_two_threads_build_groups_of_the_largest_usual_size_in_is_kept() {
         let mut kept = empty_list();
         let group = (4 << 20) + (4 << 20) / 4;
-        for _ in 0..2 {
+        for _ in 0..4 {
             assert!(kept.put(Pages::map(group, false)).is_empty());
         }
-        assert!((0..2).all(|_| kept.take(group).is_some()));
+        assert!((0..4).all(|_| kept.take(group).is_some()));
+    }
+
+    #[test]
+    fn with_small_pieces_alone_little_is_kept() {
+        let mut kept = empty_list();
+        for _ in 0..8 {
+            assert!(kept.put(Pages::map(1 << 20, false)).is_empty());
+        }
+        assert_eq!(kept.put(Pages::map(1 << 20, false)).len(), 1);
     }
 
     #[test]

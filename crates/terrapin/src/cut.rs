@@ -21,7 +21,7 @@ use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 /// The part of the budget that active windows on auto share.
 const AUTO_SHARE: u64 = 6;
 /// The part in thousandths that their arenas share in a load.
-const LOAD_ARENA_PERMILLE: u64 = 300;
+pub(crate) const LOAD_ARENA_PERMILLE: u64 = 300;
 /// What an arena takes for a thousand bytes that its window counts (see [`KeyspaceState::active_bytes`]), until one is known.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
 /// A window that held less tells nothing of that.

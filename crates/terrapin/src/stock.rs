@@ -3,7 +3,7 @@
 //! is taken from the system ahead of them.
 //!
 //! How much of either goes by the rate at which chunks are taken now: what is taken in [`AHEAD_NS`] is stocked, and the pool keeps what is taken in
-//! [`KEEP_NS`], between an eighth and a quarter of the budget. Slow writers thus leave the memory to caches; with fast ones
+//! [`KEEP_NS`], between an eighth of the budget and what the windows of a load take. Slow writers thus leave the memory to caches; with fast ones
 //! the next window would take it from the caches at once.
 
 use std::sync::Arc;
@@ -12,6 +12,7 @@ use terrapin_base::{Condition, Job, Step};
 use terrapin_memtable::Pool;
 
 use crate::core::{Core, POOL_SHARE};
+use crate::cut::LOAD_ARENA_PERMILLE;
 
 /// How far ahead, in nanoseconds.
 const AHEAD_NS: u64 = 50_000_000;
@@ -90,8 +91,10 @@ impl Job for Stock {
         }
         if self.demand.look(core.pool.taken(), core.env.now_ns()) {
             let least = core.budget.limit() / POOL_SHARE;
+            // What a load's window leaves, whole: more was never taken together, since the next window is as good as full by then.
+            let most = core.budget.limit() / 1000 * LOAD_ARENA_PERMILLE;
             let bytes = self.demand.kept.saturating_mul(Pool::CHUNK_BYTES);
-            core.pool.set_bytes_max(bytes.clamp(least, 2 * least));
+            core.pool.set_bytes_max(bytes.clamp(least, most));
         }
         if core.pool.stock(self.demand.ahead()) {
             return Step::Again;

@@ -119,39 +119,52 @@ impl Part {
         }
     }
 
-    fn append(&mut self, other: &Part) {
-        self.image.extend_from_slice(&other.image);
-        self.separators.extend_from_slice(&other.separators);
-        self.blocks.extend_from_slice(&other.blocks);
+    /// Bytes of image and of separators of some of its blocks.
+    fn bytes_of(blocks: &[BlockEntry]) -> (usize, usize) {
+        let add = |(bytes, separators), block: &BlockEntry| {
+            (
+                bytes + block.bytes as usize,
+                separators + block.separator_bytes as usize,
+            )
+        };
+        blocks.iter().fold((0, 0), add)
     }
 
-    /// Moves everything from a block on into a new part.
-    fn split_off(&mut self, block: usize) -> Part {
-        let blocks = self.blocks.split_off(block);
-        let bytes: usize = blocks.iter().map(|b| b.bytes as usize).sum();
-        let separator_bytes: usize = blocks.iter().map(|b| b.separator_bytes as usize).sum();
+    /// Takes over the first blocks of the part that follows.
+    fn take_front(&mut self, next: &mut Part, blocks: usize) {
+        let (bytes, separators) = Self::bytes_of(&next.blocks[..blocks]);
+        self.image.extend_from_slice(&next.image[..bytes]);
+        next.image.copy_within(bytes.., 0);
+        next.image.truncate(next.image.len() - bytes);
+        self.separators.extend(next.separators.drain(..separators));
+        self.blocks.extend(next.blocks.drain(..blocks));
+    }
+
+    /// Gives the blocks from one on to the part that follows, which moves within its memory: no other is taken for it.
+    fn give_back(&mut self, next: &mut Part, block: usize) {
+        let given = self.blocks.split_off(block);
+        let (bytes, separators) = Self::bytes_of(&given);
         let at = self.image.len() - bytes;
-        let tail = AlignedBuf::from(&self.image[at..]);
+        let moved = next.image.len();
+        next.image.resize(moved + bytes, 0);
+        next.image.copy_within(..moved, bytes);
+        next.image[..bytes].copy_from_slice(&self.image[at..]);
         self.image.truncate(at);
-        let separators = self
-            .separators
-            .split_off(self.separators.len() - separator_bytes);
-        Part {
-            image: tail,
-            blocks,
-            separators,
-        }
+        let at = self.separators.len() - separators;
+        next.separators.splice(..0, self.separators.drain(at..));
+        next.blocks.splice(..0, given);
     }
 
-    /// Behind how many blocks to cut so that the smaller side weighs about as much as it can: at least `least`, or nowhere.
+    /// Behind how many blocks of this part and the next to cut so that the smaller side weighs about as much as it can: at least `least`, or
+    /// nowhere.
     ///
     /// The second side moves to a unit's boundary, and its blocks were cut for where they lie now. So of the cuts that are
     /// nearly as good as the best it is the one that moves them least.
-    fn middle(&self, least: u64, unit: usize) -> Option<usize> {
-        let weight = self.weight();
+    fn middle(&self, next: &Part, least: u64, unit: usize) -> Option<usize> {
+        let weight = self.weight() + next.weight();
         let sides = || {
             let (mut before, mut end) = (0, 0);
-            self.blocks.iter().map(move |block| {
+            self.blocks.iter().chain(&next.blocks).map(move |block| {
                 before += u64::from(block.bytes) + u64::from(block.separator_bytes);
                 end += block.bytes as usize;
                 (before.min(weight - before), end % unit)
@@ -234,24 +247,28 @@ impl GroupBuilder {
         let cut = self.block.cut_last(&mut self.cut);
         self.store(cut);
         let unit = self.options.unit as usize;
-        let mut whole = std::mem::take(&mut self.head);
-        let tail = std::mem::take(&mut self.tail);
-        if !tail.blocks.is_empty() {
-            // Its blocks were cut for a start on a boundary.
-            whole.pad(unit);
-            whole.append(&tail);
-        }
-        if whole.blocks.is_empty() {
+        let mut head = std::mem::take(&mut self.head);
+        let mut tail = std::mem::take(&mut self.tail);
+        if head.blocks.is_empty() {
             return Vec::new();
         }
-        let target = self.options.target_bytes;
-        if whole.weight() > target + target / 20
-            && let Some(blocks) = whole.middle(target / 2, unit)
-        {
-            let second = whole.split_off(blocks);
-            return vec![self.pend(whole), self.pend(second)];
+        if !tail.blocks.is_empty() {
+            // Its blocks were cut for a start on a boundary.
+            head.pad(unit);
         }
-        vec![self.pend(whole)]
+        let target = self.options.target_bytes;
+        if head.weight() + tail.weight() > target + target / 20
+            && let Some(blocks) = head.middle(&tail, target / 2, unit)
+        {
+            match blocks.checked_sub(head.blocks.len()) {
+                Some(more) => head.take_front(&mut tail, more),
+                None => head.give_back(&mut tail, blocks),
+            }
+            return vec![self.pend(head), self.pend(tail)];
+        }
+        let blocks = tail.blocks.len();
+        head.take_front(&mut tail, blocks);
+        vec![self.pend(head)]
     }
 
     /// Bytes of memory that the builder has touched.
