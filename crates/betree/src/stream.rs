@@ -25,10 +25,10 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// An empty one, of which so many bytes are under way at most; none when memory is short.
-    pub(crate) fn new(store: &PageStore, fill: Fill, bytes: usize) -> Option<Self> {
+    /// An empty one, of which so many bytes are under way at most, for a scan that passed so many; none when memory is short.
+    pub(crate) fn new(store: &PageStore, fill: Fill, bytes: usize, passed: u64) -> Option<Self> {
         Some(Stream {
-            reading: store.stream(fill, bytes)?,
+            reading: store.stream(fill, bytes, passed)?,
             fill,
             blocks: VecDeque::new(),
             cached: 0,

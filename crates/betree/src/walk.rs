@@ -54,6 +54,8 @@ const EXPECTED_RECORDS_MAX: usize = 1 << 16;
 pub(crate) struct Pace {
     /// Bytes of the blocks that were passed.
     passed_bytes: u64,
+    /// Bytes that the scan had passed elsewhere when the first of them came.
+    before_bytes: u64,
     /// Blocks that are likely to be asked for besides.
     expected_blocks: usize,
 }
@@ -63,8 +65,14 @@ impl Pace {
     pub(crate) fn part(self, part: f64) -> Self {
         Pace {
             passed_bytes: (self.passed_bytes as f64 * part) as u64,
+            before_bytes: self.before_bytes + self.passed_bytes,
             expected_blocks: 0,
         }
+    }
+
+    /// Bytes that the scan passed.
+    pub(crate) fn scan_bytes(self) -> u64 {
+        self.before_bytes + self.passed_bytes
     }
 
     /// Whether as much was passed as is read at once at most.

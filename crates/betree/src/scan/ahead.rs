@@ -88,21 +88,26 @@ impl Coming {
 }
 
 impl Ahead {
-    /// Nothing yet behind the leaf of the path; none when memory is short.
-    pub(super) fn of_leaf(path: &Path, store: &PageStore) -> Option<Self> {
+    /// Nothing yet behind the leaf of the path, of a scan that passed so many bytes; none when memory is short.
+    pub(super) fn of_leaf(path: &Path, passed: u64, store: &PageStore) -> Option<Self> {
         let branches = path.frames.iter();
         let way = branches.map(|frame| (frame.node.clone(), frame.pivot));
-        Self::new(store, LEAF_BYTES, Last::Leaf(way.collect()))
+        Self::new(store, LEAF_BYTES, passed, Last::Leaf(way.collect()))
     }
 
-    /// Nothing yet behind a live range; none when memory is short.
-    pub(super) fn of_range(range: LiveRange, part: usize, store: &PageStore) -> Option<Self> {
-        Self::new(store, LEVEL_BYTES, Last::Range(range, part))
+    /// Nothing yet behind a live range, of a scan that passed so many bytes; none when memory is short.
+    pub(super) fn of_range(
+        range: LiveRange,
+        part: usize,
+        passed: u64,
+        store: &PageStore,
+    ) -> Option<Self> {
+        Self::new(store, LEVEL_BYTES, passed, Last::Range(range, part))
     }
 
-    fn new(store: &PageStore, bytes: usize, last: Last) -> Option<Self> {
+    fn new(store: &PageStore, bytes: usize, passed: u64, last: Last) -> Option<Self> {
         Some(Ahead {
-            stream: Stream::new(store, ReadAhead::SCAN.fill, bytes)?,
+            stream: Stream::new(store, ReadAhead::SCAN.fill, bytes, passed)?,
             last,
             over: false,
             begun: VecDeque::new(),

@@ -177,13 +177,16 @@ impl Source {
 
     /// Begins to read ahead if what was passed is worth it, and memory is not short.
     pub(super) fn go_ahead(&mut self, slot: u16, path: &Path, store: &PageStore) {
-        if self.ahead.is_none() && self.walk.as_ref().is_some_and(BlockWalk::wants_stream) {
-            let ahead = match slot {
-                LEAF => Ahead::of_leaf(path, store),
-                _ => Ahead::of_range(self.range, self.part, store),
-            };
-            self.ahead = ahead.map(Box::new);
-        }
+        let walk = self.walk.as_ref().filter(|walk| walk.wants_stream());
+        let Some(walk) = walk.filter(|_| self.ahead.is_none()) else {
+            return;
+        };
+        let passed = walk.pace().scan_bytes();
+        let ahead = match slot {
+            LEAF => Ahead::of_leaf(path, passed, store),
+            _ => Ahead::of_range(self.range, self.part, passed, store),
+        };
+        self.ahead = ahead.map(Box::new);
     }
 
     /// Reads ahead in the groups behind this one, if all of this one is under way and there is room.

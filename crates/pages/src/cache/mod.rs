@@ -4,7 +4,7 @@
 //! the process takes as much memory as is charged (decision 0008). A block that was used since it came has *lives*: when its
 //! slab is to go it is copied into the one that fills now, for a life. Blocks of scans come in a lane of their own, the first to give
 //! beyond a part of the memory, and fifteen of sixteen times that a scan needs room; who is used there moves to the lane of gets. So a
-//! long scan does not wash out what gets use.
+//! long scan does not wash out what gets use; one that is longer than its lane leaves no more where others would have to go.
 //!
 //! Indexes, filters and nodes are worth more than data (TurtleKV §4.1): they are allocated one by one and come with many lives. They age
 //! as blocks do: a hand takes a life from all of them in the time in which all blocks are passed over once, and takes out those
@@ -216,6 +216,12 @@ impl Cache {
     pub(crate) fn has_room(&self, memory_bytes: usize) -> bool {
         self.used() + with_allocator(memory_bytes + ENTRY_BYTES) as u64
             <= self.budget.room_for_caches()
+    }
+
+    /// Whether another slab of blocks does not fit without an eviction.
+    pub(crate) fn is_full(&self) -> bool {
+        let slab_bytes = self.slabs().slab_bytes() as u64;
+        self.used() + slab_bytes + slab_bytes / 8 > self.budget.room_for_caches()
     }
 
     /// Whether the caches hold more than the budget leaves them.

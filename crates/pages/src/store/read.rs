@@ -81,7 +81,7 @@ pub(super) struct Own {
 
 impl Own {
     /// For blocks of so many bytes.
-    fn of_run(run_bytes: usize) -> Self {
+    pub(super) fn of_run(run_bytes: usize) -> Self {
         Own {
             filler: Filler::default(),
             run_bytes,

@@ -21,6 +21,9 @@ pub(super) const STRETCH_BYTES_MAX: usize = 128 << 10;
 const STREAM_BYTES_FIRST: usize = 4 * STRETCH_BYTES_MAX;
 /// A stream with less memory is not worth while: a read is under way while another is gone over.
 const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
+/// A scan that passed more than one part in so many of what caches may take leaves no block where another would have to go for it: the
+/// scans' lane holds no more, so it would put out what it left itself.
+const SCAN_KEPT_PARTS: u64 = 8;
 /// A stream takes at most one part in so many of what the caches may take.
 const STREAM_PARTS: u64 = 8;
 /// Memory that a block of a batch is expected to take, and the device's bytes around it.
@@ -45,6 +48,8 @@ pub struct Reading {
     bytes: usize,
     bytes_allowed: usize,
     bytes_max: usize,
+    /// Bytes that were passed, here and by the same scan before.
+    bytes_passed: u64,
     /// For memory that is not the thread's.
     charge: Option<Charge>,
 }
@@ -106,6 +111,7 @@ impl Reading {
             bytes: 0,
             bytes_allowed: bytes_max,
             bytes_max,
+            bytes_passed: 0,
             charge,
         }
     }
@@ -193,23 +199,26 @@ impl PageStore {
         Reading::new(memory, usize::MAX, None, fill)
     }
 
-    /// For many blocks one behind the other, some of which are read ahead of those that are taken, at most as many as were taken: in memory of
-    /// its own, which is charged. None when memory is short.
+    /// For many blocks one behind the other, some of which are read ahead of those that are taken, at most so many bytes and as many as were
+    /// taken, for a scan that passed so many before: in memory of its own, which is charged. None when memory is short.
     #[must_use]
-    pub fn stream(&self, fill: Fill, bytes: usize) -> Option<Reading> {
-        let budget = self.cache.budget();
+    pub fn stream(&self, fill: Fill, bytes: usize, passed: u64) -> Option<Reading> {
         // Where the memory begins anew at the front, up to a read's is left out at the end.
         let memory_bytes = bytes + STRETCH_BYTES_MAX;
+        let budget = self.cache.budget();
         let room = usize::try_from(budget.room_for_caches() / STREAM_PARTS).unwrap_or(usize::MAX);
         let memory_bytes = memory_bytes.min(room - room % STRETCH_BYTES_MAX);
         if memory_bytes < STREAM_MEMORY_BYTES_MIN {
             return None;
         }
-        let charge = budget.charge(Purpose::Merge, memory_bytes as u64);
+        // And blocks that the cache is not to hold.
+        let charge = budget.charge(Purpose::Merge, (memory_bytes + STRETCH_BYTES_MAX) as u64);
         let memory = AlignedBuf::with_capacity(memory_bytes);
         let bytes = memory_bytes - STRETCH_BYTES_MAX;
         let mut reading = Reading::new(memory, bytes, Some(charge), fill);
         reading.bytes_allowed = bytes.min(STREAM_BYTES_FIRST);
+        reading.bytes_passed = passed;
+        reading.own = Own::of_run(STRETCH_BYTES_MAX);
         Some(reading)
     }
 
@@ -318,6 +327,7 @@ impl PageStore {
             reading.taken += stretch.parts as u64;
             reading.over += 1;
             reading.bytes -= stretch.bytes;
+            reading.bytes_passed += stretch.bytes as u64;
             let allowed = reading.bytes_allowed.saturating_add(stretch.bytes);
             reading.bytes_allowed = allowed.min(reading.bytes_max);
         }
@@ -331,6 +341,11 @@ impl PageStore {
         which: Show,
         take: &mut dyn FnMut(usize, Result<Arc<Block>>),
     ) -> Result<()> {
+        let kept = self.cache.budget().room_for_caches() / SCAN_KEPT_PARTS;
+        let left = match reading.bytes_passed > kept && self.cache.is_full() {
+            true => Fill::No,
+            false => reading.fill,
+        };
         let Reading {
             flight,
             fill,
@@ -368,7 +383,7 @@ impl PageStore {
                 let bytes = &bytes[from..][..wanted.bytes];
                 match wanted.part {
                     Part::Block(block) => {
-                        let decoded = self.take_in(bytes, wanted.group, block, *fill, own);
+                        let decoded = self.take_in(bytes, wanted.group, block, left, own);
                         take(first + number, decoded);
                     }
                     Part::Index(at) => {
