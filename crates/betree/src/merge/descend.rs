@@ -8,12 +8,16 @@ use terrapin_pages::{Changes, PageRef};
 use terrapin_structure::Estimate;
 
 use super::Task;
+use super::first::PARTS_MAX;
 use super::frame::{Frame, SlotChild, Target};
 use super::nodes::load_open;
-use super::runs::{Context, KeyRange, Run};
-use super::write::{WriteLeaves, WriteLevel};
+use super::runs::{Context, Key, KeyRange, Run};
+use super::write::{LevelPart, WriteLeaves, WriteLevel};
 use crate::node::{Child, Node, Segment};
 use crate::plan::Below;
+
+/// A part of a level comes to so many segments of full size at least.
+const PART_GROUPS_MIN: u64 = 4;
 
 /// Merges runs into the node of a page.
 pub(super) struct Descend {
@@ -83,7 +87,7 @@ impl Descend {
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
-        tasks.extend(self.write_level(context, &frame, &flush, &loads));
+        tasks.extend(self.write_level(context, &mut frame, &flush, &loads));
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
             let mut incoming: Vec<Run> = self
@@ -173,61 +177,100 @@ impl Descend {
         Ok(loads)
     }
 
-    /// The task for what came in and is not flushed; none if nothing can have come in there.
+    /// The tasks for what came in and is not flushed: one for each part of the level; none if nothing can have come in there.
     fn write_level(
         &self,
         context: &Context,
-        frame: &Frame,
+        frame: &mut Frame,
         flush: &[bool],
         loads: &[Load],
-    ) -> Option<Task> {
-        let kept = spans(flush)
-            .map(|(first, last)| frame.range_of(first, last))
-            .collect::<Vec<_>>();
-        let mut incoming: Vec<Run> = self
-            .incoming
-            .iter()
-            .map(|run| run.narrowed_to_all(&kept))
-            .collect();
-        incoming.retain(|run| !run.is_empty());
-        if incoming.is_empty() {
-            return None;
+    ) -> Vec<Task> {
+        if self.kept(frame, flush).is_empty() {
+            return Vec::new();
         }
-        let rest = loads
+        let mut weights: Vec<u64> = loads
             .iter()
             .zip(flush)
-            .filter(|(_, flushed)| !**flushed)
-            .map(|(load, _)| load.arriving.bytes)
-            .sum();
-        let level_bytes = |segments: &Vec<_>| -> u64 {
-            let live = segments.iter().flat_map(|segment: &Segment| &segment.live);
-            live.filter(|part| !flush[usize::from(part.pivot)])
-                .map(|part| part.bytes)
-                .sum()
+            .map(|(load, flushed)| if *flushed { 0 } else { load.arriving.bytes })
+            .collect();
+        let kept_of = |segments: &[Segment]| -> Vec<(usize, u64)> {
+            let live = segments.iter().flat_map(|segment| &segment.live);
+            live.map(|part| (usize::from(part.pivot), part.bytes))
+                .filter(|&(pivot, _)| !flush[pivot])
+                .collect()
         };
-        let levels: Vec<u64> = frame.levels.iter().map(level_bytes).collect();
-        let level = context.policy.level_for(rest, &levels);
-        let older = frame.runs_of(level + usize::from(!mutant::active(58)), |pivot| {
-            !flush[pivot]
-        });
-        let lowers = frame
+        let there: Vec<_> = frame.levels.iter().map(|level| kept_of(level)).collect();
+        let sum = |parts: &Vec<(usize, u64)>| parts.iter().map(|(_, bytes)| bytes).sum();
+        let levels: Vec<u64> = there.iter().map(sum).collect();
+        let level = context.policy.level_for(weights.iter().sum(), &levels);
+        for &(pivot, bytes) in there.iter().take(level + 1).flatten() {
+            weights[pivot] += bytes;
+        }
+        let parts = match context.options.space_is_short {
+            true => vec![(0, flush.len() - 1)],
+            false => parts(&weights, PART_GROUPS_MIN * context.group_bytes()),
+        };
+        let lowers: Arc<[Key]> = frame
             .slots
             .iter()
             .skip(1)
             .map(|slot| slot.lower.clone())
             .collect();
-        let expected = rest + levels.iter().take(level + 1).sum::<u64>();
-        let task = WriteLevel::new(
-            frame.id,
-            level,
-            lowers,
-            self.range.clone(),
-            incoming,
-            older,
-            expected,
-        );
-        Some(Task::Level(Box::new(task)))
+        let is_whole = parts.len() == 1;
+        let mut tasks = Vec::with_capacity(parts.len());
+        for (number, &(first, last)) in parts.iter().enumerate() {
+            let elsewhere = |pivot: usize| flush[pivot] || !(first..=last).contains(&pivot);
+            let left_out: Vec<bool> = (0..flush.len()).map(elsewhere).collect();
+            let older = frame.runs_of(level + usize::from(!mutant::active(58)), |pivot| {
+                !left_out[pivot]
+            });
+            let task = WriteLevel::new(
+                LevelPart {
+                    frame: frame.id,
+                    level,
+                    part: number,
+                    is_whole,
+                },
+                lowers.clone(),
+                frame.range_of(first, last),
+                self.kept(frame, &left_out),
+                older,
+                weights[first..=last].iter().sum(),
+            );
+            tasks.push(Task::Level(Box::new(task)));
+        }
+        frame.await_level(parts.len());
+        tasks
     }
+
+    /// What comes in for pivots that are not left out.
+    fn kept(&self, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
+        let kept = spans(left_out)
+            .map(|(first, last)| frame.range_of(first, last))
+            .collect::<Vec<_>>();
+        let runs = self.incoming.iter().map(|run| run.narrowed_to_all(&kept));
+        runs.filter(|run| !run.is_empty()).collect()
+    }
+}
+
+/// Cuts pivots of these weights into neighbouring parts for workers to write side by side: first and last of each, no part much lighter
+/// than `least` unless it is the only one.
+fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
+    let total: u64 = weights.iter().sum();
+    let count = (total / least.max(1)).clamp(1, PARTS_MAX);
+    let mut parts: Vec<(usize, usize)> = Vec::new();
+    let (mut first, mut sum) = (0, 0);
+    for (pivot, weight) in weights.iter().enumerate() {
+        sum += weight;
+        if sum >= total / count * (parts.len() as u64 + 1) && (parts.len() as u64) < count - 1 {
+            parts.push((first, pivot));
+            first = pivot + 1;
+        }
+    }
+    if first < weights.len() {
+        parts.push((first, weights.len() - 1));
+    }
+    parts
 }
 
 /// The bytes that segments hold besides what is alive, laid on the pivots that keep them there: a segment goes with its last
@@ -280,4 +323,26 @@ fn spans(flush: &[bool]) -> impl Iterator<Item = (usize, usize)> {
         next = end;
         Some((first, end - 1))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_follow_each_other_and_are_about_equal() {
+        assert_eq!(parts(&[5; 10], 51), [(0, 9)]);
+        assert_eq!(parts(&[5; 10], 25), [(0, 4), (5, 9)]);
+        assert_eq!(parts(&[0; 3], 1), [(0, 2)]);
+        assert_eq!(parts(&[0, 100, 0], 10), [(0, 1), (2, 2)]);
+        let weights: Vec<u64> = (0..100).map(|i| i * 7919 % 100).collect();
+        let parts = parts(&weights, 100);
+        assert_eq!(parts.len() as u64, PARTS_MAX);
+        assert_eq!((parts[0].0, parts[parts.len() - 1].1), (0, 99));
+        assert!(parts.windows(2).all(|two| two[0].1 + 1 == two[1].0));
+        for (first, last) in parts {
+            let sum: u64 = weights[first..=last].iter().sum();
+            assert!((500..740).contains(&sum), "{sum}");
+        }
+    }
 }

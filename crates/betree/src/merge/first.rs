@@ -7,7 +7,7 @@ use super::runs::{Context, Key, KeyRange, Run};
 use super::write::WriteLeaves;
 
 /// Most parts: enough for workers that begin late, and few last leaves that are not full.
-const PARTS_MAX: u64 = 8;
+pub(super) const PARTS_MAX: u64 = 8;
 /// A part comes to so many leaves at least.
 const PART_LEAVES_MIN: u64 = 4;
 

@@ -13,7 +13,7 @@ use super::Task;
 use super::descend::Descend;
 use super::nodes::{concatenate, load_open, split, write_node};
 use super::runs::{Context, Key, KeyRange, Run};
-use super::write::{WriteLeaves, WrittenLeaves};
+use super::write::{LevelPart, WriteLeaves, WrittenLeaves};
 use crate::format::PIVOTS_MAX;
 use crate::node::{Child, Node, Pivot, Segment};
 use crate::plan::replaced_permille;
@@ -80,6 +80,8 @@ pub(super) struct Frame {
     pub(super) replaced: u64,
     /// Tasks whose results are missing.
     pub(super) waiting: usize,
+    /// What was written of the parts of a level.
+    level_parts: Vec<Option<Vec<Segment>>>,
 }
 
 /// What settling comes to.
@@ -117,6 +119,7 @@ impl Frame {
             messages: 0,
             replaced: 0,
             waiting: 0,
+            level_parts: Vec::new(),
         }
     }
 
@@ -133,6 +136,7 @@ impl Frame {
             replaced_permille: 0,
             messages: 0,
             replaced: 0,
+            level_parts: Vec::new(),
         }
     }
 
@@ -175,15 +179,27 @@ impl Frame {
         }
     }
 
-    /// Takes over a level that was written from all levels down to it; none if nothing was to be written.
+    /// So many parts of a level are going to be written.
+    pub(super) fn await_level(&mut self, parts: usize) {
+        self.level_parts = vec![None; parts];
+    }
+
+    /// Takes over a part of a level that was written from all levels down to it; none if nothing was to be written. The level takes their
+    /// place with its last part.
     pub(super) fn take_level(
         &mut self,
-        level: usize,
+        of: LevelPart,
         segments: Option<Vec<Segment>>,
         changes: &mut Changes,
     ) {
         self.waiting -= 1;
-        let Some(segments) = segments else { return };
+        let level = of.level;
+        self.level_parts[of.part] = segments;
+        if self.level_parts.iter().any(Option::is_none) {
+            return;
+        }
+        let parts = std::mem::take(&mut self.level_parts);
+        let segments = parts.into_iter().flatten().flatten().collect();
         if self.levels.len() <= level {
             self.levels.resize_with(level + 1, Vec::new);
         }

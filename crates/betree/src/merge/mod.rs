@@ -32,7 +32,7 @@ use descend::Descend;
 use first::first_tasks;
 use frame::{Frame, Settled, Slot, Target};
 use runs::{KeyRange, Run};
-use write::{WriteLeaves, WriteLevel, WrittenLeaves};
+use write::{LevelPart, WriteLeaves, WriteLevel, WrittenLeaves};
 
 pub(crate) use runs::Context;
 
@@ -62,11 +62,7 @@ enum Outcome {
     Unfinished(Task),
     Waits(Frame, Vec<Task>),
     Leaves(Target, WrittenLeaves),
-    Level {
-        frame: u64,
-        level: usize,
-        segments: Option<Vec<Segment>>,
-    },
+    Level(LevelPart, Option<Vec<Segment>>),
     Slots(Target, Vec<Slot>, u16),
     Root(Root),
 }
@@ -174,11 +170,7 @@ impl Shared {
             },
             Task::Level(mut task) => match task.step(context, changes, consumed)? {
                 None => Outcome::Unfinished(Task::Level(task)),
-                Some(segments) => Outcome::Level {
-                    frame: task.frame,
-                    level: task.level,
-                    segments,
-                },
+                Some(segments) => Outcome::Level(task.of, segments),
             },
             Task::Settle(frame) => {
                 let height = frame.height;
@@ -223,16 +215,12 @@ impl Shared {
                 frame_of(&mut graph.frames, frame)?.take_leaves(slot, leaves);
                 self.settle_if_complete(graph, frame);
             }
-            Outcome::Level {
-                frame,
-                level,
-                segments,
-            } => {
+            Outcome::Level(of, segments) => {
                 let Graph {
                     frames, changes, ..
                 } = graph;
-                frame_of(frames, frame)?.take_level(level, segments, changes);
-                self.settle_if_complete(graph, frame);
+                frame_of(frames, of.frame)?.take_level(of, segments, changes);
+                self.settle_if_complete(graph, of.frame);
             }
             Outcome::Slots(target, slots, height) => {
                 self.take_slots(graph, target, slots, height)?

@@ -15,7 +15,7 @@ use terrapin_structure::{
     Version,
 };
 
-use super::{Context, TreeMerge};
+use super::{Context, Credit, Task, TreeMerge};
 use crate::load::load_node;
 use crate::node::{Child, Node, Root};
 use crate::plan::Policy;
@@ -176,6 +176,30 @@ impl Tree {
         self.structure
             .begin_merge(&self.version, Input::new(messages), &self.options)
             .unwrap()
+    }
+
+    /// As [`Tree::begin`], into whatever root.
+    fn tree_merge(&self, messages: &Map, root: Root, space_is_short: bool) -> Arc<TreeMerge> {
+        let mut options = self.options.clone();
+        options.space_is_short = space_is_short;
+        let context = Context {
+            store: self.store.clone(),
+            input: Input::new(messages),
+            policy: Policy {
+                group_bytes: options.group_bytes,
+                fanout: self.fanout,
+                share_permille: None,
+                flush_what_comes: space_is_short,
+            },
+            options,
+            budget: self.budget.clone(),
+        };
+        TreeMerge::begin(context, root)
+    }
+
+    fn root(&self) -> Root {
+        let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
+        *version.tree_root()
     }
 
     fn merge(&mut self, messages: &Map) {
@@ -708,21 +732,7 @@ fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
     };
     let mut tree = Tree::new(2048, 8, None);
     let tasks = |count: u32, space_is_short: bool| {
-        let mut options = tree.options.clone();
-        options.space_is_short = space_is_short;
-        let context = Context {
-            store: tree.store.clone(),
-            input: Input::new(&map(count)),
-            policy: Policy {
-                group_bytes: options.group_bytes,
-                fanout: tree.fanout,
-                share_permille: None,
-                flush_what_comes: space_is_short,
-            },
-            options,
-            budget: tree.budget.clone(),
-        };
-        let merge = TreeMerge::begin(context, Root::Empty);
+        let merge = tree.tree_merge(&map(count), Root::Empty, space_is_short);
         let count = merge.0.graph.lock().ready.len();
         merge.abandon();
         count
@@ -745,6 +755,44 @@ fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
     let mut tree = Tree::new(2048, 8, None);
     deletes.values_mut().for_each(|value| *value = None);
     tree.merge(&deletes);
+}
+
+#[test]
+fn a_large_level_is_written_in_parts_side_by_side() {
+    let group_bytes = 16 << 10;
+    let records = |step: u32, count: u32, byte: u8| -> Map {
+        let record = |i: u32| ((i * step).to_be_bytes().to_vec(), Some(vec![byte; 100]));
+        (0..count).map(record).collect()
+    };
+    let mut tree = Tree::new(group_bytes, 64, None);
+    tree.merge(&records(100, 6000, 1));
+    // Too little for any leaf, and much for the node.
+    let window = records(101, 5000, 2);
+    let merge = tree.tree_merge(&window, tree.root(), false);
+    assert!(matches!(merge.step(), Ok(MergeStep::Again)));
+    let is_part = |(task, _): &&(Task, Credit)| matches!(task, Task::Level(_));
+    let parts = merge.0.graph.lock().ready.iter().filter(is_part).count();
+    assert!((6..=8).contains(&parts), "{parts}");
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                loop {
+                    match merge.step().unwrap() {
+                        MergeStep::Done => break,
+                        MergeStep::Again => {}
+                        MergeStep::Pending(_) => std::thread::yield_now(),
+                    }
+                }
+            });
+        }
+    });
+    tree.take(&window, &*merge);
+    tree.check();
+    tree.verify();
+    for round in 0..4 {
+        tree.merge(&records(97 + round, 5000, 3));
+    }
+    tree.verify();
 }
 
 #[test]

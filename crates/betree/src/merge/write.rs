@@ -242,12 +242,23 @@ fn segment_bytes_min(group_bytes: u64) -> u64 {
 const SEGMENT_SHARE: u64 = 4;
 const SEGMENT_BYTES_MIN: u64 = 128 << 10;
 
-/// Writes a buffer level: what came in for pivots that are not flushed, merged with what the levels down to this one have.
-pub(super) struct WriteLevel {
+/// Which part of a buffer level a task writes.
+#[derive(Clone, Copy)]
+pub(super) struct LevelPart {
     pub(super) frame: u64,
     pub(super) level: usize,
-    /// Lower bounds of all pivots but the first.
-    lowers: Vec<Key>,
+    /// In the order of keys.
+    pub(super) part: usize,
+    /// There is no other.
+    pub(super) is_whole: bool,
+}
+
+/// Writes a buffer level, or some pivots' part of it: what came in for pivots that are not flushed, merged with what the levels down to
+/// this one have.
+pub(super) struct WriteLevel {
+    pub(super) of: LevelPart,
+    /// Lower bounds of all of the node's pivots but the first.
+    lowers: Arc<[Key]>,
     range: KeyRange,
     incoming: Vec<Run>,
     levels: Vec<Run>,
@@ -270,17 +281,15 @@ struct LevelState {
 
 impl WriteLevel {
     pub(super) fn new(
-        frame: u64,
-        level: usize,
-        lowers: Vec<Key>,
+        of: LevelPart,
+        lowers: Arc<[Key]>,
         range: KeyRange,
         incoming: Vec<Run>,
         levels: Vec<Run>,
         expected_bytes: u64,
     ) -> Self {
         WriteLevel {
-            frame,
-            level,
+            of,
             lowers,
             range,
             incoming,
@@ -290,7 +299,7 @@ impl WriteLevel {
         }
     }
 
-    /// Does a piece. Once all is written: the level's segments, or none when nothing came in, so that the levels stay.
+    /// Does a piece. Once all is written: the segments, or none when nothing came in for the whole level, so that the levels stay.
     #[expect(
         clippy::option_option,
         reason = "unfinished, finished without effect, finished with a level"
@@ -365,7 +374,9 @@ impl WriteLevel {
     fn open(&mut self, context: &Arc<Context>) -> Result<Option<LevelState>> {
         let newer = std::mem::take(&mut self.incoming);
         let older = std::mem::take(&mut self.levels);
-        let stream = open_stream(context, &self.range, newer, older, false)?;
+        // The levels go with the other parts, if not with this one.
+        let always = !self.of.is_whole;
+        let stream = open_stream(context, &self.range, newer, older, always)?;
         Ok(stream.map(|stream| LevelState {
             writing: Writing::new(context, stream),
             pivot: 0,
