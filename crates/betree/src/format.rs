@@ -360,6 +360,28 @@ mod tests {
         node
     }
 
+    #[test]
+    fn a_level_of_more_segments_than_a_route_can_name_is_refused() {
+        let load = |segments: usize| {
+            let mut node = node(1, 1, &[]);
+            let level = (0..segments).map(|i| Segment {
+                group: group(0),
+                min: key(2 * i),
+                max: key(2 * i + 1),
+                live: vec![LivePart {
+                    pivot: 0,
+                    records: 1,
+                    bytes: 1,
+                }],
+            });
+            node.levels.push(level.collect());
+            crate::load::LoadedNode::new(node)
+        };
+        assert!(load(usize::from(u16::MAX)).is_ok());
+        let refusal = load(usize::from(u16::MAX) + 1).unwrap_err();
+        assert_eq!(refusal.kind(), ErrorKind::Corrupt);
+    }
+
     fn any_node() -> impl Strategy<Value = Node> {
         let parts = proptest::collection::vec((0..9u16, any::<u32>(), 0..1u64 << 40), 0..6);
         let levels =

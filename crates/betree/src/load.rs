@@ -73,7 +73,7 @@ impl LoadedNode {
                     return Err(Error::corrupt("live ranges out of order").with("level", level));
                 }
                 reached = segment.live.last().map_or(reached, |part| part.pivot);
-                let number = u16::try_from(number)
+                let behind = u16::try_from(number + 1)
                     .map_err(|_| Error::corrupt("too many segments in a level"))?;
                 for part in &segment.live {
                     let Some(route) = routes.get_mut(usize::from(part.pivot)) else {
@@ -81,8 +81,8 @@ impl LoadedNode {
                             .with("pivot", part.pivot));
                     };
                     match route {
-                        (from, to) if from == to => *route = (number, number + 1),
-                        (_, to) => *to = number + 1,
+                        (from, to) if from == to => *route = (behind - 1, behind),
+                        (_, to) => *to = behind,
                     }
                 }
             }

@@ -116,8 +116,7 @@ impl Ahead {
         })
     }
 
-    /// The source comes to the next group: the walk over it, if that has begun. `false` when it knows nothing of the groups behind, nor has
-    /// it anything of them.
+    /// The source comes to the next group: the walk over it, if that has begun.
     pub(super) fn enter(&mut self, path: &Path) -> Option<BlockWalk> {
         let begun = self.begun.pop_front();
         if begun.is_none() {
