@@ -586,6 +586,20 @@ fn check_group_finds_cells_that_no_builder_makes() {
 }
 
 #[test]
+fn the_last_groups_are_parted_within_the_memory_that_they_were_built_in() {
+    let target = 256 << 10;
+    let options = options(target, Compression::None);
+    let mut parted = 0;
+    for count in (1000..2600).step_by(100) {
+        terrapin_disk::largest_buffer();
+        let groups = build(options, &numbered(count, 200));
+        parted += usize::from(groups.len() == 2);
+        assert!(terrapin_disk::largest_buffer() as u64 <= target + target / 4);
+    }
+    assert!(parted > 4, "{parted}");
+}
+
+#[test]
 fn groups_without_a_filter_have_none() {
     let options = GroupOptions {
         filter: false,
