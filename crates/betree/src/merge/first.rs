@@ -8,8 +8,8 @@ use super::write::WriteLeaves;
 
 /// Most parts: enough for workers that begin late, and few last leaves that are not full.
 pub(super) const PARTS_MAX: u64 = 8;
-/// A part comes to so many leaves at least.
-const PART_LEAVES_MIN: u64 = 4;
+/// A part comes to so many leaves at least: the last of each may be half empty.
+const PART_LEAVES_MIN: u64 = 16;
 
 /// The tasks, and the frame that waits for them if there are several.
 pub(super) fn first_tasks(context: &Context, id: u64) -> (Option<Frame>, Vec<Task>) {

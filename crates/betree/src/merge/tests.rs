@@ -737,8 +737,8 @@ fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
         merge.abandon();
         count
     };
-    assert_eq!(tasks(200, false), 1, "six leaves");
-    assert_eq!(tasks(600, false), 4);
+    assert_eq!(tasks(600, false), 1, "twenty leaves");
+    assert_eq!(tasks(1200, false), 2);
     assert_eq!(tasks(5000, false), 8);
     assert_eq!(tasks(5000, true), 1);
     tree.merge(&map(5000));
