@@ -19,6 +19,8 @@ const MOST_PERMILLE: u64 = 850;
 const STEP_PERMILLE: u64 = 25;
 /// Where one side saves more than twice as much, steps are so many times as long.
 const STRIDE: u64 = 3;
+/// And where it saves more than sixteen times as much, another kind of reading has begun: steps are so many times as long.
+const LEAP: u64 = 12;
 /// Misses between two looks, at least, and whenever so many have come it is asked whether a look is due.
 const MISSES_MIN: u64 = 1024;
 /// A miss brings in a block of so many bytes.
@@ -124,7 +126,9 @@ impl Rescues {
         let records = u128::from(records) * u128::from(held.block_bytes.max(1));
         let blocks = u128::from(blocks) * u128::from(held.record_bytes.max(1));
         let (more, less) = (records.max(blocks), records.min(blocks));
-        let step = if more > 2 * less {
+        let step = if more > 16 * less {
+            LEAP * STEP_PERMILLE
+        } else if more > 2 * less {
             STRIDE * STEP_PERMILLE
         } else if more > less + less / 8 {
             STEP_PERMILLE
@@ -190,7 +194,9 @@ mod tests {
             last.look(Rescues { records, blocks }, held)
         };
         assert_eq!(look(&mut last, 0, RESCUES_MIN - 1, held), 600);
-        assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 525, "they add up");
+        assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 300, "they add up");
+        let few = look(&mut Rescues::default(), 10, 100, held);
+        assert_eq!(few, 525, "fifteen times as much a byte is a stride");
         // As much a byte on both sides.
         assert_eq!(look(&mut last, 600, RESCUES_MIN + 400, held), 600);
         let filling = Held {
