@@ -19,7 +19,8 @@ const MOST_PERMILLE: u64 = 850;
 const STEP_PERMILLE: u64 = 25;
 /// Where one side saves more than twice as much, steps are so many times as long.
 const STRIDE: u64 = 3;
-/// And where it saves more than sixteen times as much, another kind of reading has begun: steps are so many times as long.
+/// And where it saves more than sixteen times as much and mostly ranges are asked for, so many times. With gets it may be that what is
+/// read has just become something else, and then old blocks are of more use than old records for a while.
 const LEAP: u64 = 12;
 /// Misses between two looks, at least, and whenever so many have come it is asked whether a look is due.
 const MISSES_MIN: u64 = 1024;
@@ -34,8 +35,12 @@ const RESCUES_MIN: u64 = 64;
 #[derive(Default)]
 pub(crate) struct Balance {
     misses: AtomicU64,
+    /// Those of them that were ranges, since the last look.
+    ranged: AtomicU64,
     /// Misses at which to look again.
     next_look: AtomicU64,
+    /// How many lie between the last look and that.
+    look_misses: AtomicU64,
     last: Mutex<Rescues>,
     held: AtomicBool,
 }
@@ -54,6 +59,8 @@ struct Held {
     /// What the records may come to.
     record_target: u64,
     block_bytes: u64,
+    /// Mostly ranges were asked for since the last look.
+    ranged: bool,
 }
 
 impl Balance {
@@ -65,6 +72,7 @@ impl Balance {
 
     /// A range began; as [`Balance::missed`].
     pub fn ranged(&self) -> bool {
+        self.ranged.fetch_add(RANGE_MISSES, Ordering::Relaxed);
         self.count(RANGE_MISSES)
     }
 
@@ -94,6 +102,8 @@ impl Balance {
             record_bytes: core.records.bytes(),
             record_target: core.records.target(),
             block_bytes: core.budget.used(Purpose::Blocks),
+            ranged: 2 * self.ranged.swap(0, Ordering::Relaxed)
+                > self.look_misses.load(Ordering::Relaxed),
         };
         let now = Rescues {
             records: core.records.rescues(),
@@ -105,6 +115,7 @@ impl Balance {
         }
         let step_bytes = core.budget.room_for_data() / 1000 * STEP_PERMILLE;
         let misses = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
+        self.look_misses.store(misses, Ordering::Relaxed);
         self.next_look.store(
             self.misses.load(Ordering::Relaxed) + misses,
             Ordering::Relaxed,
@@ -126,7 +137,7 @@ impl Rescues {
         let records = u128::from(records) * u128::from(held.block_bytes.max(1));
         let blocks = u128::from(blocks) * u128::from(held.record_bytes.max(1));
         let (more, less) = (records.max(blocks), records.min(blocks));
-        let step = if more > 16 * less {
+        let step = if more > 16 * less && held.ranged {
             LEAP * STEP_PERMILLE
         } else if more > 2 * less {
             STRIDE * STEP_PERMILLE
@@ -163,6 +174,7 @@ mod tests {
                 record_bytes,
                 record_target: record_bytes,
                 block_bytes,
+                ranged: false,
             };
             share = last.look(now, held);
         }
@@ -189,14 +201,24 @@ mod tests {
             record_bytes: 600,
             record_target: 600,
             block_bytes: 400,
+            ranged: false,
         };
         let look = |last: &mut Rescues, records, blocks, held| {
             last.look(Rescues { records, blocks }, held)
         };
         assert_eq!(look(&mut last, 0, RESCUES_MIN - 1, held), 600);
-        assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 300, "they add up");
-        let few = look(&mut Rescues::default(), 10, 100, held);
-        assert_eq!(few, 525, "fifteen times as much a byte is a stride");
+        let ranged = Held {
+            ranged: true,
+            ..held
+        };
+        let fresh = Rescues::default;
+        assert_eq!(look(&mut fresh(), 0, RESCUES_MIN, ranged), 300, "a leap");
+        assert_eq!(
+            look(&mut fresh(), 10, 100, ranged),
+            525,
+            "fifteen times as much"
+        );
+        assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 525, "they add up");
         // As much a byte on both sides.
         assert_eq!(look(&mut last, 600, RESCUES_MIN + 400, held), 600);
         let filling = Held {
