@@ -91,10 +91,8 @@ fn record() -> Result<bool, String> {
 
 /// Counts every path.
 fn count_all() -> Result<Vec<(String, f64)>, String> {
-    let scratch = Scratch::new()?;
-    paths::prepare(&scratch.0, LOADED_AT).map_err(|e| format!("preparing the store: {e}"))?;
     let ways: Vec<&Way> = PATHS.iter().collect();
-    let counts = callgrind::count_each(&ways, &scratch.0)?;
+    let counts = count(&ways, LOADED_AT)?;
     Ok(PATHS
         .iter()
         .map(|way| way.name.to_owned())
@@ -102,18 +100,23 @@ fn count_all() -> Result<Vec<(String, f64)>, String> {
         .collect())
 }
 
+/// Counts paths, on a store that was loaded at this χ.
+fn count(ways: &[&Way], chi: u32) -> Result<Vec<f64>, String> {
+    let scratch = Scratch::new()?;
+    paths::prepare(&scratch.0, chi).map_err(|e| format!("loading the store at χ = {chi}: {e}"))?;
+    callgrind::count_each(ways, &scratch.0)
+}
+
 /// Counts reads of stores that were loaded at different χ; whether they pay for it.
 fn across_chi() -> Result<bool, String> {
     callgrind::made_with()?;
+    let ways = chi::PATHS
+        .iter()
+        .map(|name| paths::find(name).ok_or_else(|| format!("no path is called {name:?}")))
+        .collect::<Result<Vec<_>, _>>()?;
     let mut table = chi::Table::default();
     for chi in chi::DISTANCES {
-        let scratch = Scratch::new()?;
-        paths::prepare(&scratch.0, chi).map_err(|e| format!("loading at χ = {chi}: {e}"))?;
-        let ways = chi::PATHS
-            .iter()
-            .map(|name| paths::find(name).ok_or_else(|| format!("no path is called {name:?}")))
-            .collect::<Result<Vec<_>, _>>()?;
-        table.add(chi, callgrind::count_each(&ways, &scratch.0)?);
+        table.add(chi, count(&ways, chi)?);
     }
     print!("{table}");
     Ok(table.holds())

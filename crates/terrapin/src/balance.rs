@@ -35,14 +35,18 @@ const RESCUES_MIN: u64 = 64;
 #[derive(Default)]
 pub(crate) struct Balance {
     misses: AtomicU64,
-    /// Those of them that were ranges, since the last look.
-    ranged: AtomicU64,
     /// Misses at which to look again.
     next_look: AtomicU64,
-    /// How many lie between the last look and that.
-    look_misses: AtomicU64,
-    last: Mutex<Rescues>,
+    last: Mutex<Last>,
     held: AtomicBool,
+}
+
+/// What had been counted at the last look, and of rescues at the last that told something.
+#[derive(Default)]
+struct Last {
+    misses: u64,
+    ranges: u64,
+    rescues: Rescues,
 }
 
 #[derive(Clone, Copy, Default)]
@@ -72,7 +76,6 @@ impl Balance {
 
     /// A range began; as [`Balance::missed`].
     pub fn ranged(&self) -> bool {
-        self.ranged.fetch_add(RANGE_MISSES, Ordering::Relaxed);
         self.count(RANGE_MISSES)
     }
 
@@ -97,29 +100,31 @@ impl Balance {
         if !core.settings.record_cache || !self.is_due() {
             return false;
         }
+        let (misses, ranges) = (
+            self.misses.load(Ordering::Relaxed),
+            core.counters.scans.get(),
+        );
+        let mut last = self.last.lock();
+        let ranged = RANGE_MISSES * ranges.saturating_sub(last.ranges);
         let held = Held {
             share: core.records.share(),
             record_bytes: core.records.bytes(),
             record_target: core.records.target(),
             block_bytes: core.budget.used(Purpose::Blocks),
-            ranged: 2 * self.ranged.swap(0, Ordering::Relaxed)
-                > self.look_misses.load(Ordering::Relaxed),
+            ranged: 2 * ranged > misses.saturating_sub(last.misses),
         };
         let now = Rescues {
             records: core.records.rescues(),
             blocks: core.store.metrics().block_rescues,
         };
-        let share = self.last.lock().look(now, held);
+        (last.misses, last.ranges) = (misses, ranges);
+        let share = last.rescues.look(now, held);
         if !self.held.load(Ordering::Relaxed) {
             core.records.set_share(share);
         }
         let step_bytes = core.budget.room_for_data() / 1000 * STEP_PERMILLE;
-        let misses = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
-        self.look_misses.store(misses, Ordering::Relaxed);
-        self.next_look.store(
-            self.misses.load(Ordering::Relaxed) + misses,
-            Ordering::Relaxed,
-        );
+        let pause = MISSES_MIN.max(2 * step_bytes / BYTES_A_MISS);
+        self.next_look.store(misses + pause, Ordering::Relaxed);
         true
     }
 }

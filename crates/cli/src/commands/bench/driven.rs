@@ -1,8 +1,14 @@
-//! Arguments of every suite that drives clients: the records' shape, how many threads, the seed.
+//! Arguments that suites have in common: the records' shape, how many threads, the seed; and for those that make a fresh database for each
+//! step, where and at which χ.
+
+use std::path::PathBuf;
 
 use clap::Args;
+use terrapin::{CheckpointDistance, Options};
 use terrapin_base::Result;
 use terrapin_bench::{Config, Records};
+
+use crate::{arguments, database};
 
 /// What the records look like and who works on them.
 #[derive(Args)]
@@ -31,5 +37,28 @@ impl Driven {
             threads: self.threads,
             seed: self.seed,
         })
+    }
+}
+
+/// The databases of a suite that makes one for each step.
+#[derive(Args)]
+pub(super) struct Fresh {
+    /// Checkpoint distance: a number, or auto
+    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
+    chi: CheckpointDistance,
+    /// Where the databases are made, and removed again [default: the system's place for temporary files]
+    #[arg(long, value_name = "DIR")]
+    within: Option<PathBuf>,
+}
+
+impl Fresh {
+    /// How they are opened, with so much memory.
+    pub(super) fn options(&self, memory: u64) -> Options {
+        Options::new().memory(memory).checkpoint_distance(self.chi)
+    }
+
+    /// A directory for the next.
+    pub(super) fn place(&self, what: &str) -> Result<database::Temporary> {
+        database::Temporary::within(self.within.as_deref(), what)
     }
 }

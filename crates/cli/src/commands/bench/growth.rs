@@ -1,14 +1,12 @@
 //! `terrapin bench growth`: what a record of a load costs as the data grows; see [`terrapin_bench::measure_growth`].
 
-use std::path::PathBuf;
-
 use clap::Args;
-use terrapin::{CheckpointDistance, Options};
 use terrapin_base::Result;
 use terrapin_bench::{GrowthReport, measure_growth};
 
-use super::{driven::Driven, with_bar};
-use crate::{arguments, database, output};
+use super::driven::{Driven, Fresh};
+use super::with_bar;
+use crate::{arguments, output};
 
 /// Arguments of `bench growth`.
 #[derive(Args)]
@@ -26,12 +24,8 @@ pub(super) struct Growth {
     /// Memory budget, the same for all
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Checkpoint distance: a number, or auto
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
-    chi: CheckpointDistance,
-    /// Where the databases are made, and removed again [default: the system's place for temporary files]
-    #[arg(long, value_name = "DIR")]
-    within: Option<PathBuf>,
+    #[command(flatten)]
+    fresh: Fresh,
     /// Print one JSON object for each number of records
     #[arg(long)]
     json: bool,
@@ -40,15 +34,13 @@ pub(super) struct Growth {
 impl Growth {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
-        let options = Options::new()
-            .memory(self.memory)
-            .checkpoint_distance(self.chi);
+        let options = self.fresh.options(self.memory);
         if !self.json {
             output::say(GrowthReport::table_head())?;
         }
         for &records in &self.records {
             let config = self.driven.config(records)?;
-            let place = database::Temporary::within(self.within.as_deref(), "growth")?;
+            let place = self.fresh.place("growth")?;
             let report = with_bar("growth", records, |seen| {
                 measure_growth(&config, &options, place.path(), seen)
             })?;

@@ -1,15 +1,13 @@
 //! `terrapin bench space`: what overwriting costs in writes and space, at several bounds of space amplification; see
 //! [`terrapin_bench::measure_space`].
 
-use std::path::PathBuf;
-
 use clap::Args;
-use terrapin::{CheckpointDistance, Options};
 use terrapin_base::Result;
 use terrapin_bench::{SpaceReport, measure_space};
 
-use super::{driven::Driven, with_bar};
-use crate::{arguments, database, output};
+use super::driven::{Driven, Fresh};
+use super::with_bar;
+use crate::{arguments, output};
 
 /// Arguments of `bench space`.
 #[derive(Args)]
@@ -31,12 +29,8 @@ pub(super) struct Space {
     /// Memory budget
     #[arg(long, value_name = "BYTES", default_value = "42MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Checkpoint distance: a number, or auto
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
-    chi: CheckpointDistance,
-    /// Where the databases are made, and removed again [default: the system's place for temporary files]
-    #[arg(long, value_name = "DIR")]
-    within: Option<PathBuf>,
+    #[command(flatten)]
+    fresh: Fresh,
     /// Print one JSON object a bound
     #[arg(long)]
     json: bool,
@@ -60,14 +54,12 @@ impl Space {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
-        let options = Options::new()
-            .memory(self.memory)
-            .checkpoint_distance(self.chi);
+        let options = self.fresh.options(self.memory);
         if !self.json {
             output::say(SpaceReport::table_head())?;
         }
         for &Bound(bound) in &self.bounds {
-            let place = database::Temporary::within(self.within.as_deref(), "space")?;
+            let place = self.fresh.place("space")?;
             let report = with_bar("space", self.records, |seen| {
                 measure_space(&config, &options, bound, place.path(), seen)
             })?;
