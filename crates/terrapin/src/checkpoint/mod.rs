@@ -202,26 +202,33 @@ impl Core {
         self.log()?.rest()
     }
 
-    /// Waits until everything below an LSN is in durable trees.
+    /// Waits until everything below an LSN is in durable trees. A round that fails meanwhile ends the wait with its error; so does the end of the jobs, which is a close.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
-        let failures = self.schedule.failures();
+        let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
             return Err(error);
         }
         self.schedule.ask(through);
-        let schedule = self.schedule.clone();
-        self.env
-            .wait(&Condition::new(self.schedule.progress(), move || {
-                schedule.durable_through() >= through
-                    || schedule.failures() != failures
-                    || schedule.is_stopping()
-            }))?;
-        if self.schedule.durable_through() >= through {
-            return Ok(());
+        loop {
+            let schedule = self.schedule.clone();
+            self.env
+                .wait(&Condition::new(self.schedule.progress(), move || {
+                    schedule.durable_through() >= through
+                        || schedule.failures() != failures
+                        || schedule.is_stopping()
+                }))?;
+            let failed = self.schedule.failures();
+            // Why it failed is read before how far rounds came: one that commits takes it away after it said how far.
+            let why = self.schedule.last_error();
+            if self.schedule.durable_through() >= through {
+                return Ok(());
+            }
+            match why {
+                Some(error) if failed != failures => return Err(error),
+                _ => self.health.check_open()?,
+            }
+            // The next round committed, but not as far.
+            failures = failed;
         }
-        Err(self
-            .schedule
-            .last_error()
-            .unwrap_or_else(|| Error::internal("a checkpoint failed and did not say why")))
     }
 }
