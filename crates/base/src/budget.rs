@@ -17,7 +17,7 @@ pub enum Purpose {
     Records,
     /// Buffers of a checkpoint under way: groups being built, read-ahead of merges.
     Merge,
-    /// The log's ring and its drain buffers.
+    /// The log's ring.
     Log,
 }
 

@@ -83,6 +83,10 @@ pub struct Driver<'a, S> {
     begun: AtomicU64,
 }
 
+/// On a cache line of the client's own, since it changes with each insert.
+#[repr(align(128))]
+struct Inserting(AtomicU64);
+
 /// What the clients of a phase share.
 struct Shared<'a, S> {
     driver: &'a Driver<'a, S>,
@@ -91,7 +95,7 @@ struct Shared<'a, S> {
     seed: u64,
     deadline: Option<Instant>,
     /// What each client is inserting right now, or `u64::MAX`: records from the smallest on may not be there yet.
-    inserting: Vec<AtomicU64>,
+    inserting: Vec<Inserting>,
     failed: AtomicBool,
 }
 
@@ -163,7 +167,9 @@ impl<'a, S: Store> Driver<'a, S> {
             zipfian,
             seed: mix(self.config.seed ^ (begun << 32)),
             deadline: phase.time.map(|time| measure.start + time),
-            inserting: (0..threads).map(|_| AtomicU64::new(u64::MAX)).collect(),
+            inserting: (0..threads)
+                .map(|_| Inserting(AtomicU64::new(u64::MAX)))
+                .collect(),
             failed: AtomicBool::new(false),
         };
         let outcomes: Vec<Result<Outcome>> = std::thread::scope(|scope| {
@@ -361,7 +367,9 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             .saturating_record(nanoseconds(start, end));
         outcome.operations += 1;
         if inserting.is_some() {
-            shared.inserting[number].store(u64::MAX, Ordering::Release);
+            shared.inserting[number]
+                .0
+                .store(u64::MAX, Ordering::Release);
         }
         if !there {
             return Err(Error::corrupt("a record is missing").with("key", format!("{key:02x?}")));
@@ -382,7 +390,7 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
 
 /// Takes the next record's number, so that no moment passes in which it is neither free nor known to be under way.
 fn claim<S>(shared: &Shared<'_, S>, client: usize) -> u64 {
-    let (mine, next) = (&shared.inserting[client], &shared.driver.next);
+    let (mine, next) = (&shared.inserting[client].0, &shared.driver.next);
     mine.store(next.load(Ordering::SeqCst), Ordering::SeqCst);
     let number = next.fetch_add(1, Ordering::SeqCst);
     mine.store(number, Ordering::SeqCst);
@@ -398,7 +406,7 @@ fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Ra
         let under_way = shared
             .inserting
             .iter()
-            .map(|n| n.load(Ordering::SeqCst))
+            .map(|n| n.0.load(Ordering::SeqCst))
             .min()
             .unwrap_or(u64::MAX);
         let there = inserted.min(under_way).max(1);

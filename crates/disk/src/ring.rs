@@ -15,6 +15,7 @@ use std::ops::Range;
 use terrapin_base::sync::{Arc, AtomicU64, Ordering};
 use terrapin_base::{Error, Result, mutant};
 
+use crate::AlignedBuf;
 use crate::real::Mapping;
 
 /// Smallest ring in bytes.
@@ -212,6 +213,7 @@ impl LogRing {
             memory,
             positions: positions.clone(),
             freed: start,
+            copy: AlignedBuf::new(),
         };
         (writer, reader, RingSpace { positions })
     }
@@ -271,17 +273,43 @@ pub struct RingReader {
     positions: Arc<Positions>,
     /// Only this half stores the shared position, so this copy is exact.
     freed: u64,
+    /// What is lent of memory that can only be copied.
+    copy: AlignedBuf,
 }
 
 impl RingReader {
     /// Copies published bytes out. They must lie in `[freed, published)`, else this panics.
     pub fn read(&mut self, position: u64, out: &mut [u8]) {
-        let range = range(position, out.len());
+        self.assert_readable(position, out.len());
+        // SAFETY: the range lies in `[freed, published)`: no longer than the ring, and the writer stays out of it until this half moves `freed`.
+        unsafe { self.memory.copy_out(self.positions.bytes, position, out) };
+    }
+
+    /// Published bytes where they lie, for a write to a file: `count` of them, or fewer where the ring's end comes before. They must lie in
+    /// `[freed, published)`, else this panics. A simulated ring lends a copy.
+    pub fn lend(&mut self, position: u64, count: usize) -> &[u8] {
+        self.assert_readable(position, count);
+        let (offset, first) = first_piece(self.positions.bytes, position, count);
+        match &*self.memory {
+            Memory::Mapped(mapping) => {
+                let offset = offset as usize;
+                // SAFETY: the range lies within the ring (`first_piece`) and in `[freed, published)`, which the writer stays out of until this half
+                // moves `freed`; that takes `&mut self`, which the slice borrows.
+                unsafe { mapping.bytes_of(offset..offset + first) }
+            }
+            Memory::Store(store) => {
+                self.copy.resize(first, 0);
+                store.read(offset, &mut self.copy);
+                &self.copy
+            }
+        }
+    }
+
+    fn assert_readable(&self, position: u64, count: usize) {
+        let range = range(position, count);
         let published = self.positions.published.0.load(Ordering::Acquire);
         assert!(range.start >= self.freed, "read below what was freed");
         assert!(range.end <= published, "read beyond what was published");
-        // SAFETY: the range lies in `[freed, published)`: no longer than the ring, and the writer stays out of it until this half moves `freed`.
-        unsafe { self.memory.copy_out(self.positions.bytes, position, out) };
     }
 
     /// Gives everything below `upto` back to the writer. It must not go back nor beyond what was published, else this panics.

@@ -159,3 +159,18 @@ fn a_stream_passes_from_thread_to_thread_unchanged() {
         });
     });
 }
+
+#[test]
+fn what_is_lent_is_what_was_published_up_to_the_rings_end() {
+    with_rings(8192, |ring| {
+        let (mut writer, mut reader, _) = ring.split(4096);
+        writer.write(4096, &bytes_at(4096, 6000));
+        writer.publish(4096 + 6000);
+        assert_eq!(reader.lend(4096, 6000), bytes_at(4096, 4096));
+        assert_eq!(reader.lend(8192, 1904), bytes_at(8192, 1904));
+        assert_eq!(reader.lend(5000, 10), bytes_at(5000, 10));
+        reader.free(8192);
+        assert!(catch_unwind(AssertUnwindSafe(|| reader.lend(8191, 1).len())).is_err());
+        assert!(catch_unwind(AssertUnwindSafe(|| reader.lend(8192, 1905).len())).is_err());
+    });
+}

@@ -11,7 +11,7 @@
 //! An obsolete node has been replaced by a larger copy. It stays as it was when it was replaced, for ever: readers that
 //! are still inside may go on (see `window`), writers must start again.
 
-use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence, spin_loop, yield_now};
+use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
 const LOCKED: u64 = 1;
 const OBSOLETE: u64 = 2;
@@ -107,21 +107,6 @@ impl Held<'_> {
 impl Drop for Held<'_> {
     fn drop(&mut self) {
         self.lock.0.store(self.next, Ordering::Release);
-    }
-}
-
-/// Spins, and yields the processor once the other side seems to have lost its own.
-#[derive(Default)]
-pub(crate) struct Backoff(u32);
-
-impl Backoff {
-    pub(crate) fn pause(&mut self) {
-        self.0 += 1;
-        if self.0.is_multiple_of(64) {
-            yield_now();
-        } else {
-            spin_loop();
-        }
     }
 }
 

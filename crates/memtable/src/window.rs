@@ -18,7 +18,7 @@
 
 use std::fmt;
 
-use terrapin_base::sync::{Arc, atomic::AtomicPtr};
+use terrapin_base::sync::{Arc, Backoff, atomic::AtomicPtr};
 use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn};
 
 use crate::Op;
@@ -27,7 +27,7 @@ use crate::bytes;
 use crate::chunk::Pool;
 use crate::cursor::{Cursor, OwnedCursor};
 use crate::leaf::{self, Added, LeafRef, VersionRef};
-use crate::lock::{Backoff, Held, Version, VersionLock};
+use crate::lock::{Held, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
 
 /// An ordered, versioned, concurrent map in memory. See the crate's page.

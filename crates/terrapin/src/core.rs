@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence};
+use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
 use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
@@ -194,6 +194,7 @@ impl Core {
     #[inline]
     pub fn observe(&self) -> Result<Observed> {
         self.health.check_open()?;
+        let mut backoff = Backoff::default();
         loop {
             let epoch = self.state_epoch.load(Ordering::Acquire);
             let state = self.state.load();
@@ -205,7 +206,7 @@ impl Core {
                 return Ok(Observed { state, before });
             }
             // A state is being stored, or a clear is between its append and its publication: nanoseconds either way.
-            terrapin_base::sync::yield_now();
+            backoff.pause();
         }
     }
 

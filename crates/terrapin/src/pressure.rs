@@ -4,7 +4,7 @@
 //!
 //! The pace is a virtual clock per keyspace: every byte written moves it on by (time until the sealed window is gone, see `forecast`) /
 //! (room the window still has), and a writer that finds it ahead of the real clock waits for the difference. Bytes are charged in
-//! pieces, so that most writes touch one counter only, and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep. The
+//! pieces, each thread's by itself, so that most writes touch one counter only, of their thread's, and see to nothing else; and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep. The
 //! system wakes sleepers late: how late, on average, is taken off what they ask for, and what is too late all the same is credited
 //! to the writes that follow. The last part of the window is left for forecasts that come too short: a write there waits
 //! [`WAIT_NS_MAX`] at most, again and again, before anything waits for the end of the merge however long it takes.
@@ -15,6 +15,7 @@ use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 
 use crate::core::Core;
+use crate::metrics::Counter;
 use crate::state::{KeyspaceShared, KeyspaceState};
 
 /// A shorter wait is left to add up.
@@ -32,26 +33,34 @@ const MARGIN_SHARE: u64 = 32;
 const PIECE_BYTES: u64 = 2 << 10;
 
 impl Core {
-    /// Lets a write of so many bytes go on, at once or after a wait. `frees`: it only deletes, and may go on while the disk is full (D10).
+    /// Lets a write of so many bytes go on, at once or after a wait; whether it is one of those that are to look whether the window is full.
+    /// `frees`: it only deletes, and may go on while the disk is full (D10).
     #[inline]
-    pub fn admit(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<()> {
+    pub fn admit(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<bool> {
         self.health.check_open()?;
+        let pieces = shared.pace.pieces(bytes, shared.piece_bytes());
         let free_running = {
             let state = self.state.load();
             let Some(keyspace) = state.keyspaces.get(shared.id) else {
                 return Err(self.dropped().with("keyspace", &shared.name));
             };
-            keyspace.sealed.is_none()
+            (pieces == 0 || keyspace.sealed.is_none())
                 && self.budget.used(Purpose::Window) <= self.window_memory_max()
         };
-        if free_running && !self.schedule.space_is_short() {
-            return Ok(());
+        if !free_running || self.schedule.space_is_short() {
+            self.admit_slowly(shared, bytes, pieces, frees)?;
         }
-        self.admit_slowly(shared, bytes, frees)
+        Ok(pieces > 0)
     }
 
     #[cold]
-    fn admit_slowly(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<()> {
+    fn admit_slowly(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        bytes: u64,
+        pieces: u64,
+        frees: bool,
+    ) -> Result<()> {
         let since = self.env.now_ns();
         if frees {
             self.let_the_log_be_trimmed(bytes)?;
@@ -88,7 +97,7 @@ impl Core {
                     Hold::No
                 } else {
                     charged = true;
-                    self.pace(keyspace, bytes)
+                    self.pace(keyspace, pieces)
                 }
             };
             let now = self.env.now_ns();
@@ -164,15 +173,14 @@ impl Core {
         self.env.wait(&over.until(deadline)).map(drop)
     }
 
-    /// Charges bytes to the keyspace's virtual clock; whether, and until when, the writer waits for it.
-    fn pace(&self, keyspace: &KeyspaceState, bytes: u64) -> Hold {
-        let shared = &keyspace.shared;
-        let limit = shared.window_bytes.load(Ordering::Relaxed);
-        let piece = PIECE_BYTES.min(limit / 64).max(1);
-        let pieces = shared.pace.pieces(bytes, piece);
+    /// Charges pieces to the keyspace's virtual clock; whether, and until when, the writer waits for it.
+    fn pace(&self, keyspace: &KeyspaceState, pieces: u64) -> Hold {
         if pieces == 0 {
             return Hold::No;
         }
+        let shared = &keyspace.shared;
+        let limit = shared.window_bytes.load(Ordering::Relaxed);
+        let piece = shared.piece_bytes();
         let now = self.env.now_ns();
         let aim = limit - limit / MARGIN_SHARE;
         let room = u128::from(aim.saturating_sub(keyspace.active_bytes()).max(piece));
@@ -185,11 +193,20 @@ impl Core {
     }
 }
 
+impl KeyspaceShared {
+    /// Bytes of a piece: see the head of this file.
+    #[inline]
+    fn piece_bytes(&self) -> u64 {
+        let limit = self.window_bytes.load(Ordering::Relaxed);
+        PIECE_BYTES.min(limit / 64).max(1)
+    }
+}
+
 /// The pace of a keyspace's writers: see the head of this file.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// Bytes written while a window was sealed.
-    bytes: AtomicU64,
+    /// Bytes written.
+    bytes: Counter,
     /// The virtual clock.
     clock_ns: AtomicU64,
     /// How much longer than asked for waits take: a moving average.
@@ -198,8 +215,9 @@ pub(crate) struct Pace {
 
 impl Pace {
     /// Counts bytes; how many pieces they complete.
+    #[inline]
     fn pieces(&self, bytes: u64, piece: u64) -> u64 {
-        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let before = self.bytes.add_to_own(bytes);
         (before + bytes) / piece - before / piece
     }
 

@@ -38,7 +38,7 @@ impl Core {
         let bytes = key.len() + value.len();
         let frees = matches!(op, Op::Delete);
         let early = mutant::active(46).then(|| self.state.load_full());
-        self.admit(shared, bytes as u64, frees)?;
+        let looks = self.admit(shared, bytes as u64, frees)?;
         let appended = match (durability, op) {
             (Durability::None, _) => self.append(log, UNLOGGED, &[], frees)?,
             (_, Op::Put(_)) => {
@@ -62,7 +62,7 @@ impl Core {
                 durability,
             );
             log.publish(&appended);
-            wants_cut(&state, shared.id)
+            looks && wants_cut(&state, shared.id)
         };
         match op {
             Op::Put(_) => self.counters.puts.add(1),
@@ -142,7 +142,7 @@ impl Core {
                 .get(id)
                 .map(|k| k.shared.clone());
             match shared {
-                Some(shared) => self.admit(&shared, bytes, frees),
+                Some(shared) => self.admit(&shared, bytes, frees).map(drop),
                 None => Err(self.dropped().with("keyspace number", id)),
             }
         };

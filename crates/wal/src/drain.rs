@@ -2,7 +2,7 @@
 //!
 //! It writes whole blocks only, each once: a sync first fills the stream up to a block's start, so a synced block is never
 //! written again. What a sync has to reach is fixed when it begins, or a busy writer would starve it. Ring space is
-//! given back when the write has returned, but only by whole records: while a record is partly in a segment, its copy in the ring is still
+//! given back when the write, which goes straight from the ring, has returned, but only by whole records: while a record is partly in a segment, its copy in the ring is still
 //! whole, and recovery reads each record from one place.
 //!
 //! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a
@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 
 use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
-use terrapin_disk::{AlignedBuf, File, RingReader};
+use terrapin_disk::{File, RingReader};
 
 use crate::format::{
     BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, segment_name,
@@ -21,14 +21,9 @@ use crate::format::{
 use crate::log::Shared;
 
 /// Largest write.
-const CHUNK_BYTES: u64 = 1 << 20;
+const WRITE_BYTES_MAX: u64 = 1 << 20;
 /// Shortest time between two searches for space that nobody asked for.
 const SHORTAGE_RETRY_NS: u64 = 10_000_000;
-
-/// Bytes of the drain's buffer for a ring of that size.
-pub(crate) fn chunk_bytes(ring_bytes: u64) -> u64 {
-    CHUNK_BYTES.min(ring_bytes / 4)
-}
 
 /// The segment that is being written.
 pub(crate) struct Current {
@@ -58,7 +53,6 @@ pub(crate) struct Drain {
     log: Arc<Shared>,
     reader: RingReader,
     current: Current,
-    buffer: AlignedBuf,
     /// Everything below is in segments: a block's start.
     drained: u64,
     bound: Bound,
@@ -112,12 +106,10 @@ impl Job for Drain {
 impl Drain {
     pub(crate) fn new(log: Arc<Shared>, reader: RingReader, current: Current) -> Self {
         let start = current.start;
-        let buffer = AlignedBuf::zeroed(chunk_bytes(log.space.bytes()) as usize);
         Drain {
             log,
             reader,
             current,
-            buffer,
             drained: start,
             bound: Bound {
                 whole_below: start,
@@ -139,7 +131,7 @@ impl Drain {
             if self.drained == self.current_end() {
                 return self.change_segment();
             }
-            self.write_chunk()?;
+            self.write_piece()?;
             return Ok(Step::Again);
         }
         if let Some((reached, begun_ns)) = self.sync {
@@ -187,14 +179,15 @@ impl Drain {
         self.sync = Some((reach, begun_ns));
     }
 
-    fn write_chunk(&mut self) -> Result<()> {
-        let count = (self.target - self.drained)
+    fn write_piece(&mut self) -> Result<()> {
+        let most = (self.target - self.drained)
             .min(self.current_end() - self.drained)
-            .min(self.buffer.len() as u64);
-        let chunk = &mut self.buffer[..count as usize];
-        self.reader.read(self.drained, chunk);
+            .min(WRITE_BYTES_MAX)
+            .min(self.log.space.bytes() / 4);
+        let bytes = self.reader.lend(self.drained, most as usize);
+        let count = bytes.len() as u64;
         let offset = BLOCK_BYTES + (self.drained - self.current.start);
-        let written = self.current.file.write_at(chunk, offset);
+        let written = self.current.file.write_at(bytes, offset);
         written.map_err(|error| self.current.name_in(error))?;
         self.drained += count;
         self.bound = self.find_bound();

@@ -6,12 +6,10 @@
 //! says that whatever it stands for can be seen, *synced* when it is on stable storage; each is a prefix of the one before, but
 //! publishing and syncing do not wait for each other.
 //!
-//! The append lock is a mutex that is only ever tried: who fails spins, then yields, and never sleeps in the kernel, since the lock is held
-//! for tens of nanoseconds.
+//! The append lock is a mutex that is only ever tried, since it is held for tens of nanoseconds: who fails spins, and naps once its
+//! holder must have lost its processor ([`Backoff`]).
 
-use terrapin_base::sync::{
-    Arc, AtomicBool, AtomicU64, Mutex, MutexGuard, Ordering, spin_loop, yield_now,
-};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Backoff, Mutex, MutexGuard, Ordering};
 use terrapin_base::{
     Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal, mutant,
 };
@@ -20,7 +18,7 @@ use terrapin_disk::{Disk, File, LogRing, RingReader, RingSpace, RingWriter};
 use crate::drain::{self, Current, Drain};
 use crate::format::{
     BLOCK_BYTES, Draft, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
-    RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, Room, Seal, encode_mark, filler_bytes,
+    RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, Room, Seal, block_down, encode_mark, filler_bytes,
 };
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::LogOptions;
@@ -86,6 +84,15 @@ pub(crate) struct Tail {
     overhead_bytes: u64,
 }
 
+/// The log's end, on cache lines of its own: writers take them from each other with each record, and should take nothing else with them.
+#[repr(align(128))]
+struct End {
+    /// The append lock. Nothing else is locked while it is held.
+    lock: Mutex<Tail>,
+    /// `Tail::lsn`, for who does not need the lock.
+    lsn: AtomicU64,
+}
+
 pub(crate) struct Shared {
     pub(crate) env: Env,
     pub(crate) options: LogOptions,
@@ -93,11 +100,8 @@ pub(crate) struct Shared {
     simulated: bool,
     ring_bytes: u64,
 
-    /// The append lock. Nothing else is locked while it is held.
-    append: Mutex<Tail>,
-    /// `Tail::lsn`, for who does not need the lock.
-    tail: AtomicU64,
-    /// For each block of the ring, the LSN of the last record that starts in it: the drain frees whole records by it.
+    end: End,
+    /// For each block of the ring that records have filled, the LSN of the last one that starts in it: the drain frees whole records by it.
     starts: Box<[AtomicU64]>,
 
     publisher: Publisher,
@@ -189,8 +193,10 @@ impl Log {
             },
             simulated: env.is_simulated(),
             ring_bytes,
-            append: Mutex::new(tail),
-            tail: AtomicU64::new(start),
+            end: End {
+                lock: Mutex::new(tail),
+                lsn: AtomicU64::new(start),
+            },
             starts: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
             publisher: Publisher::new(start),
             visible_changed: Signal::new(),
@@ -285,27 +291,43 @@ impl Log {
         self.0.ring_bytes / 4 - RECORD_HEADER_BYTES
     }
 
-    /// Makes an appended record visible, after every earlier one: spins, then yields, until those are published.
+    /// Makes an appended record visible, after every earlier one: spins, then sleeps, until those are published.
     pub fn publish(&self, appended: &Appended) {
         let shared = &*self.0;
         let Some(number) = appended.number else {
             return;
         };
-        let mut spins = 0u32;
-        while !shared.publisher.has_slot(number) {
-            pause(&mut spins);
+        if !shared.publisher.has_slot(number) {
+            self.wait_for_others(move |publisher| publisher.has_slot(number));
         }
-        if shared.publisher.mark(number, appended.end.0) {
+        let end = appended.end.0;
+        if shared.publisher.mark(number, end) {
             shared.visible_changed.notify();
         }
-        while shared.publisher.visible() < appended.end.0 {
-            // One thread does everything in a simulation, so nobody could publish the earlier record any more.
-            assert!(
-                !shared.simulated,
-                "an earlier record was appended and not published"
-            );
-            pause(&mut spins);
+        if shared.publisher.visible() < end {
+            self.wait_for_others(move |publisher| publisher.visible() >= end);
         }
+    }
+
+    /// Waits for what other writers are about to do. A writer that has lost its processor between its append and its publication holds up
+    /// all that come after it; were they to spin, they would keep it from getting another.
+    #[cold]
+    fn wait_for_others(&self, done: impl Fn(&Publisher) -> bool + Send + Sync + 'static) {
+        let shared = self.0.clone();
+        // One thread does everything in a simulation, so nobody could publish the earlier record any more.
+        assert!(
+            !shared.simulated,
+            "an earlier record was appended and not published"
+        );
+        let mut backoff = Backoff::default();
+        while backoff.spin() {
+            if done(&shared.publisher) {
+                return;
+            }
+        }
+        let condition = Condition::new(&self.0.visible_changed, move || done(&shared.publisher));
+        // It has no deadline, and fails in simulations only: it ends when the condition holds.
+        let _ = self.0.env.wait(&condition);
     }
 
     /// Every record that starts below is published.
@@ -345,7 +367,7 @@ impl Log {
     /// LSN that the next record will have at least.
     #[must_use]
     pub fn tail(&self) -> Lsn {
-        Lsn(self.0.tail.load(Ordering::Acquire))
+        Lsn(self.0.end.lsn.load(Ordering::Acquire))
     }
 
     /// Every byte of the log below is on stable storage.
@@ -357,7 +379,7 @@ impl Log {
     /// Asks for a sync up to there (the tail at most). The condition holds when [`Log::synced`] has reached it, and also when that failed
     /// ([`Log::failed`]), when a new segment was needed and could not be had ([`Log::shortage`]), or when the log has ended. For jobs, which never wait.
     pub fn request_sync(&self, upto: Lsn) -> Condition {
-        let upto = upto.0.min(self.0.tail.load(Ordering::Acquire));
+        let upto = upto.0.min(self.0.end.lsn.load(Ordering::Acquire));
         let shortages = self.0.shortages.load(Ordering::Acquire);
         if upto > self.0.synced() {
             self.0.sync_wanted.fetch_max(upto, Ordering::AcqRel);
@@ -499,10 +521,10 @@ impl Log {
         drop(writer);
     }
 
-    /// Bytes of memory that the log holds: ring and drain buffer.
+    /// Bytes of memory that the log holds.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
-        self.0.ring_bytes + drain::chunk_bytes(self.0.ring_bytes) + self.0.starts.len() as u64 * 8
+        self.0.ring_bytes + self.0.starts.len() as u64 * 8
     }
 
     /// What the log has done in this life, and how large it is.
@@ -539,27 +561,24 @@ impl Log {
     }
 }
 
-/// Spins for about a microsecond, then lets others run.
-#[inline]
-fn pause(spins: &mut u32) {
-    if *spins < 64 {
-        *spins += 1;
-        spin_loop();
-    } else {
-        yield_now();
-    }
-}
-
 impl Shared {
     /// The append lock.
     #[inline]
     pub(crate) fn lock(&self) -> MutexGuard<'_, Tail> {
-        let mut spins = 0;
+        if let Some(guard) = self.end.lock.try_lock() {
+            return guard;
+        }
+        self.lock_slowly()
+    }
+
+    #[cold]
+    fn lock_slowly(&self) -> MutexGuard<'_, Tail> {
+        let mut backoff = Backoff::default();
         loop {
-            if let Some(guard) = self.append.try_lock() {
+            backoff.pause();
+            if let Some(guard) = self.end.lock.try_lock() {
                 return guard;
             }
-            pause(&mut spins);
         }
     }
 
@@ -646,11 +665,13 @@ impl Shared {
         };
         draft.write(lsn, |at, bytes| writer.write(at, bytes));
         let end = lsn + draft.record_bytes();
-        // Before the publication, so that who sees the bytes sees this too.
-        self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
+        if end >= block_down(lsn) + BLOCK_BYTES {
+            // No other starts in its block. Before the publication, so that who sees the bytes sees this too.
+            self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
+        }
         writer.publish(end);
         tail.lsn = end;
-        self.tail.store(end, Ordering::Release);
+        self.end.lsn.store(end, Ordering::Release);
         lsn
     }
 
@@ -687,7 +708,7 @@ impl Shared {
         }
         let shared = self.clone();
         Ok(Append::Full(Condition::new(&self.progress, move || {
-            let needed = shared.tail.load(Ordering::Acquire) + total + APPEND_RESERVE_BYTES;
+            let needed = shared.end.lsn.load(Ordering::Acquire) + total + APPEND_RESERVE_BYTES;
             needed <= shared.space.freed() + shared.ring_bytes
                 || shared.is_over()
                 || shared.shortages.load(Ordering::Acquire) != shortages

@@ -25,6 +25,12 @@ struct Slot {
 /// See the head of this file.
 pub(crate) struct Publisher {
     slots: Box<[Slot]>,
+    bound: Bound,
+}
+
+/// On a cache line that writers take from each other with nothing else on it.
+#[repr(align(128))]
+struct Bound {
     /// Records published.
     published: AtomicU64,
     /// End of the last published record.
@@ -36,21 +42,23 @@ impl Publisher {
     pub(crate) fn new(start: u64) -> Self {
         Publisher {
             slots: (0..SLOTS).map(|_| Slot::default()).collect(),
-            published: AtomicU64::new(0),
-            visible: AtomicU64::new(start),
+            bound: Bound {
+                published: AtomicU64::new(0),
+                visible: AtomicU64::new(start),
+            },
         }
     }
 
     /// Every record that starts below is published.
     #[inline]
     pub(crate) fn visible(&self) -> u64 {
-        self.visible.load(Ordering::Acquire)
+        self.bound.visible.load(Ordering::Acquire)
     }
 
     /// Whether the slot of a record is free: all that shared it before are published.
     #[inline]
     pub(crate) fn has_slot(&self, number: u64) -> bool {
-        self.published.load(Ordering::Acquire) + SLOTS as u64 > number
+        self.bound.published.load(Ordering::Acquire) + SLOTS as u64 > number
     }
 
     /// Marks a record that has a slot, and moves the bound as far as it goes: whether it moved.
@@ -64,18 +72,21 @@ impl Publisher {
         fence(Ordering::SeqCst);
         let mut moved = false;
         loop {
-            let next = self.published.load(Ordering::SeqCst);
+            let next = self.bound.published.load(Ordering::SeqCst);
             let slot = self.slot(next);
             if slot.marked.load(Ordering::SeqCst) != next + 1 {
                 return moved;
             }
             // Read before the slot is given away by counting its record as published.
             let end = slot.end.load(Ordering::Relaxed);
-            let ours =
-                self.published
-                    .compare_exchange(next, next + 1, Ordering::SeqCst, Ordering::SeqCst);
+            let ours = self.bound.published.compare_exchange(
+                next,
+                next + 1,
+                Ordering::SeqCst,
+                Ordering::SeqCst,
+            );
             if ours.is_ok() {
-                self.visible.fetch_max(end, Ordering::AcqRel);
+                self.bound.visible.fetch_max(end, Ordering::AcqRel);
                 moved = true;
             }
             fence(Ordering::SeqCst);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use common::{DATABASE, KIND, append, collect};
 use terrapin_base::sync::{AtomicBool, Ordering};
-use terrapin_base::{Env, ErrorKind, Lsn};
+use terrapin_base::{Condition, Env, ErrorKind, Lsn};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_wal::{Append, Log, LogOptions, Recovery};
 
@@ -129,5 +129,45 @@ fn an_idle_log_s_record_is_synced_after_the_interval_by_itself() {
         ErrorKind::Closed
     );
     drop((log, disk));
+    std::fs::remove_dir_all(&path).unwrap();
+}
+
+#[test]
+fn a_writer_sleeps_until_a_slow_one_before_it_has_published() {
+    let path = directory("slow");
+    let env = Env::threads();
+    let log = {
+        let disk = open(&env, &path);
+        Log::create(&env, &disk, OPTIONS).unwrap()
+    };
+    let [slow, fast] = [1u64, 2].map(|record| {
+        let Ok(Append::Done(appended)) = log.try_append(KIND, &[&record.to_le_bytes()]) else {
+            panic!("an empty ring has room");
+        };
+        appended
+    });
+    let (begun, done) = (AtomicBool::new(false), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            begun.store(true, Ordering::SeqCst);
+            log.publish(&fast);
+            done.store(true, Ordering::SeqCst);
+        });
+        while !begun.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+        // Long enough for it to fall asleep.
+        env.wait(&Condition::delay_until(env.now_ns() + 20_000_000))
+            .unwrap();
+        assert!(!done.load(Ordering::SeqCst) && log.visible() < slow.end);
+        log.publish(&slow);
+        assert_eq!(
+            log.visible(),
+            fast.end,
+            "the fast one's mark is passed over"
+        );
+    });
+    assert!(done.load(Ordering::SeqCst));
+    log.stop();
     std::fs::remove_dir_all(&path).unwrap();
 }

@@ -6,6 +6,7 @@
 //!
 //! Locks here do not poison: a panic in a job is reported through [`crate::JobHandle`], not by every later lock.
 
+mod backoff;
 #[cfg(terrapin_shuttle)]
 mod checked;
 #[cfg(terrapin_shuttle)]
@@ -13,6 +14,7 @@ pub mod explore;
 #[cfg(not(terrapin_shuttle))]
 mod real;
 
+pub use backoff::Backoff;
 #[cfg(terrapin_shuttle)]
 pub use checked::*;
 #[cfg(not(terrapin_shuttle))]

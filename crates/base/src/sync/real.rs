@@ -10,6 +10,16 @@ pub use std::thread_local;
 
 pub(crate) use std::thread::Builder;
 
+/// How long a nap is asked to be; the system adds about as much again.
+const NAP: std::time::Duration = std::time::Duration::from_micros(20);
+
+/// Sleeps for a moment.
+#[cold]
+#[allow(clippy::disallowed_methods)] // of no length that an answer could depend on
+pub(crate) fn nap() {
+    std::thread::sleep(NAP);
+}
+
 /// A clock that never goes back.
 #[derive(Clone, Copy)]
 pub(crate) struct Clock(std::time::Instant);

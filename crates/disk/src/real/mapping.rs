@@ -1,5 +1,6 @@
 //! A shared mapping of a whole file, unmapped on drop. What is stored in it belongs to the kernel at once and so outlives the process.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -79,6 +80,16 @@ impl Mapping {
                 out.len(),
             );
         }
+    }
+
+    /// The bytes of a range.
+    ///
+    /// # Safety
+    /// `range.start <= range.end <= bytes()`, and nobody writes the range while the slice lives.
+    pub(crate) unsafe fn bytes_of(&self, range: Range<usize>) -> &[u8] {
+        debug_assert!(range.start <= range.end && range.end <= self.bytes);
+        // SAFETY: in bounds by the caller's word, and mapped for as long as `self` is borrowed; every byte was faulted in.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().add(range.start), range.len()) }
     }
 
     /// Copies into the mapping.

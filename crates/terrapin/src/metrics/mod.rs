@@ -39,8 +39,14 @@ impl Counter {
     /// Adds.
     #[inline]
     pub fn add(&self, count: u64) {
+        self.add_to_own(count);
+    }
+
+    /// Adds; what the thread's own part of the counter was before.
+    #[inline]
+    pub fn add_to_own(&self, count: u64) -> u64 {
         let stripe = STRIPE.try_with(|s| *s).unwrap_or(0);
-        self.0[stripe].0.fetch_add(count, Ordering::Relaxed);
+        self.0[stripe].0.fetch_add(count, Ordering::Relaxed)
     }
 
     /// The sum.
@@ -142,7 +148,7 @@ pub struct MemoryUse {
     pub record_bytes: u64,
     /// Merges under way.
     pub merge_bytes: u64,
-    /// The log's ring and drain buffers.
+    /// The log's ring.
     pub log_bytes: u64,
 }
 

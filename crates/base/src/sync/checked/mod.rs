@@ -20,6 +20,11 @@ pub use shuttle::thread_local;
 
 pub(crate) use shuttle::thread::Builder;
 
+/// Lets others go on.
+pub(crate) fn nap() {
+    yield_now();
+}
+
 /// A checker of schedules knows no priorities.
 pub(crate) fn give_way() {}
 
