@@ -2,7 +2,7 @@
 //! decoded blocks than its read-ahead allows: blocks that it has passed are let go.
 //!
 //! Merges read every block of their range once, so they ask for large runs from the start and leave the page cache
-//! alone. Scans begin with the one block that they need, or those that are expected to be, and read as much again as they have passed.
+//! alone. Scans begin with the one block that they need, or are given those that they are expected to, and read as much again as they have passed.
 //!
 //! The range is not kept: who walks knows it, and shows it again where the walk comes to a block that a bound falls into.
 
@@ -44,11 +44,6 @@ impl ReadAhead {
     };
 }
 
-/// Most blocks that are read at once because they are expected to be needed.
-const EXPECTED_BLOCKS_MAX: usize = 16;
-/// What is expected beyond is not counted.
-const EXPECTED_RECORDS_MAX: usize = 1 << 16;
-
 /// How far a walk came, for the walk that goes on in the next group.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Pace {
@@ -56,8 +51,6 @@ pub(crate) struct Pace {
     passed_bytes: u64,
     /// Bytes that the scan had passed elsewhere when the first of them came.
     before_bytes: u64,
-    /// Blocks that are likely to be asked for besides.
-    expected_blocks: usize,
 }
 
 impl Pace {
@@ -66,7 +59,6 @@ impl Pace {
         Pace {
             passed_bytes: (self.passed_bytes as f64 * part) as u64,
             before_bytes: self.before_bytes + self.passed_bytes,
-            expected_blocks: 0,
         }
     }
 
@@ -152,38 +144,56 @@ impl BlockWalk {
         &self.group
     }
 
-    /// The blocks that it is going to read next, in its direction, so that a caller can read those of many walks at once.
-    pub(crate) fn want(&self) -> Option<(&Arc<GroupIndex>, impl Iterator<Item = usize>)> {
+    /// So many of the blocks that it has not read, in its direction, so that a caller can read those of many walks at once.
+    pub(crate) fn want(&self, count: usize) -> (&Arc<GroupIndex>, impl Iterator<Item = usize>) {
         let (direction, next) = (self.direction, self.next_block);
-        let numbers = (0..self.next_run_blocks()).map(move |i| match direction {
+        let numbers = (0..count.min(self.unread)).map(move |i| match direction {
             Direction::Forward => next + i,
             Direction::Backward => next - i,
         });
-        (self.unread > 0 && !self.is_ready()).then_some((&self.index, numbers))
+        (&self.index, numbers)
     }
 
     /// Hands over the blocks that [`BlockWalk::want`] named.
     pub(crate) fn give(&mut self, blocks: impl Iterator<Item = Arc<Block>>) {
-        let mut count = 0;
+        let before = self.ready_blocks();
+        self.read.reverse();
         for block in blocks {
-            count += 1;
-            if self.given.is_none() {
+            if self.given.is_none() && self.read.is_empty() {
                 self.given = Some(block);
             } else {
                 self.read.push(block);
             }
         }
         self.read.reverse();
-        self.passed(count);
+        match self.ready_blocks() - before {
+            0 => {}
+            count => self.passed(count),
+        }
     }
 
-    /// Says how many records are likely to be asked for: those blocks are read at once that are more likely needed than
-    /// not, wherever in the first block the range begins.
-    pub(crate) fn expect(&mut self, records: usize) {
+    /// Records of a block of the group, on average: at least one.
+    pub(crate) fn records_of_block(&self) -> usize {
         let blocks = self.index.blocks();
-        let each = (self.index.records_before(blocks) as usize / blocks).max(1);
-        let more = (records.min(EXPECTED_RECORDS_MAX) + each / 2) / each;
-        self.pace.expected_blocks = (1 + more).min(EXPECTED_BLOCKS_MAX);
+        (self.index.records_before(blocks) as usize / blocks).max(1)
+    }
+
+    /// Blocks that are at hand.
+    pub(crate) fn ready_blocks(&self) -> usize {
+        usize::from(self.given.is_some()) + self.read.len()
+    }
+
+    /// Records of the blocks that are at hand.
+    pub(crate) fn ready_records(&self) -> usize {
+        let count = self.ready_blocks();
+        if count == 0 {
+            return 0;
+        }
+        let blocks = match self.direction {
+            Direction::Forward => self.next_number..self.next_number + count,
+            Direction::Backward => self.next_number + 1 - count..self.next_number + 1,
+        };
+        (self.index.records_before(blocks.end) - self.index.records_before(blocks.start)) as usize
     }
 
     /// Whether the next step asks for no block.
@@ -348,8 +358,8 @@ impl BlockWalk {
         self.sent == self.unread
     }
 
-    /// How many blocks the next read takes: at least one, else as many as are expected, or as its bytes hold.
-    fn next_run_blocks(&self) -> usize {
+    /// How many blocks the next read takes: at least one, else as many as its bytes hold.
+    pub(crate) fn next_run_blocks(&self) -> usize {
         let (least, most) = (self.ahead.first_bytes, self.ahead.max_bytes);
         let bytes_max = self
             .pace
@@ -363,7 +373,7 @@ impl BlockWalk {
                 Direction::Backward => self.next_block - count,
             };
             bytes += u64::from(self.index.block_place(number).1);
-            if bytes > bytes_max && count >= self.pace.expected_blocks.max(1) {
+            if bytes > bytes_max && count > 0 {
                 break;
             }
             count += 1;
@@ -383,7 +393,6 @@ impl BlockWalk {
         for number in rest..rest + count {
             self.pace.passed_bytes += u64::from(self.index.block_place(number).1);
         }
-        self.pace.expected_blocks = self.pace.expected_blocks.saturating_sub(count);
         self.unread -= count;
         self.next_block = next;
     }

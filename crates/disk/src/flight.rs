@@ -12,8 +12,8 @@ use terrapin_base::{MEMORY_ALIGNMENT, Result};
 use crate::AlignedBuf;
 use crate::real::Uring;
 
-/// Most reads that are waited for together, as each wait costs what several reads do,
-const TOGETHER: usize = 16;
+/// Fewest and most reads that are waited for together, as each wait costs what several reads do,
+const TOGETHER: std::ops::RangeInclusive<usize> = 4..=16;
 /// and which part of those under way: what has come is looked at while the device works on the others.
 const PARTS: usize = 4;
 
@@ -150,14 +150,19 @@ impl Flight {
         self.reads.len() - self.started
     }
 
-    /// Hands what nobody began to the kernel, as far as there is room in the ring. `takes` says whether a read can go
-    /// there: its memory, offset and bytes.
-    pub(crate) fn submit(
+    /// Whether there is nothing but one read that nobody began, which needs no ring unless its caller does something else meanwhile.
+    pub(crate) fn is_lone(&self) -> bool {
+        self.left == 1 && self.waiting() == 1
+    }
+
+    /// Puts what nobody began into the ring, as far as there is room: the kernel learns of it when it is entered. `takes` says whether
+    /// a read can go there: its memory, offset and bytes.
+    pub(crate) fn queue(
         &mut self,
         descriptor: BorrowedFd<'_>,
         takes: impl Fn(*const u8, u64, usize) -> bool,
     ) {
-        if self.started == self.reads.len() {
+        if self.waiting() == 0 {
             return;
         }
         if self.ring.is_none() && !self.ringless {
@@ -181,6 +186,10 @@ impl Flight {
             };
             self.started += 1;
         }
+    }
+
+    /// Has the kernel begin what was put into the ring.
+    pub(crate) fn submit(&mut self) {
         self.enter(0);
     }
 
@@ -235,7 +244,8 @@ impl Flight {
         while self.left == before {
             let flying = self.ring.as_ref().map_or(0, Uring::flying);
             if self.over.is_empty() && flying > 0 {
-                self.enter(flying.div_ceil(PARTS).min(TOGETHER));
+                let part = flying.div_ceil(PARTS);
+                self.enter(part.clamp(*TOGETHER.start(), *TOGETHER.end()).min(flying));
             }
             while let Some(number) = self.over.pop() {
                 self.show_one(number, read, shown);

@@ -250,9 +250,17 @@ impl RecordCache {
 
     /// Gives one segment back if the cache holds more than its target; whether it did.
     pub fn shrink_step(&self) -> bool {
-        if !self.over_target() {
-            return false;
-        }
+        self.over_target() && self.give_segment()
+    }
+
+    /// Gives one segment back if the cache holds more than its share, whatever blocks leave unused now: for who is about to bring in blocks.
+    /// Whether it did.
+    pub fn give_way(&self) -> bool {
+        let share = self.budget.room_for_data() / 1000 * self.share();
+        self.bytes() > share.max(self.tables_bytes_min) && self.give_segment()
+    }
+
+    fn give_segment(&self) -> bool {
         (0..self.shards.len()).any(|_| {
             let next = self.next_to_shrink.fetch_add(1, Ordering::Relaxed);
             self.write(&self.shards[next % self.shards.len()])

@@ -52,6 +52,13 @@ impl Batch {
         self.places.len() >= self.limits.records || self.bytes.len() >= self.limits.bytes
     }
 
+    /// How many records more it takes, if its bytes allow.
+    #[inline]
+    #[must_use]
+    pub fn room(&self) -> usize {
+        self.limits.records.saturating_sub(self.places.len())
+    }
+
     /// Whether a scan should rather stop than read: see [`BatchLimits::sparing`].
     #[inline]
     #[must_use]

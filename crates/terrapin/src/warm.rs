@@ -5,7 +5,9 @@
 //! records of all trees fit, and the gets that trees answered cost about what it takes to read everything in order, that is done once, and
 //! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave.
 //!
-//! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if all of those fit.
+//! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if all of those fit. What is mostly read is
+//! looked at every few misses, and counts from the look on that found it so: neither what was read before nor a pass of the other kind
+//! keeps a pass waiting, and a few ranges among gets bring none about.
 //!
 //! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts. Blocks
 //! come in as those of any range.
@@ -25,23 +27,37 @@ use crate::state::State;
 
 /// Records of a step: a millisecond or two.
 const STEP_RECORDS: usize = 1024;
-/// A get that reads its block costs about so many times what a record costs that is read in order.
+/// A get that reads its block costs about so many times what a record costs that is read in order,
 const GET_COST: u64 = 128;
+/// and a block that is read alone so many times what one costs in order.
+const BLOCK_COST: u64 = 8;
+/// Bytes of a block, about.
+const BLOCK_BYTES: u64 = 4096;
 /// After a pass the gets of so many more come first: what left since may leave again.
 const WAIT_PASSES: u64 = 8;
-/// And in a store of few records so many gets come first.
-const GETS_MIN: u64 = 2048;
+/// And in a small store so many misses come first, which is also how often it is looked at what is mostly asked for.
+const MISSES_MIN: u64 = 2048;
 /// The records' share of the memory for reads when all of them come in, and when all blocks do, in thousandths.
 const RECORDS_PERMILLE: u64 = 980;
 const BLOCKS_PERMILLE: u64 = 20;
 
+/// One part in so many of the memory for caches is free before blocks come in: more than a scan reads ahead.
+const ROOM_PARTS: u64 = 16;
+
 /// Brings everything in.
 pub(crate) struct Warm {
     core: Arc<Core>,
-    /// What must have been [`missed`] to see whether to.
-    next: u64,
-    /// What had been asked for when last seen.
+    /// What must have been [`missed`] to look again, and was at the last look.
+    next_look: u64,
+    looked: u64,
+    /// What had been asked for then.
     last: Asked,
+    /// What is mostly asked for, and how much was missed before it was.
+    kind: Kind,
+    since: u64,
+    /// What must have been missed for a pass of each kind.
+    records_due: u64,
+    blocks_due: u64,
     pass: Option<Pass>,
 }
 
@@ -103,9 +119,28 @@ fn missed(core: &Core) -> u64 {
     core.counters.tree_gets.get() + core.store.scan_reads()
 }
 
-/// Gets that cost as much as it does to read so many records in order.
-fn worth(records: u64) -> u64 {
-    GETS_MIN.max(records / GET_COST)
+impl Kind {
+    /// Misses that cost as much as a pass over so many records, or over all pages.
+    fn worth(self, core: &Core, records: u64) -> u64 {
+        let misses = match self {
+            Kind::Records => records / GET_COST,
+            Kind::Blocks => core.store.live_bytes() / (BLOCK_BYTES * BLOCK_COST),
+        };
+        MISSES_MIN.max(misses)
+    }
+
+    /// Whether what is to come in fits, and is not there already.
+    fn is_worth_it(self, core: &Core, state: &State, records: u64) -> bool {
+        match self {
+            Kind::Records => {
+                core.records.counts().records < records / 8 * 7 && core.could_hold_all(state)
+            }
+            Kind::Blocks => {
+                let cached = core.budget.used(Purpose::Blocks);
+                cached < core.store.live_bytes() / 8 * 7 && core.could_hold_blocks(state)
+            }
+        }
+    }
 }
 
 impl Warm {
@@ -113,17 +148,39 @@ impl Warm {
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Warm {
             core: core.clone(),
-            next: GETS_MIN,
+            next_look: MISSES_MIN,
+            looked: 0,
             last: Asked::default(),
+            kind: Kind::Records,
+            since: 0,
+            records_due: 0,
+            blocks_due: 0,
             pass: None,
         })
     }
 
-    /// Begins a pass, if it is time for one and worth it.
+    fn due(&mut self) -> &mut u64 {
+        match self.kind {
+            Kind::Records => &mut self.records_due,
+            Kind::Blocks => &mut self.blocks_due,
+        }
+    }
+
+    /// Looks at what is asked for, and begins a pass if it is time for one and worth it.
     fn begin(&mut self) -> Result<()> {
-        let core = &self.core;
-        let missed = missed(core);
-        if missed < self.next {
+        let core = self.core.clone();
+        let missed = missed(&core);
+        if missed < self.next_look {
+            return Ok(());
+        }
+        self.next_look = missed + MISSES_MIN;
+        let before = std::mem::replace(&mut self.looked, missed);
+        let asked = Asked::of(&core);
+        let kind = asked.kind_since(std::mem::replace(&mut self.last, asked));
+        if kind != self.kind {
+            (self.kind, self.since) = (kind, before);
+        }
+        if missed < *self.due() {
             return Ok(());
         }
         let state = core.observe()?.state.clone();
@@ -135,24 +192,12 @@ impl Warm {
             }
             records = records.saturating_add(size.get().map_or(0, |held| held.records));
         }
-        let worth = worth(records);
-        if missed < worth {
-            self.next = worth;
+        let worth = kind.worth(&core, records);
+        if missed < self.since + worth {
             return Ok(());
         }
-        self.next = missed + worth;
-        let asked = Asked::of(core);
-        let kind = asked.kind_since(std::mem::replace(&mut self.last, asked));
-        let is_worth_it = match kind {
-            Kind::Records => {
-                core.records.counts().records < records / 8 * 7 && core.could_hold_all(&state)
-            }
-            Kind::Blocks => {
-                let cached = core.budget.used(Purpose::Blocks);
-                cached < core.store.live_bytes() / 8 * 7 && core.could_hold_blocks(&state)
-            }
-        };
-        if !is_worth_it || records == 0 {
+        *self.due() = missed + worth;
+        if records == 0 || !kind.is_worth_it(&core, &state, records) {
             return Ok(());
         }
         // What the last windows left for the next ones would be in the way.
@@ -186,14 +231,17 @@ impl Warm {
                 !core.records.over_target()
             }
             Kind::Blocks => {
-                while core.records.shrink_step() {}
+                // Blocks that find no room now are not kept.
+                let room = core.budget.room_for_caches() / ROOM_PARTS;
+                while !core.store.has_room_for_blocks(room) && core.records.give_way() {}
                 true
             }
         };
         if has_room && !pass.step(core)? {
             return Ok(true);
         }
-        self.next = missed(core) + WAIT_PASSES * worth(pass.records);
+        let due = missed(core) + WAIT_PASSES * pass.kind.worth(core, pass.records);
+        *self.due() = due;
         self.end();
         Ok(false)
     }
@@ -299,11 +347,11 @@ impl Job for Warm {
             Ok(false) => {}
             // A get that comes to the same place reports it.
             Err(_) => {
-                self.next = missed(&core).saturating_mul(2).max(GETS_MIN);
+                self.next_look = missed(&core).saturating_mul(2).max(MISSES_MIN);
                 self.end();
             }
         }
-        let (signal, next) = (core.store.reclaim_signal().clone(), self.next);
+        let (signal, next) = (core.store.reclaim_signal().clone(), self.next_look);
         Step::Pending(Condition::new(&signal, move || {
             core.schedule.is_stopping() || missed(&core) >= next
         }))

@@ -70,6 +70,29 @@ fn where_ranges_are_what_is_asked_for_all_blocks_are_read_and_need_no_device_the
     database.close().unwrap();
 }
 
+/// Records of a pass filled the memory: ranges have it soon, however long it is until gets would be served by another pass.
+#[test]
+fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
+    let world = World::new(14);
+    let database = cold_store(&world, &options(16));
+    let keyspace = database.default_keyspace();
+    for i in 0..GETS {
+        assert!(keyspace.get(key(i)).unwrap().is_some());
+    }
+    world.sim.settle();
+    assert_eq!(database.metrics().cached_records, RECORDS);
+    for i in 0..GETS {
+        assert!(keyspace.range(key(i)..).next().is_some());
+    }
+    world.sim.settle();
+    let before = world.disk.stats("data").reads;
+    assert_eq!(keyspace.iter().count() as u64, RECORDS);
+    // Not quite all: some leave as others come in, and records lie beside them.
+    let reads = world.disk.stats("data").reads - before;
+    assert!(reads < 200, "{reads}");
+    database.close().unwrap();
+}
+
 /// Half as many gets as writes, over and over: the windows leave room for all records, and what they held comes among these as they are merged.
 #[test]
 fn what_fits_needs_no_device_while_it_is_overwritten() {

@@ -10,13 +10,14 @@
 //! leaf holds far more than the levels), which costs one comparison of numbers: a batch is filled in runs from one block.
 //! Two sources never stand at the same key: the older one is moved on while it is sorted in.
 //!
-//! A scan that was asked for few records should cost few reads: the blocks in which the sources begin, and those that each
-//! source is expected to need, are read at once; others when the first key that they may hold comes up, and none only to know what
-//! follows the last.
+//! A scan that was asked for few records should cost few waits and few reads: the blocks in which the sources begin are read at once; others
+//! when the first key that they may hold comes up, together with what the other sources are expected to need (`together`), and none only
+//! to know what follows the last.
 
 mod ahead;
 mod source;
 mod spare;
+mod together;
 
 use std::cmp::Ordering;
 use std::ops::Bound;
@@ -142,8 +143,9 @@ impl TreeScan {
         }
     }
 
-    /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to.
-    fn find_next(&mut self, sparing: bool) -> Result<Next> {
+    /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to. So many records are
+    /// asked for.
+    fn find_next(&mut self, sparing: bool, asked: usize) -> Result<Next> {
         if self.returned {
             self.returned = false;
             self.move_first()?;
@@ -162,6 +164,7 @@ impl TreeScan {
                 }
                 Head::Start | Head::Pending => {
                     self.prepare(slot)?;
+                    self.read_for(slot, asked)?;
                     self.open(slot)?;
                     self.sort_first()?;
                 }
@@ -169,6 +172,7 @@ impl TreeScan {
                     if sparing && !self.take_cached(slot) {
                         return Ok(Next::Unread);
                     }
+                    self.read_for(slot, asked)?;
                     self.open(slot)?;
                     self.sort_first()?;
                 }
@@ -397,31 +401,19 @@ impl TreeScan {
 
     /// Opens all sources that begin where the scan begins, reading what is not cached at once, and puts all in order.
     fn begin(&mut self) -> Result<()> {
-        let mut missing = Vec::new();
         let slots = self.sources.len() as u16;
-        let each = match self.expected {
-            0 => 0.0,
-            expected => expected as f64 / (0..slots).map(|slot| self.density(slot)).sum::<f64>(),
-        };
+        let mut waits = false;
         for slot in 0..slots {
             if !self.begins_with_scan(slot) {
                 continue;
             }
             self.prepare(slot)?;
-            let expected = match self.expected {
-                0 => 0,
-                _ => (self.density(slot) * each) as usize,
-            };
-            let Some(walk) = &mut self.sources[usize::from(slot)].walk else {
-                continue;
-            };
-            walk.expect(expected);
-            if !walk.take_cached(&self.store) && !walk.is_over() {
-                missing.push(slot);
+            if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
+                waits |= !walk.take_cached(&self.store) && !walk.is_over();
             }
         }
-        if missing.len() > 1 {
-            self.read_first_blocks(&missing)?;
+        if waits {
+            self.read_together(self.expected, None)?;
         }
         for slot in 0..slots {
             if self.begins_with_scan(slot) {
@@ -432,23 +424,6 @@ impl TreeScan {
         (0..slots).try_for_each(|slot| self.insert(slot))
     }
 
-    /// How many records a source has where the scan begins for each one that the leaves there have.
-    fn density(&self, slot: u16) -> f64 {
-        let range = self.sources[usize::from(slot)].range;
-        if slot == LEAF {
-            return 1.0;
-        }
-        let Some((node, _, segment)) = self.path.segment_of(range) else {
-            return 0.0;
-        };
-        let pivot = self.path.frames[range.frame].pivot;
-        let part = segment
-            .live
-            .binary_search_by_key(&pivot, |part| usize::from(part.pivot));
-        let records = part.map_or(0, |part| segment.live[part].records);
-        f64::from(records) / node.pivots[pivot].child.records().max(1) as f64
-    }
-
     /// Whether a source that nothing was read of begins where the scan does.
     fn begins_with_scan(&self, slot: u16) -> bool {
         let source = &self.sources[usize::from(slot)];
@@ -457,33 +432,6 @@ impl TreeScan {
             Direction::Backward => source.range.upper,
         };
         source.head == Head::Start || (source.head == Head::Pending && edge == Edge::Scan)
-    }
-
-    /// Reads the first blocks of several sources.
-    fn read_first_blocks(&mut self, slots: &[u16]) -> Result<()> {
-        let mut wants = Vec::with_capacity(slots.len() + 1);
-        let mut counts = Vec::with_capacity(slots.len());
-        for &slot in slots {
-            let before = wants.len();
-            if let Some(walk) = &self.sources[usize::from(slot)].walk {
-                let first = walk.want();
-                wants.extend(
-                    first
-                        .into_iter()
-                        .flat_map(|(index, numbers)| numbers.map(move |n| (index, n)))
-                        .map(|(index, number)| (*walk.group(), index.clone(), number)),
-                );
-            }
-            counts.push(wants.len() - before);
-        }
-        let mut blocks = self.store.blocks(&wants, ReadAhead::SCAN.fill)?.into_iter();
-        for (&slot, count) in slots.iter().zip(counts) {
-            let blocks = blocks.by_ref().take(count);
-            if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
-                walk.give(blocks);
-            }
-        }
-        Ok(())
     }
 
     /// The scan has come to the end of the leaf's key range: goes on to the next leaf.
@@ -664,7 +612,7 @@ impl TreeScan {
             if batch.is_full() {
                 return Ok(Filled::Full);
             }
-            match self.find_next(batch.spares_reads())? {
+            match self.find_next(batch.spares_reads(), batch.room())? {
                 Next::End => return Ok(Filled::End),
                 Next::Unread => return Ok(Filled::Full),
                 Next::Record => {}
@@ -764,7 +712,7 @@ impl Scan for TreeScan {
         if self.done {
             return Ok(None);
         }
-        let next = self.find_next(false);
+        let next = self.find_next(false, 1);
         if self.ended(next, |next| *next != Next::Record, Next::End)? != Next::Record {
             return Ok(None);
         }

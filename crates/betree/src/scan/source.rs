@@ -284,8 +284,7 @@ fn in_order(direction: Direction, head: u64) -> u64 {
 /// Where a record of a block lies, and the head of its key.
 #[inline]
 pub(super) fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
-    let place = block.place(at);
-    let head = block.key_head(&block.bytes()[place.suffix()]);
+    let (place, head) = block.look(at);
     (place, in_order(direction, head))
 }
 

@@ -241,6 +241,55 @@ fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
     }
 }
 
+/// How often a scan of `count` records from each of some keys on waits for the device, on average, when so many are expected. Nothing is
+/// cached but the blocks in which it begins.
+fn waits(expected: usize, count: usize) -> f64 {
+    let (mut waits, mut scans) = (0, 0);
+    for seed in 0..8 {
+        let grown = Grown::new(7000 + seed, 2, 900);
+        let version = grown.version();
+        for key in grown.universe.iter().step_by(31) {
+            grown.store.forget_cache();
+            let bounds = (Bound::Included(&key[..]), Bound::Unbounded);
+            version.scan(bounds, Direction::Forward).unwrap();
+            let mut before = grown.store.block_reads();
+            let mut wait = || {
+                let reads = grown.store.block_reads();
+                usize::from(std::mem::replace(&mut before, reads) != reads)
+            };
+            let mut scan = version
+                .scan_expecting(bounds, Direction::Forward, expected)
+                .unwrap();
+            waits += wait();
+            let (mut batch, mut returned) = (Batch::default(), 0);
+            while returned < count {
+                let limits = BatchLimits {
+                    records: count - returned,
+                    bytes: usize::MAX,
+                    sparing: true,
+                };
+                batch.restart(limits, 0, 0);
+                let filled = scan.fill(Bound::Unbounded, &mut batch).unwrap();
+                returned += batch.len();
+                waits += wait();
+                if filled == Filled::End {
+                    break;
+                }
+            }
+            scans += 1;
+        }
+    }
+    waits as f64 / scans as f64
+}
+
+#[test]
+fn a_scan_waits_once_for_all_that_its_sources_are_expected_to_need() {
+    let (unexpected, expected) = (waits(0, 60), waits(60, 60));
+    println!("waits: {unexpected} unexpected, {expected} expected");
+    // These leaves are small: most waits are at the beginnings of others.
+    assert!(expected < unexpected * 0.7, "{expected} of {unexpected}");
+}
+
 #[test]
 fn a_scan_from_every_key_begins_at_it() {
     let grown = Grown::new(77, 2, 300);

@@ -12,7 +12,7 @@ use terrapin_base::{Error, Result};
 use super::extents::Extents;
 use super::lock::{Held, Shared};
 use super::retry;
-use crate::{AlignedBuf, File, Flight, OpenOptions};
+use crate::{AlignedBuf, File, Flight, OpenOptions, Show, Shown};
 
 /// Most memory that a thread keeps for copies of unaligned I/O.
 pub(super) const BOUNCE_BYTES: usize = 1 << 20;
@@ -141,6 +141,17 @@ impl RealFile {
         Ok(())
     }
 
+    /// Puts the reads of a flight that nobody began into its ring, as far as that takes them.
+    fn queue(&self, flight: &mut Flight) {
+        self.extents.count(&self.descriptor, flight.waiting());
+        flight.queue(self.descriptor.as_fd(), |memory, offset, bytes| {
+            let end = offset.checked_add(bytes as u64);
+            (1..=READ_BYTES_MAX).contains(&bytes)
+                && end.is_some_and(|end| i64::try_from(end).is_ok())
+                && self.takes(memory, offset, bytes)
+        });
+    }
+
     /// Writes all of `buffer`, from memory that the kernel takes.
     fn write_all(&self, buffer: &[u8], offset: u64) -> rustix::io::Result<()> {
         let mut done = 0;
@@ -190,13 +201,26 @@ impl File for RealFile {
     }
 
     fn start(&self, flight: &mut Flight) -> Result<()> {
-        self.extents.count(&self.descriptor, flight.waiting());
-        flight.submit(self.descriptor.as_fd(), |memory, offset, bytes| {
-            let end = offset.checked_add(bytes as u64);
-            (1..=READ_BYTES_MAX).contains(&bytes)
-                && end.is_some_and(|end| i64::try_from(end).is_ok())
-                && self.takes(memory, offset, bytes)
-        });
+        if flight.waiting() > 0 {
+            self.queue(flight);
+            flight.submit();
+        }
+        Ok(())
+    }
+
+    fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
+        match which {
+            // It is what the caller waits for: a plain read costs less than a ring.
+            _ if flight.is_lone() => {}
+            Show::Oldest => self.start(flight)?,
+            // The kernel learns of them when it is entered to wait.
+            Show::Some => self.queue(flight),
+        }
+        flight.show(
+            which,
+            &mut |buffer, offset| self.read_at(buffer, offset),
+            shown,
+        );
         Ok(())
     }
 

@@ -404,28 +404,23 @@ impl Block {
         }
     }
 
-    /// The head of a key of the block, which has `suffix` behind the prefix: see [`crate::heads::head`].
+    /// Where a record lies, decoded once, and the head of its key: see [`crate::heads::head`].
     #[inline]
     #[must_use]
-    pub fn key_head(&self, suffix: &[u8]) -> u64 {
-        match self.prefix {
-            0..8 => self.prefix_head | head(suffix) >> (8 * self.prefix),
-            _ => self.prefix_head,
-        }
-    }
-
-    /// Where a record lies, decoded once.
-    #[inline]
-    #[must_use]
-    pub fn place(&self, index: usize) -> RecordPlace {
+    pub fn look(&self, index: usize) -> (RecordPlace, u64) {
         let (kind, suffix, value, end) = self.record(index);
+        let head = match self.prefix {
+            0..8 => self.prefix_head | self.head_at(suffix, value) >> (8 * self.prefix),
+            _ => self.prefix_head,
+        };
         // A payload has less than 2^32 bytes: its length is stored in 32 bits.
-        RecordPlace {
+        let place = RecordPlace {
             suffix: suffix as u32,
             value: value as u32,
             end: end as u32,
             is_delete: kind == KIND_DELETE,
-        }
+        };
+        (place, head)
     }
 
     /// What a record says.
@@ -510,7 +505,7 @@ pub struct Entry<'a> {
     pub is_delete: bool,
 }
 
-/// Where a record lies in [`Block::bytes`], as [`Block::place`] decodes it: what its key has behind the block's prefix, and
+/// Where a record lies in [`Block::bytes`], as [`Block::look`] decodes it: what its key has behind the block's prefix, and
 /// right behind that its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordPlace {

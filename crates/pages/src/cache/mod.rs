@@ -221,7 +221,12 @@ impl Cache {
     /// Whether another slab of blocks does not fit without an eviction.
     pub(crate) fn is_full(&self) -> bool {
         let slab_bytes = self.slabs().slab_bytes() as u64;
-        self.used() + slab_bytes + slab_bytes / 8 > self.budget.room_for_caches()
+        !self.has_room_for_blocks(slab_bytes + slab_bytes / 8)
+    }
+
+    /// Whether so many bytes of slabs more fit without an eviction.
+    pub(crate) fn has_room_for_blocks(&self, bytes: u64) -> bool {
+        self.used() + bytes <= self.budget.room_for_caches()
     }
 
     /// Whether the caches hold more than the budget leaves them.

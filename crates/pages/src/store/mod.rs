@@ -212,6 +212,12 @@ impl PageStore {
         self.cache.over_budget()
     }
 
+    /// Whether so many bytes of blocks more can be cached without an eviction.
+    #[must_use]
+    pub fn has_room_for_blocks(&self, bytes: u64) -> bool {
+        self.cache.has_room_for_blocks(bytes)
+    }
+
     /// Reads of blocks for scans so far.
     #[must_use]
     pub fn scan_reads(&self) -> u64 {
