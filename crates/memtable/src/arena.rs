@@ -173,12 +173,10 @@ impl Arena {
     fn new_chunk(&self, bytes: usize) -> Chunk {
         self.budget.take(Purpose::Window, bytes as u64);
         self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
-        let recycled = if bytes == CHUNK_BYTES {
-            self.pool.as_ref().and_then(|pool| pool.take())
-        } else {
-            None
-        };
-        recycled.unwrap_or_else(|| Chunk::new(bytes))
+        match &self.pool {
+            Some(pool) if bytes == CHUNK_BYTES => pool.take(),
+            _ => Chunk::new(bytes),
+        }
     }
 
     /// `bytes` from the newest chunk, or a sub-chunk if they are few: what was cut, and how long it is.

@@ -1,7 +1,8 @@
 //! Where arena memory comes from: chunks, and a pool of used ones.
 //!
 //! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and faulted in at once:
-//! first touch page by page costs two to four times as much (DESIGN §4). Smaller chunks, for windows that stay small,
+//! first touch page by page costs two to four times as much (DESIGN §4). But at once takes 5 ms where a hypervisor backs the memory on first
+//! use, so a writer that cannot wait for it ([`Chunk::in_small_pages`]) pays page by page. Smaller chunks, for windows that stay small,
 //! come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -17,7 +18,16 @@ pub(crate) const CHUNK_BYTES: usize = 2 << 20;
 pub(crate) const CHUNK_ALIGNMENT: usize = 64;
 
 /// Every so many chunks taken are told of, whether or not any are left.
-const NOTED: u64 = 8;
+const NOTED: u64 = 2;
+
+/// How a chunk's memory comes.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pages {
+    /// As one huge page and at once, if the kernel can.
+    AtOnce,
+    /// Each small page when it is touched.
+    Small,
+}
 
 /// A piece of memory, owned.
 pub(crate) struct Chunk {
@@ -32,8 +42,17 @@ unsafe impl Send for Chunk {}
 impl Chunk {
     /// Takes memory from the system; aborts the process, as any allocation does, when there is none.
     pub(crate) fn new(bytes: usize) -> Self {
+        Self::with_pages(bytes, Pages::AtOnce)
+    }
+
+    /// Of [`CHUNK_BYTES`], faulted in by and by.
+    pub(crate) fn in_small_pages() -> Self {
+        Self::with_pages(CHUNK_BYTES, Pages::Small)
+    }
+
+    fn with_pages(bytes: usize, pages: Pages) -> Self {
         if bytes == CHUNK_BYTES
-            && let Some(at) = system::map()
+            && let Some(at) = system::map(pages)
         {
             return Chunk {
                 at,
@@ -83,10 +102,13 @@ impl Drop for Chunk {
 
 #[cfg(target_os = "linux")]
 mod system {
-    use super::CHUNK_BYTES;
+    use super::{CHUNK_BYTES, Pages};
     use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
     use std::ffi::c_void;
     use std::ptr::{NonNull, null_mut};
+
+    /// No page is smaller.
+    const PAGE_BYTES_MIN: usize = 4096;
 
     fn reserve(bytes: usize) -> Option<*mut c_void> {
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
@@ -112,8 +134,8 @@ mod system {
         }
     }
 
-    /// Maps an aligned chunk, as one huge page and faulted in if the kernel can.
-    pub(super) fn map() -> Option<NonNull<u8>> {
+    /// Maps an aligned chunk.
+    pub(super) fn map(pages: Pages) -> Option<NonNull<u8>> {
         let mut at = reserve(CHUNK_BYTES)?;
         if at.addr() % CHUNK_BYTES != 0 {
             // Older kernels do not align such mappings: take twice as much and trim it.
@@ -128,13 +150,23 @@ mod system {
                 release(at.wrapping_byte_add(CHUNK_BYTES), CHUNK_BYTES - head);
             }
         }
-        // Both are hints: a kernel that refuses them faults pages in one by one.
-        // SAFETY: the whole chunk is our mapping, and neither advice changes what it holds.
-        unsafe {
-            let _ = madvise(at, CHUNK_BYTES, Advice::LinuxHugepage);
-            let _ = madvise(at, CHUNK_BYTES, Advice::LinuxPopulateWrite);
+        let at = NonNull::new(at.cast::<u8>())?;
+        let advice = match pages {
+            Pages::AtOnce => Advice::LinuxHugepage,
+            Pages::Small => Advice::LinuxNoHugepage,
+        };
+        // A hint: a kernel that refuses it has pages of the size that it likes.
+        // SAFETY: the whole chunk is our mapping, and the advice does not change what it holds.
+        let _ = unsafe { madvise(at.as_ptr().cast(), CHUNK_BYTES, advice) };
+        if pages == Pages::Small {
+            return Some(at);
         }
-        NonNull::new(at.cast())
+        // By touching it: being asked to populate it, the kernel would keep all others from mapping anything until it had.
+        for page in (0..CHUNK_BYTES).step_by(PAGE_BYTES_MIN) {
+            // SAFETY: within the chunk, which nobody else knows yet.
+            unsafe { at.add(page).write_volatile(0) };
+        }
+        Some(at)
     }
 
     /// Unmaps a chunk.
@@ -149,10 +181,11 @@ mod system {
 
 #[cfg(not(target_os = "linux"))]
 mod system {
+    use super::Pages;
     use std::ptr::NonNull;
 
     /// Huge pages are asked for on Linux only; elsewhere the global allocator gives every chunk.
-    pub(super) fn map() -> Option<NonNull<u8>> {
+    pub(super) fn map(_: Pages) -> Option<NonNull<u8>> {
         None
     }
 
@@ -163,8 +196,8 @@ mod system {
 /// Chunks of dropped windows, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
 /// charged to its budget as [`Purpose::Window`]. One pool serves all windows of a database.
 ///
-/// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a millisecond to give one, and many
-/// milliseconds while the process's address space is locked by a thread that does not get to run.
+/// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a millisecond to give one, and
+/// 5 ms where a hypervisor has to back it first.
 pub struct Pool {
     budget: Arc<Budget>,
     bytes_max: AtomicU64,
@@ -220,20 +253,27 @@ impl Pool {
         (self.chunks.lock().len() * CHUNK_BYTES) as u64
     }
 
-    /// A chunk of [`CHUNK_BYTES`], no longer charged.
-    pub(crate) fn take(&self) -> Option<Chunk> {
+    /// A chunk of [`CHUNK_BYTES`], no longer charged. One that must come from the system comes in small pages
+    /// if the pool is being stocked: then writers are fast, and who stocks it is late.
+    pub(crate) fn take(&self) -> Chunk {
         let (chunk, left) = {
             let mut chunks = self.chunks.lock();
             (chunks.pop(), chunks.len())
         };
         let taken = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
+        let stocked = self.stocked.load(Ordering::Relaxed);
         // Who listens is woken when there is something to do, and now and then to see how fast it goes.
-        if left < self.stocked.load(Ordering::Relaxed) || taken.is_multiple_of(NOTED) {
+        if left < stocked || taken.is_multiple_of(NOTED) {
             self.take.notify();
         }
-        let chunk = chunk?;
-        self.budget.give(Purpose::Window, chunk.bytes as u64);
-        Some(chunk)
+        match chunk {
+            Some(chunk) => {
+                self.budget.give(Purpose::Window, chunk.bytes as u64);
+                chunk
+            }
+            None if stocked > 0 => Chunk::in_small_pages(),
+            None => Chunk::new(CHUNK_BYTES),
+        }
     }
 
     /// How often a chunk was wanted so far, whether there was one or not.
@@ -318,7 +358,14 @@ mod tests {
                 (bytes * chunk, bytes * chunk)
             );
         }
-        assert!(pool.take().is_some() && pool.take().is_some() && pool.take().is_none());
+        for (left, charged) in [(1, 1), (0, 0), (0, 0)] {
+            let taken = pool.take();
+            assert_eq!(taken.bytes(), CHUNK_BYTES);
+            // SAFETY: the chunk is ours and that long.
+            unsafe { taken.at().write_bytes(0xa5, CHUNK_BYTES) };
+            assert_eq!(pool.bytes(), left * chunk);
+            assert_eq!(budget.used(Purpose::Window), charged * chunk);
+        }
         assert_eq!(pool.taken(), 3);
         assert!(!Pool::new(&budget, chunk).stock(1), "no room");
     }
@@ -339,7 +386,7 @@ mod tests {
             !pool.keep(Chunk::new(64 << 10)),
             "only whole chunks are kept"
         );
-        assert!(pool.take().is_some());
+        drop(pool.take());
         assert_eq!(budget.used(Purpose::Window), chunk);
         assert!(keep());
         pool.release();
@@ -347,6 +394,5 @@ mod tests {
         assert!(keep(), "the bound stayed");
         pool.set_bytes_max(0);
         assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
-        assert!(pool.take().is_none());
     }
 }

@@ -2,13 +2,16 @@
 //!
 //! A round of a checkpoint is three stretches for a keyspace: *ahead* of its merge (the window is walked over, other keyspaces are
 //! merged first), the *merge*, and *behind* it (catalog, syncs, superblocks). Of the merge, progress tells what is left; of the
-//! other two, how long they took last. Everything here is a guess from relaxed atomics, and a wrong one costs a wait.
+//! other two, how long they took last; what is behind a merge is taken for a part of the merge until one was seen. Everything here is a guess from relaxed atomics, and a wrong one costs a wait.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 const AHEAD: u64 = 1;
 const MERGE: u64 = 2;
 const BEHIND: u64 = 3;
+
+/// The part of a merge that what is behind it is taken for.
+const BEHIND_PART: u64 = 8;
 
 /// See the head of this file.
 #[derive(Default)]
@@ -78,16 +81,23 @@ impl Forecast {
         let get = |what: &AtomicU64| what.load(Ordering::Relaxed);
         // A stretch that takes longer than the last time goes on for a quarter of it.
         let rest = |usual: u64| usual.saturating_sub(self.elapsed_ns(now_ns)).max(usual / 4);
+        let behind = |merge_ns: u64| match get(&self.behind_ns) {
+            0 => merge_ns / BEHIND_PART,
+            known => known,
+        };
         match get(&self.stretch) {
-            AHEAD => rest(get(&self.ahead_ns)) + get(&self.merge_ns) + get(&self.behind_ns),
+            AHEAD => {
+                let merge_ns = get(&self.merge_ns);
+                rest(get(&self.ahead_ns)) + merge_ns + behind(merge_ns)
+            }
             MERGE => {
                 let left = get(&self.total).saturating_sub(get(&self.done));
                 let merge_ns = u128::from(left) * u128::from(get(&self.ns_per_kib)) / 1024;
                 u64::try_from(merge_ns)
                     .unwrap_or(u64::MAX)
-                    .saturating_add(get(&self.behind_ns))
+                    .saturating_add(behind(self.elapsed_ns(now_ns)))
             }
-            BEHIND => rest(get(&self.behind_ns)),
+            BEHIND => rest(behind(get(&self.merge_ns))),
             _ => 0,
         }
     }
@@ -129,10 +139,12 @@ mod tests {
         forecast.merges(1400);
         forecast.progress((0, 4096), 1400);
         forecast.progress((2048, 4096), 2400);
-        assert_eq!((forecast.left_ns(2400), forecast.left_of(50)), (1000, 25));
+        let known = (forecast.left_ns(2400), forecast.left_of(50));
+        assert_eq!(known, (1000 + 1000 / BEHIND_PART, 25));
         forecast.progress((4096, 4096), 3400);
         forecast.merged(3400);
-        assert_eq!((forecast.left_ns(3400), forecast.left_of(50)), (0, 0));
+        let known = (forecast.left_ns(3400), forecast.left_of(50));
+        assert_eq!(known, (2000 / BEHIND_PART, 0));
         forecast.released(3600);
         assert_eq!(forecast.left_ns(3600), 0);
 

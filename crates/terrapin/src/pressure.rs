@@ -8,11 +8,15 @@
 //! system wakes sleepers late: how late, on average, is taken off what they ask for, and what is too late all the same is credited
 //! to the writes that follow. The last part of the window is left for forecasts that come too short: a write there waits
 //! [`WAIT_NS_MAX`] at most, again and again, before anything waits for the end of the merge however long it takes.
+//!
+//! The last quarter of the log's ring is left for the disk's hiccups in the same way: the fuller it is the longer a writer of a piece
+//! waits, up to [`WAIT_NS_MAX`], and only behind it all writers wait for as long as the disk takes.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
+use terrapin_wal::Log;
 
 use crate::core::Core;
 use crate::metrics::Counter;
@@ -47,10 +51,43 @@ impl Core {
             (pieces == 0 || keyspace.sealed.is_none())
                 && self.budget.used(Purpose::Window) <= self.window_memory_max()
         };
+        if pieces > 0 {
+            self.spare_the_ring()?;
+        }
         if !free_running || self.schedule.space_is_short() {
             self.admit_slowly(shared, bytes, pieces, frees)?;
         }
         Ok(pieces > 0)
+    }
+
+    /// A wait if the last quarter of the log's ring is in use.
+    #[inline]
+    fn spare_the_ring(&self) -> Result<()> {
+        let Some(log) = self.log.as_ref() else {
+            return Ok(());
+        };
+        let (used, ring) = log.ring_fill();
+        match used.checked_sub(ring / 4 * 3) {
+            Some(beyond @ 1..) => self.let_it_be_drained(log, beyond, ring / 4),
+            _ => Ok(()),
+        }
+    }
+
+    #[cold]
+    fn let_it_be_drained(&self, log: &Log, beyond: u64, quarter: u64) -> Result<()> {
+        let wait_ns =
+            u128::from(WAIT_NS_MAX) * u128::from(beyond.min(quarter)) / u128::from(quarter.max(1));
+        let wait_ns = wait_ns as u64;
+        if wait_ns < WAIT_NS_MIN {
+            return Ok(());
+        }
+        let since = self.env.now_ns();
+        let drained = log.drained_to(2 * quarter);
+        self.env.wait(&drained.until(since + wait_ns))?;
+        let waited = self.env.now_ns().saturating_sub(since);
+        self.counters.waits.log.record(waited);
+        self.counters.stall_ns.add(waited);
+        Ok(())
     }
 
     #[cold]

@@ -84,6 +84,10 @@ impl Job for Stock {
         "stock"
     }
 
+    fn gives_way(&self) -> bool {
+        true
+    }
+
     fn step(&mut self) -> Step {
         let core = self.core.clone();
         if core.schedule.is_stopping() {

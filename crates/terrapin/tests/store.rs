@@ -345,6 +345,36 @@ fn writers_that_outrun_the_disk_are_slowed_and_never_run_away() {
 }
 
 #[test]
+fn writers_that_outrun_the_log_wait_a_little_before_its_ring_is_full() {
+    let world = World::new(12);
+    world.sim.set_breathing(false);
+    let ring = 256 << 10;
+    let options = tiny()
+        .ring_bytes(ring)
+        .memory(16 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(256));
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let mut written = 0;
+    while database.metrics().waits.log.count == 0 {
+        keyspace.put(key(written), value(written, 1000)).unwrap();
+        written += 1;
+        assert!(written < 10_000, "nobody ever waited");
+    }
+    let bytes = written * 1000;
+    assert!(
+        (ring / 4 * 3 - 8000..ring / 6 * 5).contains(&bytes),
+        "{bytes}"
+    );
+    for i in written..5 * written {
+        keyspace.put(key(i), value(i, 1000)).unwrap();
+    }
+    let waits = database.metrics().waits.log;
+    assert!(waits.count > 1 && waits.max_ns <= 5_000_000, "{waits:?}");
+    database.close().unwrap();
+}
+
+#[test]
 fn a_disk_that_fails_for_good_ends_waits_with_a_typed_error() {
     use terrapin_disk::sim::{Fault, FaultError, Op};
     let world = World::new(10);

@@ -393,6 +393,24 @@ impl Log {
         })
     }
 
+    /// How full the ring is: bytes that the drain has not written to segments yet, of how many.
+    #[inline]
+    #[must_use]
+    pub fn ring_fill(&self) -> (u64, u64) {
+        let freed = self.0.space.freed();
+        let used = self.0.end.lsn.load(Ordering::Acquire).saturating_sub(freed);
+        (used, self.0.ring_bytes)
+    }
+
+    /// Holds when so many bytes of the ring are used at most, and when the log has ended or failed.
+    #[must_use]
+    pub fn drained_to(&self, used: u64) -> Condition {
+        let log = self.clone();
+        Condition::new(&self.0.progress, move || {
+            log.ring_fill().0 <= used || log.0.is_over()
+        })
+    }
+
     /// Waits until everything below `upto` (the tail at most) is on stable storage. An error means that the outcome is unknown;
     /// after [`ErrorKind::NoSpace`] it is tried again when space is found.
     pub fn sync(&self, upto: Lsn) -> Result<()> {

@@ -10,7 +10,7 @@ pub struct WriteWaits {
     pub pace: Latency,
     /// The window was full, or window memory short, before a merge had ended.
     pub merge: Latency,
-    /// The log's ring was full, or its disk.
+    /// The log's ring was full or nearly so, or its disk full.
     pub log: Latency,
     /// Cut the window that it had filled.
     pub cut: Latency,
