@@ -62,7 +62,13 @@ impl Policy {
         paper.min(u64::try_from(waste / replaced).unwrap_or(u64::MAX))
     }
 
-    /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a pivot has L or more, and
+    /// What a pivot has to have to be flushed though the rest fits: one and a half L. A leaf is about as long as L, so with less
+    /// a flush writes more of what was there.
+    fn heavy_bytes(&self) -> u64 {
+        self.group_bytes + self.group_bytes / 2
+    }
+
+    /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a pivot is heavy, and
     /// on until the rest fits `bound`. `counted` are the bytes of each pivot with what came in for it, `dead` what space its
     /// flush would free besides, `incoming` all that came in. O(p log p).
     pub(crate) fn flush_set(
@@ -81,7 +87,8 @@ impl Policy {
         let mut kept: u64 = heaviest.iter().map(|&pivot| weight(pivot)).sum();
         let mut sent = 0;
         for pivot in heaviest {
-            let heavy = counted[pivot] >= self.group_bytes && sent < incoming.max(self.group_bytes);
+            let heavy =
+                counted[pivot] >= self.heavy_bytes() && sent < incoming.max(self.group_bytes);
             if heavy || kept > bound {
                 flush[pivot] = true;
                 kept -= weight(pivot);
@@ -92,14 +99,16 @@ impl Policy {
     }
 
     /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are their bytes. The last
-    /// level takes anything. A window is cut a little late, hence the sixteenth.
+    /// level takes anything. A window is cut a little late, hence the sixteenth. A level also holds as much as the next one has:
+    /// levels then are still half as large as the next, or less, and a last level that took much is not written again for little.
     pub(crate) fn level_for(&self, rest: u64, levels: &[u64]) -> usize {
         let mut sum = rest;
         let last = self.levels_max() - 1;
         for level in 0..last {
             sum += levels.get(level).copied().unwrap_or(0);
             let capacity = self.group_bytes << level;
-            if sum <= capacity + capacity / 16 {
+            let next = levels.get(level + 1).copied().unwrap_or(0);
+            if sum <= next.max(capacity + capacity / 16) {
                 return level;
             }
         }
@@ -141,7 +150,7 @@ mod tests {
             [false, true, true, false]
         );
         assert_eq!(
-            POLICY.flush_set(&[120, 300, 150, 90], &[0; 4], 4000, 1000),
+            POLICY.flush_set(&[160, 300, 150, 140], &[0; 4], 4000, 1000),
             [true, true, true, false]
         );
         assert_eq!(
@@ -180,7 +189,11 @@ mod tests {
         assert_eq!(POLICY.level_for(100, &[]), 0);
         assert_eq!(POLICY.level_for(105, &[]), 0);
         assert_eq!(POLICY.level_for(100, &[100]), 1);
-        assert_eq!(POLICY.level_for(100, &[100, 200]), 2);
+        assert_eq!(POLICY.level_for(100, &[100, 150]), 2);
+        assert_eq!(POLICY.level_for(100, &[100, 200]), 0, "as much as the next");
+        assert_eq!(POLICY.level_for(900, &[0, 0, 0, 0, 0, 2000]), 4);
+        assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 0, 2000]), 4);
+        assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 200, 2000]), 5);
         assert_eq!(POLICY.level_for(100, &[0, 200]), 0);
         assert_eq!(POLICY.level_for(1600, &[]), 4);
         assert_eq!(POLICY.level_for(1_000_000, &[]), 5);

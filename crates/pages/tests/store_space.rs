@@ -238,7 +238,7 @@ fn space_comes_back_to_the_file_system() {
     checkpoint(&store, added(&groups));
     let full = store.allocated_bytes().unwrap();
     assert!(full > 16 * MIB);
-    // Every other group goes: holes in the middle, and a slack of a twenty-fourth stays.
+    // Every other group goes: holes in the middle, and a slack of a ninety-sixth stays.
     checkpoint(
         &store,
         released(groups.iter().step_by(2).map(|group| group.id)),
@@ -247,11 +247,11 @@ fn space_comes_back_to_the_file_system() {
     reclaim_all(&store);
     let (live, allocated) = (store.live_bytes(), store.allocated_bytes().unwrap());
     assert!(
-        allocated <= live + live / 24 + PAGES_START + EXTENT_ALIGNMENT,
+        allocated <= live + live / 96 + PAGES_START + EXTENT_ALIGNMENT,
         "{allocated} of {live} live"
     );
     assert!(
-        allocated >= live + live / 48,
+        allocated >= live + live / 192,
         "the next checkpoint has some"
     );
     // At rest nothing is kept, until the next checkpoint.
@@ -329,7 +329,6 @@ fn what_a_growing_store_frees_is_left_to_it() {
     grow(&second, 8);
     reclaim_all(&store);
     assert!(store.reclaimed_bytes() > 0, "it only replaced");
-    assert!(!store.is_growing());
 }
 
 #[test]
@@ -371,7 +370,7 @@ fn a_failed_punch_or_cut_loses_no_space() {
         reclaim_all(&store);
         let live = store.live_bytes();
         assert!(
-            store.allocated_bytes().unwrap() <= live + live / 24 + PAGES_START + EXTENT_ALIGNMENT
+            store.allocated_bytes().unwrap() <= live + live / 96 + PAGES_START + EXTENT_ALIGNMENT
         );
     }
 }

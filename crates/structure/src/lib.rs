@@ -61,6 +61,10 @@ pub trait MergeInput: Send + Sync {
         let _ = parts;
         Vec::new()
     }
+    /// The share in thousandths that is known to replace something, here and in what came before: 0 where that is not known.
+    fn replacing_permille(&self) -> u16 {
+        0
+    }
 }
 
 /// How to merge.

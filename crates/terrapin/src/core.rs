@@ -66,6 +66,8 @@ pub(crate) struct Core {
     pub views: Views,
     /// Whether users read beside their writes.
     pub mix: Mix,
+    /// What [`Core::window_memory_high`] says: set as windows are given their limits.
+    pub window_memory_high: AtomicU64,
     /// Counters and histograms behind `metrics()`.
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
@@ -114,6 +116,7 @@ impl Core {
             budget.limit()
         };
         let records = RecordCache::new(&budget, records_max);
+        let window_memory_high = Core::window_memory_usual(budget.limit());
         if settings.record_cache {
             records.set_share(FIRST_PERMILLE);
         }
@@ -135,6 +138,7 @@ impl Core {
             schedule: Arc::default(),
             views: Views::default(),
             mix: Mix::default(),
+            window_memory_high: AtomicU64::new(window_memory_high),
             counters: Counters::default(),
             health: Health::default(),
         })

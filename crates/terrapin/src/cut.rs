@@ -3,9 +3,13 @@
 //! χ·L counts live bytes; garbage of as much again cuts early, or a hot key overwritten for ever would fill memory and the
 //! log and never the window. With χ on auto the keyspaces that write share a sixth of the budget: an active and a sealed window with
 //! arenas of 1.6 times what they hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a load, caches
-//! are of little use, and arenas may take three fifths, with what they really took for what they held: large records leave more of it
-//! for themselves. Not so where data is overwritten: what a checkpoint writes before it can free anything would grow with the window.
-//! And where users read, and all records would fit in memory beside smaller windows, they are smaller ([`crate::fit`]).
+//! are of little use, and both arenas may take what log, merges and the metadata that they read leave, with what they really took for
+//! what they held: large records leave more of it for themselves. Not so where data is overwritten: what a checkpoint writes before it
+//! can free anything would grow with the window. And where users read, and all records would fit in memory beside smaller windows, they
+//! are smaller ([`crate::fit`]).
+//!
+//! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a window that is larger than it may be from
+//! then on is cut.
 
 use std::sync::Arc;
 
@@ -20,8 +24,12 @@ use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 
 /// The part of the budget that active windows on auto share.
 const AUTO_SHARE: u64 = 6;
-/// The part in thousandths that their arenas share in a load.
-pub(crate) const LOAD_ARENA_PERMILLE: u64 = 300;
+/// The part in thousandths that their arenas share in a load, at most.
+const LOAD_ARENA_PERMILLE: u64 = 430;
+/// The part of the budget that a load leaves to indexes, filters and nodes.
+const LOAD_METADATA_PART: u64 = 16;
+/// So many operations since the last cut say what users do.
+const TELLING_OPERATIONS: u64 = 4096;
 /// What an arena takes for a thousand bytes that its window counts (see [`KeyspaceState::active_bytes`]), until one is known.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
 /// A window that held less tells nothing of that.
@@ -57,14 +65,47 @@ impl Default for Mix {
     }
 }
 
+/// Operations of users, since the store was opened or since some moment.
+#[derive(Clone, Copy, Default)]
+struct Operations {
+    gets: u64,
+    ranges: u64,
+    writes: u64,
+}
+
 impl Mix {
     /// A window was cut; the counts go on for ever.
-    fn cut(&self, gets: u64, ranges: u64, writes: u64) {
-        let since =
-            |last: &AtomicU64, now: u64| now.saturating_sub(last.swap(now, Ordering::Relaxed));
-        let gets = since(&self.gets, gets);
-        let reads = gets + since(&self.ranges, ranges);
-        let writes = since(&self.writes, writes);
+    fn cut(&self, now: Operations) {
+        let since = self.since(now);
+        self.gets.store(now.gets, Ordering::Relaxed);
+        self.ranges.store(now.ranges, Ordering::Relaxed);
+        self.writes.store(now.writes, Ordering::Relaxed);
+        self.judge(since);
+    }
+
+    /// Judges by what was done since the last cut, if that is enough to tell; whether windows may have come to be worth another size.
+    fn look(&self, now: Operations) -> bool {
+        let since = self.since(now);
+        if since.gets + since.ranges + since.writes < TELLING_OPERATIONS {
+            return false;
+        }
+        let before = (self.is_read(), self.is_often_read());
+        self.judge(since);
+        before != (self.is_read(), self.is_often_read())
+    }
+
+    fn since(&self, now: Operations) -> Operations {
+        let since = |last: &AtomicU64, now: u64| now.saturating_sub(last.load(Ordering::Relaxed));
+        Operations {
+            gets: since(&self.gets, now.gets),
+            ranges: since(&self.ranges, now.ranges),
+            writes: since(&self.writes, now.writes),
+        }
+    }
+
+    fn judge(&self, since: Operations) {
+        let Operations { gets, writes, .. } = since;
+        let reads = gets + since.ranges;
         let is_read = reads.saturating_mul(WRITES_A_READ) >= writes;
         self.is_read.store(is_read, Ordering::Relaxed);
         let is_often_read = reads.saturating_mul(WRITES_AN_OFTEN_READ) >= writes;
@@ -94,6 +135,11 @@ fn counted_bytes(window: &Window) -> u64 {
     window.live_bytes().max(window.garbage_bytes())
 }
 
+/// Whether a keyspace takes a share of the windows' memory.
+fn is_written(keyspace: &KeyspaceState) -> bool {
+    keyspace.sealed.is_some() || !keyspace.active.window.is_empty()
+}
+
 impl KeyspaceState {
     /// What the active window holds against its limit: live bytes or garbage, whichever is more.
     #[inline]
@@ -112,8 +158,34 @@ impl Core {
     /// Cuts every full window that has no sealed one before it.
     pub fn cut_full(&self) {
         let mut install = self.install.lock();
+        if self.operations_changed() {
+            self.rebalance(&install);
+        }
         self.cut(&mut install, KeyspaceState::is_full);
         self.rebalance(&install);
+    }
+
+    /// Looks at what users do before the next cut tells. Windows that came to be too large are cut.
+    pub fn look_at_operations(&self) {
+        if self.log.is_some() && self.operations_changed() {
+            let mut install = self.install.lock();
+            self.rebalance(&install);
+            self.cut(&mut install, KeyspaceState::is_full);
+        }
+    }
+
+    /// Not while a window is sealed: another that came to be too large could not be cut then, and its writers would wait for the merge.
+    fn operations_changed(&self) -> bool {
+        self.schedule.sealed_count() == 0 && self.mix.look(self.operations())
+    }
+
+    fn operations(&self) -> Operations {
+        let counters = &self.counters;
+        Operations {
+            gets: counters.gets.get(),
+            ranges: counters.scans.get(),
+            writes: counters.puts.get() + counters.deletes.get(),
+        }
     }
 
     /// Window memory is short and nothing sealed is about to free any: cuts the window with the largest arena.
@@ -137,12 +209,7 @@ impl Core {
 
     /// Learns from windows that were just sealed what the next ones may hold.
     pub fn learn_of(&self, sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<WriteWindow>)>) {
-        let counters = &self.counters;
-        self.mix.cut(
-            counters.gets.get(),
-            counters.scans.get(),
-            counters.puts.get() + counters.deletes.get(),
-        );
+        self.mix.cut(self.operations());
         for (shared, window) in sealed {
             let window = &window.window;
             let counted = counted_bytes(window);
@@ -156,13 +223,37 @@ impl Core {
     /// Bytes of window memory above which the largest window is cut though it is not full.
     #[inline]
     pub fn window_memory_high(&self) -> u64 {
-        self.budget.limit() / 10 * 6
+        self.window_memory_high.load(Ordering::Relaxed)
+    }
+
+    /// What that is unless a load takes more.
+    pub fn window_memory_usual(limit: u64) -> u64 {
+        limit / 10 * 6
+    }
+
+    /// Bytes of arenas that all active windows on auto may come to in a load: as much again is sealed.
+    pub fn arenas_of_load(&self) -> u64 {
+        let limit = self.budget.limit();
+        let left = limit.saturating_sub(self.taken_besides() + limit / LOAD_METADATA_PART);
+        (left / 2).min(limit / 1000 * LOAD_ARENA_PERMILLE)
+    }
+
+    /// Whether data grows and hardly anybody reads. What is less than a window is little to overwrite.
+    fn is_loaded(&self, state: &State) -> bool {
+        let grows = || {
+            state
+                .keyspaces
+                .iter()
+                .all(|k| !is_written(k) || k.shared.replacing.is_growing())
+        };
+        let is_small = || self.store.live_bytes() < self.budget.limit() / AUTO_SHARE;
+        !self.mix.is_read() && (grows() || is_small())
     }
 
     /// Bytes of window memory above which writers wait for a merge to free some.
     #[inline]
     pub fn window_memory_max(&self) -> u64 {
-        self.budget.limit() / 10 * 9
+        self.budget.limit() / 16 * 15
     }
 
     /// Sets every keyspace's window limit anew from χ, the memory budget, and how many keyspaces write.
@@ -172,29 +263,34 @@ impl Core {
             true => self.arenas_beside_all(&state),
             false => None,
         };
-        let writers = state
-            .keyspaces
-            .iter()
-            .filter(|k| k.sealed.is_some() || !k.active.window.is_empty())
-            .count();
+        let writers = state.keyspaces.iter().filter(|k| is_written(k)).count();
+        let limit = self.budget.limit();
+        let mut high = Self::window_memory_usual(limit);
+        let is_loaded = self.is_loaded(&state);
+        if is_loaded {
+            // An arena takes a little more for what it holds than the last one did, or the pool has a few chunks ready.
+            high = high.max(self.arenas_of_load() * 2 + limit / 64);
+        }
+        self.window_memory_high.store(high, Ordering::Relaxed);
         for keyspace in state.keyspaces.iter() {
             let distance = keyspace
                 .options
                 .checkpoint_distance
                 .unwrap_or(install.checkpoint_distance);
             let arena_permille = keyspace.shared.arena_permille.load(Ordering::Relaxed);
-            let bytes = self.window_bytes(distance, writers, arena_permille, beside_all);
+            let bytes = self.window_bytes(distance, writers, arena_permille, is_loaded, beside_all);
             keyspace.shared.window_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// χ·L for a keyspace when so many write, and its arenas take so much for a thousand bytes that they hold; on auto no more than
+    /// χ·L for a keyspace when so many write, its arenas take so much for a thousand bytes that they hold, and data is loaded or not; on auto no more than
     /// arenas of so many bytes hold, `beside_all`, if anything.
     pub fn window_bytes(
         &self,
         distance: CheckpointDistance,
         writers: usize,
         arena_permille: u64,
+        is_loaded: bool,
         beside_all: Option<u64>,
     ) -> u64 {
         let unit = self.settings.merge.group_bytes;
@@ -211,10 +307,9 @@ impl Core {
                         let held = u128::from(arena) * 1000 / u128::from(arena_permille.max(1000));
                         u64::try_from(held).unwrap_or(arena)
                     };
-                    let share = if self.mix.is_read() || !self.store.is_growing() {
-                        limit / AUTO_SHARE
-                    } else {
-                        held(limit / 1000 * LOAD_ARENA_PERMILLE).max(limit / AUTO_SHARE)
+                    let share = match is_loaded {
+                        true => held(self.arenas_of_load()).max(limit / AUTO_SHARE),
+                        false => limit / AUTO_SHARE,
                     };
                     let share = beside_all.map_or(share, |arena| share.min(held(arena)));
                     share / writers.max(1) as u64 / unit
@@ -288,15 +383,23 @@ pub(crate) fn window_live_bytes(state: &State) -> u64 {
 mod tests {
     use super::*;
 
+    fn operations(gets: u64, ranges: u64, writes: u64) -> Operations {
+        Operations {
+            gets,
+            ranges,
+            writes,
+        }
+    }
+
     #[test]
     fn a_mix_is_read_until_writes_come_without_reads() {
         let mix = Mix::default();
         assert!(mix.is_read());
-        mix.cut(0, 0, 1000);
+        mix.cut(operations(0, 0, 1000));
         assert!(!mix.is_read(), "nothing but writes");
-        mix.cut(40, 30, 2000);
+        mix.cut(operations(40, 30, 2000));
         assert!(mix.is_read(), "one in sixteen");
-        mix.cut(60, 70, 3000);
+        mix.cut(operations(60, 70, 3000));
         assert!(!mix.is_read(), "one in seventeen");
     }
 
@@ -304,9 +407,23 @@ mod tests {
     fn a_mix_is_mostly_got_where_four_gets_come_for_a_write_and_ranges_do_not_count() {
         let mix = Mix::default();
         assert!(!mix.is_mostly_got());
-        mix.cut(4000, 0, 1000);
+        mix.cut(operations(4000, 0, 1000));
         assert!(mix.is_mostly_got());
-        mix.cut(7999, 9000, 2000);
+        mix.cut(operations(7999, 9000, 2000));
         assert!(!mix.is_mostly_got());
+    }
+
+    #[test]
+    fn a_mix_is_seen_between_cuts_once_enough_was_done() {
+        let mix = Mix::default();
+        assert!(!mix.look(operations(0, 0, TELLING_OPERATIONS - 1)));
+        assert!(mix.is_read(), "not enough to tell");
+        assert!(mix.look(operations(0, 0, TELLING_OPERATIONS)));
+        assert!(!mix.is_read());
+        assert!(!mix.look(operations(0, 0, 9000)), "no news");
+        assert!(mix.look(operations(900, 0, 9000)), "since the last cut");
+        mix.cut(operations(900, 0, 9000));
+        assert!(mix.look(operations(900, 0, 20_000)), "since this one");
+        assert!(!mix.is_read());
     }
 }

@@ -112,7 +112,7 @@ impl Core {
     }
 
     /// What log and merges take of the budget, and what is left over.
-    fn taken_besides(&self) -> u64 {
+    pub fn taken_besides(&self) -> u64 {
         let limit = self.budget.limit();
         let merge = self.budget.used(Purpose::Merge).max(limit / MERGE_PART);
         self.budget.used(Purpose::Log) + merge + limit / SLACK_PART

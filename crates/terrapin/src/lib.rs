@@ -45,6 +45,7 @@ mod read;
 mod reclaim;
 mod record;
 mod recovery;
+mod replacing;
 mod room;
 mod schema;
 mod snapshot;

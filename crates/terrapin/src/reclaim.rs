@@ -11,9 +11,8 @@ use crate::core::Core;
 const REST_NS: u64 = 1_000_000_000;
 
 /// For each nanosecond in which space was given back, so many follow without: reads of the data file wait meanwhile. Where nobody reads
-/// only merges do.
-const REST_SHARE_READ: u64 = 32;
-const REST_SHARE_UNREAD: u64 = 1;
+/// only merges do, and the sooner it is done the less the next merge has taken on top.
+const REST_SHARE: u64 = 32;
 
 /// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
@@ -91,11 +90,9 @@ impl Reclaim {
             let ended_ns = core.env.now_ns();
             let took = ended_ns.saturating_sub(now_ns);
             let reads = core.counters.gets.get() + core.counters.scans.get();
-            let share = match std::mem::replace(&mut self.reads, reads) == reads {
-                true => REST_SHARE_UNREAD,
-                false => REST_SHARE_READ,
-            };
-            self.resting_until = ended_ns.saturating_add(took.saturating_mul(share));
+            if std::mem::replace(&mut self.reads, reads) != reads {
+                self.resting_until = ended_ns.saturating_add(took.saturating_mul(REST_SHARE));
+            }
         }
         Ok(more)
     }
@@ -135,6 +132,7 @@ impl Job for Reclaim {
         self.listen(now_ns);
         if core.balance.step(&core) {
             self.release_pool();
+            core.look_at_operations();
             return Step::Again;
         }
         if core.records.shrink_step() {

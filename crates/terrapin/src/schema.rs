@@ -228,7 +228,7 @@ impl Core {
         let shared = KeyspaceShared::new(
             id,
             name,
-            self.window_bytes(distance, 1, ARENA_PERMILLE, None),
+            self.window_bytes(distance, 1, ARENA_PERMILLE, false, None),
         );
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();

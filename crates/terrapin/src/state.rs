@@ -19,6 +19,7 @@ use crate::fit::TreeSize;
 use crate::forecast::Forecast;
 use crate::options::KeyspaceOptions;
 use crate::pressure::Pace;
+use crate::replacing::Replacing;
 
 /// Keyspaces of one chunk of the map; also what one leaf page of the catalog holds.
 pub(crate) const CHUNK_KEYSPACES: usize = 64;
@@ -196,6 +197,8 @@ pub(crate) struct KeyspaceShared {
     pub pace: Pace,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,
+    /// What share of its writes replaces something.
+    pub replacing: Replacing,
 }
 
 /// About how many records the ranges of a keyspace were read for lately: a moving average, in sixteenths. Races lose a range
@@ -235,6 +238,7 @@ impl KeyspaceShared {
             forecast: Forecast::default(),
             pace: Pace::default(),
             range_length: RangeLength::default(),
+            replacing: Replacing::default(),
         })
     }
 }

@@ -12,7 +12,6 @@ use terrapin_base::{Condition, Job, Step};
 use terrapin_memtable::Pool;
 
 use crate::core::{Core, POOL_SHARE};
-use crate::cut::LOAD_ARENA_PERMILLE;
 
 /// How far ahead, in nanoseconds.
 const AHEAD_NS: u64 = 50_000_000;
@@ -96,9 +95,11 @@ impl Job for Stock {
         if self.demand.look(core.pool.taken(), core.env.now_ns()) {
             let least = core.budget.limit() / POOL_SHARE;
             // What a load's window leaves, whole: more was never taken together, since the next window is as good as full by then.
-            let most = core.budget.limit() / 1000 * LOAD_ARENA_PERMILLE;
+            let most = core.arenas_of_load().max(least);
             let bytes = self.demand.kept.saturating_mul(Pool::CHUNK_BYTES);
             core.pool.set_bytes_max(bytes.clamp(least, most));
+            // Windows grow: perhaps they may grow further, or had better not.
+            core.look_at_operations();
         }
         if core.pool.stock(self.demand.ahead()) {
             return Step::Again;

@@ -75,7 +75,10 @@ impl Descend {
         let deletes = raised.saturating_mul(1000) / counted.iter().sum::<u64>().max(1);
         let below = (node.height == 1).then(|| Below {
             leaf_bytes: node.leaf_bytes().saturating_sub(raised),
-            replaced_permille: node.replaced_permille.max(deletes.min(1000) as u16),
+            replaced_permille: node
+                .replaced_permille
+                .max(deletes.min(1000) as u16)
+                .max(context.input.replacing_permille()),
         });
         let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
         let flush = if context.policy.flush_what_comes {

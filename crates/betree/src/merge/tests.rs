@@ -490,7 +490,8 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
     tree.merge(&everything);
     assert!(tree.oracle.is_empty() && was_empty < rounds);
     tree.options.space_is_short = true;
-    tree.merge(&everything);
+    // Of keys that were deleted long ago too: so every pivot gets something, and is flushed.
+    tree.merge(&(0..30_000).map(|number| (key_of(number), None)).collect());
     assert_eq!(
         tree.store.live_bytes(),
         0,
@@ -659,7 +660,7 @@ fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
         tree.check();
         tree.merge(&messages);
     }
-    assert!(failures > 20, "{failures}");
+    assert!(failures > 15, "{failures}");
 }
 
 #[test]

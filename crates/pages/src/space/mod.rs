@@ -26,9 +26,11 @@ const GROWTH_BYTES_MIN: u64 = 1 << 20;
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 const GROWTH_SHARE: u64 = 128;
 /// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes, unless they grow.
-const SLACK_SHARE: u64 = 24;
-/// They grow when more than this share (1/n) of what a checkpoint wrote came on top of what was there.
-const GROWING_SHARE: u64 = 4;
+const SLACK_SHARE: u64 = 96;
+/// They grow when more than this share (1/n) of what recent checkpoints wrote came on top of what was there.
+const GROWING_SHARE: u64 = 8;
+/// With each checkpoint so much (1/n) of what those before it did is forgotten: one that only fills a buffer is no growth.
+const FORGOTTEN_SHARE: u64 = 4;
 
 /// How much a file of that length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
@@ -108,8 +110,11 @@ struct State {
     reserve_target: u64,
     /// What a checkpoint writes: the most of the recent ones, forgotten by an eighth each.
     checkpoint_bytes: u64,
-    /// The last one left more than there was: what is free will be taken soon, and for long.
-    growing: bool,
+    /// Bytes that recent ones wrote, and that they gave up.
+    written_lately: u64,
+    released_lately: u64,
+    /// The last one wrote more than it gave up.
+    grew: bool,
     /// No checkpoint is expected soon, so nothing is kept for one; until the next one comes.
     at_rest: bool,
     /// Space is being given back until the slack is reached (hysteresis).
@@ -137,12 +142,27 @@ impl State {
         }
     }
 
+    /// Takes note of what a checkpoint wrote and gave up.
+    fn note(&mut self, written: u64, released: u64) {
+        self.checkpoint_bytes = written.max(self.checkpoint_bytes - self.checkpoint_bytes / 8);
+        self.grew = written > released;
+        let forget = |sum: u64| sum - sum / FORGOTTEN_SHARE;
+        self.written_lately = forget(self.written_lately) + written;
+        self.released_lately = forget(self.released_lately) + released;
+    }
+
+    /// Recent checkpoints left more than there was, and so did the last: what is free will be taken soon, and for long.
+    fn is_growing(&self) -> bool {
+        let grown = self.written_lately.saturating_sub(self.released_lately);
+        self.grew && grown > self.written_lately / GROWING_SHARE
+    }
+
     /// Free space that is kept: the reserve, or in the midst of work what a checkpoint like the last ones needs, within bounds.
     fn slack(&self) -> u64 {
         if self.at_rest {
             return self.reserve_target;
         }
-        let most = match self.growing {
+        let most = match self.is_growing() {
             true => u64::MAX,
             false => self.pages.live_bytes() / SLACK_SHARE,
         };
@@ -216,10 +236,6 @@ impl Space {
 
     pub(crate) fn reserve_held_bytes(&self) -> u64 {
         self.state.lock().free.reserve.total()
-    }
-
-    pub(crate) fn is_growing(&self) -> bool {
-        self.state.lock().growing
     }
 
     pub(crate) fn is_short(&self) -> bool {
@@ -393,9 +409,7 @@ impl Space {
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
         let (written, released) = state.pages.commit(generation, changes);
-        state.growing = written.saturating_sub(released) > written / GROWING_SHARE;
-        let forgotten = state.checkpoint_bytes / 8;
-        state.checkpoint_bytes = written.max(state.checkpoint_bytes - forgotten);
+        state.note(written, released);
         state.at_rest = false;
         state.sweep();
         drop(state);

@@ -248,12 +248,6 @@ impl PageStore {
         self.space.reserve_held_bytes()
     }
 
-    /// Whether the last checkpoint left more pages than there were before: more than a quarter of what it wrote.
-    #[must_use]
-    pub fn is_growing(&self) -> bool {
-        self.space.is_growing()
-    }
-
     /// Whether the reserve is not full: [`crate::SpaceClass::Normal`] allocations will fail unless the disk got space again.
     #[must_use]
     pub fn space_is_short(&self) -> bool {

@@ -8,9 +8,13 @@ use terrapin_recordcache::Epoch;
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
 
 use crate::core::Core;
+use crate::replacing::Answers;
+use crate::state::KeyspaceState;
 
 /// Marks that a sketch aims at; each stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
+/// The key of one in so many is asked for in the tree: a few reads of the device for a window.
+const MARKS_ASKED: usize = 64;
 
 /// The versions of a window within LSN bounds and, on a full disk, within a slice of the keys.
 pub(crate) struct WindowInput {
@@ -23,6 +27,8 @@ pub(crate) struct WindowInput {
     total: Estimate,
     /// Records of keys that the tree was seen to hold already: they were cached.
     replacing: u64,
+    /// The share of what the keyspace writes that replaces something, in thousandths; 0 where that is not known.
+    replacing_permille: u16,
 }
 
 /// Keys from `lo` to before `hi`; none means unbounded.
@@ -52,6 +58,9 @@ pub(crate) struct Preparation {
     slice_bytes_max: Option<u64>,
     /// Whose cached records are to be told what the window says.
     sweeps: Option<Sweep>,
+    /// The keyspace, before the merge, whose tree is asked for some keys, and what it said.
+    asks: Option<Arc<KeyspaceState>>,
+    answers: Answers,
 }
 
 /// How cached records are told.
@@ -70,6 +79,12 @@ impl Preparation {
             keyspace,
             take,
         });
+        self
+    }
+
+    /// Finds out on the way how much of the window replaces something in the keyspace's tree.
+    pub fn asking(mut self, keyspace: &Arc<KeyspaceState>) -> Self {
+        self.asks = Some(keyspace.clone());
         self
     }
 
@@ -94,20 +109,33 @@ impl Preparation {
                 self.input.slice.hi = Some(key.into());
                 return Some(self.finish());
             }
+            let mut is_asked = false;
             if total.bytes >= self.next_mark_bytes {
                 self.input.marks.push(Mark {
                     key: key.into(),
                     before: *total,
                 });
                 self.next_mark_bytes = total.bytes + self.spacing_bytes;
+                is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
             }
-            let value = self.cursor.op().value();
+            let (value, mut was_there) = (self.cursor.op().value(), false);
             total.records += 1;
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             if let Some(sweep) = &self.sweeps {
                 let (records, hash) = (&sweep.core.records, hash64(key));
-                let was_there = records.sweep(sweep.keyspace, key, hash, value, sweep.take);
+                was_there = records.sweep(sweep.keyspace, key, hash, value, sweep.take);
                 self.input.replacing += u64::from(was_there);
+            }
+            if is_asked && let Some(keyspace) = &self.asks {
+                let is_there = match was_there {
+                    true => Ok(true),
+                    false => keyspace.version.contains(key, hash64(key)),
+                };
+                // Who needs what cannot be read reports it.
+                if let Ok(is_there) = is_there {
+                    self.answers.asked += 1;
+                    self.answers.found += u64::from(is_there);
+                }
             }
             self.cursor.next();
         }
@@ -115,6 +143,11 @@ impl Preparation {
     }
 
     fn finish(&mut self) -> Arc<WindowInput> {
+        if let Some(keyspace) = self.asks.take() {
+            let replacing = &keyspace.shared.replacing;
+            replacing.note(self.answers);
+            self.input.replacing_permille = replacing.permille().unwrap_or(0);
+        }
         let window = self.input.window.clone();
         let nothing = WindowInput::over(window, self.input.after, self.input.before);
         Arc::new(std::mem::replace(&mut self.input, nothing))
@@ -135,6 +168,8 @@ impl WindowInput {
             input,
             slice_bytes_max: None,
             sweeps: None,
+            asks: None,
+            answers: Answers::default(),
         }
     }
 
@@ -147,6 +182,7 @@ impl WindowInput {
             marks: Vec::new(),
             total: Estimate::default(),
             replacing: 0,
+            replacing_permille: 0,
         }
     }
 
@@ -216,6 +252,10 @@ impl MergeInput for WindowInput {
         places.dedup();
         let marks = places.into_iter().filter_map(|place| self.marks.get(place));
         marks.map(|mark| mark.key.clone()).collect()
+    }
+
+    fn replacing_permille(&self) -> u16 {
+        self.replacing_permille
     }
 }
 

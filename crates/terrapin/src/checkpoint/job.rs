@@ -233,6 +233,7 @@ impl Coordinator {
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
                 WindowInput::prepare(window.window.clone(), window.start, part.sealed.cut);
+            preparation = preparation.asking(&part.keyspace);
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
