@@ -16,7 +16,7 @@ mod slice;
 pub mod sync;
 
 pub use budget::{Budget, Charge, Purpose};
-pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait};
+pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait, is_job_giving_way};
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Generation, Incarnation, KeyspaceId, Lsn, PageId};
 pub use slice::Slice;

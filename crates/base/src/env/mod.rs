@@ -11,6 +11,7 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering};
 use crate::{Error, Result};
 
 pub use sim::Sim;
+pub use threads::is_job_giving_way;
 
 /// What a job's step came to.
 pub enum Step {

@@ -2,8 +2,17 @@
 //! clock and randomness are the checker's (`sync`).
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
-use crate::sync::{AtomicU64, Builder, Clock, Entropy, Ordering, give_way};
+use crate::sync::{AtomicU64, AtomicUsize, Builder, Clock, Entropy, Ordering, give_way};
 use crate::{Error, Result};
+
+/// Threads of the process that give way and have something to do.
+static GIVING_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// Whether any job that gives way to users (see [`Job::gives_way`]) has something to do just now, in whichever environment of threads.
+#[must_use]
+pub fn is_job_giving_way() -> bool {
+    GIVING_WAY.load(Ordering::Relaxed) > 0
+}
 
 pub(super) struct Threads {
     clock: Clock,
@@ -41,7 +50,10 @@ impl Driver for Threads {
                     give_way();
                 }
                 loop {
-                    match handle.step(&mut job) {
+                    GIVING_WAY.fetch_add(usize::from(gives_way), Ordering::Relaxed);
+                    let stepped = handle.step(&mut job);
+                    GIVING_WAY.fetch_sub(usize::from(gives_way), Ordering::Relaxed);
+                    match stepped {
                         Stepped::Again => {}
                         Stepped::Pending(c) => {
                             c.signal.wait(&*c.ready, c.deadline_ns, &|| clock.now_ns());
@@ -66,5 +78,38 @@ impl Driver for Threads {
 
     fn simulated(&self) -> bool {
         false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::sync::{Arc, AtomicBool};
+    use crate::{Env, Job, Step};
+
+    use super::*;
+
+    struct Meek(Arc<AtomicBool>);
+
+    impl Job for Meek {
+        fn name(&self) -> &'static str {
+            "meek"
+        }
+
+        fn step(&mut self) -> Step {
+            self.0.store(is_job_giving_way(), Ordering::SeqCst);
+            Step::Done
+        }
+
+        fn gives_way(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn a_job_that_gives_way_is_known_to_have_something_to_do_while_it_is_stepped() {
+        let seen = Arc::new(AtomicBool::new(false));
+        let handle = Env::threads().spawn(Box::new(Meek(seen.clone())));
+        handle.unwrap().join().unwrap();
+        assert!(seen.load(Ordering::SeqCst));
     }
 }

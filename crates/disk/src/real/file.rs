@@ -7,13 +7,17 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
-use terrapin_base::{Error, Result};
+use terrapin_base::{Env, Error, Result};
 
+use super::awake;
 use super::extents::Extents;
 use super::lock::{Held, Shared};
 use super::retry;
+use super::uring::read_awake;
 use crate::{AlignedBuf, File, Flight, OpenOptions, Show, Shown};
 
+/// Longer reads take the device longer than it takes a thread to fall asleep and wake up.
+const AWAKE_BYTES_MAX: usize = 16 << 10;
 /// Most memory that a thread keeps for copies of unaligned I/O.
 pub(super) const BOUNCE_BYTES: usize = 1 << 20;
 
@@ -46,6 +50,8 @@ pub(crate) struct RealFile {
     pub(super) direct: bool,
     pub(super) alignment: u32,
     pub(super) extents: Extents,
+    /// Tells how long reads take.
+    pub(super) env: Env,
 }
 
 impl RealFile {
@@ -87,12 +93,26 @@ impl RealFile {
         (offset - before, before as usize)
     }
 
+    /// Reads as much as the kernel does at once, from an offset and into memory that it takes.
+    fn read_some(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+        let asleep = |buffer: &mut [u8]| retry(|| pread(&self.descriptor, &mut *buffer, offset));
+        if !self.direct || buffer.len() > AWAKE_BYTES_MAX {
+            return asleep(buffer);
+        }
+        awake::read(
+            &self.env,
+            buffer,
+            |buffer| read_awake(self.descriptor.as_fd(), buffer, offset).map(Ok),
+            asleep,
+        )
+    }
+
     /// Reads until `buffer` is full or the file ends, from an offset and into memory that the kernel takes; returns how much was read.
     fn read_until_end(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
             let rest = &mut buffer[done..];
-            let count = retry(|| pread(&self.descriptor, &mut *rest, offset + done as u64))?;
+            let count = self.read_some(rest, offset + done as u64)?;
             done += count;
             // A direct read that ends off the bounds has met the file's end; another there would be refused.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {

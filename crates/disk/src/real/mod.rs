@@ -5,6 +5,7 @@
 //! writer at once, and lets one disk at a time write in a directory. Handles for reading only take no lock and write nothing (D11).
 
 mod alignment;
+mod awake;
 mod extents;
 mod file;
 mod lock;
@@ -184,6 +185,7 @@ impl RealDisk {
             options.write,
         );
         Ok(RealFile {
+            env: self.env.clone(),
             held,
             _shared: shared,
             extents: Extents::new(&descriptor, direct),

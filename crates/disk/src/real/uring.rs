@@ -11,6 +11,8 @@ use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
 use terrapin_base::sync::{AtomicBool, Ordering};
 
+use super::awake::look;
+
 /// Reads in a ring at once.
 const DEPTH: usize = 64;
 /// Rings that a thread keeps: a long scan has a flight for each level of a node.
@@ -120,6 +122,14 @@ impl Uring {
         }
     }
 
+    /// Whether a read is over. The kernel says so in the ring while the thread is with it, for whatever reason.
+    fn is_over(&mut self) -> bool {
+        let Some(ring) = &mut self.ring else {
+            return false;
+        };
+        !ring.completion().is_empty()
+    }
+
     /// A read that is over: its number, and how many bytes were read unless it failed.
     pub(crate) fn complete(&mut self) -> Option<(u64, Option<usize>)> {
         loop {
@@ -166,6 +176,26 @@ impl Drop for Uring {
             });
         }
     }
+}
+
+/// Reads into this memory as much as there is, waiting awake. None where that is not to be, or the read has failed: `pread` does it, or
+/// says why not.
+pub(super) fn read_awake(
+    descriptor: BorrowedFd<'_>,
+    memory: &mut [u8],
+    offset: u64,
+) -> Option<usize> {
+    let start = NonNull::new(memory.as_mut_ptr())?;
+    let mut ring = Uring::take()?;
+    // SAFETY: the memory is ours until we return, and by then the ring was dropped.
+    if !unsafe { ring.push(descriptor, start, memory.len(), offset, 0) } || !ring.enter(0) {
+        return None;
+    }
+    look(|| ring.is_over());
+    if !ring.is_over() && !ring.enter(1) {
+        return None;
+    }
+    ring.complete()?.1
 }
 
 fn make() -> Option<IoUring> {
