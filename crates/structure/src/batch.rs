@@ -1,5 +1,8 @@
 //! Records on their way from a scan to a reader: copied once, back to back, into memory that is used again.
 
+/// What [`Batch::push_behind`] copies of a short first piece.
+const WORD_BYTES: usize = 8;
+
 /// How much a batch takes, and what it may cost.
 #[derive(Clone, Copy, Debug)]
 pub struct BatchLimits {
@@ -33,6 +36,8 @@ impl Default for BatchLimits {
 impl Batch {
     /// Drops all records, keeps the memory, sets new limits, and makes sure that so many records and bytes find room.
     pub fn restart(&mut self, limits: BatchLimits, records: usize, bytes: usize) {
+        // The last record's word may reach beyond it.
+        let bytes = bytes + WORD_BYTES;
         self.bytes.clear();
         self.places.clear();
         self.limits = limits;
@@ -72,6 +77,27 @@ impl Batch {
         self.bytes.reserve(first.len() + second.len());
         self.bytes.extend_from_slice(first);
         let second_start = self.bytes.len();
+        self.bytes.extend_from_slice(second);
+        self.places
+            .push((second_start + key_bytes, self.bytes.len()));
+    }
+
+    /// As [`Batch::push`]; `word` is what the first piece begins with, filled up, which costs less to copy than a short
+    /// piece of unknown length.
+    #[inline]
+    pub fn push_behind(
+        &mut self,
+        first: &[u8],
+        word: [u8; WORD_BYTES],
+        second: &[u8],
+        key_bytes: usize,
+    ) {
+        if first.len() > WORD_BYTES {
+            return self.push(first, second, key_bytes);
+        }
+        let second_start = self.bytes.len() + first.len();
+        self.bytes.extend_from_slice(&word);
+        self.bytes.truncate(second_start);
         self.bytes.extend_from_slice(second);
         self.places
             .push((second_start + key_bytes, self.bytes.len()));
@@ -152,7 +178,11 @@ mod tests {
             assert!(batch.is_empty() && !batch.spares_reads() && batch.last_key().is_none());
             let mut pushed = 0;
             while !batch.is_full() {
-                batch.push(b"ke", &[b'y', pushed, pushed, pushed, pushed], 1);
+                let record = [b'y', pushed, pushed, pushed, pushed];
+                match pushed % 2 {
+                    0 => batch.push(b"ke", &record, 1),
+                    _ => batch.push_behind(b"ke", *b"ke\0\0\0\0\0\0", &record, 1),
+                }
                 pushed += 1;
             }
             assert_eq!((batch.len(), pushed), (3, 3));

@@ -436,7 +436,8 @@ impl Chunk {
         };
         let each = bytes.checked_div(self.records.len());
         self.shared = None;
-        let bytes = records.saturating_mul(each.unwrap_or(RECORD_BYTES_EXPECTED));
+        let each = each.unwrap_or(RECORD_BYTES_EXPECTED);
+        let bytes = records.saturating_mul(each);
         let limits = BatchLimits {
             records,
             bytes: CHUNK_BYTES_MAX,
@@ -445,7 +446,8 @@ impl Chunk {
         self.records.restart(
             limits,
             records.min(CHUNK_RECORDS_RESERVED),
-            bytes.min(CHUNK_BYTES_MAX),
+            // The last record may go beyond.
+            bytes.min(CHUNK_BYTES_MAX + each),
         );
         (self.first, self.end) = (0, 0);
         &mut self.records

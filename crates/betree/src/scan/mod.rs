@@ -185,6 +185,17 @@ impl TreeScan {
         Ok(Next::End)
     }
 
+    /// Whether the first source stands at a record that was not returned.
+    #[inline]
+    fn stands_at_record(&self) -> bool {
+        let first = self
+            .order
+            .first()
+            .map(|place| &self.sources[usize::from(place.slot)]);
+        first.is_some_and(|first| first.head == Head::Record && !first.place.is_delete)
+            && !self.returned
+    }
+
     /// Whether a source's next block is at hand.
     fn take_cached(&mut self, slot: u16) -> bool {
         let walk = self.sources[usize::from(slot)].walk.as_mut();
@@ -220,6 +231,27 @@ impl TreeScan {
             at += 1;
         }
         self.order[at] = place;
+        Ok(())
+    }
+
+    /// As [`TreeScan::sort_first`], for a source that came to a record.
+    #[inline]
+    fn sink(&mut self, place: Place) -> Result<()> {
+        let Some((_, others)) = self.order.split_first() else {
+            return Ok(());
+        };
+        let sooner = others.iter().take_while(|other| other.head < place.head);
+        let sooner = sooner.count();
+        if others
+            .get(sooner)
+            .is_some_and(|next| next.head == place.head)
+        {
+            return self.sort_first();
+        }
+        for at in 0..sooner {
+            self.order[at] = self.order[at + 1];
+        }
+        self.order[sooner] = place;
         Ok(())
     }
 
@@ -612,10 +644,13 @@ impl TreeScan {
             if batch.is_full() {
                 return Ok(Filled::Full);
             }
-            match self.find_next(batch.spares_reads(), batch.room())? {
-                Next::End => return Ok(Filled::End),
-                Next::Unread => return Ok(Filled::Full),
-                Next::Record => {}
+            // After a run the first source mostly stands at a record.
+            if !self.stands_at_record() {
+                match self.find_next(batch.spares_reads(), batch.room())? {
+                    Next::End => return Ok(Filled::End),
+                    Next::Unread => return Ok(Filled::Full),
+                    Next::Record => {}
+                }
             }
             let Place { head, slot } = self.order[0];
             let source = &self.sources[usize::from(slot)];
@@ -661,10 +696,11 @@ impl TreeScan {
             };
             before_second && (head < until_head || self.path.lets_in(until, key))
         };
+        let word = block.prefix_word();
         let stands = loop {
             if !place.is_delete {
                 let record = &bytes[place.suffix_and_value()];
-                batch.push(prefix, record, place.suffix().len());
+                batch.push_behind(prefix, word, record, place.suffix().len());
             }
             if following == 0 || batch.is_full() {
                 break false;
@@ -678,7 +714,7 @@ impl TreeScan {
         };
         self.sources[usize::from(slot)].stand(at, place, head, following);
         if stands {
-            return self.sort_first();
+            return self.sink(Place { head, slot });
         }
         self.returned = true;
         Ok(())

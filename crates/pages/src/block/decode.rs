@@ -408,6 +408,33 @@ impl Block {
     #[inline]
     #[must_use]
     pub fn look(&self, index: usize) -> (RecordPlace, u64) {
+        let payload = &self.payload[..];
+        let at = self.records_end + index * START_BYTES;
+        let bounds = payload.get(at..self.heads_start);
+        // Two starts side by side, a short suffix, and eight bytes behind the tag: nearly all records.
+        if let Some([a, b, c, d]) = bounds.and_then(<[u8]>::first_chunk)
+            && let start = self.prefix + usize::from(u16::from_le_bytes([*a, *b]))
+            && let Some([tag, eight @ ..]) = payload.get(start..).and_then(<[u8]>::first_chunk::<9>)
+            && *tag < 0x80
+        {
+            let suffix_bytes = u32::from(*tag >> KIND_BITS);
+            let known = u64::MAX.unbounded_shl(64 - 8 * suffix_bytes.min(8));
+            let head = (u64::from_be_bytes(*eight) & known).unbounded_shr(8 * self.prefix as u32);
+            let suffix = start as u32 + 1;
+            let place = RecordPlace {
+                suffix,
+                value: suffix + suffix_bytes,
+                end: self.prefix as u32 + u32::from(u16::from_le_bytes([*c, *d])),
+                is_delete: *tag & KIND_MASK == KIND_DELETE,
+            };
+            return (place, self.prefix_head | head);
+        }
+        self.look_closely(index)
+    }
+
+    /// As [`Block::look`], for any record.
+    #[inline(never)]
+    fn look_closely(&self, index: usize) -> (RecordPlace, u64) {
         let (kind, suffix, value, end) = self.record(index);
         let head = match self.prefix {
             0..8 => self.prefix_head | self.head_at(suffix, value) >> (8 * self.prefix),
@@ -421,6 +448,13 @@ impl Block {
             is_delete: kind == KIND_DELETE,
         };
         (place, head)
+    }
+
+    /// The first eight bytes of what all keys begin with; zeros behind a shorter prefix.
+    #[inline]
+    #[must_use]
+    pub fn prefix_word(&self) -> [u8; 8] {
+        self.prefix_head.to_be_bytes()
     }
 
     /// What a record says.
