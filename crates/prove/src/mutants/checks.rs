@@ -172,7 +172,7 @@ pub(super) fn damaged_pages(_scratch: &Path) -> Outcome {
     let (disk, truth) = closed_store(&options)?;
     let content = disk.content(DATA_FILE).unwrap_or_default();
     let used = content.iter().enumerate().skip(8192);
-    let used = used.filter(|(_, byte)| **byte != 0).step_by(11);
+    let used = used.filter(|(_, byte)| **byte != 0).step_by(5);
     for (offset, _) in used {
         let place = (DATA_FILE, offset as u64);
         flipped(&disk, &options, &truth, place, false)?;
