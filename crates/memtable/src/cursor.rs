@@ -169,6 +169,16 @@ impl<'a> Cursor<'a> {
         self.version().op()
     }
 
+    /// Whether somebody read the version shown, or one before it, with [`Window::read`].
+    ///
+    /// # Panics
+    /// If the cursor stands nowhere.
+    #[inline]
+    #[must_use]
+    pub fn was_read(&self) -> bool {
+        self.version().was_read()
+    }
+
     /// The LSN of the version shown.
     ///
     /// # Panics
@@ -404,6 +414,16 @@ impl OwnedCursor {
     #[must_use]
     pub fn op(&self) -> Op<'_> {
         self.cursor.op()
+    }
+
+    /// See [`Cursor::was_read`].
+    ///
+    /// # Panics
+    /// If the cursor stands nowhere.
+    #[inline]
+    #[must_use]
+    pub fn was_read(&self) -> bool {
+        self.cursor.was_read()
     }
 
     /// See [`Cursor::lsn`].

@@ -1,8 +1,9 @@
-//! A key and its versions, as they lie in the arena. Both are immutable once reachable, but for the links of the chain.
+//! A key and its versions, as they lie in the arena. Both are immutable once reachable, but for the links of the chain and a
+//! mark that a version was read.
 //!
 //! ```text
 //! leaf     head: link to the newest version │ key length u16 │ key bytes …
-//! version  lsn u64 │ next: link to an older version │ (value length << 1 | is a delete) u32 │ value bytes …
+//! version  lsn u64 │ next: link to an older version │ (value length << 2 | was read << 1 | is a delete) u32 │ value bytes …
 //! ```
 //!
 //! A leaf is allocated together with its first version behind it, so that a record lies in consecutive cache lines. A
@@ -14,7 +15,8 @@ use std::marker::PhantomData;
 use std::mem::size_of;
 use std::ptr::{self, NonNull};
 
-use terrapin_base::sync::{Ordering, atomic::AtomicPtr};
+use terrapin_base::sync::Ordering;
+use terrapin_base::sync::atomic::{AtomicPtr, AtomicU32};
 use terrapin_base::{Lsn, mutant};
 
 use crate::Op;
@@ -23,8 +25,13 @@ use crate::Op;
 pub(crate) const ALIGNMENT: usize = 8;
 const LEAF_HEAD: usize = 10;
 const VERSION_HEAD: usize = 20;
-/// Longest value: its length and the kind share 32 bits.
-pub(crate) const VALUE_BYTES_MAX: usize = (u32::MAX >> 1) as usize;
+/// In a version's [`VersionHead::what`]: it is a delete.
+const DELETE: u32 = 1;
+/// There: somebody read it.
+const READ: u32 = 1 << 1;
+const LENGTH_SHIFT: u32 = 2;
+/// Longest value: its length shares 32 bits with two others.
+pub(crate) const VALUE_BYTES_MAX: usize = (u32::MAX >> LENGTH_SHIFT) as usize;
 
 #[repr(C)]
 struct LeafHead {
@@ -36,8 +43,8 @@ struct LeafHead {
 struct VersionHead {
     lsn: u64,
     older: AtomicPtr<VersionHead>,
-    /// Value length << 1 | is a delete.
-    what: u32,
+    /// Value length << 2 | was read << 1 | is a delete. Only the mark changes.
+    what: AtomicU32,
 }
 
 const _: () = assert!(std::mem::offset_of!(LeafHead, key_bytes) + 2 == LEAF_HEAD);
@@ -60,7 +67,7 @@ pub(crate) fn version_bytes(op: Op<'_>) -> usize {
 #[derive(Clone, Copy)]
 pub(crate) struct VersionRef<'a>(NonNull<VersionHead>, PhantomData<&'a ()>);
 
-// SAFETY: a version is immutable but for an atomic, and lives for 'a.
+// SAFETY: a version is immutable but for its atomics, and lives for 'a.
 unsafe impl Send for VersionRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for VersionRef<'_> {}
@@ -73,7 +80,8 @@ impl<'a> VersionRef<'a> {
     /// `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
     pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, op: Op<'_>) -> Self {
         let value = op.value().unwrap_or_default();
-        let what = (value.len() as u32) << 1 | u32::from(op == Op::Delete);
+        let delete = if op == Op::Delete { DELETE } else { 0 };
+        let what = AtomicU32::new((value.len() as u32) << LENGTH_SHIFT | delete);
         let head = at.cast::<VersionHead>();
         // SAFETY: aligned and roomy by contract; the value's bytes are written after the head, whose padding they share.
         unsafe {
@@ -88,7 +96,7 @@ impl<'a> VersionRef<'a> {
     }
 
     fn head(self) -> &'a VersionHead {
-        // SAFETY: points to a written version that lives for 'a; only its atomic changes.
+        // SAFETY: points to a written version that lives for 'a; only its atomics change.
         unsafe { self.0.as_ref() }
     }
 
@@ -101,17 +109,31 @@ impl<'a> VersionRef<'a> {
     /// What it says.
     #[inline]
     pub(crate) fn op(self) -> Op<'a> {
-        let what = self.head().what;
-        if what & 1 != 0 {
+        let what = self.head().what.load(Ordering::Relaxed);
+        if what & DELETE != 0 {
             return Op::Delete;
         }
         // SAFETY: that many bytes were written behind the head and never change.
         Op::Put(unsafe {
             std::slice::from_raw_parts(
                 self.0.as_ptr().cast::<u8>().add(VERSION_HEAD),
-                (what >> 1) as usize,
+                (what >> LENGTH_SHIFT) as usize,
             )
         })
+    }
+
+    /// Marks it as read. Writes only if it was not: lines that many read stay shared.
+    #[inline]
+    pub(crate) fn mark_read(self) {
+        if !self.was_read() {
+            self.head().what.fetch_or(READ, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it was marked as read.
+    #[inline]
+    pub(crate) fn was_read(self) -> bool {
+        self.head().what.load(Ordering::Relaxed) & READ != 0
     }
 }
 

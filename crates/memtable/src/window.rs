@@ -97,7 +97,7 @@ impl Window {
     /// may come in any order. O(key length + newer versions of the key).
     ///
     /// # Panics
-    /// If the key is longer than 65,535 bytes or the value longer than 2 GiB - 1. Aborts when the system has no memory,
+    /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. Aborts when the system has no memory,
     /// as any allocation does.
     pub fn insert(&self, key: &[u8], lsn: Lsn, op: Op<'_>) {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
@@ -124,6 +124,15 @@ impl Window {
     #[must_use]
     pub fn get(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
         self.leaf(key)?.newest(before).map(VersionRef::op)
+    }
+
+    /// Like [`Self::get`], and remembers that the key was read: [`Cursor::was_read`] says so until its next version, and beyond.
+    #[must_use]
+    #[inline]
+    pub fn read(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
+        let version = self.leaf(key)?.newest(before)?;
+        version.mark_read();
+        Some(version.op())
     }
 
     /// Like [`Self::get`], with the version's LSN.
@@ -417,6 +426,10 @@ impl<'a> Insert<'a, '_> {
         };
         match leaf.add(version) {
             Added::Newest(old) => {
+                // The key was read, whatever it says now.
+                if old.was_read() {
+                    version.mark_read();
+                }
                 let old = old.op();
                 self.entered
                     .add(Count::GarbageBytes, leaf::version_bytes(old) as i64);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrapin_base::{Budget, Lsn, Purpose};
@@ -294,6 +295,30 @@ fn nodes_of_every_size_keep_their_order_as_they_grow() {
         }
         check_counts(&window, &model);
     }
+}
+
+#[test]
+fn a_key_that_was_read_is_known_as_such_whatever_is_written_to_it_afterwards() {
+    let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+    let was_read = |key: &[u8]| {
+        let mut cursor = window.cursor_owned(Lsn(0), Lsn(u64::MAX));
+        cursor.seek(key);
+        assert_eq!(cursor.key(), Some(key));
+        cursor.was_read()
+    };
+    for key in [b"asked", b"other"] {
+        window.insert(key, Lsn(10), Op::Put(b"old"));
+    }
+    assert_eq!(window.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert!(!was_read(b"asked"), "only looked at");
+    assert_eq!(window.read(b"asked", Lsn(10)), None);
+    assert!(!was_read(b"asked"), "there was nothing yet");
+    assert_eq!(window.read(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(window.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert!(was_read(b"asked") && !was_read(b"other"));
+    window.insert(b"asked", Lsn(20), Op::Delete);
+    assert_eq!(window.read(b"asked", Lsn(21)), Some(Op::Delete));
+    assert!(was_read(b"asked") && !was_read(b"other"));
 }
 
 #[test]

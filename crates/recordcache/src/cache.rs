@@ -5,7 +5,7 @@ use terrapin_base::{Budget, KeyspaceId, Purpose, Slice};
 
 use crate::entry::{self, Key};
 use crate::segments::Segments;
-use crate::shard::{Shard, Writing};
+use crate::shard::{Said, Shard, Writing};
 use crate::table::WORDS_MAX;
 
 /// A segment is about this part of the memory there may be.
@@ -41,7 +41,7 @@ pub struct Counts {
 ///
 /// ```
 /// use terrapin_base::{Budget, KeyspaceId};
-/// use terrapin_recordcache::RecordCache;
+/// use terrapin_recordcache::{RecordCache, Said};
 /// let budget = Budget::new(64 << 20);
 /// let cache = RecordCache::new(&budget, 64 << 20);
 /// cache.set_share(500);
@@ -51,7 +51,7 @@ pub struct Counts {
 /// assert_eq!(cache.get(epoch, keyspace, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
 /// // A sealed window says otherwise:
 /// cache.begin_sweep();
-/// cache.sweep(keyspace, b"turtle", hash, None, None);
+/// cache.sweep(keyspace, b"turtle", hash, Said::default(), None);
 /// assert_eq!(cache.get(cache.epoch(), keyspace, b"turtle", hash), None);
 /// ```
 pub struct RecordCache {
@@ -150,7 +150,7 @@ impl RecordCache {
         if let Some(writing) = shard.try_write(&self.segments, &self.budget)
             && self.is_still(epoch)
         {
-            self.add(writing, &key, value);
+            self.add(writing, &key, value, false);
         }
     }
 
@@ -173,41 +173,42 @@ impl RecordCache {
     }
 
     /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window's
-    /// records are to be taken, since they are read: `take` is the epoch that the sweep began, for what is of a keyspace that was cleared
-    /// since must not. Whether the record was here. O(1), and no lock for a key that is not here and not taken.
+    /// records are to be taken: if it was read there, as one that was used, otherwise as far as nothing has to go for it. `take` is the epoch
+    /// that the sweep began, for what is of a keyspace that was cleared since must not. Whether the record was here. O(1), and no lock for a
+    /// key that is not here and not taken.
     pub fn sweep(
         &self,
         keyspace: KeyspaceId,
         key: &[u8],
         hash: u64,
-        value: Option<&[u8]>,
+        said: Said<'_>,
         take: Option<Epoch>,
     ) -> bool {
         let Some(key) = Key::new(keyspace, key, hash) else {
             return false;
         };
         let shard = self.shard(&key);
-        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, value) {
+        if shard.may_hold(key.hash) && self.write(shard).refresh(&key, said) {
             return true;
         }
-        let (Some(value), Some(epoch)) = (value, take) else {
+        let (Some(value), Some(epoch)) = (said.value, take) else {
             return false;
         };
-        if self.share.load(Ordering::Relaxed) > 0 {
+        if self.share.load(Ordering::Relaxed) > 0 && (said.was_read || self.may_grow()) {
             let writing = self.write(shard);
             if self.is_still(epoch) {
-                self.add(writing, &key, value);
+                self.add(writing, &key, value, said.was_read);
             }
         }
         false
     }
 
-    /// Adds a record that may be here already.
-    fn add(&self, mut writing: Writing<'_>, key: &Key<'_>, value: &[u8]) {
+    /// Adds a record that may be here already, and was read before or not.
+    fn add(&self, mut writing: Writing<'_>, key: &Key<'_>, value: &[u8], was_read: bool) {
         if self.over_target() {
             writing.give_segment();
         }
-        writing.fill(key, value, self.may_grow());
+        writing.fill(key, value, was_read, self.may_grow());
     }
 
     /// Closes the cache until the guard is dropped; then it is empty.

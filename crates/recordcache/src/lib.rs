@@ -28,3 +28,4 @@ mod shard;
 mod table;
 
 pub use cache::{Counts, Epoch, RecordCache, Suspended};
+pub use shard::Said;

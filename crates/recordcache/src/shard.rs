@@ -1,6 +1,6 @@
 //! One shard: a table, and two queues of segments that its records lie in, oldest first. Records come into the *young* queue, a fifth of all;
-//! what was used by the time its segment's turn comes moves to the *grown* one, the rest leaves: most of what is read once is not
-//! read again soon, and would keep others out for a whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with
+//! what was used by the time its segment's turn comes moves to the *grown* one, where what windows held and readers
+//! asked for comes at once; the rest leaves: most of what is read once is not read again soon, and would keep others out for a whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with
 //! zipfian requests and room for a fifth of the records 6 % fewer misses than one queue.) Writers hold the shard's lock; readers take none.
 
 use std::collections::VecDeque;
@@ -17,6 +17,15 @@ use crate::table::{Place, Table};
 const KEPT_QUARTERS: usize = 3;
 /// One in so many segments is young.
 const YOUNG_PART: usize = 5;
+
+/// What a sealed window says of a key.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Said<'v> {
+    /// Its value; none when it was deleted.
+    pub value: Option<&'v [u8]>,
+    /// Whether somebody read it there.
+    pub was_read: bool,
+}
 
 /// A shard.
 pub(crate) struct Shard {
@@ -209,42 +218,54 @@ impl Writing<'_> {
         })
     }
 
-    /// Adds a record that is not here yet. `may_grow` says whether another segment may be taken. O(1) amortised.
-    pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], may_grow: bool) {
+    /// Adds a record that is not here yet; one that `was_read` before is not tried out first. `may_grow` says whether another segment may be
+    /// taken. O(1) amortised.
+    pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], was_read: bool, may_grow: bool) {
         let table = self.table.load();
         if self.find(&table, key).is_some() || self.writer.records >= Table::ROOM_MAX {
             return;
         }
         drop(table);
-        let Some(word) = self.append(key, value, may_grow) else {
+        // While the cache grows all that comes is young.
+        let age = match was_read && !may_grow {
+            true => Age::Grown,
+            false => Age::Young,
+        };
+        let Some(word) = self.append(age, key, value, may_grow) else {
             return;
         };
+        let uses = u64::from(was_read && age == Age::Young);
         let mut table = self.table.load_full();
         if self.writer.records >= table.room() {
             table = self.resize(table.room() / 4 * 5 + 1);
         }
-        table.insert(Place::new(key.hash, word, 0));
+        table.insert(Place::new(key.hash, word, uses));
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it another value, in its place if that is as long, or takes it out; whether it was.
-    pub(crate) fn refresh(&mut self, key: &Key<'_>, value: Option<&[u8]>) -> bool {
+    /// If the record is here, gives it the value that a window has, in its place if that is as long, or takes it out; whether it was. One
+    /// that was read in the window counts as used.
+    pub(crate) fn refresh(&mut self, key: &Key<'_>, said: Said<'_>) -> bool {
         let table = self.table.load_full();
         let Some((at, place, held)) = self.find(&table, key) else {
             return false;
         };
-        if let Some(value) = value
+        if let Some(value) = said.value
             && entry::words(key, value.len()) == Some(held.words())
         {
             self.rewrite(place, key, value);
+            if said.was_read && place.uses() == 0 {
+                table.used(at, place);
+            }
             return true;
         }
         // Out first: what is recycled to make room must not lead to the old value again.
         self.remove(&table, at);
-        if let Some(value) = value
-            && let Some(word) = self.append(key, value, false)
+        if let Some(value) = said.value
+            && let Some(word) = self.append(Age::Young, key, value, false)
         {
-            table.insert(Place::new(key.hash, word, place.uses()));
+            let uses = place.uses().max(u64::from(said.was_read));
+            table.insert(Place::new(key.hash, word, uses));
             self.writer.records += 1;
         }
         true
@@ -263,14 +284,14 @@ impl Writing<'_> {
         self.writer.records -= 1;
     }
 
-    /// Writes a record behind the others; its first word.
-    fn append(&mut self, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
+    /// Writes a record behind the others of a queue; its first word.
+    fn append(&mut self, age: Age, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
         let words = entry::words(key, value.len())?;
         // Larger ones would not let a segment be used well.
         if words > self.segments.segment_words() / 4 {
             return None;
         }
-        let word = self.room(Age::Young, words, may_grow)?;
+        let word = self.room(age, words, may_grow)?;
         entry::write(self.segments.from(word), key, value);
         Some(word)
     }
@@ -311,11 +332,7 @@ impl Writing<'_> {
 
     /// Takes a segment out of its queue for the young ones, and says how many of its words are still used.
     fn vacate(&mut self) -> Option<(u32, usize)> {
-        // While the cache grew, all that came was young.
-        while self.writer.segments(Age::Young) > self.writer.young_part() {
-            let oldest = self.writer.queue(Age::Young).segments.pop_front()?;
-            self.enqueue(Age::Grown, oldest, self.segments.segment_words());
-        }
+        self.come_of_age();
         let few = self.writer.segments(Age::Young) < self.writer.young_part();
         let from = if few { Age::Grown } else { Age::Young };
         let oldest = self.writer.queue(from).segments.pop_front()?;
@@ -328,6 +345,16 @@ impl Writing<'_> {
         Some((oldest, kept))
     }
 
+    /// While the cache grew, all that came was young: the oldest of what is too much of it are grown now.
+    fn come_of_age(&mut self) {
+        while self.writer.segments(Age::Young) > self.writer.young_part() {
+            let Some(oldest) = self.writer.queue(Age::Young).segments.pop_front() else {
+                return;
+            };
+            self.enqueue(Age::Grown, oldest, self.segments.segment_words());
+        }
+    }
+
     /// Words of a segment that are kept at most.
     fn kept_max(&self) -> usize {
         self.segments.segment_words() / 4 * KEPT_QUARTERS
@@ -335,6 +362,7 @@ impl Writing<'_> {
 
     /// Makes the last grown segment one with room: the oldest, where what was used stays.
     fn open_grown(&mut self) -> Option<()> {
+        self.come_of_age();
         let oldest = self.writer.queue(Age::Grown).segments.pop_front()?;
         let kept = self.recycle(oldest, self.kept_max());
         self.enqueue(Age::Grown, oldest, kept);

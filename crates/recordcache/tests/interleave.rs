@@ -6,7 +6,7 @@ use terrapin_base::checksum::hash64;
 use terrapin_base::sync::explore::{explore, spawn};
 use terrapin_base::sync::{Arc, AtomicU64, Ordering};
 use terrapin_base::{Budget, KeyspaceId, Purpose};
-use terrapin_recordcache::RecordCache;
+use terrapin_recordcache::{RecordCache, Said};
 
 const KEYS: u64 = 6;
 const ROUNDS: u64 = 2;
@@ -69,7 +69,10 @@ impl Engine {
                         ID,
                         &key(number),
                         hash64(&key(number)),
-                        told,
+                        Said {
+                            value: told,
+                            was_read: number.is_multiple_of(2),
+                        },
                         number.is_multiple_of(2).then(|| self.cache.epoch()),
                     );
                 }

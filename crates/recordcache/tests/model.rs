@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, KeyspaceId, Purpose};
-use terrapin_recordcache::RecordCache;
+use terrapin_recordcache::{RecordCache, Said};
 
 /// A budget all of which blocks would take, so that records get their share and no more.
 fn contested(bytes: u64) -> Arc<Budget> {
@@ -79,7 +79,10 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                                 id,
                                 &key(number),
                                 hash64(&key(number)),
-                                told,
+                                Said {
+                                    value: told,
+                                    was_read: random.below(2) == 0,
+                                },
                                 number.is_multiple_of(2).then(|| cache.epoch()),
                             );
                         }
@@ -127,7 +130,10 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                     id,
                     &bytes,
                     hash,
-                    Some(&value(number, version)),
+                    Said {
+                        value: Some(&value(number, version)),
+                        was_read: number.is_multiple_of(3),
+                    },
                     number.is_multiple_of(2).then(|| cache.epoch()),
                 );
                 tree.insert((keyspace, number), version);
@@ -238,6 +244,50 @@ fn what_is_used_stays_when_the_cache_shrinks() {
     assert!(after * 4 < before * 3, "{after} of {before}");
 }
 
+/// Tells a cache what a window says of a record, in an epoch of its own.
+fn merge(cache: &RecordCache, number: u64, was_read: bool) {
+    let (bytes, text) = (key(number), value(number, 1));
+    cache.begin_sweep();
+    let said = Said {
+        value: Some(&text),
+        was_read,
+    };
+    let hash = hash64(&bytes);
+    cache.sweep(KeyspaceId(7), &bytes, hash, said, Some(cache.epoch()));
+}
+
+/// As many again come after them as there is room for: what was asked for once is gone by then.
+#[test]
+fn what_a_window_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_was_not() {
+    let (cache, count) = overfilled();
+    let held = cache.counts().records;
+    let (read, unread) = (count..count + 500, count + 500..count + 1000);
+    unread
+        .clone()
+        .for_each(|number| merge(&cache, number, false));
+    assert_eq!(cache.counts().records, held, "there is no room");
+    read.clone().for_each(|number| merge(&cache, number, true));
+    for number in 10 * count..10 * count + held {
+        let bytes = key(number);
+        let (hash, text) = (hash64(&bytes), value(number, 1));
+        cache.fill(cache.epoch(), KeyspaceId(7), &bytes, hash, &text);
+    }
+    let kept = read.filter(|&number| is_there(&cache, number)).count();
+    assert!(kept > 450, "{kept} of 500");
+    assert!(!unread.into_iter().any(|number| is_there(&cache, number)));
+    let once = 10 * count..10 * count + held / 2;
+    let once = once.filter(|&number| is_there(&cache, number)).count();
+    assert_eq!(once, 0, "what was asked for once and long ago");
+}
+
+#[test]
+fn what_a_window_held_comes_where_there_is_room() {
+    let cache = RecordCache::new(&contested(8 << 20), 1 << 20);
+    cache.set_share(125);
+    (0..100).for_each(|number| merge(&cache, number, false));
+    assert!((0..100).all(|number| is_there(&cache, number)));
+}
+
 #[test]
 fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
     let (cache, count) = overfilled();
@@ -274,7 +324,10 @@ fn a_sweep_that_takes_records_takes_none_once_its_epoch_is_over() {
             KeyspaceId(7),
             &bytes,
             hash64(&bytes),
-            Some(b"v"),
+            Said {
+                value: Some(b"v"),
+                was_read: true,
+            },
             Some(epoch),
         );
     };
@@ -367,7 +420,10 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
                     id,
                     &key(number),
                     hash64(&key(number)),
-                    told,
+                    Said {
+                        value: told,
+                        was_read: number.is_multiple_of(5),
+                    },
                     number.is_multiple_of(2).then(|| cache.epoch()),
                 );
                 versions[number as usize].store(next, Ordering::SeqCst);
@@ -438,7 +494,10 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
                 KeyspaceId(7),
                 &bytes,
                 hash64(&bytes),
-                Some(&[round; 100]),
+                Said {
+                    value: Some(&[round; 100]),
+                    was_read: false,
+                },
                 None,
             );
         }

@@ -172,7 +172,7 @@ pub(crate) fn windows(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Window>
     [active, sealed]
 }
 
-/// What the windows say of a key, if anything.
+/// What the windows say of a key, if anything. They remember that it was read.
 #[inline]
 pub(crate) fn in_windows<'a>(
     keyspace: &'a KeyspaceState,
@@ -182,7 +182,7 @@ pub(crate) fn in_windows<'a>(
     windows(keyspace, before)
         .into_iter()
         .flatten()
-        .find_map(|window| window.get(key, before))
+        .find_map(|window| window.read(key, before))
 }
 
 #[inline]

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use terrapin_base::{KeyspaceId, Lsn, Result, checksum::hash64};
 use terrapin_memtable::{Op, OwnedCursor, Window};
-use terrapin_recordcache::Epoch;
+use terrapin_recordcache::{Epoch, Said};
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
 
 use crate::core::Core;
@@ -67,12 +67,13 @@ pub(crate) struct Preparation {
 struct Sweep {
     core: Arc<Core>,
     keyspace: KeyspaceId,
-    /// The epoch in which those come in that were not there; none if they do not.
+    /// The epoch in which those come in that were not there, as far as they were read or there is room; none if they do not.
     take: Option<Epoch>,
 }
 
 impl Preparation {
-    /// Tells the cached records of a keyspace on the way; the window's come in that were not there, where `take` names the epoch of it.
+    /// Tells the cached records of a keyspace on the way; the window's come in that were not there, as far as they were read or there
+    /// is room, where `take` names the epoch of it.
     pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId, take: Option<Epoch>) -> Self {
         self.sweeps = Some(Sweep {
             core: core.clone(),
@@ -123,7 +124,11 @@ impl Preparation {
             total.bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
             if let Some(sweep) = &self.sweeps {
                 let (records, hash) = (&sweep.core.records, hash64(key));
-                was_there = records.sweep(sweep.keyspace, key, hash, value, sweep.take);
+                let said = Said {
+                    value,
+                    was_read: self.cursor.was_read(),
+                };
+                was_there = records.sweep(sweep.keyspace, key, hash, said, sweep.take);
                 self.input.replacing += u64::from(was_there);
             }
             if is_asked && let Some(keyspace) = &self.asks {
