@@ -120,8 +120,8 @@ fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
         "reads and bytes: {one:?} for 1 record, {short:?} for 5, {unexpected:?} for 50, {expected:?} for 50 of many"
     );
     assert!(short.0 <= one.0 + 0.5, "{short:?} {one:?}");
-    // A level's next block waits for its turn: 4.4 reads when it did not.
-    assert!(unexpected.0 <= 4.0, "{unexpected:?}");
+    // A level's next block waits for its turn: 1.8 reads more than for one record when it did not.
+    assert!(unexpected.0 <= one.0 + 1.5, "{unexpected:?} {one:?}");
     assert!(expected.0 < unexpected.0, "{expected:?} {unexpected:?}");
     assert!(
         expected.1 <= unexpected.1 * 1.3,
