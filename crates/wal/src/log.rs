@@ -313,18 +313,18 @@ impl Log {
     /// all that come after it; were they to spin, they would keep it from getting another.
     #[cold]
     fn wait_for_others(&self, done: impl Fn(&Publisher) -> bool + Send + Sync + 'static) {
-        let shared = self.0.clone();
         // One thread does everything in a simulation, so nobody could publish the earlier record any more.
         assert!(
-            !shared.simulated,
+            !self.0.simulated,
             "an earlier record was appended and not published"
         );
         let mut backoff = Backoff::default();
         while backoff.spin() {
-            if done(&shared.publisher) {
+            if done(&self.0.publisher) {
                 return;
             }
         }
+        let shared = self.0.clone();
         let condition = Condition::new(&self.0.visible_changed, move || done(&shared.publisher));
         // It has no deadline, and fails in simulations only: it ends when the condition holds.
         let _ = self.0.env.wait(&condition);

@@ -34,16 +34,18 @@ impl TreeScan {
 
     /// Reads the blocks that the sources lack for so many records: one at least of `first`, or of all that have none if no source is named.
     pub(super) fn read_together(&mut self, records: usize, first: Option<u16>) -> Result<()> {
-        let slots = self.sources.len() as u16;
-        let density: f64 = (0..slots).map(|slot| self.density(slot)).sum();
+        let densities: Vec<f64> = (0..self.sources.len() as u16)
+            .map(|slot| self.density(slot))
+            .collect();
+        let density: f64 = densities.iter().sum();
         let each = records.min(EXPECTED_RECORDS_MAX) as f64 / density.max(1.0);
         let (mut wants, mut counts) = (Vec::new(), Vec::new());
-        for slot in 0..slots {
+        for (slot, density) in (0..).zip(densities) {
             let source = &self.sources[usize::from(slot)];
             let Some(walk) = source.walk.as_ref().filter(|_| source.ahead.is_none()) else {
                 continue;
             };
-            let likely = lacking(source, (self.density(slot) * each) as usize);
+            let likely = lacking(source, (density * each) as usize);
             let least = match first {
                 None => usize::from(!walk.is_ready()),
                 Some(first) if first == slot => walk.next_run_blocks(),
