@@ -11,6 +11,7 @@ use std::time::Instant;
 use terrapin::{CheckpointDistance, Database, Durability, Metrics, Options};
 use terrapin_base::Result;
 
+use crate::figures::Figures;
 use crate::generator::Distribution;
 use crate::report::PhaseReport;
 use crate::run::{Config, Driver, Phase, Progress};
@@ -145,27 +146,10 @@ impl ReadFigures {
     }
 }
 
-impl ChiStep {
-    /// One JSON object on one line.
-    #[must_use]
-    pub fn json(&self) -> String {
-        format!(
-            "{{\"chi\":{},\"load_per_second\":{:.1},\"tree_amplification\":{:.4},\"log_amplification\":{:.4},\
-             \"rss_peak_bytes\":{},\"retune_seconds\":{:.4},\"gets\":{},\"scans\":{}}}",
-            self.chi,
-            self.load_per_second,
-            self.tree_amplification,
-            self.log_amplification,
-            self.rss_peak_bytes,
-            self.retune_seconds,
-            self.gets.json(),
-            self.scans.json(),
-        )
-    }
+impl ChiStep {}
 
-    /// The table's head.
-    #[must_use]
-    pub fn table_head() -> String {
+impl Figures for ChiStep {
+    fn table_head() -> String {
         format!(
             "{:>4}{:>11}{:>12}{:>11}{:>9}{:>11}{:>9}{:>13}{:>9}{:>9}{:>13}{:>9}",
             "χ",
@@ -183,9 +167,7 @@ impl ChiStep {
         )
     }
 
-    /// The step as a line of the table.
-    #[must_use]
-    pub fn table_line(&self) -> String {
+    fn table_line(&self) -> String {
         format!(
             "{:>4}{:>11.0}{:>12.2}{:>11.2}{:>9.0}{:>11.1}{:>9.0}{:>13.3}{:>9.2}{:>9.0}{:>13.1}{:>9.1}",
             self.chi,
@@ -200,6 +182,21 @@ impl ChiStep {
             self.scans.ops_per_second,
             self.scans.device_bytes / 1024.0,
             self.scans.cpu_us,
+        )
+    }
+
+    fn json(&self) -> String {
+        format!(
+            "{{\"chi\":{},\"load_per_second\":{:.1},\"tree_amplification\":{:.4},\"log_amplification\":{:.4},\
+             \"rss_peak_bytes\":{},\"retune_seconds\":{:.4},\"gets\":{},\"scans\":{}}}",
+            self.chi,
+            self.load_per_second,
+            self.tree_amplification,
+            self.log_amplification,
+            self.rss_peak_bytes,
+            self.retune_seconds,
+            self.gets.json(),
+            self.scans.json(),
         )
     }
 }

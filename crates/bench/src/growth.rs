@@ -8,6 +8,7 @@ use std::path::Path;
 use terrapin::{Durability, Options};
 use terrapin_base::Result;
 
+use crate::figures::Figures;
 use crate::generator::Distribution;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
@@ -98,30 +99,10 @@ impl GrowthReport {
     fn per_second(&self) -> f64 {
         self.records as f64 / self.seconds.max(f64::MIN_POSITIVE)
     }
+}
 
-    /// One JSON object on one line.
-    #[must_use]
-    pub fn json(&self) -> String {
-        format!(
-            "{{\"records\":{},\"data_bytes\":{},\"window_bytes\":{},\"merges\":{:.3},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
-             \"cpu_us\":{:.4},\"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"rss_peak_bytes\":{}}}",
-            self.records,
-            self.data_bytes,
-            self.window_bytes,
-            self.merges(),
-            self.seconds,
-            self.per_second(),
-            self.cpu_us(),
-            self.device_bytes_written,
-            self.device_bytes_read,
-            self.amplification(),
-            self.rss_peak_bytes,
-        )
-    }
-
-    /// The table's head.
-    #[must_use]
-    pub fn table_head() -> String {
+impl Figures for GrowthReport {
+    fn table_head() -> String {
         format!(
             "{:>11}{:>9}{:>9}{:>11}{:>10}{:>9}{:>8}{:>9}{:>9}",
             "records",
@@ -136,9 +117,7 @@ impl GrowthReport {
         )
     }
 
-    /// The figures as a line of the table.
-    #[must_use]
-    pub fn table_line(&self) -> String {
+    fn table_line(&self) -> String {
         let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
         format!(
             "{:>11}{:>9.0}{:>9.1}{:>11.2}{:>10.0}{:>9.2}{:>8.2}{:>9.2}{:>9.0}",
@@ -151,6 +130,24 @@ impl GrowthReport {
             self.amplification(),
             self.device_bytes_read as f64 / self.data_bytes.max(1) as f64,
             mib(self.rss_peak_bytes),
+        )
+    }
+
+    fn json(&self) -> String {
+        format!(
+            "{{\"records\":{},\"data_bytes\":{},\"window_bytes\":{},\"merges\":{:.3},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
+             \"cpu_us\":{:.4},\"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"rss_peak_bytes\":{}}}",
+            self.records,
+            self.data_bytes,
+            self.window_bytes,
+            self.merges(),
+            self.seconds,
+            self.per_second(),
+            self.cpu_us(),
+            self.device_bytes_written,
+            self.device_bytes_read,
+            self.amplification(),
+            self.rss_peak_bytes,
         )
     }
 }

@@ -6,11 +6,12 @@
 //!
 //! The sweep over χ is in `chi`, what overwriting costs in space in `space`, what a load costs as the
 //! data grows in `growth`, reads beside the device in `reads`. To change what the workloads do look in `workload`; which records they pick, `generator`; what records look like,
-//! `record`; how a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `report`.
+//! `record`; how a phase is timed, `run`; what is asked of the system, `system`; how it is shown, `figures` and `report`.
 #![forbid(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
 mod chi;
+mod figures;
 mod generator;
 mod growth;
 mod reads;
@@ -27,6 +28,7 @@ mod workload;
 pub const REVISION: u32 = 1;
 
 pub use chi::{ChiStep, ChiSweep, ReadFigures};
+pub use figures::Figures;
 pub use generator::{Distribution, Random, Zipfian};
 pub use growth::{GrowthReport, measure_growth};
 pub use reads::{ReadsBench, ReadsTurn};

@@ -11,6 +11,7 @@ use terrapin::{Database, DeviceReads, Durability, Options};
 use terrapin_base::{Env, Error, Result};
 use terrapin_disk::{AlignedBuf, Disk, File, Flight, OpenOptions, RealDisk, Show};
 
+use crate::figures::Figures;
 use crate::generator::{Distribution, Random};
 use crate::record::Records;
 use crate::run::{Config, Driver, Phase, Progress};
@@ -323,33 +324,10 @@ impl ReadsTurn {
     pub fn scan_share(&self) -> f64 {
         self.scan_bytes_per_second / self.device_bytes_per_second
     }
+}
 
-    /// One JSON object on one line.
-    #[must_use]
-    pub fn json(&self) -> String {
-        format!(
-            "{{\"device_reads_per_second\":{:.1},\"device_cpu_us\":{:.3},\"burst_reads_per_second\":{:.1},\"key_burst_share\":{:.4},\"keys_per_second\":{:.1},\"key_reads_per_second\":{:.1},\"key_share\":{:.4},\
-             \"key_cpu_us\":{:.3},\"device_bytes_per_second\":{:.1},\"scan_bytes_per_second\":{:.1},\
-             \"scan_record_bytes_per_second\":{:.1},\"scan_share\":{:.4},\"scan_cpu_us\":{:.4}}}",
-            self.device_reads_per_second,
-            self.device_cpu_us,
-            self.burst_reads_per_second,
-            self.key_burst_share(),
-            self.keys_per_second,
-            self.key_reads_per_second,
-            self.key_share(),
-            self.key_cpu_us,
-            self.device_bytes_per_second,
-            self.scan_bytes_per_second,
-            self.scan_record_bytes_per_second,
-            self.scan_share(),
-            self.scan_cpu_us,
-        )
-    }
-
-    /// The table's head.
-    #[must_use]
-    pub fn table_head() -> String {
+impl Figures for ReadsTurn {
+    fn table_head() -> String {
         format!(
             "{:>15}{:>9}{:>11}{:>11}{:>12}{:>8}{:>10}{:>10}{:>15}{:>12}{:>14}{:>8}{:>13}",
             "device reads/s",
@@ -368,9 +346,7 @@ impl ReadsTurn {
         )
     }
 
-    /// The turn as a line of the table.
-    #[must_use]
-    pub fn table_line(&self) -> String {
+    fn table_line(&self) -> String {
         let mib = f64::from(1 << 20);
         format!(
             "{:>15.0}{:>9.2}{:>11.0}{:>11.0}{:>12.0}{:>8.2}{:>10.2}{:>10.2}{:>15.0}{:>12.0}{:>14.0}{:>8.2}{:>13.3}",
@@ -385,6 +361,27 @@ impl ReadsTurn {
             self.device_bytes_per_second / mib,
             self.scan_bytes_per_second / mib,
             self.scan_record_bytes_per_second / mib,
+            self.scan_share(),
+            self.scan_cpu_us,
+        )
+    }
+
+    fn json(&self) -> String {
+        format!(
+            "{{\"device_reads_per_second\":{:.1},\"device_cpu_us\":{:.3},\"burst_reads_per_second\":{:.1},\"key_burst_share\":{:.4},\"keys_per_second\":{:.1},\"key_reads_per_second\":{:.1},\"key_share\":{:.4},\
+             \"key_cpu_us\":{:.3},\"device_bytes_per_second\":{:.1},\"scan_bytes_per_second\":{:.1},\
+             \"scan_record_bytes_per_second\":{:.1},\"scan_share\":{:.4},\"scan_cpu_us\":{:.4}}}",
+            self.device_reads_per_second,
+            self.device_cpu_us,
+            self.burst_reads_per_second,
+            self.key_burst_share(),
+            self.keys_per_second,
+            self.key_reads_per_second,
+            self.key_share(),
+            self.key_cpu_us,
+            self.device_bytes_per_second,
+            self.scan_bytes_per_second,
+            self.scan_record_bytes_per_second,
             self.scan_share(),
             self.scan_cpu_us,
         )

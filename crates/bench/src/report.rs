@@ -1,5 +1,7 @@
 //! A phase's figures, as a line of a table for people or as one JSON object for programs.
 
+use crate::figures::Figures;
+
 /// Percentiles of a phase's operations, in microseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Latencies {
@@ -76,10 +78,56 @@ impl PhaseReport {
     pub fn space_amplification(&self) -> f64 {
         ratio(self.space_bytes, self.data_bytes)
     }
+}
 
-    /// One JSON object on one line.
-    #[must_use]
-    pub fn json(&self) -> String {
+impl Figures for PhaseReport {
+    fn table_head() -> String {
+        format!(
+            "{:<7}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>9}{:>10}{:>8}{:>8}{:>6}",
+            "phase",
+            "operations",
+            "seconds",
+            "ops/s",
+            "p50 µs",
+            "p99 µs",
+            "p99.9 µs",
+            "max µs",
+            "W amp",
+            "space",
+            "read MiB",
+            "RSS MiB",
+            "CPU s",
+            "χ"
+        )
+    }
+
+    fn table_line(&self) -> String {
+        let l = &self.latency_us;
+        let amplification = if self.user_bytes_written > 0 {
+            format!("{:.2}", self.write_amplification())
+        } else {
+            "-".into()
+        };
+        format!(
+            "{:<7}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
+            self.phase,
+            self.operations,
+            self.seconds,
+            self.ops_per_second(),
+            l.p50,
+            l.p99,
+            l.p999,
+            l.max,
+            amplification,
+            self.space_amplification(),
+            self.device_bytes_read as f64 / f64::from(1 << 20),
+            self.rss_peak_bytes as f64 / f64::from(1 << 20),
+            self.cpu_seconds,
+            self.chi,
+        )
+    }
+
+    fn json(&self) -> String {
         let l = &self.latency_us;
         format!(
             "{{\"phase\":\"{}\",\"threads\":{},\"records\":{},\"operations\":{},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
@@ -107,56 +155,6 @@ impl PhaseReport {
             self.cpu_seconds,
             self.chi,
             self.memory_bytes,
-        )
-    }
-
-    /// The table's head.
-    #[must_use]
-    pub fn table_head() -> String {
-        format!(
-            "{:<7}{:>12}{:>9}{:>12}{:>9}{:>9}{:>10}{:>11}{:>9}{:>9}{:>10}{:>8}{:>8}{:>6}",
-            "phase",
-            "operations",
-            "seconds",
-            "ops/s",
-            "p50 µs",
-            "p99 µs",
-            "p99.9 µs",
-            "max µs",
-            "W amp",
-            "space",
-            "read MiB",
-            "RSS MiB",
-            "CPU s",
-            "χ"
-        )
-    }
-
-    /// The phase as a line of the table.
-    #[must_use]
-    pub fn table_line(&self) -> String {
-        let l = &self.latency_us;
-        let amplification = if self.user_bytes_written > 0 {
-            format!("{:.2}", self.write_amplification())
-        } else {
-            "-".into()
-        };
-        format!(
-            "{:<7}{:>12}{:>9.2}{:>12.0}{:>9.1}{:>9.1}{:>10.1}{:>11.1}{:>9}{:>9.2}{:>10.0}{:>8.0}{:>8.1}{:>6}",
-            self.phase,
-            self.operations,
-            self.seconds,
-            self.ops_per_second(),
-            l.p50,
-            l.p99,
-            l.p999,
-            l.max,
-            amplification,
-            self.space_amplification(),
-            self.device_bytes_read as f64 / f64::from(1 << 20),
-            self.rss_peak_bytes as f64 / f64::from(1 << 20),
-            self.cpu_seconds,
-            self.chi,
         )
     }
 }

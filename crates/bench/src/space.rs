@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 use terrapin::{Database, Durability, Metrics, Options};
 use terrapin_base::{Error, Result};
 
+use crate::figures::Figures;
 use crate::generator::Distribution;
 use crate::report::ratio;
 use crate::run::{Config, Driver, Phase, Progress};
@@ -260,10 +261,51 @@ impl SpaceReport {
     fn of_data(&self, bytes: u64) -> f64 {
         ratio(bytes, self.data_bytes)
     }
+}
 
-    /// One JSON object on one line.
-    #[must_use]
-    pub fn json(&self) -> String {
+impl Figures for SpaceReport {
+    fn table_head() -> String {
+        format!(
+            "{:<6}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}{:>9}{:>9}",
+            "bound",
+            "load W",
+            "loaded",
+            "W pages",
+            "W",
+            "mean",
+            "max",
+            "peak",
+            "rest",
+            "reserve",
+            "log peak",
+            "log rest",
+            "seconds"
+        )
+    }
+
+    fn table_line(&self) -> String {
+        let bound = self
+            .bound
+            .map_or("none".to_owned(), |bound| format!("{bound:.2}"));
+        let seen = &self.seen;
+        format!(
+            "{bound:<6}{:>8.2}{:>8.2}{:>8.2}{:>8.2}{:>8.3}{:>8.3}{:>8.3}{:>8.3}{:>9.3}{:>9.3}{:>9.3}{:>9.1}",
+            self.load.amplification(),
+            self.of_data(self.loaded_bytes),
+            self.overwrite.pages_amplification(),
+            self.overwrite.amplification(),
+            self.of_data(seen.mean_bytes),
+            self.of_data(seen.max_bytes),
+            self.of_data(seen.peak_bytes),
+            self.of_data(self.rest_bytes),
+            self.of_data(self.reserve_bytes),
+            self.of_data(seen.log_peak_bytes),
+            self.of_data(self.log_rest_bytes),
+            self.load.seconds + self.overwrite.seconds,
+        )
+    }
+
+    fn json(&self) -> String {
         let bound = self
             .bound
             .map_or("null".to_owned(), |bound| bound.to_string());
@@ -288,51 +330,6 @@ impl SpaceReport {
             self.of_data(seen.max_bytes),
             self.of_data(seen.peak_bytes),
             self.of_data(self.rest_bytes),
-        )
-    }
-
-    /// The table's head.
-    #[must_use]
-    pub fn table_head() -> String {
-        format!(
-            "{:<6}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>8}{:>9}{:>9}{:>9}{:>9}",
-            "bound",
-            "load W",
-            "loaded",
-            "W pages",
-            "W",
-            "mean",
-            "max",
-            "peak",
-            "rest",
-            "reserve",
-            "log peak",
-            "log rest",
-            "seconds"
-        )
-    }
-
-    /// The figures as a line of the table: bytes as shares of the data's.
-    #[must_use]
-    pub fn table_line(&self) -> String {
-        let bound = self
-            .bound
-            .map_or("none".to_owned(), |bound| format!("{bound:.2}"));
-        let seen = &self.seen;
-        format!(
-            "{bound:<6}{:>8.2}{:>8.2}{:>8.2}{:>8.2}{:>8.3}{:>8.3}{:>8.3}{:>8.3}{:>9.3}{:>9.3}{:>9.3}{:>9.1}",
-            self.load.amplification(),
-            self.of_data(self.loaded_bytes),
-            self.overwrite.pages_amplification(),
-            self.overwrite.amplification(),
-            self.of_data(seen.mean_bytes),
-            self.of_data(seen.max_bytes),
-            self.of_data(seen.peak_bytes),
-            self.of_data(self.rest_bytes),
-            self.of_data(self.reserve_bytes),
-            self.of_data(seen.log_peak_bytes),
-            self.of_data(self.log_rest_bytes),
-            self.load.seconds + self.overwrite.seconds,
         )
     }
 }

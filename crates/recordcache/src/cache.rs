@@ -239,7 +239,7 @@ impl RecordCache {
         }
         let room = self.budget.room_for_data();
         let kept = self.budget.used(Purpose::Blocks) + room / SPARE_PART;
-        (room / 1000 * share).max(room.saturating_sub(kept))
+        share_of(room, share).max(room.saturating_sub(kept))
     }
 
     /// Whether [`RecordCache::shrink_step`] would find something to do.
@@ -257,7 +257,7 @@ impl RecordCache {
     /// Gives one segment back if the cache holds more than its share, whatever blocks leave unused now: for who is about to bring in blocks.
     /// Whether it did.
     pub fn give_way(&self) -> bool {
-        let share = self.budget.room_for_data() / 1000 * self.share();
+        let share = share_of(self.budget.room_for_data(), self.share());
         self.bytes() > share.max(self.tables_bytes_min) && self.give_segment()
     }
 
@@ -301,6 +301,11 @@ impl RecordCache {
             self.write(shard).clear();
         }
     }
+}
+
+/// So many thousandths of the room there is.
+fn share_of(room: u64, permille: u64) -> u64 {
+    room / 1000 * permille
 }
 
 impl Drop for RecordCache {

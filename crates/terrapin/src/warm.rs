@@ -226,7 +226,7 @@ impl Warm {
         };
         let has_room = match pass.kind {
             Kind::Records => {
-                while core.store.shrink_needed() && core.store.shrink() {}
+                core.store.shrink_fully();
                 // Windows that came meanwhile may have taken it.
                 !core.records.over_target()
             }

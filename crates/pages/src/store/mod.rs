@@ -206,6 +206,11 @@ impl PageStore {
         self.cache.shrink(SHRINK_SLABS)
     }
 
+    /// As [`PageStore::shrink`], until the caches hold no more than the budget leaves them, or nothing more can go.
+    pub fn shrink_fully(&self) {
+        while self.shrink_needed() && self.shrink() {}
+    }
+
     /// Whether [`PageStore::shrink`] would find something to do.
     #[must_use]
     pub fn shrink_needed(&self) -> bool {

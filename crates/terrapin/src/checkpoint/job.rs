@@ -264,7 +264,7 @@ impl Coordinator {
     ) -> Result<Step> {
         let prepared = preparation.step();
         // Records that came in take the memory of blocks.
-        while self.core.store.shrink_needed() && self.core.store.shrink() {}
+        self.core.store.shrink_fully();
         let Some(input) = prepared else {
             self.phase = Phase::Prepare(round, preparation);
             return Ok(Step::Again);

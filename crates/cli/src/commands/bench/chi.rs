@@ -4,8 +4,8 @@ use clap::Args;
 use terrapin_base::{Error, Result};
 use terrapin_bench::{ChiStep, ChiSweep};
 
-use super::{driven::Driven, with_bar};
-use crate::{arguments, database, output};
+use super::{Form, driven::Driven, with_bar};
+use crate::{arguments, database};
 
 /// A χ that memory holds is a sixth of it at most: what auto would give one keyspace.
 const MEMORY_UNITS: u64 = 6;
@@ -30,9 +30,8 @@ pub(super) struct Chi {
     /// Memory budget [default: six windows of the largest checkpoint distance]
     #[arg(long, value_name = "BYTES", value_parser = arguments::size)]
     memory: Option<u64>,
-    /// Print one JSON object for each checkpoint distance
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 impl Chi {
@@ -53,20 +52,14 @@ impl Chi {
                 "records, operations, threads and the largest checkpoint distance are at least 1",
             ));
         }
-        if !self.json {
-            output::say(ChiStep::table_head())?;
-        }
+        self.form.say_head::<ChiStep>()?;
         let doubled = |chi: &u32| chi.checked_mul(2).filter(|&next| next <= self.largest);
         for chi in std::iter::successors(Some(1), doubled) {
             let temporary = database::Temporary::new("chi")?;
             let step = with_bar("chi", self.records, |seen| {
                 sweep.step(chi, temporary.path(), seen)
             })?;
-            output::say(if self.json {
-                step.json()
-            } else {
-                step.table_line()
-            })?;
+            self.form.say(&step)?;
         }
         Ok(())
     }

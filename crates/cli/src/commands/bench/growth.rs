@@ -5,8 +5,8 @@ use terrapin_base::Result;
 use terrapin_bench::{GrowthReport, measure_growth};
 
 use super::driven::{Driven, Fresh};
-use super::with_bar;
-use crate::{arguments, output};
+use super::{Form, with_bar};
+use crate::arguments;
 
 /// Arguments of `bench growth`.
 #[derive(Args)]
@@ -26,29 +26,22 @@ pub(super) struct Growth {
     memory: u64,
     #[command(flatten)]
     fresh: Fresh,
-    /// Print one JSON object for each number of records
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 impl Growth {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
         let options = self.fresh.options(self.memory);
-        if !self.json {
-            output::say(GrowthReport::table_head())?;
-        }
+        self.form.say_head::<GrowthReport>()?;
         for &records in &self.records {
             let config = self.driven.config(records)?;
             let place = self.fresh.place("growth")?;
             let report = with_bar("growth", records, |seen| {
                 measure_growth(&config, &options, place.path(), seen)
             })?;
-            output::say(if self.json {
-                report.json()
-            } else {
-                report.table_line()
-            })?;
+            self.form.say(&report)?;
         }
         Ok(())
     }

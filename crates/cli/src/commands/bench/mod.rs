@@ -13,9 +13,9 @@ use std::time::Duration;
 
 use clap::{Args, Subcommand};
 use terrapin_base::Result;
-use terrapin_bench::Progress;
+use terrapin_bench::{Figures, Progress};
 
-use crate::progress;
+use crate::{output, progress};
 
 /// How often the progress bar learns where the run is.
 const REDRAW: Duration = Duration::from_millis(250);
@@ -51,6 +51,32 @@ impl Bench {
             Suite::Growth(growth) => growth.run(),
             Suite::Reads(reads) => reads.run(),
         }
+    }
+}
+
+/// How figures are shown.
+#[derive(Args)]
+struct Form {
+    /// Print one JSON object for each line of the table
+    #[arg(long)]
+    json: bool,
+}
+
+impl Form {
+    /// The table's head, if there is one.
+    fn say_head<F: Figures>(&self) -> Result<()> {
+        if self.json {
+            return Ok(());
+        }
+        output::say(F::table_head())
+    }
+
+    fn say<F: Figures>(&self, figures: &F) -> Result<()> {
+        output::say(if self.json {
+            figures.json()
+        } else {
+            figures.table_line()
+        })
     }
 }
 

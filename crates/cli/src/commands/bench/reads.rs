@@ -6,8 +6,8 @@ use clap::Args;
 use terrapin_base::{Error, Result};
 use terrapin_bench::{ReadsBench, ReadsTurn, Records};
 
-use super::with_bar;
-use crate::{arguments, database, output};
+use super::{Form, with_bar};
+use crate::{arguments, database};
 
 /// Arguments of `bench reads`.
 #[derive(Args)]
@@ -36,9 +36,8 @@ pub(super) struct Reads {
     /// Seed of all choices
     #[arg(long, value_name = "N", default_value_t = 1)]
     seed: u64,
-    /// Print one JSON object a turn
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 impl Reads {
@@ -59,16 +58,10 @@ impl Reads {
         with_bar("load", self.records, |seen| {
             bench.load(temporary.path(), seen)
         })?;
-        if !self.json {
-            output::say(ReadsTurn::table_head())?;
-        }
+        self.form.say_head::<ReadsTurn>()?;
         for turn in 0..self.turns {
             let figures = bench.turn(temporary.path(), turn)?;
-            output::say(if self.json {
-                figures.json()
-            } else {
-                figures.table_line()
-            })?;
+            self.form.say(&figures)?;
         }
         Ok(())
     }

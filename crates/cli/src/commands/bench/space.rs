@@ -6,8 +6,8 @@ use terrapin_base::Result;
 use terrapin_bench::{SpaceReport, measure_space};
 
 use super::driven::{Driven, Fresh};
-use super::with_bar;
-use crate::{arguments, output};
+use super::{Form, with_bar};
+use crate::arguments;
 
 /// Arguments of `bench space`.
 #[derive(Args)]
@@ -31,9 +31,8 @@ pub(super) struct Space {
     memory: u64,
     #[command(flatten)]
     fresh: Fresh,
-    /// Print one JSON object a bound
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 /// A bound of space amplification, or none.
@@ -55,19 +54,13 @@ impl Space {
     pub(super) fn run(&self) -> Result<()> {
         let config = self.driven.config(self.records)?;
         let options = self.fresh.options(self.memory);
-        if !self.json {
-            output::say(SpaceReport::table_head())?;
-        }
+        self.form.say_head::<SpaceReport>()?;
         for &Bound(bound) in &self.bounds {
             let place = self.fresh.place("space")?;
             let report = with_bar("space", self.records, |seen| {
                 measure_space(&config, &options, bound, place.path(), seen)
             })?;
-            output::say(if self.json {
-                report.json()
-            } else {
-                report.table_line()
-            })?;
+            self.form.say(&report)?;
         }
         Ok(())
     }

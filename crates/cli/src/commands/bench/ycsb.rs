@@ -7,9 +7,9 @@ use terrapin::{CheckpointDistance, Compression, Options};
 use terrapin_base::Result;
 use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Workload};
 
-use super::{driven::Driven, with_bar};
+use super::{Form, driven::Driven, with_bar};
 use crate::arguments::{self, DurabilityName};
-use crate::{database, output};
+use crate::database;
 
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
@@ -51,9 +51,8 @@ pub(super) struct Ycsb {
     /// Leave all memory for reads to the page cache
     #[arg(long)]
     no_record_cache: bool,
-    /// Print one JSON object a phase
-    #[arg(long)]
-    json: bool,
+    #[command(flatten)]
+    form: Form,
 }
 
 impl Ycsb {
@@ -110,18 +109,11 @@ impl Ycsb {
         // A database that was there may have a χ of its own: what was asked for is what is measured.
         database.set_checkpoint_distance(self.chi)?;
         let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory);
-        if !self.json {
-            output::say(PhaseReport::table_head())?;
-        }
+        self.form.say_head::<PhaseReport>()?;
         let mut failure = None;
         let ran = with_bar("ycsb", self.records, |seen| {
             terrapin_bench::run(config, phases, &store, directory, seen, &mut |report| {
-                let line = if self.json {
-                    report.json()
-                } else {
-                    report.table_line()
-                };
-                if let Err(error) = output::say(line) {
+                if let Err(error) = self.form.say(report) {
                     failure.get_or_insert(error);
                 }
             })
