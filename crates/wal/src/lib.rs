@@ -6,7 +6,8 @@
 //! | to change | look in |
 //! | --- | --- |
 //! | bytes on the disk | `format.rs`, `docs/FORMAT.md` |
-//! | appending, publishing, cutting | `log.rs` |
+//! | appending | `log/append.rs` |
+//! | publishing, cutting, asking for syncs | `log/mod.rs` |
 //! | writing and syncing segments | `drain.rs` |
 //! | names, spares, trimming | `segments.rs` |
 //! | what recovery accepts, and a life's beginning | `recovery.rs`, with `chain.rs` (segments to lives), `stream.rs` (bytes to records), `copy.rs` (ring to segments) |

@@ -102,7 +102,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 9,
         name: "no marks are written",
-        place: "crates/wal/src/log.rs",
+        place: "crates/wal/src/log/append.rs",
         breaks: "a bad record below what was synced is corruption, and is refused",
         script: Script::Check("damage of a synced log record", checks::damaged_log),
     },
@@ -320,7 +320,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 32,
         name: "a clean close does not wait for the log's sync",
-        place: "crates/wal/src/log.rs",
+        place: "crates/wal/src/log/mod.rs",
         breaks: "close is durable",
         script: Script::Check(
             "a closed store without its ring",

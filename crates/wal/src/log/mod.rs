@@ -1,38 +1,27 @@
-//! The log while it lives: appending, publishing, cutting, asking for syncs.
+//! The log while it lives: appending (in `append`), publishing, cutting, asking for syncs.
 //!
 //! An append sums its payload first, then takes the append lock, which is held for the copy into the ring and nothing else: no call of
 //! the system, no allocation and nothing that can fail lies between the reservation of an LSN and the record's being
 //! complete. What is in the ring survives the process. A record is *appended* when it is in the ring, *published* when its writer
 //! says that whatever it stands for can be seen, *synced* when it is on stable storage; each is a prefix of the one before, but
 //! publishing and syncing do not wait for each other.
-//!
-//! The append lock is a mutex that is only ever tried, since it is held for tens of nanoseconds: who fails spins, and naps once its
-//! holder must have lost its processor ([`Backoff`]).
 
-use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Backoff, Mutex, MutexGuard, Ordering};
+mod append;
+
+pub(crate) use append::APPEND_RESERVE_BYTES;
+
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Backoff, Mutex, Ordering};
 use terrapin_base::{
     Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal, mutant,
 };
 use terrapin_disk::{Disk, File, LogRing, RingReader, RingSpace, RingWriter};
 
 use crate::drain::{self, Current, Drain};
-use crate::format::{
-    BLOCK_BYTES, Draft, FILLER_BYTES_MAX, KIND_CLOSE, KIND_FILLER, KIND_MARK, MARK_BYTES,
-    RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, Room, Seal, block_down, encode_mark, filler_bytes,
-};
+use crate::format::{BLOCK_BYTES, KIND_CLOSE, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, Seal};
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::LogOptions;
 use crate::publish::Publisher;
 use crate::segments::{SPARES_AT_REST, SPARES_MAX, SPARES_MIN, Segments, TrimError};
-
-/// Bytes of the ring that a sync's filler may take.
-const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
-/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the mark behind it.
-pub(crate) const APPEND_RESERVE_BYTES: u64 = 2 * SYNC_RESERVE_BYTES;
-const _: () = assert!(FILLER_BYTES_MAX <= SYNC_RESERVE_BYTES);
-const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
-
-const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
 
 /// A record in the log, which is to be published.
 #[derive(Debug)]
@@ -580,181 +569,6 @@ impl Log {
 }
 
 impl Shared {
-    /// The append lock.
-    #[inline]
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Tail> {
-        if let Some(guard) = self.end.lock.try_lock() {
-            return guard;
-        }
-        self.lock_slowly()
-    }
-
-    #[cold]
-    fn lock_slowly(&self) -> MutexGuard<'_, Tail> {
-        let mut backoff = Backoff::default();
-        loop {
-            backoff.pause();
-            if let Some(guard) = self.end.lock.try_lock() {
-                return guard;
-            }
-        }
-    }
-
-    #[inline]
-    fn append(
-        self: &Arc<Self>,
-        kind: u8,
-        payload: &[&[u8]],
-        install: impl FnOnce(Lsn),
-    ) -> Result<Append> {
-        let bytes = payload
-            .iter()
-            .fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
-        let total = bytes.saturating_add(RECORD_HEADER_BYTES);
-        if total > self.ring_bytes / 4 {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "a log record is larger than a quarter of the log's ring",
-            )
-            .with("bytes", bytes)
-            .with("limit", self.ring_bytes / 4 - RECORD_HEADER_BYTES));
-        }
-        self.check_alive()?;
-        let length = total as u32 - RECORD_HEADER_BYTES as u32; // `total` is at most 2^28
-        let mut room = Room::new();
-        let mut draft = self.seal.draft(kind, length, payload, &mut room);
-
-        let mut tail = self.lock();
-        if tail.writer.is_none() {
-            return Err(closed());
-        }
-        if let Some(end) = tail.close_end {
-            if kind != KIND_CLOSE {
-                return Err(closed());
-            }
-            let end = Lsn(end);
-            return Ok(Append::Done(Appended {
-                lsn: end,
-                end,
-                number: None,
-            }));
-        }
-        let end = tail.lsn + total;
-        if end + APPEND_RESERVE_BYTES > tail.freed_seen + self.ring_bytes {
-            tail.freed_seen = self.space.freed();
-            if end + APPEND_RESERVE_BYTES > tail.freed_seen + self.ring_bytes {
-                drop(tail);
-                return self.full(total);
-            }
-        }
-        let lsn = self.place(&mut tail, &mut draft);
-        tail.real_end = end;
-        let number = (kind != KIND_CLOSE).then_some(tail.records);
-        if kind == KIND_CLOSE {
-            tail.close_end = Some(end);
-        } else {
-            tail.publish_end = end;
-            tail.records += 1;
-            tail.appended_bytes += total;
-        }
-        install(Lsn(lsn));
-        let wakes = end >= tail.wake_at;
-        if wakes {
-            tail.wake_at = u64::MAX;
-        }
-        drop(tail);
-        if wakes {
-            self.wake_drain();
-        }
-        Ok(Append::Done(Appended {
-            lsn: Lsn(lsn),
-            end: Lsn(end),
-            number,
-        }))
-    }
-
-    /// Puts a record at the tail, for which there is room.
-    #[inline]
-    fn place(&self, tail: &mut Tail, draft: &mut Draft<'_>) -> u64 {
-        let lsn = tail.lsn;
-        // Appends have tested it, and the drain's fillers and marks come before the end.
-        let Some(writer) = &mut tail.writer else {
-            return lsn;
-        };
-        draft.write(lsn, |at, bytes| writer.write(at, bytes));
-        let end = lsn + draft.record_bytes();
-        if end >= block_down(lsn) + BLOCK_BYTES {
-            // No other starts in its block. Before the publication, so that who sees the bytes sees this too.
-            self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
-        }
-        writer.publish(end);
-        tail.lsn = end;
-        self.end.lsn.store(end, Ordering::Release);
-        lsn
-    }
-
-    /// As [`Shared::place`], for a record of the log's own.
-    fn place_own(&self, tail: &mut Tail, kind: u8, payload: &[u8]) {
-        let mut room = Room::new();
-        let pieces = [payload];
-        let mut draft = self
-            .seal
-            .draft(kind, payload.len() as u32, &pieces, &mut room);
-        self.place(tail, &mut draft);
-    }
-
-    fn start_of_block(&self, lsn: u64) -> &AtomicU64 {
-        // The ring's size is a power of two.
-        &self.starts[((lsn & (self.ring_bytes - 1)) / BLOCK_BYTES) as usize]
-    }
-
-    /// The last record that starts in the block at `block` and not below `floor`.
-    pub(crate) fn last_start(&self, block: u64, floor: u64) -> Option<u64> {
-        let start = self.start_of_block(block).load(Ordering::Relaxed);
-        (start >= block.max(floor) && start < block + BLOCK_BYTES).then_some(start)
-    }
-
-    /// No room for `total` bytes: nothing was taken.
-    fn full(self: &Arc<Self>, total: u64) -> Result<Append> {
-        self.counters.full.fetch_add(1, Ordering::Relaxed);
-        let shortages = self.shortages.load(Ordering::Acquire);
-        let shortage = self.shortage.lock().clone();
-        self.room_wanted.store(true, Ordering::Release);
-        self.wake_drain();
-        if let Some(error) = shortage {
-            return Err(error);
-        }
-        let shared = self.clone();
-        Ok(Append::Full(Condition::new(&self.progress, move || {
-            let needed = shared.end.lsn.load(Ordering::Acquire) + total + APPEND_RESERVE_BYTES;
-            needed <= shared.space.freed() + shared.ring_bytes
-                || shared.is_over()
-                || shared.shortages.load(Ordering::Acquire) != shortages
-        })))
-    }
-
-    /// Fills the stream up to a block's start; returns the tail. Appends have left room for it.
-    pub(crate) fn pad(&self, tail: &mut Tail) -> u64 {
-        let bytes = filler_bytes(tail.lsn);
-        if bytes > 0 {
-            let length = (bytes - RECORD_HEADER_BYTES) as usize;
-            self.place_own(tail, KIND_FILLER, &ZEROS[..length]);
-            tail.overhead_bytes += bytes;
-        }
-        tail.lsn
-    }
-
-    /// Puts a mark at the next block's start, if that leaves room for the next sync's filler; the one after it tries again.
-    pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
-        let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
-        if mutant::active(9) || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes {
-            return;
-        }
-        self.pad(tail);
-        self.place_own(tail, KIND_MARK, &encode_mark(synced));
-        tail.overhead_bytes += MARK_BYTES;
-    }
-
     pub(crate) fn synced(&self) -> u64 {
         self.synced.load(Ordering::Acquire)
     }
