@@ -1,5 +1,6 @@
-//! Point lookups: from the root down, newest first. In each buffer level at most one segment can hold the key; its filter
-//! mostly says that it does not. So a lookup reads one block: that of the answer (DESIGN §5).
+//! Point lookups: from the root down, newest first. In each buffer level at most one segment can hold the key; the outline of
+//! its filter mostly says that it does not, at the cost of one bit, and nearly always the filter. So a lookup reads one block: that of the
+//! answer (DESIGN §5).
 
 use std::sync::Arc;
 
@@ -132,14 +133,11 @@ impl<'v, 'k> Walk<'v, 'k> {
                     level,
                     head,
                 } => {
-                    while *level < node.levels.len() {
-                        let candidate = node.candidate(*level, *pivot, self.key, *head);
-                        *level += 1;
-                        let Some((segment, handle)) = candidate else {
-                            continue;
-                        };
-                        if store.may_contain_by(&segment.group, handle, self.hash)? {
-                            let index = store.index_by(&segment.group, handle)?;
+                    while let Some((segment, handle)) =
+                        node.next_candidate(level, *pivot, self.key, *head, self.hash)
+                    {
+                        if store.segment_may_contain(&segment.group, handle, self.hash)? {
+                            let index = store.index_by(&segment.group, handle.group())?;
                             let number = index.find(self.key);
                             return Ok(Some(Place {
                                 group: segment.group,

@@ -1,11 +1,11 @@
 //! Nodes in memory: what a node page holds, with what makes its search quick, shared through the page cache.
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::heads::{Prefix, equal_heads, head};
-use terrapin_pages::{GroupHandle, Handle, PageKind, PageRef, PageStore};
+use terrapin_pages::{GroupHandle, Handle, PageKind, PageRef, PageStore, SegmentHandle};
 
 use crate::node::{Child, Node, Segment};
 
@@ -20,18 +20,20 @@ pub(crate) struct LoadedNode {
     common: Prefix,
     /// Of each pivot but the first: the eight bytes of the lower bound behind `common`, big-endian, filled up with zeros.
     heads: Box<[u64]>,
-    /// For each level and pivot, in this order: the segments with something for the pivot, as a half-open range.
-    routes: Box<[(u16, u16)]>,
+    /// For each pivot and level, in this order: the segments with something for the pivot, as a half-open range of all segments.
+    routes: Box<[(u32, u32)]>,
+    /// How many segments lie in the levels above each.
+    level_starts: Box<[u32]>,
     /// What the bounds of all segments begin with.
     segment_common: Prefix,
     /// Of each segment, level after level: the heads of its least and greatest key behind `segment_common`.
     segment_heads: Box<[(u64, u64)]>,
     /// Of each child that is a node.
     child_handles: Box<[Handle<LoadedNode>]>,
-    /// Of each child that is a leaf, then of each segment, level after level.
-    group_handles: Box<[GroupHandle]>,
-    /// For each level, where its segments begin in `group_handles`.
-    level_handles: Box<[usize]>,
+    /// Of each child that is a leaf.
+    leaf_handles: Box<[GroupHandle]>,
+    /// Of each segment, level after level.
+    segment_handles: Box<[SegmentHandle]>,
 }
 
 impl Deref for LoadedNode {
@@ -64,9 +66,12 @@ impl LoadedNode {
         let heads = lowers
             .map(|lower| head(lower.get(common..).unwrap_or_default()))
             .collect();
-        let mut routes = vec![(0, 0); node.levels.len() * pivots];
+        let levels = node.levels.len();
+        let mut routes = vec![(0, 0); pivots * levels];
+        let mut level_starts = Vec::with_capacity(levels);
+        let mut level_start = 0;
         for (level, segments) in node.levels.iter().enumerate() {
-            let routes = &mut routes[level * pivots..][..pivots];
+            level_starts.push(level_start);
             let mut reached = 0;
             for (number, segment) in segments.iter().enumerate() {
                 if segment.live.first().is_none_or(|part| part.pivot < reached) {
@@ -75,8 +80,10 @@ impl LoadedNode {
                 reached = segment.live.last().map_or(reached, |part| part.pivot);
                 let behind = u16::try_from(number + 1)
                     .map_err(|_| Error::corrupt("too many segments in a level"))?;
+                let behind = level_start + u32::from(behind);
                 for part in &segment.live {
-                    let Some(route) = routes.get_mut(usize::from(part.pivot)) else {
+                    let route = usize::from(part.pivot) * levels + level;
+                    let Some(route) = routes.get_mut(route) else {
                         return Err(Error::corrupt("live range of a pivot that is not there")
                             .with("pivot", part.pivot));
                     };
@@ -86,6 +93,7 @@ impl LoadedNode {
                     }
                 }
             }
+            level_start += segments.len() as u32;
         }
         let leaves = node
             .pivots
@@ -109,12 +117,7 @@ impl LoadedNode {
             .flatten()
             .map(|segment| (behind(&segment.min), behind(&segment.max)))
             .collect();
-        let mut groups = leaves;
-        let mut level_handles = Vec::with_capacity(node.levels.len());
-        for segments in &node.levels {
-            level_handles.push(groups);
-            groups += segments.len();
-        }
+        let segments = level_start as usize;
         Ok(LoadedNode {
             node,
             common: prefix,
@@ -122,22 +125,23 @@ impl LoadedNode {
             segment_common: Prefix::new(&segment_common),
             segment_heads,
             routes: routes.into(),
+            level_starts: level_starts.into(),
             child_handles: (leaves..pivots).map(|_| Handle::default()).collect(),
-            group_handles: (0..groups).map(|_| GroupHandle::default()).collect(),
-            level_handles: level_handles.into(),
+            leaf_handles: (0..leaves).map(|_| GroupHandle::default()).collect(),
+            segment_handles: (0..segments).map(|_| SegmentHandle::default()).collect(),
         })
     }
 
     /// The direct way to the child of a pivot, which is a leaf. Panics when it is a node.
     #[inline]
     pub(crate) fn leaf_handle(&self, pivot: usize) -> &GroupHandle {
-        &self.group_handles[..self.node.pivots.len()][pivot]
+        &self.leaf_handles[pivot]
     }
 
     /// The direct way to the group of a segment. Panics when there is no such segment.
     #[inline]
     pub(crate) fn segment_handle(&self, level: usize, segment: usize) -> &GroupHandle {
-        &self.group_handles[self.level_handles[level] + segment]
+        self.segment_handles[self.level_starts[level] as usize + segment].group()
     }
 
     /// The pivot whose key range holds a key; the first for keys below all others.
@@ -199,52 +203,96 @@ impl LoadedNode {
     /// The heads of a level's segments.
     #[inline]
     fn heads_of(&self, level: usize) -> &[(u64, u64)] {
-        let first = self.level_handles[level] - self.level_handles[0];
+        let first = self.level_starts[level] as usize;
         &self.segment_heads[first..][..self.node.levels[level].len()]
+    }
+
+    /// The segments with something for a pivot, as half-open ranges of all segments, level after level.
+    #[inline]
+    fn routes_of(&self, pivot: usize) -> &[(u32, u32)] {
+        let levels = self.level_starts.len();
+        &self.routes[pivot * levels..][..levels]
     }
 
     /// The segments of a level that have something for a pivot, in key order.
     #[inline]
     pub(crate) fn segments_for(&self, level: usize, pivot: usize) -> &[Segment] {
-        let (from, to) = self.routes[level * self.node.pivots.len() + pivot];
-        &self.node.levels[level][usize::from(from)..usize::from(to)]
+        match self.routes_of(pivot)[level] {
+            (from, to) if from == to => &[],
+            (from, to) => {
+                let first = self.level_starts[level];
+                &self.node.levels[level][(from - first) as usize..(to - first) as usize]
+            }
+        }
     }
 
-    /// The head that [`LoadedNode::candidate`] looks for; none when no segment here can hold the key.
+    /// The head that [`LoadedNode::next_candidate`] looks for; none when no segment here can hold the key.
     #[inline]
     pub(crate) fn segment_head(&self, key: &[u8]) -> Option<u64> {
         self.segment_common.strip(key).ok().map(head)
     }
 
-    /// The one segment of a level that can hold a key, which lies in the range of `pivot`, and the direct way to it.
+    /// The next segment that may hold a key, which lies in the range of `pivot`, and the direct way to it: of the one segment of each
+    /// level from `level` on that can hold it, the first whose outline does not deny it. `level` becomes the next to look at.
     /// `wanted` is the key's [`LoadedNode::segment_head`].
     #[inline]
-    pub(crate) fn candidate(
+    pub(crate) fn next_candidate(
         &self,
-        level: usize,
+        level: &mut usize,
         pivot: usize,
         key: &[u8],
         wanted: u64,
-    ) -> Option<(&Segment, &GroupHandle)> {
-        let (from, to) = self.routes[level * self.node.pivots.len() + pivot];
-        if from == to {
-            return None;
+        hash: u64,
+    ) -> Option<(&Segment, &SegmentHandle)> {
+        let routes = self.routes_of(pivot);
+        while let Some(&(from, to)) = routes.get(*level) {
+            let this = *level;
+            *level += 1;
+            let (from, to) = (from as usize, to as usize);
+            let heads = &self.segment_heads[from..to];
+            let place = heads.partition_point(|&(_, max)| max < wanted);
+            let Some(&(min, max)) = heads.get(place) else {
+                continue;
+            };
+            if min > wanted {
+                continue;
+            }
+            let mut number = from + place;
+            if min == wanted || max == wanted {
+                // The keys themselves are looked at only where heads are equal.
+                match self.among_equals(this, number..to, key, wanted) {
+                    Some(found) => number = found,
+                    None => continue,
+                }
+            }
+            let handle = &self.segment_handles[number];
+            if !handle.lacks(hash) {
+                return Some((self.segment(this, number), handle));
+            }
         }
-        let (from, to) = (usize::from(from), usize::from(to));
-        let segments = &self.node.levels[level];
-        let first_handle = self.level_handles[level];
-        let heads = &self.segment_heads[first_handle - self.level_handles[0]..][from..to];
-        let mut place = heads.partition_point(|&(_, max)| max < wanted);
-        // The keys themselves are looked at only where heads are equal.
-        while heads.get(place).is_some_and(|&(_, max)| max == wanted)
-            && segments[from + place].max[..] < *key
-        {
-            place += 1;
-        }
-        let &(min, _) = heads.get(place)?;
-        let segment = &segments[from + place];
-        let holds = min < wanted || min == wanted && segment.min[..] <= *key;
-        holds.then(|| (segment, &self.group_handles[first_handle + from + place]))
+        None
+    }
+
+    /// The one of a level's segments that can hold a key, among those of `numbers`, none of which ends at a head below `wanted`.
+    fn among_equals(
+        &self,
+        level: usize,
+        numbers: Range<usize>,
+        key: &[u8],
+        wanted: u64,
+    ) -> Option<usize> {
+        let mut numbers = numbers.clone().zip(&self.segment_heads[numbers]);
+        let (number, &(min, _)) = numbers.find(|&(number, &(_, max))| {
+            max > wanted || self.segment(level, number).max[..] >= *key
+        })?;
+        let holds = min < wanted || min == wanted && self.segment(level, number).min[..] <= *key;
+        holds.then_some(number)
+    }
+
+    /// A segment of a level by its number among all segments.
+    #[inline]
+    fn segment(&self, level: usize, number: usize) -> &Segment {
+        &self.node.levels[level][number - self.level_starts[level] as usize]
     }
 
     /// Bytes of memory that it takes.
@@ -263,7 +311,7 @@ impl LoadedNode {
                 + segment.min.len()
                 + segment.max.len()
                 + size_of_val(&segment.live[..])
-                + GroupHandle::memory_bytes(&segment.group);
+                + SegmentHandle::memory_bytes(&segment.group);
         }
         for pivot in &self.node.pivots {
             bytes += match &pivot.child {
@@ -271,7 +319,7 @@ impl LoadedNode {
                 Child::Node { .. } => size_of::<Handle<LoadedNode>>(),
             };
         }
-        bytes + size_of_val(&self.level_handles[..])
+        bytes + size_of_val(&self.level_starts[..])
     }
 }
 

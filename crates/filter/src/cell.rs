@@ -16,6 +16,11 @@ use crate::CHECKSUM_BYTES;
 /// Bytes of a cell: two cache lines, which the hardware fetches as a pair.
 pub(crate) const CELL_BYTES: usize = 128;
 
+/// Bits of the outline of a cell: twelve times as many as fingerprints, where there are twelve bits a key.
+pub(crate) const OUTLINE_BITS: usize = CELL_BYTES * 8;
+/// Words of the outline of a cell.
+pub(crate) const OUTLINE_WORDS: usize = OUTLINE_BITS / 64;
+
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
 /// Longest remainder. Within a partition of 32 cells the fraction's first 27 bits do not depend on the partition: 10 for a
@@ -121,6 +126,58 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
         unary += 1;
     }
     Some(false)
+}
+
+/// Notes in which parts of the cell's range, of [`OUTLINE_BITS`] equal ones, fingerprints may lie. Of a cell that no builder makes that
+/// is said of all parts, so that who asks comes to [`may_contain`] and is told. `out` is all zeros.
+pub(crate) fn outline(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) {
+    if mark_fingerprints(partition, index, out).is_none() {
+        out.fill(u64::MAX);
+    }
+}
+
+/// None when the cell is saturated, or none that a builder makes.
+fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) -> Option<()> {
+    let cells = partition.as_chunks().0;
+    let cell: &[u8; CELL_BYTES] = cells.get(index)?;
+    let header = u16::from_le_bytes([cell[0], cell[1]]);
+    let Some((n, r, m)) = shape(header, index, cells.len()) else {
+        return (without_fingerprints(header) == Some(false)).then_some(());
+    };
+    // Quotient and remainder are one number below `m << r`, and this is what a step of it is of an outline, in 2^-32 bits, rounded down.
+    let step = ((OUTLINE_BITS as u64) << 32) / (m << r) as u64;
+    let end = HEADER_BITS + n + m;
+    let mut rank = 0;
+    for (number, word) in cell.as_chunks().0.iter().enumerate() {
+        let start = number * 64;
+        if start >= end {
+            break;
+        }
+        let mut ones = u64::from_le_bytes(*word);
+        if number == 0 {
+            ones &= u64::MAX << HEADER_BITS;
+        }
+        if end - start < 64 {
+            ones &= (1 << (end - start)) - 1;
+        }
+        while ones != 0 {
+            let quotient = start + ones.trailing_zeros() as usize - HEADER_BITS - rank;
+            ones &= ones - 1;
+            if rank == n || quotient >= m {
+                return None;
+            }
+            let at = index * CELL_BYTES * 8 + end + rank * r;
+            let remainder = bits(partition, at)? & ((1 << r) - 1);
+            let place = (quotient as u64) << r | remainder;
+            let first = (place * step) >> 32;
+            let last = ((place + 1) * (step + 1)) >> 32;
+            for bit in first as usize..=(last as usize).min(OUTLINE_BITS - 1) {
+                out[bit / 64] |= 1 << (bit % 64);
+            }
+            rank += 1;
+        }
+    }
+    (rank == n).then_some(())
 }
 
 /// Whether the cell of that index is one of which [`may_contain`] has an answer for every fraction: there are as many ones and

@@ -24,8 +24,10 @@
 
 mod build;
 mod cell;
+mod outline;
 
 pub use build::FilterBuilder;
+pub use outline::Outline;
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::{Error, Result};

@@ -21,6 +21,6 @@ pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
 pub use store::{
     DATA_FILE, DecodePage, Fill, GroupHandle, Handle, PageStore, Presence, PrivatePages, Reading,
-    StoreOptions,
+    SegmentHandle, StoreOptions,
 };
 pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

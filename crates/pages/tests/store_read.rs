@@ -16,7 +16,7 @@ use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
 use terrapin_pages::message::Message;
-use terrapin_pages::{DATA_FILE, Fill, PageKind, PageStore, PageUse, SpaceClass};
+use terrapin_pages::{DATA_FILE, Fill, PageKind, PageStore, PageUse, SegmentHandle, SpaceClass};
 
 const MIB: u64 = 1 << 20;
 const RECORDS: usize = 2000;
@@ -109,6 +109,44 @@ fn a_filter_probe_reads_one_partition_once_and_knows_every_key() {
     let before = reads(&medium);
     assert!(store.may_contain(&bare, 1).unwrap());
     assert_eq!(reads(&medium), before);
+}
+
+#[test]
+fn a_segment_s_handle_denies_by_itself_most_of_what_is_not_there() {
+    let medium = SimDisk::new(13);
+    let (store, group) = cold(&medium, 4 * MIB);
+    let handle = SegmentHandle::default();
+    let ask = |i| store.segment_may_contain(&group, &handle, hash64(&key(i)));
+    let filter = group.filter_partition_offset(0);
+    let others = || RECORDS..RECORDS + 4000;
+    assert!(medium.corrupt(DATA_FILE, filter + 9, 1));
+    assert_eq!(ask(0).unwrap_err().kind(), ErrorKind::Corrupt);
+    assert!(
+        !others().any(|i| handle.lacks(hash64(&key(i)))),
+        "nothing is known"
+    );
+    assert!(medium.corrupt(DATA_FILE, filter + 9, 1));
+    let before = reads(&medium);
+    assert!((0..RECORDS).all(|i| ask(i).unwrap()));
+    assert_eq!(
+        reads(&medium) - before,
+        u64::from(group.filter_partitions())
+    );
+    assert!((0..RECORDS).all(|i| !handle.lacks(hash64(&key(i)))));
+    let denied = others().filter(|&i| handle.lacks(hash64(&key(i)))).count();
+    assert!(denied > 3500, "{denied} of 4000");
+    for i in others() {
+        let hash = hash64(&key(i));
+        assert_eq!(ask(i).unwrap(), store.may_contain(&group, hash).unwrap());
+        assert!(!handle.lacks(hash) || !ask(i).unwrap());
+    }
+    // Another handle of the group need not wait for the filter to be asked.
+    let next = SegmentHandle::default();
+    store
+        .segment_may_contain(&group, &next, hash64(&key(0)))
+        .unwrap();
+    assert!(others().any(|i| next.lacks(hash64(&key(i)))));
+    assert!(SegmentHandle::memory_bytes(&group) > group.filter_bytes as usize);
 }
 
 #[test]

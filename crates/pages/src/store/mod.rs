@@ -21,7 +21,7 @@ use crate::page::{Changes, PageUse};
 use crate::space::{Pin, Space};
 use crate::superblock::Superblock;
 
-pub use handle::{GroupHandle, Handle};
+pub use handle::{GroupHandle, Handle, SegmentHandle};
 pub use open::Presence;
 pub use read::{DecodePage, Fill};
 pub use reading::Reading;

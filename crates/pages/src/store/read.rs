@@ -8,9 +8,10 @@ use std::any::Any;
 use std::cell::Cell;
 use std::ops::Range;
 
-use terrapin_base::sync::{Arc, thread_local};
+use terrapin_base::sync::{Arc, OnceLock, thread_local};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Purpose, Result, mutant};
 use terrapin_disk::{AlignedBuf, Filler, Piece};
+use terrapin_filter::Outline;
 
 use super::PageStore;
 use super::reading::STRETCH_BYTES_MAX;
@@ -60,7 +61,11 @@ pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 
 /// One partition of a filter, checked.
 #[derive(Debug)]
-pub(crate) struct FilterPage(Box<[u8]>);
+pub(crate) struct FilterPage {
+    bytes: Box<[u8]>,
+    /// Once a buffer segment's handle asked for it. Its memory counts as the handles'.
+    outline: OnceLock<Outline>,
+}
 
 impl FilterPage {
     pub(super) fn memory_bytes(partition_bytes: usize) -> usize {
@@ -68,7 +73,19 @@ impl FilterPage {
     }
 
     pub(super) fn copy(partition: &[u8]) -> Self {
-        FilterPage(partition.into())
+        FilterPage {
+            bytes: partition.into(),
+            outline: OnceLock::new(),
+        }
+    }
+
+    /// Its outline, made when it is first asked for.
+    pub(super) fn outline(&self) -> Result<Outline> {
+        if let Some(outline) = self.outline.get() {
+            return Ok(outline.clone());
+        }
+        let outline = Outline::of(&self.bytes)?;
+        Ok(self.outline.get_or_init(|| outline).clone())
     }
 }
 
@@ -284,7 +301,7 @@ impl PageStore {
         number: u32,
         hash: u64,
     ) -> Result<bool> {
-        terrapin_filter::may_contain(&page.0, hash)
+        terrapin_filter::may_contain(&page.bytes, hash)
             .map_err(|e| self.place_page(e, group.id).with("partition", number))
     }
 

@@ -12,7 +12,7 @@ use terrapin_base::codec::Reader;
 use terrapin_base::{Budget, Env, Generation, Lsn, PageId};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::largest_buffer;
-use terrapin_filter::{PARTITION_BYTES_MAX, check_partition, may_contain, seal_partition};
+use terrapin_filter::{Outline, PARTITION_BYTES_MAX, check_partition, may_contain, seal_partition};
 use terrapin_pages::group::{Footer, GroupRef, check_group};
 use terrapin_pages::{Fill, PAGES_START, PageKind, PageRef, PageStore};
 use terrapin_structure::Structure;
@@ -306,6 +306,7 @@ pub fn filter(input: &[u8]) -> bool {
                 false
             }
         };
+        let outline = Outline::of(&partition).ok();
         let given = hashes
             .chunks_exact(8)
             .filter_map(|eight| eight.first_chunk().copied().map(u64::from_le_bytes));
@@ -313,7 +314,13 @@ pub fn filter(input: &[u8]) -> bool {
             // Each of the 32 cells, chosen by five bits of the hash, is asked.
             for cell in 0..32u64 {
                 let hash = hash & !(31 << 27) | cell << 27;
-                match may_contain(&partition, hash) {
+                let answer = may_contain(&partition, hash);
+                assert!(
+                    matches!(answer, Ok(false))
+                        || outline.as_ref().is_none_or(|o| o.may_contain(hash)),
+                    "an outline denies what the partition does not"
+                );
+                match answer {
                     Ok(_) => {}
                     Err(error) => {
                         check_error(&error);

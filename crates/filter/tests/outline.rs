@@ -1,0 +1,109 @@
+//! What an outline promises: it denies nothing that its partition does not deny, and most of what that does; no panic whatever the bytes.
+
+use proptest::prelude::*;
+use terrapin_base::checksum::hash64;
+use terrapin_filter::{
+    BITS_PER_KEY, CELL_BYTES, FilterBuilder, Outline, PARTITION_BYTES_MAX, may_contain,
+    partition_of, partitions_in,
+};
+
+const UNIT: usize = 512;
+
+fn hash(number: u64) -> u64 {
+    hash64(&number.to_le_bytes())
+}
+
+fn build(hashes: &[u64], bits_per_key: u32) -> Vec<u8> {
+    let mut builder = FilterBuilder::new();
+    builder.add_all(hashes);
+    builder.finish(bits_per_key, UNIT)
+}
+
+/// The partitions of a filter with their outlines.
+fn outlined(filter: &[u8]) -> Vec<(&[u8], Outline)> {
+    let each = filter.len() / partitions_in(filter.len() as u32) as usize;
+    filter
+        .chunks_exact(each)
+        .map(|partition| (partition, Outline::of(partition).unwrap()))
+        .collect()
+}
+
+#[test]
+fn eleven_of_twelve_that_are_not_there_are_denied_without_the_filter() {
+    for keys in [100, 2_000, 30_000] {
+        let hashes: Vec<u64> = (0..keys).map(hash).collect();
+        let filter = build(&hashes, BITS_PER_KEY);
+        let outlined = outlined(&filter);
+        let may = |hash| {
+            let number = partition_of(hash, outlined.len() as u32);
+            outlined[number as usize].1.may_contain(hash)
+        };
+        assert!(hashes.iter().all(|&hash| may(hash)));
+        let wrong = (0..100_000).filter(|&i| may(hash(i + (1 << 40)))).count();
+        println!("{keys} keys: {wrong} of 100000");
+        assert!(wrong < 9_000, "{keys} keys: {wrong} of 100000");
+    }
+}
+
+#[test]
+fn an_overfull_partition_is_denied_nothing_and_an_empty_one_everything() {
+    let hashes: Vec<u64> = (0..20_000).map(hash).collect();
+    let full = Outline::of(&build(&hashes, 1)[..CELL_BYTES]).unwrap();
+    assert!((0..1000).all(|i| full.may_contain(hash(i))));
+    let empty = Outline::of(&build(&[], BITS_PER_KEY)).unwrap();
+    assert!(!(0..1000).any(|i| empty.may_contain(hash(i))));
+}
+
+#[test]
+fn what_has_no_partitions_length_has_no_outline() {
+    for bytes in [0, 1, CELL_BYTES - 1, PARTITION_BYTES_MAX + CELL_BYTES] {
+        assert!(Outline::of(&vec![0; bytes]).is_err(), "{bytes}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+
+    #[test]
+    fn denies_only_what_the_partition_denies(
+        mut hashes in proptest::collection::vec(any::<u64>(), 0..4000),
+        narrow in any::<u64>(),
+        bits in 1u32..24,
+    ) {
+        // Some runs crowd the hashes into few partitions, cells or quotients.
+        if narrow % 2 == 0 {
+            hashes.iter_mut().for_each(|h| *h &= narrow);
+        }
+        let filter = build(&hashes, bits);
+        let outlined = outlined(&filter);
+        let near = hashes.iter().flat_map(|&h| [h, h ^ 1 << 20, h.wrapping_sub(1 << 12)]);
+        for hash in near {
+            let (partition, outline) = &outlined[partition_of(hash, outlined.len() as u32) as usize];
+            prop_assert!(outline.may_contain(hash) || !may_contain(partition, hash).unwrap());
+        }
+    }
+
+    #[test]
+    fn of_hostile_bytes_denies_only_what_they_deny(
+        seed in any::<u64>(),
+        keys in 0u64..3000,
+        flips in proptest::collection::vec(0..PARTITION_BYTES_MAX * 8, 0..200),
+        headers in proptest::collection::vec((0..PARTITION_BYTES_MAX / CELL_BYTES, any::<u16>()), 0..32),
+    ) {
+        let hashes: Vec<u64> = (0..keys).map(|number| hash(seed ^ number)).collect();
+        let mut bytes = build(&hashes, 1); // all in one partition, up to overfull
+        for at in flips {
+            let at = at % (bytes.len() * 8);
+            bytes[at / 8] ^= 1 << (at % 8);
+        }
+        for (cell, header) in headers {
+            let at = cell * CELL_BYTES % bytes.len();
+            bytes[at..at + 2].copy_from_slice(&header.to_le_bytes());
+        }
+        let outline = Outline::of(&bytes).unwrap();
+        for number in 0..4000 {
+            let hash = hash(seed ^ number);
+            prop_assert!(outline.may_contain(hash) || matches!(may_contain(&bytes, hash), Ok(false)));
+        }
+    }
+}
