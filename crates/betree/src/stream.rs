@@ -88,6 +88,11 @@ impl Stream {
         store.start(&mut self.reading)
     }
 
+    /// Where no block is under way: takes the indexes of one read.
+    pub(crate) fn take_indexes(&mut self, store: &PageStore) -> Result<()> {
+        store.take_oldest(&mut self.reading, &mut self.read)
+    }
+
     /// Whether the next block can be taken without waiting for the device.
     pub(crate) fn is_ready(&self) -> bool {
         match self.blocks.front() {

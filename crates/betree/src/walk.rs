@@ -62,6 +62,15 @@ impl Pace {
         }
     }
 
+    /// This one, or the other if that came farther.
+    pub(crate) fn or_faster(self, other: Self) -> Self {
+        if other.passed_bytes > self.passed_bytes {
+            other
+        } else {
+            self
+        }
+    }
+
     /// Bytes that the scan passed.
     pub(crate) fn scan_bytes(self) -> u64 {
         self.before_bytes + self.passed_bytes
@@ -311,7 +320,10 @@ impl BlockWalk {
 
     /// The next block from the stream, and those that are at hand behind it; others are begun instead of them.
     fn next_of_stream(&mut self, store: &PageStore, stream: &mut Stream) -> Result<Arc<Block>> {
-        if self.sent == 0 {
+        self.send(store, stream)?;
+        // What takes the room is indexes of groups behind.
+        while self.sent == 0 && !stream.is_empty() {
+            stream.take_indexes(store)?;
             self.send(store, stream)?;
         }
         let mut count = 0;

@@ -1,6 +1,9 @@
 //! What a long scan reads ahead of a source: blocks of the group that it stands in and of those behind it are under way while the scan goes
 //! over those before them, and the indexes of those groups before that. So neither a short group nor a node's end lets the device wait.
 //!
+//! All sources are to be as far ahead in keys: who has fewer records in the same range has fewer bytes under way. One that had too few would
+//! make the scan wait again and again, however much the others have.
+//!
 //! What is wrong with a group behind is nobody's business here: the scan goes on without, and is told when it comes there.
 
 use std::collections::VecDeque;
@@ -21,9 +24,10 @@ use crate::walk::{BlockWalk, ReadAhead};
 /// Most groups that are named, or begun.
 const GROUPS_MAX: usize = 64;
 /// Most bytes under way of leaves,
-const LEAF_BYTES: usize = 2 << 20;
-/// and of a buffer level, which has fewer records in the same range.
+const LEAF_BYTES: usize = 4 << 20;
+/// and fewest of a buffer level, which has as many for each of a leaf's as it has records, and half as many more: they do not lie evenly.
 const LEVEL_BYTES: usize = 256 << 10;
+const LEVEL_MARGIN: f64 = 1.5;
 
 /// A node, and which of its children is meant.
 type Branch = (Arc<LoadedNode>, usize);
@@ -53,10 +57,12 @@ pub(super) struct Ahead {
     over: bool,
     /// Walks that have begun: their blocks are in the stream.
     begun: VecDeque<BlockWalk>,
-    /// The groups behind those: their indexes are in the stream, or cached.
-    named: VecDeque<Coming>,
-    /// Bytes of these.
+    /// The groups behind those, and how many bytes the source has there.
+    named: VecDeque<(Coming, u64)>,
+    /// The sum of these.
     named_bytes: u64,
+    /// Groups whose indexes are to come into the stream next.
+    unasked: VecDeque<GroupRef>,
 }
 
 impl Coming {
@@ -74,10 +80,6 @@ impl Coming {
         }
     }
 
-    fn bytes(&self, path: &Path) -> u64 {
-        self.group(path).map_or(0, |(group, _)| group.bytes)
-    }
-
     fn bounds<'a>(&self, path: &'a Path) -> KeyBounds<'a> {
         match self {
             // Only the scan's end can lie inside it.
@@ -88,41 +90,57 @@ impl Coming {
 }
 
 impl Ahead {
-    /// Nothing yet behind the leaf of the path, of a scan that passed so many bytes; none when memory is short.
+    /// Behind the leaf of the path, of a scan that passed so many bytes; none when memory is short.
     pub(super) fn of_leaf(path: &Path, passed: u64, store: &PageStore) -> Option<Self> {
         let branches = path.frames.iter();
         let way = branches.map(|frame| (frame.node.clone(), frame.pivot));
-        Self::new(store, LEAF_BYTES, passed, Last::Leaf(way.collect()))
+        let last = Last::Leaf(way.collect());
+        Self::new(path, store, LEAF_BYTES, passed, last)
     }
 
-    /// Nothing yet behind a live range, of a scan that passed so many bytes; none when memory is short.
+    /// Behind a live range, of a scan that passed so many bytes; none when memory is short.
     pub(super) fn of_range(
+        path: &Path,
         range: LiveRange,
         part: usize,
         passed: u64,
         store: &PageStore,
     ) -> Option<Self> {
-        Self::new(store, LEVEL_BYTES, passed, Last::Range(range, part))
+        let leaf_bytes = store.stream_bytes(LEAF_BYTES);
+        let share = LEVEL_MARGIN * path.density_of_level(range);
+        let bytes = (leaf_bytes as f64 * share) as usize;
+        let bytes = bytes.min(leaf_bytes).max(LEVEL_BYTES);
+        Self::new(path, store, bytes, passed, Last::Range(range, part))
     }
 
-    fn new(store: &PageStore, bytes: usize, passed: u64, last: Last) -> Option<Self> {
-        Some(Ahead {
+    fn new(path: &Path, store: &PageStore, bytes: usize, passed: u64, last: Last) -> Option<Self> {
+        let mut ahead = Ahead {
             stream: Stream::new(store, ReadAhead::SCAN.fill, bytes, passed)?,
             last,
             over: false,
             begun: VecDeque::new(),
             named: VecDeque::new(),
             named_bytes: 0,
-        })
+            unasked: VecDeque::new(),
+        };
+        ahead.look_on(path, store);
+        Some(ahead)
     }
 
     /// The source comes to the next group: the walk over it, if that has begun.
-    pub(super) fn enter(&mut self, path: &Path) -> Option<BlockWalk> {
+    pub(super) fn enter(&mut self, path: &Path, store: &PageStore) -> Result<Option<BlockWalk>> {
         let begun = self.begun.pop_front();
-        if begun.is_none() {
-            self.take_named(path);
+        if begun.is_none()
+            && let Some(coming) = self.take_named()
+        {
+            // There is nothing under way but indexes, perhaps this one.
+            let group = coming.group(path).map(|(group, _)| group);
+            while group.is_some_and(|group| !store.has_index(group)) && !self.stream.is_empty() {
+                self.stream.take_indexes(store)?;
+            }
+            self.look_on(path, store);
         }
-        begun
+        Ok(begun)
     }
 
     /// Whether it knows the group that the source comes to next.
@@ -130,15 +148,16 @@ impl Ahead {
         !self.begun.is_empty() || !self.named.is_empty()
     }
 
-    fn take_named(&mut self, path: &Path) -> Option<Coming> {
-        let coming = self.named.pop_front()?;
-        self.named_bytes -= coming.bytes(path);
+    fn take_named(&mut self) -> Option<Coming> {
+        let (coming, bytes) = self.named.pop_front()?;
+        self.named_bytes -= bytes;
         Some(coming)
     }
 
     /// Adds to the stream what there is room for, behind what the walk over the source's own group has in it.
     pub(super) fn go_on(&mut self, path: &Path, store: &PageStore) -> Result<()> {
         loop {
+            self.look_on(path, store);
             if let Some(last) = self.begun.back_mut() {
                 last.send(store, &mut self.stream)?;
                 if !last.is_sent() {
@@ -148,15 +167,8 @@ impl Ahead {
             if self.begun.len() >= GROUPS_MAX || !self.stream.has_room() {
                 return Ok(());
             }
-            // An index comes when all that was added before it was taken: it is there in time if it is asked for twice as far ahead as blocks are.
-            let bytes_ahead = 2 * self.stream.bytes_ahead();
-            while !self.over
-                && self.named.len() < GROUPS_MAX
-                && (self.named.is_empty() || self.named_bytes < bytes_ahead)
-            {
-                self.over = !matches!(self.name(path, store), Ok(true));
-            }
-            let next = self.named.front().and_then(|next| next.group(path));
+            let next = self.named.front();
+            let next = next.and_then(|(coming, _)| coming.group(path));
             let Some((group, handle)) = next else {
                 return Ok(());
             };
@@ -171,7 +183,7 @@ impl Ahead {
                 return Ok(());
             };
             let group = *group;
-            let Some(coming) = self.take_named(path) else {
+            let Some(coming) = self.take_named() else {
                 return Ok(());
             };
             let bounds = coming.bounds(path);
@@ -180,36 +192,63 @@ impl Ahead {
         }
     }
 
+    /// Names groups, and asks for their indexes: an index comes when all that was added before it was taken, so it is there in time if it is
+    /// asked for before the blocks in front of its group are, and behind the first group twice as far ahead as blocks are.
+    fn look_on(&mut self, path: &Path, store: &PageStore) {
+        let bytes_ahead = 2 * self.stream.bytes_ahead();
+        loop {
+            while let Some(group) = self.unasked.front() {
+                if matches!(self.stream.add_index(store, group), Ok(false)) {
+                    return;
+                }
+                self.unasked.pop_front();
+            }
+            let first_bytes = self.named.front().map_or(0, |(_, bytes)| *bytes);
+            let is_far = !self.named.is_empty() && self.named_bytes - first_bytes >= bytes_ahead;
+            if self.over || is_far || self.named.len() >= GROUPS_MAX {
+                return;
+            }
+            self.over = !matches!(self.name(path, store), Ok(true));
+        }
+    }
+
     /// Names the group behind the last; `false` when the scan comes to none.
     fn name(&mut self, path: &Path, store: &PageStore) -> Result<bool> {
         let coming = match &mut self.last {
-            Last::Leaf(way) => next_leaf(way, path, store, &mut self.stream)?.map(Coming::Leaf),
+            Last::Leaf(way) => {
+                let branch = next_leaf(way, path, store, &mut self.unasked)?;
+                branch.map(|(node, pivot)| {
+                    let bytes = node.pivots[pivot].child.leaf_bytes();
+                    (Coming::Leaf((node, pivot)), bytes)
+                })
+            }
             Last::Range(range, part) => {
                 path.next_live_range(*range, *part).map(|(next, behind)| {
+                    let before = (range.segment == next.segment).then_some(*part);
                     (*range, *part) = (next, behind);
-                    Coming::Range(next)
+                    let bytes = path.live_bytes(next, before, behind);
+                    (Coming::Range(next), bytes)
                 })
             }
         };
-        let Some(coming) = coming else {
+        let Some((coming, bytes)) = coming else {
             return Ok(false);
         };
-        if let Some((group, _)) = coming.group(path) {
-            self.stream.add_index(store, group)?;
-            self.named_bytes += group.bytes;
-        }
-        self.named.push_back(coming);
+        let group = coming.group(path).map(|(group, _)| *group);
+        self.unasked.extend(group);
+        self.named_bytes += bytes;
+        self.named.push_back((coming, bytes));
         Ok(true)
     }
 }
 
-/// Makes the way lead to the leaf behind; none when the scan comes to none. Indexes of the first segments of nodes that are new on it are
-/// added to the stream.
+/// Makes the way lead to the leaf behind; none when the scan comes to none. The first segments of nodes that are new on it are added to
+/// those whose indexes are to be asked for.
 fn next_leaf(
     way: &mut Vec<Branch>,
     path: &Path,
     store: &PageStore,
-    stream: &mut Stream,
+    unasked: &mut VecDeque<GroupRef>,
 ) -> Result<Option<Branch>> {
     let branches = way.iter().map(|(node, pivot)| (&**node, *pivot));
     if !path.goes_on_behind(branches) {
@@ -236,9 +275,7 @@ fn next_leaf(
                 Direction::Forward => level.first(),
                 Direction::Backward => level.last(),
             };
-            if let Some(segment) = first {
-                stream.add_index(store, &segment.group)?;
-            }
+            unasked.extend(first.map(|segment| segment.group));
         }
         let pivot = match path.direction {
             Direction::Forward => 0,

@@ -387,13 +387,16 @@ impl TreeScan {
         }
         // One that does not know the next group would not know those behind either.
         source.ahead.take_if(|ahead| !ahead.knows_next());
-        let begun = source
-            .ahead
-            .as_mut()
-            .and_then(|ahead| ahead.enter(&self.path));
+        let begun = match &mut source.ahead {
+            Some(ahead) => ahead.enter(&self.path, &self.store)?,
+            None => None,
+        };
         let walk = match begun {
             Some(walk) => walk,
-            None => self.walk_of(slot)?,
+            None => {
+                self.keep_pace(slot);
+                self.walk_of(slot)?
+            }
         };
         let source = &mut self.sources[usize::from(slot)];
         source.walk = Some(walk.at_pace(source.pace));
@@ -498,15 +501,22 @@ impl TreeScan {
         self.insert(LEAF)
     }
 
-    /// A level of a node that the scan comes to is read as if it had been there before: as far ahead of its records as the leaves are.
-    fn catch_up(&mut self, slot: u16) -> Result<()> {
-        let pace = self.sources[usize::from(LEAF)].pace;
+    /// A level that a long scan comes to is read as if it had been there before: as far ahead of its records as the leaves are.
+    fn keep_pace(&mut self, slot: u16) {
+        let leaf = &self.sources[usize::from(LEAF)];
+        let pace = leaf.walk.as_ref().map_or(leaf.pace, BlockWalk::pace);
+        if slot == LEAF || !pace.is_long(ReadAhead::SCAN) {
+            return;
+        }
         let source = &mut self.sources[usize::from(slot)];
-        let range = source.range;
-        let node = &self.path.frames[range.frame].node;
-        let records = node.levels[range.level].iter().flat_map(|s| &s.live);
-        let records: u64 = records.map(|part| u64::from(part.records)).sum();
-        source.pace = pace.part(records as f64 / node.records().max(1) as f64);
+        let pace = pace.part(self.path.density_of_level(source.range));
+        source.pace = source.pace.or_faster(pace);
+    }
+
+    /// Begins to read a level of a node that the scan comes to, if it is there already and the scan is long.
+    fn catch_up(&mut self, slot: u16) -> Result<()> {
+        self.keep_pace(slot);
+        let source = &self.sources[usize::from(slot)];
         if source.head == Head::Pending && source.pace.is_long(ReadAhead::SCAN) {
             self.prepare(slot)?;
             let source = &mut self.sources[usize::from(slot)];

@@ -184,7 +184,7 @@ impl Source {
         let passed = walk.pace().scan_bytes();
         let ahead = match slot {
             LEAF => Ahead::of_leaf(path, passed, store),
-            _ => Ahead::of_range(self.range, self.part, passed, store),
+            _ => Ahead::of_range(path, self.range, self.part, passed, store),
         };
         self.ahead = ahead.map(Box::new);
     }
@@ -385,6 +385,33 @@ impl Path {
             self.lower_at(range.lower, segment),
             self.upper_at(range.upper, segment),
         )
+    }
+
+    /// How many records a buffer level has for each that the leaves below have, where it has any.
+    pub(super) fn density_of_level(&self, range: LiveRange) -> f64 {
+        let node = &self.frames[range.frame].node;
+        let (mut records, mut below, mut last) = (0u64, 0u64, None);
+        for part in node.levels[range.level].iter().flat_map(|s| &s.live) {
+            records += u64::from(part.records);
+            let pivot = usize::from(part.pivot);
+            if last.replace(pivot) != Some(pivot) {
+                below += node.pivots[pivot].child.records();
+            }
+        }
+        records as f64 / below.max(1) as f64
+    }
+
+    /// Key and value bytes of a live range, behind which the next is looked for at `behind`; of another in the same segment it was looked for
+    /// at `before`.
+    pub(super) fn live_bytes(&self, range: LiveRange, before: Option<usize>, behind: usize) -> u64 {
+        let live = self.segment_of(range).map(|(_, _, segment)| &*segment.live);
+        let live = live.unwrap_or_default();
+        let parts = match self.direction {
+            Direction::Forward => before.unwrap_or(0)..behind,
+            Direction::Backward => behind..before.unwrap_or(live.len()),
+        };
+        let parts = live.get(parts).unwrap_or_default();
+        parts.iter().map(|part| part.bytes).sum()
     }
 
     /// The live range behind one of a buffer level, and where the one behind that is to be looked for: see [`Source::part`].

@@ -17,6 +17,8 @@ use crate::metrics::ReadFor;
 
 /// Most bytes of one read, unless a block is longer: what has come of a longer stretch is decoded while the rest is read.
 pub(super) const STRETCH_BYTES_MAX: usize = 128 << 10;
+/// In a stream of so many such stretches or more, of a read twice as long: a read costs the processor something, however long it is.
+const LONG_STRETCHES_FROM: usize = 16;
 /// Bytes of reads under way in a stream at first.
 const STREAM_BYTES_FIRST: usize = 4 * STRETCH_BYTES_MAX;
 /// A stream with less memory is not worth while: a read is under way while another is gone over.
@@ -24,8 +26,8 @@ const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
 /// A scan that passed more than one part in so many of what caches may take leaves no block where another would have to go for it: the
 /// scans' lane holds no more, so it would put out what it left itself.
 const SCAN_KEPT_PARTS: u64 = 8;
-/// A stream takes at most one part in so many of what the caches may take.
-const STREAM_PARTS: u64 = 8;
+/// A stream takes at most one part in so many of what the caches may take: a scan has several.
+const STREAM_PARTS: u64 = 16;
 /// Memory that a block of a batch is expected to take, and the device's bytes around it.
 const BLOCK_BYTES_EXPECTED: usize = 2 * MEMORY_ALIGNMENT;
 
@@ -44,6 +46,8 @@ pub struct Reading {
     over: u64,
     /// The last read, which what is asked for next may lie beside. There is room for it in the flight.
     open: Option<Stretch>,
+    /// Most bytes of one read.
+    stretch_bytes_max: usize,
     /// Bytes of all reads, and how many there may be when another is added; what is longer goes alone. As many more as were taken, up to a bound.
     bytes: usize,
     bytes_allowed: usize,
@@ -84,11 +88,11 @@ impl Stretch {
         self.start + self.bytes as u64
     }
 
-    /// Both in one when nothing lies between, and the sum is not too long.
-    fn joined(&self, other: &Stretch) -> Option<Stretch> {
+    /// Both in one when nothing lies between, and the sum is not longer than `bytes_max`.
+    fn joined(&self, other: &Stretch, bytes_max: usize) -> Option<Stretch> {
         let touch = other.start <= self.end() && self.start <= other.end();
         let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
-        (touch && end - start <= STRETCH_BYTES_MAX as u64).then_some(Stretch {
+        (touch && end - start <= bytes_max as u64).then_some(Stretch {
             start,
             bytes: (end - start) as usize,
             first: self.first,
@@ -108,6 +112,7 @@ impl Reading {
             stretches: VecDeque::new(),
             over: 0,
             open: None,
+            stretch_bytes_max: STRETCH_BYTES_MAX,
             bytes: 0,
             bytes_allowed: bytes_max,
             bytes_max,
@@ -125,7 +130,11 @@ impl Reading {
     /// Whether another read can be added besides those under way.
     #[must_use]
     pub fn has_room(&self) -> bool {
-        self.bytes == 0 || self.bytes + STRETCH_BYTES_MAX <= self.bytes_allowed
+        self.has_room_for(self.stretch_bytes_max)
+    }
+
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.bytes == 0 || self.bytes + bytes <= self.bytes_allowed
     }
 
     /// Bytes of reads that there may be now.
@@ -143,9 +152,11 @@ impl Reading {
         }
     }
 
-    /// Adds a read; `false` when there is no room before others are over.
-    fn add(&mut self, stretch: Stretch, store: &PageStore) -> bool {
-        if let Some(joined) = self.open.as_ref().and_then(|open| open.joined(&stretch)) {
+    /// Adds a read, which others that are asked for may make so long; `false` when there is no room before others are over.
+    fn add(&mut self, stretch: Stretch, bytes_max: usize, store: &PageStore) -> bool {
+        let open = self.open.as_ref();
+        let joined = open.and_then(|open| open.joined(&stretch, self.stretch_bytes_max));
+        if let Some(joined) = joined {
             let fits = self.flight.has_room(joined.bytes);
             if fits {
                 self.bytes += joined.bytes - self.open.as_ref().map_or(0, |open| open.bytes);
@@ -153,7 +164,7 @@ impl Reading {
             }
             return fits;
         }
-        if !self.has_room() {
+        if !self.has_room_for(bytes_max) {
             return false;
         }
         self.close();
@@ -199,26 +210,36 @@ impl PageStore {
         Reading::new(memory, usize::MAX, None, fill)
     }
 
+    /// How many bytes may be under way in a stream that is to have so many, as memory is now.
+    #[must_use]
+    pub fn stream_bytes(&self, bytes: usize) -> usize {
+        let room = self.cache.budget().room_for_caches() / STREAM_PARTS;
+        bytes.min(usize::try_from(room).unwrap_or(usize::MAX))
+    }
+
     /// For many blocks one behind the other, some of which are read ahead of those that are taken, at most so many bytes and as many as were
     /// taken, for a scan that passed so many before: in memory of its own, which is charged. None when memory is short.
     #[must_use]
     pub fn stream(&self, fill: Fill, bytes: usize, passed: u64) -> Option<Reading> {
+        let is_long = self.stream_bytes(bytes) >= LONG_STRETCHES_FROM * STRETCH_BYTES_MAX;
+        let stretch_bytes_max = STRETCH_BYTES_MAX * if is_long { 2 } else { 1 };
         // Where the memory begins anew at the front, up to a read's is left out at the end.
-        let memory_bytes = bytes + STRETCH_BYTES_MAX;
-        let budget = self.cache.budget();
-        let room = usize::try_from(budget.room_for_caches() / STREAM_PARTS).unwrap_or(usize::MAX);
+        let memory_bytes = bytes + stretch_bytes_max;
+        let room = self.stream_bytes(usize::MAX);
         let memory_bytes = memory_bytes.min(room - room % STRETCH_BYTES_MAX);
-        if memory_bytes < STREAM_MEMORY_BYTES_MIN {
+        if memory_bytes < STREAM_MEMORY_BYTES_MIN.max(2 * stretch_bytes_max) {
             return None;
         }
         // And blocks that the cache is not to hold.
-        let charge = budget.charge(Purpose::Merge, (memory_bytes + STRETCH_BYTES_MAX) as u64);
+        let charge_bytes = (memory_bytes + stretch_bytes_max) as u64;
+        let charge = self.cache.budget().charge(Purpose::Merge, charge_bytes);
         let memory = AlignedBuf::with_capacity(memory_bytes);
-        let bytes = memory_bytes - STRETCH_BYTES_MAX;
+        let bytes = memory_bytes - stretch_bytes_max;
         let mut reading = Reading::new(memory, bytes, Some(charge), fill);
+        reading.stretch_bytes_max = stretch_bytes_max;
         reading.bytes_allowed = bytes.min(STREAM_BYTES_FIRST);
         reading.bytes_passed = passed;
-        reading.own = Own::of_run(STRETCH_BYTES_MAX);
+        reading.own = Own::of_run(stretch_bytes_max);
         Some(reading)
     }
 
@@ -263,7 +284,11 @@ impl PageStore {
             first: reading.taken + at as u64,
             parts: 1,
         };
-        if !reading.add(stretch, self) {
+        let bytes_max = match part {
+            Part::Block(_) => reading.stretch_bytes_max,
+            Part::Index(_) => cover_bytes,
+        };
+        if !reading.add(stretch, bytes_max, self) {
             return Ok(None);
         }
         reading.wanted.push_back(Wanted {

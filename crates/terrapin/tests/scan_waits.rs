@@ -1,0 +1,171 @@
+//! A long scan has what it needs under way before it comes there: hardly anything is read by itself, while nothing else is.
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use common::{World, key, tiny, value};
+use terrapin::{CheckpointDistance, Database, Options};
+use terrapin_base::Result;
+use terrapin_disk::{Disk, File, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
+
+const RECORDS: u64 = 60_000;
+const VALUE_BYTES: usize = 400;
+/// Records behind which all that a scan comes to is read ahead.
+const LONG: u64 = 15_000;
+
+/// Groups as long as what is under way of a level at least, and some nodes with buffers.
+fn options() -> Options {
+    tiny()
+        .group_bytes(512 << 10)
+        .fanout(8)
+        .memory(64 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(4))
+        .log_bytes_max(16 << 20)
+}
+
+/// A disk that counts the reads that are waited for one by one.
+struct Counting {
+    disk: Arc<dyn Disk>,
+    alone: Arc<AtomicU64>,
+}
+
+impl Disk for Counting {
+    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(CountingFile {
+            file: self.disk.open(name, options)?,
+            alone: self.alone.clone(),
+        }))
+    }
+
+    fn list(&self) -> Result<Vec<String>> {
+        self.disk.list()
+    }
+
+    fn remove(&self, name: &str) -> Result<()> {
+        self.disk.remove(name)
+    }
+
+    fn rename(&self, from: &str, to: &str) -> Result<()> {
+        self.disk.rename(from, to)
+    }
+
+    fn sync_directory(&self) -> Result<()> {
+        self.disk.sync_directory()
+    }
+
+    fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
+        self.disk.open_ring(name, ring)
+    }
+
+    fn free_bytes(&self) -> Result<u64> {
+        self.disk.free_bytes()
+    }
+
+    fn describe(&self) -> String {
+        self.disk.describe()
+    }
+}
+
+struct CountingFile {
+    file: Arc<dyn File>,
+    alone: Arc<AtomicU64>,
+}
+
+impl File for CountingFile {
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.alone.fetch_add(1, Ordering::Relaxed);
+        self.file.read_at(buffer, offset)
+    }
+
+    fn start(&self, flight: &mut Flight) -> Result<()> {
+        self.file.start(flight)
+    }
+
+    fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
+        self.file.show(flight, which, shown)
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
+        self.file.write_at(buffer, offset)
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.file.sync()
+    }
+
+    fn bytes(&self) -> Result<u64> {
+        self.file.bytes()
+    }
+
+    fn allocated_bytes(&self) -> Result<u64> {
+        self.file.allocated_bytes()
+    }
+
+    fn set_bytes(&self, bytes: u64) -> Result<()> {
+        self.file.set_bytes(bytes)
+    }
+
+    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.file.allocate(offset, bytes)
+    }
+
+    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.file.punch_hole(offset, bytes)
+    }
+
+    fn alignment(&self) -> u32 {
+        self.file.alignment()
+    }
+
+    fn describe(&self) -> String {
+        self.file.describe()
+    }
+}
+
+fn open(world: &World, alone: &Arc<AtomicU64>) -> Database {
+    let disk = Counting {
+        disk: world.disk.handle(),
+        alone: alone.clone(),
+    };
+    options()
+        .open_on(world.env.clone(), Arc::new(disk))
+        .unwrap()
+}
+
+#[test]
+fn a_long_scan_waits_for_no_group_s_index_by_itself() {
+    for backward in [false, true] {
+        let (world, alone) = (World::new(1), Arc::new(AtomicU64::new(0)));
+        let database = open(&world, &alone);
+        let keyspace = database.default_keyspace();
+        for i in 0..RECORDS {
+            keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+        }
+        database.close().unwrap();
+
+        let database = open(&world, &alone);
+        let tree = &database.stat().unwrap().keyspaces[0].tree;
+        let nodes = tree.nodes;
+        assert!(tree.height >= 2 && tree.buffered_records > RECORDS / 10);
+        let mut range = database.default_keyspace().iter();
+        let mut before = 0;
+        for i in 0..RECORDS {
+            if i == LONG {
+                before = alone.load(Ordering::Relaxed);
+            }
+            let record = if backward {
+                range.next_back_ref()
+            } else {
+                range.next_ref()
+            };
+            assert!(record.unwrap().is_some());
+        }
+        drop(range);
+        let waited = alone.load(Ordering::Relaxed) - before;
+        // Those are for nodes.
+        assert!(waited <= nodes + 2, "{waited} reads alone, {nodes} nodes");
+        database.close().unwrap();
+    }
+}
