@@ -134,7 +134,7 @@ fn add_buffered(
         .get(number + 1)
         .map_or(Bound::Unbounded, |next| Bound::Excluded(&next.lower[..]));
     let (lower, upper) = (tighter_lower(lower, cut.0), tighter_upper(upper, cut.1));
-    for segment in (0..node.levels.len()).flat_map(|level| node.segments_for(level, number)) {
+    for segment in node.segments_for(number) {
         let part = segment
             .live
             .binary_search_by_key(&number, |part| usize::from(part.pivot));

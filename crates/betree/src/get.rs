@@ -1,7 +1,8 @@
 //! Point lookups: from the root down, newest first. In each buffer level at most one segment can hold the key; the outline of
-//! its filter mostly says that it does not, at the cost of one bit, and nearly always the filter. So a lookup reads one block: that of the
+//! its filter mostly says that it does not, at little cost, and else nearly always the filter. So a lookup reads one block: that of the
 //! answer (DESIGN §5).
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use terrapin_base::{PageId, Result, Slice, mutant};
@@ -51,8 +52,8 @@ enum At<'v> {
     Node {
         node: Hold<'v>,
         pivot: usize,
-        /// The next level to look at.
-        level: usize,
+        /// What there is to look at of its levels, newest first.
+        runs: Range<usize>,
         /// What to look for there.
         head: u64,
     },
@@ -62,10 +63,11 @@ impl<'v> At<'v> {
     /// Before the first level of a node; behind the last when none of its segments can hold the key.
     #[inline]
     fn node(node: Hold<'v>, key: &[u8]) -> Self {
+        let pivot = node.pivot_of(key);
         let head = node.segment_head(key);
         At::Node {
-            pivot: node.pivot_of(key),
-            level: if head.is_some() { 0 } else { node.levels.len() },
+            pivot,
+            runs: head.map_or(0..0, |_| node.runs_of(pivot)),
             head: head.unwrap_or(0),
             node,
         }
@@ -130,11 +132,11 @@ impl<'v, 'k> Walk<'v, 'k> {
                 At::Node {
                     node,
                     pivot,
-                    level,
+                    runs,
                     head,
                 } => {
                     while let Some((segment, handle)) =
-                        node.next_candidate(level, *pivot, self.key, *head, self.hash)
+                        node.next_candidate(runs, self.key, *head, self.hash)
                     {
                         if store.segment_may_contain(&segment.group, handle, self.hash)? {
                             let index = store.index_by(&segment.group, handle.group())?;

@@ -7,10 +7,13 @@ use terrapin_base::{Error, Result};
 use terrapin_pages::heads::{Prefix, equal_heads, head};
 use terrapin_pages::{GroupHandle, Handle, PageKind, PageRef, PageStore, SegmentHandle};
 
-use crate::node::{Child, Node, Segment};
+use crate::node::{Child, LivePart, Node, Segment};
 
 /// Most levels of nodes that a tree can have: with four children a node and one record a leaf, 16 levels hold 4·10⁹ leaves.
 pub(crate) const HEIGHT_MAX: u16 = 16;
+
+/// So few segments that a level has for a pivot are looked through one by one.
+const FEW: u32 = 4;
 
 /// A decoded node, with its pivots and segments laid out for point lookups.
 #[derive(Debug)]
@@ -20,8 +23,10 @@ pub(crate) struct LoadedNode {
     common: Prefix,
     /// Of each pivot but the first: the eight bytes of the lower bound behind `common`, big-endian, filled up with zeros.
     heads: Box<[u64]>,
-    /// For each pivot and level, in this order: the segments with something for the pivot, as a half-open range of all segments.
-    routes: Box<[(u32, u32)]>,
+    /// For each pivot, level after level: the segments with something for it, in key order.
+    runs: Box<[Run]>,
+    /// For each pivot, where its runs begin; then where the last one's end.
+    run_starts: Box<[u32]>,
     /// How many segments lie in the levels above each.
     level_starts: Box<[u32]>,
     /// What the bounds of all segments begin with.
@@ -34,6 +39,19 @@ pub(crate) struct LoadedNode {
     leaf_handles: Box<[GroupHandle]>,
     /// Of each segment, level after level.
     segment_handles: Box<[SegmentHandle]>,
+}
+
+/// Segments of a level that have something for a pivot: one, or all of many.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    /// The head of the first one's least key.
+    min: u64,
+    /// The head of the last one's greatest key.
+    max: u64,
+    /// Their numbers among all segments, as a half-open range.
+    from: u32,
+    to: u32,
+    level: u32,
 }
 
 impl Deref for LoadedNode {
@@ -66,35 +84,84 @@ impl LoadedNode {
         let heads = lowers
             .map(|lower| head(lower.get(common..).unwrap_or_default()))
             .collect();
-        let levels = node.levels.len();
-        let mut routes = vec![(0, 0); pivots * levels];
-        let mut level_starts = Vec::with_capacity(levels);
-        let mut level_start = 0;
-        for (level, segments) in node.levels.iter().enumerate() {
-            level_starts.push(level_start);
-            let mut reached = 0;
-            for (number, segment) in segments.iter().enumerate() {
-                if segment.live.first().is_none_or(|part| part.pivot < reached) {
-                    return Err(Error::corrupt("live ranges out of order").with("level", level));
+        let mut keys = node.levels.iter().flatten().flat_map(|s| [&s.min, &s.max]);
+        let mut segment_common: Vec<u8> = keys.next().map_or(Vec::new(), |key| key.to_vec());
+        for key in keys {
+            let same = segment_common.iter().zip(key).take_while(|(a, b)| a == b);
+            segment_common.truncate(same.count());
+        }
+        let behind = |key: &[u8]| head(key.get(segment_common.len()..).unwrap_or_default());
+        let segment_heads: Box<[(u64, u64)]> = node
+            .levels
+            .iter()
+            .flatten()
+            .map(|segment| (behind(&segment.min), behind(&segment.max)))
+            .collect();
+        let mut level_starts = Vec::with_capacity(node.levels.len());
+        let mut runs: Vec<(u16, Run)> = Vec::new();
+        let mut number = 0;
+        for (level, segments) in (0..).zip(&node.levels) {
+            level_starts.push(number);
+            if segments.len() > usize::from(u16::MAX) {
+                return Err(Error::corrupt("too many segments in a level").with("level", level));
+            }
+            let first_run = runs.len();
+            for segment in segments {
+                let (min, max) = segment_heads[number as usize];
+                let to = number + 1;
+                if segment.live.is_empty() {
+                    return Err(Error::corrupt("segment without a live range").with("level", level));
                 }
-                reached = segment.live.last().map_or(reached, |part| part.pivot);
-                let behind = u16::try_from(number + 1)
-                    .map_err(|_| Error::corrupt("too many segments in a level"))?;
-                let behind = level_start + u32::from(behind);
-                for part in &segment.live {
-                    let route = usize::from(part.pivot) * levels + level;
-                    let Some(route) = routes.get_mut(route) else {
+                for &LivePart { pivot, .. } in &segment.live {
+                    if usize::from(pivot) >= pivots {
                         return Err(Error::corrupt("live range of a pivot that is not there")
-                            .with("pivot", part.pivot));
-                    };
-                    match route {
-                        (from, to) if from == to => *route = (behind - 1, behind),
-                        (_, to) => *to = behind,
+                            .with("pivot", pivot));
+                    }
+                    match runs[first_run..].last_mut() {
+                        Some((last, run)) if *last == pivot => (run.max, run.to) = (max, to),
+                        Some((last, _)) if *last > pivot => {
+                            let error = Error::corrupt("live ranges out of order");
+                            return Err(error.with("level", level));
+                        }
+                        _ => {
+                            let run = Run {
+                                min,
+                                max,
+                                from: number,
+                                to,
+                                level,
+                            };
+                            runs.push((pivot, run));
+                        }
                     }
                 }
+                number = to;
             }
-            level_start += segments.len() as u32;
         }
+        let segments = number as usize;
+        // Stable: the runs of a pivot stay in the order of levels.
+        runs.sort_by_key(|&(pivot, _)| pivot);
+        let mut split = Vec::with_capacity(runs.len());
+        let mut run_starts = Vec::with_capacity(pivots + 1);
+        for (pivot, run) in runs {
+            run_starts.resize(usize::from(pivot) + 1, split.len() as u32);
+            if run.to - run.from > FEW {
+                split.push(run);
+                continue;
+            }
+            split.extend((run.from..run.to).map(|number| {
+                let (min, max) = segment_heads[number as usize];
+                let (from, to, level) = (number, number + 1, run.level);
+                Run {
+                    min,
+                    max,
+                    from,
+                    to,
+                    level,
+                }
+            }));
+        }
+        run_starts.resize(pivots + 1, split.len() as u32);
         let leaves = node
             .pivots
             .iter()
@@ -104,27 +171,14 @@ impl LoadedNode {
         if leaves != 0 && leaves != pivots {
             return Err(Error::corrupt("children of both kinds"));
         }
-        let mut keys = node.levels.iter().flatten().flat_map(|s| [&s.min, &s.max]);
-        let mut segment_common: Vec<u8> = keys.next().map_or(Vec::new(), |key| key.to_vec());
-        for key in keys {
-            let same = segment_common.iter().zip(key).take_while(|(a, b)| a == b);
-            segment_common.truncate(same.count());
-        }
-        let behind = |key: &[u8]| head(key.get(segment_common.len()..).unwrap_or_default());
-        let segment_heads = node
-            .levels
-            .iter()
-            .flatten()
-            .map(|segment| (behind(&segment.min), behind(&segment.max)))
-            .collect();
-        let segments = level_start as usize;
         Ok(LoadedNode {
             node,
             common: prefix,
             heads,
             segment_common: Prefix::new(&segment_common),
             segment_heads,
-            routes: routes.into(),
+            runs: split.into(),
+            run_starts: run_starts.into(),
             level_starts: level_starts.into(),
             child_handles: (leaves..pivots).map(|_| Handle::default()).collect(),
             leaf_handles: (0..leaves).map(|_| GroupHandle::default()).collect(),
@@ -207,23 +261,19 @@ impl LoadedNode {
         &self.segment_heads[first..][..self.node.levels[level].len()]
     }
 
-    /// The segments with something for a pivot, as half-open ranges of all segments, level after level.
+    /// The numbers of a pivot's runs, newest first.
     #[inline]
-    fn routes_of(&self, pivot: usize) -> &[(u32, u32)] {
-        let levels = self.level_starts.len();
-        &self.routes[pivot * levels..][..levels]
+    pub(crate) fn runs_of(&self, pivot: usize) -> Range<usize> {
+        self.run_starts[pivot] as usize..self.run_starts[pivot + 1] as usize
     }
 
-    /// The segments of a level that have something for a pivot, in key order.
-    #[inline]
-    pub(crate) fn segments_for(&self, level: usize, pivot: usize) -> &[Segment] {
-        match self.routes_of(pivot)[level] {
-            (from, to) if from == to => &[],
-            (from, to) => {
-                let first = self.level_starts[level];
-                &self.node.levels[level][(from - first) as usize..(to - first) as usize]
-            }
-        }
+    /// The segments that have something for a pivot, level after level, there in key order.
+    pub(crate) fn segments_for(&self, pivot: usize) -> impl Iterator<Item = &Segment> {
+        let segments = move |run: &Run| {
+            let level = run.level as usize;
+            (run.from..run.to).map(move |number| self.segment(level, number as usize))
+        };
+        self.runs[self.runs_of(pivot)].iter().flat_map(segments)
     }
 
     /// The head that [`LoadedNode::next_candidate`] looks for; none when no segment here can hold the key.
@@ -232,59 +282,54 @@ impl LoadedNode {
         self.segment_common.strip(key).ok().map(head)
     }
 
-    /// The next segment that may hold a key, which lies in the range of `pivot`, and the direct way to it: of the one segment of each
-    /// level from `level` on that can hold it, the first whose outline does not deny it. `level` becomes the next to look at.
-    /// `wanted` is the key's [`LoadedNode::segment_head`].
+    /// The next segment that may hold a key, and the direct way to it: of the segments of these `runs` that can hold it, one of a level, the
+    /// first whose outline does not deny it. `runs` are those behind it then; at first those of the key's pivot. `wanted` is the key's
+    /// [`LoadedNode::segment_head`].
     #[inline]
     pub(crate) fn next_candidate(
         &self,
-        level: &mut usize,
-        pivot: usize,
+        runs: &mut Range<usize>,
         key: &[u8],
         wanted: u64,
         hash: u64,
     ) -> Option<(&Segment, &SegmentHandle)> {
-        let routes = self.routes_of(pivot);
-        while let Some(&(from, to)) = routes.get(*level) {
-            let this = *level;
-            *level += 1;
-            let (from, to) = (from as usize, to as usize);
-            let heads = &self.segment_heads[from..to];
-            let place = heads.partition_point(|&(_, max)| max < wanted);
-            let Some(&(min, max)) = heads.get(place) else {
-                continue;
-            };
-            if min > wanted {
+        for (passed, run) in self.runs[runs.clone()].iter().enumerate() {
+            if wanted < run.min || wanted > run.max {
                 continue;
             }
-            let mut number = from + place;
-            if min == wanted || max == wanted {
-                // The keys themselves are looked at only where heads are equal.
-                match self.among_equals(this, number..to, key, wanted) {
-                    Some(found) => number = found,
+            let is_one = run.to - run.from == 1 && wanted > run.min && wanted < run.max;
+            let number = if is_one {
+                run.from as usize
+            } else {
+                // Heads alone do not tell it, or not so quickly.
+                match self.in_run(run, key, wanted) {
+                    Some(number) => number,
                     None => continue,
                 }
-            }
+            };
             let handle = &self.segment_handles[number];
             if !handle.lacks(hash) {
-                return Some((self.segment(this, number), handle));
+                runs.start += passed + 1;
+                return Some((self.segment(run.level as usize, number), handle));
             }
         }
+        runs.start = runs.end;
         None
     }
 
-    /// The one of a level's segments that can hold a key, among those of `numbers`, none of which ends at a head below `wanted`.
-    fn among_equals(
-        &self,
-        level: usize,
-        numbers: Range<usize>,
-        key: &[u8],
-        wanted: u64,
-    ) -> Option<usize> {
-        let mut numbers = numbers.clone().zip(&self.segment_heads[numbers]);
-        let (number, &(min, _)) = numbers.find(|&(number, &(_, max))| {
-            max > wanted || self.segment(level, number).max[..] >= *key
-        })?;
+    /// The one segment of a run that can hold a key.
+    fn in_run(&self, run: &Run, key: &[u8], wanted: u64) -> Option<usize> {
+        let (level, from) = (run.level as usize, run.from as usize);
+        let heads = &self.segment_heads[from..run.to as usize];
+        let mut place = heads.partition_point(|&(_, max)| max < wanted);
+        // The keys themselves are looked at only where heads are equal.
+        while heads.get(place).is_some_and(|&(_, max)| max == wanted)
+            && self.segment(level, from + place).max[..] < *key
+        {
+            place += 1;
+        }
+        let &(min, _) = heads.get(place)?;
+        let number = from + place;
         let holds = min < wanted || min == wanted && self.segment(level, number).min[..] <= *key;
         holds.then_some(number)
     }
@@ -299,7 +344,7 @@ impl LoadedNode {
     fn memory_bytes(&self) -> usize {
         let mut bytes = size_of::<Self>() + self.common.bytes().len();
         bytes += self.segment_common.bytes().len() + size_of_val(&self.segment_heads[..]);
-        bytes += size_of_val(&self.heads[..]) + size_of_val(&self.routes[..]);
+        bytes += size_of_val(&self.heads[..]) + size_of_val(&self.runs[..]);
         bytes += self
             .node
             .pivots
@@ -319,7 +364,7 @@ impl LoadedNode {
                 Child::Node { .. } => size_of::<Handle<LoadedNode>>(),
             };
         }
-        bytes + size_of_val(&self.level_starts[..])
+        bytes + size_of_val(&self.level_starts[..]) + size_of_val(&self.run_starts[..])
     }
 }
 
@@ -367,4 +412,111 @@ fn check_height(node: Arc<LoadedNode>, page: &PageRef, height: u16) -> Result<Ar
             .with("expected", height));
     }
     Ok(node)
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::PageId;
+    use terrapin_pages::group::GroupRef;
+
+    use super::*;
+    use crate::node::Pivot;
+
+    /// Five by five have the same head.
+    fn key(number: usize) -> Box<[u8]> {
+        format!("{:02}------{}", number / 5, number % 5)
+            .into_bytes()
+            .into()
+    }
+
+    fn group(number: usize) -> GroupRef {
+        GroupRef {
+            id: PageId(number as u64),
+            offset: 0,
+            bytes: 2048,
+            index_offset: 1024,
+            index_bytes: 512,
+            filter_offset: 1536,
+            filter_bytes: 0,
+            records: 3,
+            tombstones: 0,
+            logical_bytes: 1000,
+        }
+    }
+
+    /// Three children; a segment counts for all whose range it has keys in.
+    fn node(levels: &[Vec<(usize, usize)>]) -> LoadedNode {
+        let lowers = [0, 42, 83];
+        let pivot_of = |number| lowers.partition_point(|&lower| lower <= number) as u16 - 1;
+        let segment = |&(min, max): &(usize, usize)| Segment {
+            group: group(min),
+            min: key(min),
+            max: key(max),
+            live: (pivot_of(min)..=pivot_of(max))
+                .map(|pivot| LivePart {
+                    pivot,
+                    records: 1,
+                    bytes: 1,
+                })
+                .collect(),
+        };
+        let node = Node {
+            height: 1,
+            replaced_permille: 0,
+            pivots: lowers
+                .iter()
+                .map(|&lower| Pivot {
+                    lower: if lower == 0 {
+                        Box::default()
+                    } else {
+                        key(lower)
+                    },
+                    child: Child::Leaf(group(lower)),
+                    pending_bytes: 0,
+                })
+                .collect(),
+            levels: levels
+                .iter()
+                .map(|level| level.iter().map(segment).collect())
+                .collect(),
+        };
+        LoadedNode::new(node).unwrap()
+    }
+
+    #[test]
+    fn candidates_are_what_a_look_at_every_segment_finds_however_many_there_are_and_where_heads_are_equal()
+     {
+        let node = node(&[
+            vec![(3, 95)],
+            (0..12).map(|i| (8 * i + 1, 8 * i + 5)).collect(),
+            vec![],
+            (0..49).map(|i| (2 * i, 2 * i)).collect(),
+            vec![(0, 41), (42, 42), (43, 99)],
+        ]);
+        let keys = (0..100).flat_map(|number| {
+            let key = key(number).to_vec();
+            [[&key[..], b"x"].concat(), key]
+        });
+        for key in keys.chain([vec![], b"00".to_vec(), b"zz".to_vec()]) {
+            let holds = |s: &Segment| *s.min <= *key && key[..] <= *s.max;
+            let expected: Vec<_> = (node.levels.iter().enumerate())
+                .filter_map(|(level, segments)| Some((level, segments.iter().position(holds)?)))
+                .collect();
+            let mut found = Vec::new();
+            if let Some(head) = node.segment_head(&key) {
+                let mut runs = node.runs_of(node.pivot_of(&key));
+                while let Some((segment, handle)) = node.next_candidate(&mut runs, &key, head, 7) {
+                    found.push((segment.group.id, std::ptr::from_ref(handle.group())));
+                }
+            }
+            let expected: Vec<_> = expected
+                .into_iter()
+                .map(|(level, number)| {
+                    let handle = std::ptr::from_ref(node.segment_handle(level, number));
+                    (node.levels[level][number].group.id, handle)
+                })
+                .collect();
+            assert_eq!(found, expected, "{}", String::from_utf8_lossy(&key));
+        }
+    }
 }

@@ -16,10 +16,10 @@ use crate::CHECKSUM_BYTES;
 /// Bytes of a cell: two cache lines, which the hardware fetches as a pair.
 pub(crate) const CELL_BYTES: usize = 128;
 
-/// Bits of the outline of a cell: twelve times as many as fingerprints, where there are twelve bits a key.
-pub(crate) const OUTLINE_BITS: usize = CELL_BYTES * 8;
-/// Words of the outline of a cell.
-pub(crate) const OUTLINE_WORDS: usize = OUTLINE_BITS / 64;
+/// Words of the outline of a cell: as many bits as the cell has.
+pub(crate) const OUTLINE_WORDS: usize = CELL_BYTES / 8;
+/// First bits of a fraction that its outline is about. Where there are twelve bits a key, fingerprints tell one more.
+const OUTLINE_PLACE_BITS: u32 = 15;
 
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
@@ -128,8 +128,27 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
     Some(false)
 }
 
-/// Notes in which parts of the cell's range, of [`OUTLINE_BITS`] equal ones, fingerprints may lie. Of a cell that no builder makes that
-/// is said of all parts, so that who asks comes to [`may_contain`] and is told. `out` is all zeros.
+/// The two bits of a cell's outline that are set for a fraction, by the first bits of that.
+#[inline]
+fn outline_bits(place: u32) -> [usize; 2] {
+    const BITS: u32 = (OUTLINE_WORDS * 64).ilog2();
+    let scattered = place.wrapping_mul(0x9e37_79b1) >> (u32::BITS - BITS);
+    [
+        (place >> (OUTLINE_PLACE_BITS - BITS)) as usize,
+        scattered as usize,
+    ]
+}
+
+/// Whether a cell with this outline may hold the fraction.
+#[inline]
+pub(crate) fn may_contain_by_outline(outline: &[u64; OUTLINE_WORDS], fraction: u64) -> bool {
+    let [first, second] = outline_bits((fraction >> (u64::BITS - OUTLINE_PLACE_BITS)) as u32);
+    let is_set = |bit: usize| outline[bit / 64] >> (bit % 64) & 1 == 1;
+    is_set(first) && is_set(second)
+}
+
+/// Makes the outline of the cell of that index: of each fraction that the cell may hold both bits are set. All are in that of a cell that
+/// no builder makes, so that who asks comes to [`may_contain`] and is told. `out` is all zeros.
 pub(crate) fn outline(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) {
     if mark_fingerprints(partition, index, out).is_none() {
         out.fill(u64::MAX);
@@ -144,8 +163,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     let Some((n, r, m)) = shape(header, index, cells.len()) else {
         return (without_fingerprints(header) == Some(false)).then_some(());
     };
-    // Quotient and remainder are one number below `m << r`, and this is what a step of it is of an outline, in 2^-32 bits, rounded down.
-    let step = ((OUTLINE_BITS as u64) << 32) / (m << r) as u64;
+    // Quotient and remainder are one number below `m << r`, and this is what a step of it is in places, times 2^32, rounded down.
+    let step = (1 << OUTLINE_PLACE_BITS << 32) / (m << r) as u64;
     let end = HEADER_BITS + n + m;
     let mut rank = 0;
     for (number, word) in cell.as_chunks().0.iter().enumerate() {
@@ -168,11 +187,13 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
             }
             let at = index * CELL_BYTES * 8 + end + rank * r;
             let remainder = bits(partition, at)? & ((1 << r) - 1);
-            let place = (quotient as u64) << r | remainder;
-            let first = (place * step) >> 32;
-            let last = ((place + 1) * (step + 1)) >> 32;
-            for bit in first as usize..=(last as usize).min(OUTLINE_BITS - 1) {
-                out[bit / 64] |= 1 << (bit % 64);
+            let value = (quotient as u64) << r | remainder;
+            let first = (value * step) >> 32;
+            let last = ((value + 1) * (step + 1)) >> 32;
+            for place in first..=last.min((1 << OUTLINE_PLACE_BITS) - 1) {
+                for bit in outline_bits(place as u32) {
+                    out[bit / 64] |= 1 << (bit % 64);
+                }
             }
             rank += 1;
         }

@@ -1,12 +1,12 @@
-//! An outline says no to most hashes that a filter says no to, for a tenth of what it costs to ask the filter: it is one bit for each of
-//! equal parts of what a partition answers for, set where a fingerprint lies. About twelve parts a key are empty but one, so of
-//! the hashes that are not there one in twelve has to be looked for in the partition itself. Outlines are made from partitions, in memory only.
+//! An outline says no to most hashes that a filter says no to, for a tenth of what it costs to ask the filter. It is a Bloom filter of two
+//! bits a fingerprint, for each cell its own, as large as the cell. Both bits follow from what the cell's fingerprints tell of their hashes, so outlines are
+//! made from partitions, in memory only. Of the hashes that are not there, one in twenty-five has to be looked for in the partition itself.
 
 use terrapin_base::Result;
 use terrapin_base::sync::Arc;
 
 use crate::cell::{self, OUTLINE_WORDS};
-use crate::{cells_of, wrong_size};
+use crate::{cells_of, place_in_partition, wrong_size};
 
 /// The outline of one partition. It never denies a hash that the partition does not deny. Clones share their memory.
 ///
@@ -38,16 +38,14 @@ impl Outline {
         Ok(Outline(words.into()))
     }
 
-    /// Whether this hash, one of those that lead to the partition, may be there. Looks at one word.
+    /// Whether this hash, one of those that lead to the partition, may be there. Looks at one word of memory, or at two of one pair of cache lines.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, hash: u64) -> bool {
-        // As [`place_in_partition`], with a cell's bits for a cell: what of the product is the cell there, and the first bits of the
-        // fraction, is the bit's number here.
-        let bits = self.0.len() * 64;
-        let bit = ((u128::from(hash.rotate_left(32)) * bits as u128) >> 64) as usize;
-        let word = self.0.get(bit / 64);
-        word.is_none_or(|word| word >> (bit % 64) & 1 == 1)
+        let cells = self.0.as_chunks().0;
+        let (index, fraction) = place_in_partition(hash, cells.len());
+        let cell = cells.get(index);
+        cell.is_none_or(|cell| cell::may_contain_by_outline(cell, fraction))
     }
 
     /// Bytes of memory of the outline of a partition of so many bytes.

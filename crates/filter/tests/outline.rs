@@ -29,7 +29,7 @@ fn outlined(filter: &[u8]) -> Vec<(&[u8], Outline)> {
 }
 
 #[test]
-fn eleven_of_twelve_that_are_not_there_are_denied_without_the_filter() {
+fn nineteen_of_twenty_that_are_not_there_are_denied_without_the_filter() {
     for keys in [100, 2_000, 30_000] {
         let hashes: Vec<u64> = (0..keys).map(hash).collect();
         let filter = build(&hashes, BITS_PER_KEY);
@@ -41,7 +41,7 @@ fn eleven_of_twelve_that_are_not_there_are_denied_without_the_filter() {
         assert!(hashes.iter().all(|&hash| may(hash)));
         let wrong = (0..100_000).filter(|&i| may(hash(i + (1 << 40)))).count();
         println!("{keys} keys: {wrong} of 100000");
-        assert!(wrong < 9_000, "{keys} keys: {wrong} of 100000");
+        assert!(wrong < 5_000, "{keys} keys: {wrong} of 100000");
     }
 }
 

@@ -2,8 +2,8 @@
 //! cache. The memory stays the cache's: a handle keeps nothing alive, and of every so many uses one goes through the cache, so
 //! that what is used counts as used there and is not evicted.
 //!
-//! What handles of buffer segments do keep are outlines of filters: most lookups pass a segment by one bit of its outline, and neither
-//! lock nor count anything.
+//! What handles of buffer segments do keep are outlines of filters: most lookups pass a segment by its outline, and neither lock nor
+//! count anything.
 
 use std::any::Any;
 
