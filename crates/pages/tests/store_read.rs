@@ -146,7 +146,37 @@ fn a_segment_s_handle_denies_by_itself_most_of_what_is_not_there() {
         .segment_may_contain(&group, &next, hash64(&key(0)))
         .unwrap();
     assert!(others().any(|i| next.lacks(hash64(&key(i)))));
-    assert!(SegmentHandle::memory_bytes(&group) > group.filter_bytes as usize);
+}
+
+#[test]
+fn outlines_are_charged_while_somebody_has_them_and_take_a_small_part_of_the_memory() {
+    let medium = SimDisk::new(14);
+    let budget = Budget::new(640_000);
+    let mut options = options(0, 0);
+    options.budget = budget.clone();
+    let store = create(&medium, options);
+    let groups: Vec<_> = (0..24).map(|_| write_group(&store, RECORDS)).collect();
+    let cached = || store.metrics().cache_bytes;
+    let outlines = || budget.used(Purpose::Metadata) + budget.used(Purpose::Blocks) - cached();
+    let handles: Vec<_> = groups.iter().map(|_| SegmentHandle::default()).collect();
+    assert_eq!(outlines(), 0);
+    for (group, handle) in groups.iter().zip(&handles) {
+        for i in 0..RECORDS {
+            let found = store.segment_may_contain(group, handle, hash64(&key(i)));
+            assert!(found.unwrap());
+        }
+    }
+    let all = groups.iter().map(|group| u64::from(group.filter_bytes));
+    let taken = outlines();
+    assert!(taken > 20_000 && taken <= 40_000, "{taken}");
+    assert!(taken < all.sum(), "some do without");
+    let denies =
+        |handle: &&SegmentHandle| (0..1000).any(|i| handle.lacks(hash64(&key(RECORDS + i))));
+    let denying = handles.iter().filter(denies).count();
+    assert!((1..groups.len()).contains(&denying), "{denying}");
+    drop(handles);
+    drop(store);
+    assert_eq!(budget.used(Purpose::Metadata), 0);
 }
 
 #[test]

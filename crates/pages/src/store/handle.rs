@@ -1,15 +1,13 @@
 //! Handles: direct ways to cached metadata, kept beside the reference to it. A lookup through a handle costs no visit to the
 //! cache. The memory stays the cache's: a handle keeps nothing alive, and of every so many uses one goes through the cache, so
 //! that what is used counts as used there and is not evicted.
-//!
-//! What handles of buffer segments do keep are outlines of filters: most lookups pass a segment by its outline, and neither lock nor
-//! count anything.
+//! (Handles of buffer segments keep outlines besides: `outlines`.)
 
 use std::any::Any;
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex, OnceLock, Weak};
-use terrapin_filter::{Outline, partition_of};
+use terrapin_filter::partition_of;
 
 use super::PageStore;
 use super::read::{DecodePage, FilterPage};
@@ -92,7 +90,7 @@ pub struct GroupHandle {
 
 /// Partitions of a group's filter, if there is one and handles are made for it.
 #[inline]
-fn partitions_with_handles(group: &GroupRef) -> Option<u32> {
+pub(super) fn partitions_with_handles(group: &GroupRef) -> Option<u32> {
     let partitions = group.filter_partitions();
     (1..=PARTITIONS_MAX)
         .contains(&partitions)
@@ -105,66 +103,6 @@ impl GroupHandle {
     pub fn memory_bytes(group: &GroupRef) -> usize {
         let partitions = partitions_with_handles(group).unwrap_or(0) as usize;
         size_of::<Self>() + partitions * size_of::<Handle<FilterPage>>()
-    }
-}
-
-/// The handle of a group that is a buffer segment: besides, of each partition of its filter, the outline.
-#[derive(Debug, Default)]
-pub struct SegmentHandle {
-    group: GroupHandle,
-    /// One a partition, since it was first asked.
-    outlines: OnceLock<Box<[OnceLock<Outline>]>>,
-}
-
-impl SegmentHandle {
-    /// The direct ways.
-    #[inline]
-    #[must_use]
-    pub fn group(&self) -> &GroupHandle {
-        &self.group
-    }
-
-    /// Whether the group certainly lacks all keys of that hash, by what is known here.
-    #[inline]
-    #[must_use]
-    pub fn lacks(&self, hash: u64) -> bool {
-        let Some(outlines) = self.outlines.get() else {
-            return false;
-        };
-        let number = partition_of(hash, outlines.len() as u32) as usize;
-        let outline = outlines.get(number).and_then(OnceLock::get);
-        outline.is_some_and(|outline| !outline.may_contain(hash))
-    }
-
-    /// Keeps the outline of a partition, of so many.
-    #[cold]
-    fn keep(&self, partitions: u32, number: u32, outline: Outline) {
-        let outlines = self
-            .outlines
-            .get_or_init(|| (0..partitions).map(|_| OnceLock::new()).collect());
-        if let Some(place) = outlines.get(number as usize) {
-            place.get_or_init(|| outline);
-        }
-    }
-
-    /// Whether the outline of a partition is kept.
-    #[inline]
-    fn keeps(&self, number: u32) -> bool {
-        let outlines = self.outlines.get();
-        outlines.is_some_and(|all| {
-            all.get(number as usize)
-                .is_some_and(|place| place.get().is_some())
-        })
-    }
-
-    /// Bytes of memory that a segment's handle comes to take, itself and the outlines included.
-    #[must_use]
-    pub fn memory_bytes(group: &GroupRef) -> usize {
-        let partitions = partitions_with_handles(group).unwrap_or(0) as usize;
-        let outline = Outline::memory_bytes(group.filter_partition_bytes());
-        size_of::<Self>() - size_of::<GroupHandle>()
-            + GroupHandle::memory_bytes(group)
-            + partitions * (size_of::<OnceLock<Outline>>() + outline)
     }
 }
 
@@ -193,28 +131,9 @@ impl PageStore {
         self.ask(&page, group, number, hash)
     }
 
-    /// As [`PageStore::may_contain`], of a buffer segment by its handle, which keeps the outline that it had to do without.
+    /// A partition's page, by the handle of its group, of which it is one of so many.
     #[inline]
-    pub fn segment_may_contain(
-        &self,
-        group: &GroupRef,
-        handle: &SegmentHandle,
-        hash: u64,
-    ) -> Result<bool> {
-        let Some(partitions) = partitions_with_handles(group) else {
-            return self.may_contain(group, hash);
-        };
-        let number = partition_of(hash, partitions);
-        let page = self.filter_page_by(group, &handle.group, partitions, number)?;
-        if !handle.keeps(number) {
-            let outline = page.outline().map_err(|e| self.place_page(e, group.id))?;
-            handle.keep(partitions, number, outline);
-        }
-        self.ask(&page, group, number, hash)
-    }
-
-    #[inline]
-    fn filter_page_by(
+    pub(super) fn filter_page_by(
         &self,
         group: &GroupRef,
         handle: &GroupHandle,

@@ -7,6 +7,7 @@
 
 mod handle;
 mod open;
+mod outlines;
 mod read;
 mod reading;
 mod write;
@@ -21,8 +22,9 @@ use crate::page::{Changes, PageUse};
 use crate::space::{Pin, Space};
 use crate::superblock::Superblock;
 
-pub use handle::{GroupHandle, Handle, SegmentHandle};
+pub use handle::{GroupHandle, Handle};
 pub use open::Presence;
+pub use outlines::SegmentHandle;
 pub use read::{DecodePage, Fill};
 pub use reading::Reading;
 
@@ -61,6 +63,7 @@ pub struct PageStore {
     /// Set by the first failed sync or superblock write; nothing durable is written afterwards.
     poison: OnceLock<Error>,
     roots: Mutex<Roots>,
+    outlines: outlines::Outlines,
 }
 
 /// What the superblock slots hold.

@@ -5,6 +5,7 @@ use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock
 use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, Incarnation, Result};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
+use super::outlines::Outlines;
 use super::{DATA_FILE, PageStore, Roots, StoreOptions};
 use crate::cache::Cache;
 use crate::metrics::{Counters, ReadFor, WriteOf};
@@ -201,6 +202,7 @@ impl PageStore {
                 stale,
                 unsynced: true,
             }),
+            outlines: Outlines::default(),
         }))
     }
 

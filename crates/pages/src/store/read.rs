@@ -11,9 +11,9 @@ use std::ops::Range;
 use terrapin_base::sync::{Arc, OnceLock, thread_local};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, PageId, Purpose, Result, mutant};
 use terrapin_disk::{AlignedBuf, Filler, Piece};
-use terrapin_filter::Outline;
 
 use super::PageStore;
+use super::outlines::Kept;
 use super::reading::STRETCH_BYTES_MAX;
 use crate::block::Block;
 use crate::cache::{Cache, Key, Kind, Worth};
@@ -62,9 +62,9 @@ pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 /// One partition of a filter, checked.
 #[derive(Debug)]
 pub(crate) struct FilterPage {
-    bytes: Box<[u8]>,
-    /// Once a buffer segment's handle asked for it. Its memory counts as the handles'.
-    outline: OnceLock<Outline>,
+    pub(super) bytes: Box<[u8]>,
+    /// Once a buffer segment's handle asked for it.
+    pub(super) outline: OnceLock<Kept>,
 }
 
 impl FilterPage {
@@ -77,15 +77,6 @@ impl FilterPage {
             bytes: partition.into(),
             outline: OnceLock::new(),
         }
-    }
-
-    /// Its outline, made when it is first asked for.
-    pub(super) fn outline(&self) -> Result<Outline> {
-        if let Some(outline) = self.outline.get() {
-            return Ok(outline.clone());
-        }
-        let outline = Outline::of(&self.bytes)?;
-        Ok(self.outline.get_or_init(|| outline).clone())
     }
 }
 
