@@ -80,6 +80,7 @@ fn main() -> terrapin::Result<()> {
         let waits = metrics.waits;
         for (cause, waits) in [
             ("pace", waits.pace),
+            ("turn", waits.turn),
             ("merge", waits.merge),
             ("log", waits.log),
             ("cut", waits.cut),

@@ -25,6 +25,7 @@ use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
 use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
 use crate::swap::ArcSwap;
+use crate::turns::Turns;
 use crate::view::Views;
 
 /// The part of the budget that recycled window memory may take.
@@ -66,6 +67,8 @@ pub(crate) struct Core {
     pub views: Views,
     /// Whether users read beside their writes.
     pub mix: Mix,
+    /// Whose turn it is among writers.
+    pub turns: Turns,
     /// What [`Core::window_memory_high`] says: set as windows are given their limits.
     pub window_memory_high: AtomicU64,
     /// Counters and histograms behind `metrics()`.
@@ -138,6 +141,7 @@ impl Core {
             schedule: Arc::default(),
             views: Views::default(),
             mix: Mix::default(),
+            turns: Turns::default(),
             window_memory_high: AtomicU64::new(window_memory_high),
             counters: Counters::default(),
             health: Health::default(),

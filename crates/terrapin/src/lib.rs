@@ -53,6 +53,7 @@ mod space;
 mod state;
 mod stock;
 mod swap;
+mod turns;
 mod uses;
 pub mod verify;
 mod view;

@@ -9,8 +9,12 @@
 //! to the writes that follow. The last part of the window is left for forecasts that come too short: a write there waits
 //! [`WAIT_NS_MAX`] at most, again and again, before anything waits for the end of the merge however long it takes.
 //!
-//! The last quarter of the log's ring is left for the disk's hiccups in the same way: the fuller it is the longer a writer of a piece
-//! waits, up to [`WAIT_NS_MAX`], and only behind it all writers wait for as long as the disk takes.
+//! The last quarter of the log's ring is left for the disk's hiccups: for each piece a writer waits the shortest time while less than
+//! three fourths of that are in use, which takes two writers tens of milliseconds to fill, as long as most hiccups take; then longer and
+//! longer, up to [`WAIT_NS_MAX`]; and only behind it all writers wait for as long as the disk takes.
+//!
+//! A writer that comes to the end of a piece naps for a moment if another one should have been awake already (`turns`), or fell asleep until
+//! others have published.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Ordering};
@@ -24,10 +28,12 @@ use crate::state::{KeyspaceShared, KeyspaceState};
 
 /// A shorter wait is left to add up.
 const WAIT_NS_MIN: u64 = 75_000;
+/// What a writer asks for that lets another one have its processor: the least that the system does.
+const NAP_NS: u64 = 1_000;
 /// One wait for pace at most; the pace is computed anew after it.
 const WAIT_NS_MAX: u64 = 5_000_000;
-/// How far the virtual clock may be behind the real one.
-const CREDIT_NS: u64 = 1_000_000;
+/// How far the virtual clock may be behind the real one: what a writer loses that waits for a processor as long as others may keep it.
+const CREDIT_NS: u64 = 5_000_000;
 /// More than that is not expected of how late sleepers wake.
 const LATE_NS_MAX: u64 = 60_000;
 const _: () = assert!(LATE_NS_MAX < WAIT_NS_MIN);
@@ -52,7 +58,8 @@ impl Core {
                 && self.budget.used(Purpose::Window) <= self.window_memory_max()
         };
         if pieces > 0 {
-            self.spare_the_ring()?;
+            self.spare_the_ring(shared)?;
+            self.give_turns(shared)?;
         }
         if !free_running || self.schedule.space_is_short() {
             self.admit_slowly(shared, bytes, pieces, frees)?;
@@ -60,30 +67,52 @@ impl Core {
         Ok(pieces > 0)
     }
 
-    /// A wait if the last quarter of the log's ring is in use.
+    /// A wait if the last quarter of the log's ring is in use: see the head of this file.
     #[inline]
-    fn spare_the_ring(&self) -> Result<()> {
+    fn spare_the_ring(&self, shared: &KeyspaceShared) -> Result<()> {
         let Some(log) = self.log.as_ref() else {
             return Ok(());
         };
         let (used, ring) = log.ring_fill();
         match used.checked_sub(ring / 4 * 3) {
-            Some(beyond @ 1..) => self.let_it_be_drained(log, beyond, ring / 4),
+            Some(beyond @ 1..) => {
+                self.let_it_be_drained(log, beyond, ring / 4, shared.pace.late_ns())
+            }
             _ => Ok(()),
         }
     }
 
-    #[cold]
-    fn let_it_be_drained(&self, log: &Log, beyond: u64, quarter: u64) -> Result<()> {
-        let wait_ns =
-            u128::from(WAIT_NS_MAX) * u128::from(beyond.min(quarter)) / u128::from(quarter.max(1));
-        let wait_ns = wait_ns as u64;
-        if wait_ns < WAIT_NS_MIN {
-            return Ok(());
+    /// A nap if another writer seems to want the processor.
+    #[inline]
+    fn give_turns(&self, shared: &KeyspaceShared) -> Result<()> {
+        let is_held_up = self.log.as_ref().is_some_and(Log::left_asleep);
+        if is_held_up || self.turns.is_somebody_overdue(|| self.env.now_ns()) {
+            self.give_turn(shared.pace.late_ns())?;
         }
+        Ok(())
+    }
+
+    #[cold]
+    fn give_turn(&self, late_ns: u64) -> Result<()> {
+        let since = self.env.now_ns();
+        let until = since + NAP_NS;
+        let asleep = self.turns.sleep_until(until + late_ns);
+        self.env.wait(&Condition::delay_until(until))?;
+        drop(asleep);
+        let napped = self.env.now_ns().saturating_sub(since);
+        self.counters.waits.turn.record(napped);
+        self.counters.stall_ns.add(napped);
+        Ok(())
+    }
+
+    #[cold]
+    fn let_it_be_drained(&self, log: &Log, beyond: u64, quarter: u64, late_ns: u64) -> Result<()> {
+        let wait_ns = ring_wait_ns(beyond, quarter);
         let since = self.env.now_ns();
         let drained = log.drained_to(2 * quarter);
-        self.env.wait(&drained.until(since + wait_ns))?;
+        let asleep = self.turns.sleep_until(since + wait_ns);
+        self.env.wait(&drained.until(since + wait_ns - late_ns))?;
+        drop(asleep);
         let waited = self.env.now_ns().saturating_sub(since);
         self.counters.waits.log.record(waited);
         self.counters.stall_ns.add(waited);
@@ -160,7 +189,9 @@ impl Core {
             let released = Condition::new(self.schedule.progress(), move || {
                 schedule.releases() != releases
             });
+            let asleep = paced.then(|| self.turns.sleep_until(wait + shared.pace.late_ns()));
             let outcome = self.env.wait(&released.until(wait))?;
+            drop(asleep);
             let waited_from = now;
             let now = now.max(self.env.now_ns());
             waits.record(now - waited_from);
@@ -230,6 +261,16 @@ impl Core {
     }
 }
 
+/// How long a writer of a piece waits when so much of the ring's last quarter is in use.
+fn ring_wait_ns(beyond: u64, quarter: u64) -> u64 {
+    let part = (quarter / 4).max(1);
+    let steep = beyond
+        .saturating_sub(quarter.saturating_sub(part))
+        .min(part);
+    let wait_ns = u128::from(WAIT_NS_MAX) * u128::from(steep) / u128::from(part);
+    (wait_ns as u64).max(WAIT_NS_MIN)
+}
+
 impl KeyspaceShared {
     /// Bytes of a piece: see the head of this file.
     #[inline]
@@ -270,8 +311,13 @@ impl Pace {
                 Some(next(clock))
             })
             .map_or(now_ns, next);
-        let late_ns = self.late_ns.load(Ordering::Relaxed);
+        let late_ns = self.late_ns();
         (clock > now_ns + WAIT_NS_MIN).then(|| clock.min(now_ns + WAIT_NS_MAX) - late_ns)
+    }
+
+    /// How much longer than asked for waits take.
+    fn late_ns(&self) -> u64 {
+        self.late_ns.load(Ordering::Relaxed)
     }
 
     /// A wait ended so much later than it was to.
@@ -291,4 +337,20 @@ enum Hold {
     UntilRelease,
     /// Window memory is short and nothing is sealed: something has to be.
     CutFirst,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn waits_for_the_ring_are_short_until_its_last_sixteenth_and_long_at_its_end() {
+        const QUARTER: u64 = 4 << 20;
+        assert_eq!(ring_wait_ns(1, QUARTER), WAIT_NS_MIN);
+        assert_eq!(ring_wait_ns(QUARTER / 4 * 3, QUARTER), WAIT_NS_MIN);
+        assert_eq!(ring_wait_ns(QUARTER / 8 * 7, QUARTER), WAIT_NS_MAX / 2);
+        assert_eq!(ring_wait_ns(QUARTER, QUARTER), WAIT_NS_MAX);
+        assert_eq!(ring_wait_ns(2 * QUARTER, QUARTER), WAIT_NS_MAX);
+        assert_eq!(ring_wait_ns(1, 0), WAIT_NS_MAX);
+    }
 }

@@ -17,7 +17,8 @@ pub use waits::WriteWaits;
 
 /// One in so many operations is timed.
 const SAMPLED: u32 = 64;
-const STRIPES: usize = 8;
+/// Parts of what threads write each for itself.
+pub(crate) const STRIPES: usize = 8;
 
 /// A counter that threads add to without sharing a cache line.
 #[derive(Default)]
@@ -35,6 +36,12 @@ thread_local! {
     static OPERATIONS: Cell<u32> = const { Cell::new(0) };
 }
 
+/// The calling thread's part, which every eighth thread shares.
+#[inline]
+pub(crate) fn stripe() -> usize {
+    STRIPE.try_with(|s| *s).unwrap_or(0)
+}
+
 impl Counter {
     /// Adds.
     #[inline]
@@ -45,8 +52,7 @@ impl Counter {
     /// Adds; what the thread's own part of the counter was before.
     #[inline]
     pub fn add_to_own(&self, count: u64) -> u64 {
-        let stripe = STRIPE.try_with(|s| *s).unwrap_or(0);
-        self.0[stripe].0.fetch_add(count, Ordering::Relaxed)
+        self.0[stripe()].0.fetch_add(count, Ordering::Relaxed)
     }
 
     /// The sum.

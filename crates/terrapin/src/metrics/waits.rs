@@ -8,6 +8,8 @@ use super::{Histogram, Latency};
 pub struct WriteWaits {
     /// Held to the pace of the merge under way.
     pub pace: Latency,
+    /// Let another writer have its processor that had been asleep for too long.
+    pub turn: Latency,
     /// The window was full, or window memory short, before a merge had ended.
     pub merge: Latency,
     /// The log's ring was full or nearly so, or its disk full.
@@ -20,6 +22,7 @@ pub struct WriteWaits {
 #[derive(Default)]
 pub(crate) struct Waits {
     pub pace: Histogram,
+    pub turn: Histogram,
     pub merge: Histogram,
     pub log: Histogram,
     pub cut: Histogram,
@@ -30,6 +33,7 @@ impl Waits {
     pub fn read(&self) -> WriteWaits {
         WriteWaits {
             pace: self.pace.latency(),
+            turn: self.turn.latency(),
             merge: self.merge.latency(),
             log: self.log.latency(),
             cut: self.cut.latency(),

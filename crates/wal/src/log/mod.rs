@@ -95,6 +95,8 @@ pub(crate) struct Shared {
 
     publisher: Publisher,
     visible_changed: Arc<Signal>,
+    /// A writer sleeps until others have published.
+    left_asleep: AtomicBool,
 
     pub(crate) space: RingSpace,
     pub(crate) synced: AtomicU64,
@@ -189,6 +191,7 @@ impl Log {
             starts: (0..blocks).map(|_| AtomicU64::new(0)).collect(),
             publisher: Publisher::new(start),
             visible_changed: Signal::new(),
+            left_asleep: AtomicBool::new(false),
             space,
             synced: AtomicU64::new(start),
             sync_wanted: AtomicU64::new(0),
@@ -315,8 +318,19 @@ impl Log {
         }
         let shared = self.0.clone();
         let condition = Condition::new(&self.0.visible_changed, move || done(&shared.publisher));
+        self.0.left_asleep.store(true, Ordering::Relaxed);
         // It has no deadline, and fails in simulations only: it ends when the condition holds.
         let _ = self.0.env.wait(&condition);
+        self.0.left_asleep.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether a writer fell asleep until others have published; told once. Who has nothing left to publish may be all that it still
+    /// waits for, on the processor that it wants.
+    #[must_use]
+    #[inline]
+    pub fn left_asleep(&self) -> bool {
+        let asleep = &self.0.left_asleep;
+        asleep.load(Ordering::Relaxed) && asleep.swap(false, Ordering::Relaxed)
     }
 
     /// Every record that starts below is published.
