@@ -13,8 +13,8 @@
 //! three fourths of that are in use, which takes two writers tens of milliseconds to fill, as long as most hiccups take; then longer and
 //! longer, up to [`WAIT_NS_MAX`]; and only behind it all writers wait for as long as the disk takes.
 //!
-//! A writer that comes to the end of a piece naps for a moment if another one should have been awake already (`turns`), or fell asleep until
-//! others have published.
+//! While writers are held to a pace, one that comes to the end of a piece naps for a moment if another one should have been awake already
+//! (`turns`), or fell asleep until others have published. What it loses by that is credited, which it would not be to one that runs freely.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Ordering};
@@ -59,7 +59,9 @@ impl Core {
         };
         if pieces > 0 {
             self.spare_the_ring(shared)?;
-            self.give_turns(shared)?;
+            if !free_running {
+                self.give_turns(shared)?;
+            }
         }
         if !free_running || self.schedule.space_is_short() {
             self.admit_slowly(shared, bytes, pieces, frees)?;
