@@ -3,7 +3,7 @@
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
 //! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]),
-//! and what is asked about a file's map.
+//! what is asked about a file's map, and how long a thread likes to compute ([`let_wakers_in`]).
 
 mod aligned;
 mod flight;
@@ -12,6 +12,7 @@ mod region;
 mod ring;
 pub mod sim;
 mod slab;
+mod slice;
 mod words;
 
 use std::sync::Arc;
@@ -27,6 +28,7 @@ pub use ring::{
 };
 pub use sim::SimDisk;
 pub use slab::{Filler, Piece, Slab, Slabs};
+pub use slice::let_wakers_in;
 pub use words::Words;
 
 /// How a file is opened.

@@ -87,6 +87,10 @@ impl Job for Stock {
         true
     }
 
+    fn on_thread(&mut self) {
+        terrapin_disk::let_wakers_in();
+    }
+
     fn step(&mut self) -> Step {
         let core = self.core.clone();
         if core.schedule.is_stopping() {

@@ -34,6 +34,9 @@ pub trait Job: Send {
     fn gives_way(&self) -> bool {
         false
     }
+    /// Called once, before the first step, on the thread that the production environment has for the job alone; not in simulation, where there is none.
+    /// For what belongs to a thread. The default does nothing.
+    fn on_thread(&mut self) {}
     /// Told when a step panicked; the job is dropped afterwards. The default does nothing.
     fn panicked(&mut self, _error: Error) {}
 }

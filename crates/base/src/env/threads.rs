@@ -49,6 +49,7 @@ impl Driver for Threads {
                 if gives_way {
                     give_way();
                 }
+                job.on_thread();
                 loop {
                     GIVING_WAY.fetch_add(usize::from(gives_way), Ordering::Relaxed);
                     let stepped = handle.step(&mut job);

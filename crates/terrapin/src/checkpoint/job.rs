@@ -614,6 +614,10 @@ impl Job for Coordinator {
         true
     }
 
+    fn on_thread(&mut self) {
+        terrapin_disk::let_wakers_in();
+    }
+
     fn step(&mut self) -> Step {
         if self.core.schedule.is_stopping() {
             self.give_up();

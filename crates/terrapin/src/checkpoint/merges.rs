@@ -127,6 +127,10 @@ impl Job for Worker {
         true
     }
 
+    fn on_thread(&mut self) {
+        terrapin_disk::let_wakers_in();
+    }
+
     fn step(&mut self) -> Step {
         let schedule = &self.core.schedule;
         if schedule.is_stopping() {
