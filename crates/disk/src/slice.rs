@@ -43,12 +43,14 @@ mod system {
 mod tests {
     #[test]
     fn a_thread_that_lets_wakers_in_stays_as_nice_as_it_was() {
-        let nice = std::thread::spawn(|| {
-            let before = rustix::process::nice(3).unwrap();
-            super::let_wakers_in();
-            (before, rustix::process::nice(0).unwrap())
+        let (before, after) = std::thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                let before = rustix::process::nice(3).unwrap();
+                super::let_wakers_in();
+                (before, rustix::process::nice(0).unwrap())
+            });
+            thread.join().unwrap()
         });
-        let (before, after) = nice.join().unwrap();
         assert_eq!(before, after);
         assert!(before >= 3);
     }
