@@ -23,7 +23,7 @@ use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 use terrapin_wal::Log;
 
 use crate::core::Core;
-use crate::metrics::Counter;
+use crate::metrics::{Counter, Histogram};
 use crate::state::{KeyspaceShared, KeyspaceState};
 
 /// A shorter wait is left to add up.
@@ -98,25 +98,31 @@ impl Core {
     fn give_turn(&self, late_ns: u64) -> Result<()> {
         let since = self.env.now_ns();
         let until = since + NAP_NS;
-        let asleep = self.turns.sleep_until(until + late_ns);
-        self.env.wait(&Condition::delay_until(until))?;
-        drop(asleep);
-        let napped = self.env.now_ns().saturating_sub(since);
-        self.counters.waits.turn.record(napped);
-        self.counters.stall_ns.add(napped);
-        Ok(())
+        let nap = Condition::delay_until(until);
+        self.stand_back(&nap, since, until + late_ns, &self.counters.waits.turn)
     }
 
     #[cold]
     fn let_it_be_drained(&self, log: &Log, beyond: u64, quarter: u64, late_ns: u64) -> Result<()> {
-        let wait_ns = ring_wait_ns(beyond, quarter);
         let since = self.env.now_ns();
-        let drained = log.drained_to(2 * quarter);
-        let asleep = self.turns.sleep_until(since + wait_ns);
-        self.env.wait(&drained.until(since + wait_ns - late_ns))?;
+        let back = since + ring_wait_ns(beyond, quarter);
+        let drained = log.drained_to(2 * quarter).until(back - late_ns);
+        self.stand_back(&drained, since, back, &self.counters.waits.log)
+    }
+
+    /// A wait from `since` on that is to be over at `back_ns`, and counts as a stall.
+    fn stand_back(
+        &self,
+        condition: &Condition,
+        since: u64,
+        back_ns: u64,
+        waits: &Histogram,
+    ) -> Result<()> {
+        let asleep = self.turns.sleep_until(back_ns);
+        self.env.wait(condition)?;
         drop(asleep);
         let waited = self.env.now_ns().saturating_sub(since);
-        self.counters.waits.log.record(waited);
+        waits.record(waited);
         self.counters.stall_ns.add(waited);
         Ok(())
     }
