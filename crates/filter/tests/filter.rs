@@ -1,5 +1,8 @@
 //! What a filter promises: no false negatives, few false positives, no panic whatever the bytes.
 
+mod common;
+
+use common::crowd;
 use proptest::prelude::*;
 use terrapin_base::checksum::hash64;
 use terrapin_filter::{
@@ -157,10 +160,7 @@ proptest! {
         narrow in any::<u64>(),
         bits in 1u32..24,
     ) {
-        // Some runs crowd the hashes into few partitions, cells or quotients.
-        if narrow % 2 == 0 {
-            hashes.iter_mut().for_each(|h| *h &= narrow);
-        }
+        crowd(&mut hashes, narrow);
         let filter = build(&hashes, bits);
         for &hash in &hashes {
             prop_assert!(probe(&filter, hash));

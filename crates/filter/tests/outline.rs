@@ -1,5 +1,8 @@
 //! What an outline promises: it denies nothing that its partition does not deny, and most of what that does; no panic whatever the bytes.
 
+mod common;
+
+use common::crowd;
 use proptest::prelude::*;
 use terrapin_base::checksum::hash64;
 use terrapin_filter::{
@@ -70,10 +73,7 @@ proptest! {
         narrow in any::<u64>(),
         bits in 1u32..24,
     ) {
-        // Some runs crowd the hashes into few partitions, cells or quotients.
-        if narrow % 2 == 0 {
-            hashes.iter_mut().for_each(|h| *h &= narrow);
-        }
+        crowd(&mut hashes, narrow);
         let filter = build(&hashes, bits);
         let outlined = outlined(&filter);
         let near = hashes.iter().flat_map(|&h| [h, h ^ 1 << 20, h.wrapping_sub(1 << 12)]);
