@@ -135,11 +135,12 @@ impl<'v, 'k> Walk<'v, 'k> {
                     runs,
                     head,
                 } => {
-                    while let Some((segment, handle)) =
+                    while let Some(candidate) =
                         node.next_candidate(runs, self.key, *head, self.hash)
                     {
-                        if store.segment_may_contain(&segment.group, handle, self.hash)? {
-                            let index = store.index_by(&segment.group, handle.group())?;
+                        if node.segment_may_contain(store, candidate, self.hash)? {
+                            let (segment, at) = candidate;
+                            let index = store.index_by(&segment.group, node.handle_of(at))?;
                             let number = index.find(self.key);
                             return Ok(Some(Place {
                                 group: segment.group,

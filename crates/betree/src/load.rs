@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::heads::{Prefix, equal_heads, head};
-use terrapin_pages::{GroupHandle, Handle, PageKind, PageRef, PageStore, SegmentHandle};
+use terrapin_pages::{
+    GroupHandle, Handle, OutlinePlaces, PageKind, PageRef, PageStore, SegmentOutlines,
+};
 
 use crate::node::{Child, LivePart, Node, Segment};
 
@@ -13,7 +15,7 @@ use crate::node::{Child, LivePart, Node, Segment};
 pub(crate) const HEIGHT_MAX: u16 = 16;
 
 /// So few segments that a level has for a pivot are looked through one by one.
-const FEW: u32 = 4;
+const FEW: u16 = 4;
 
 /// A decoded node, with its pivots and segments laid out for point lookups.
 #[derive(Debug)]
@@ -38,7 +40,10 @@ pub(crate) struct LoadedNode {
     /// Of each child that is a leaf.
     leaf_handles: Box<[GroupHandle]>,
     /// Of each segment, level after level.
-    segment_handles: Box<[SegmentHandle]>,
+    segment_handles: Box<[GroupHandle]>,
+    /// Of each segment, level after level: where its outlines are.
+    outline_places: Box<[OutlinePlaces]>,
+    outlines: SegmentOutlines,
 }
 
 /// Segments of a level that have something for a pivot: one, or all of many.
@@ -48,10 +53,22 @@ struct Run {
     min: u64,
     /// The head of the last one's greatest key.
     max: u64,
-    /// Their numbers among all segments, as a half-open range.
+    /// Where the outlines are of one that is alone.
+    outlines: OutlinePlaces,
+    /// The number of the first among all segments.
     from: u32,
-    to: u32,
-    level: u32,
+    /// How many there are.
+    segments: u16,
+    level: u16,
+}
+
+impl Run {
+    /// Their numbers among all segments.
+    #[inline]
+    fn numbers(&self) -> Range<usize> {
+        let from = self.from as usize;
+        from..from + usize::from(self.segments)
+    }
 }
 
 impl Deref for LoadedNode {
@@ -97,9 +114,16 @@ impl LoadedNode {
             .flatten()
             .map(|segment| (behind(&segment.min), behind(&segment.max)))
             .collect();
+        let mut outlines = SegmentOutlines::default();
+        let outline_places: Box<[OutlinePlaces]> = node
+            .levels
+            .iter()
+            .flatten()
+            .map(|segment| outlines.add(&segment.group))
+            .collect();
         let mut level_starts = Vec::with_capacity(node.levels.len());
         let mut runs: Vec<(u16, Run)> = Vec::new();
-        let mut number = 0;
+        let mut number = 0u32;
         for (level, segments) in (0..).zip(&node.levels) {
             level_starts.push(number);
             if segments.len() > usize::from(u16::MAX) {
@@ -108,7 +132,6 @@ impl LoadedNode {
             let first_run = runs.len();
             for segment in segments {
                 let (min, max) = segment_heads[number as usize];
-                let to = number + 1;
                 if segment.live.is_empty() {
                     return Err(Error::corrupt("segment without a live range").with("level", level));
                 }
@@ -118,7 +141,10 @@ impl LoadedNode {
                             .with("pivot", pivot));
                     }
                     match runs[first_run..].last_mut() {
-                        Some((last, run)) if *last == pivot => (run.max, run.to) = (max, to),
+                        Some((last, run)) if *last == pivot => {
+                            run.max = max;
+                            run.segments += 1;
+                        }
                         Some((last, _)) if *last > pivot => {
                             let error = Error::corrupt("live ranges out of order");
                             return Err(error.with("level", level));
@@ -127,15 +153,16 @@ impl LoadedNode {
                             let run = Run {
                                 min,
                                 max,
+                                outlines: OutlinePlaces::NONE,
                                 from: number,
-                                to,
+                                segments: 1,
                                 level,
                             };
                             runs.push((pivot, run));
                         }
                     }
                 }
-                number = to;
+                number += 1;
             }
         }
         let segments = number as usize;
@@ -145,19 +172,19 @@ impl LoadedNode {
         let mut run_starts = Vec::with_capacity(pivots + 1);
         for (pivot, run) in runs {
             run_starts.resize(usize::from(pivot) + 1, split.len() as u32);
-            if run.to - run.from > FEW {
+            if run.segments > FEW {
                 split.push(run);
                 continue;
             }
-            split.extend((run.from..run.to).map(|number| {
-                let (min, max) = segment_heads[number as usize];
-                let (from, to, level) = (number, number + 1, run.level);
+            split.extend(run.numbers().map(|number| {
+                let (min, max) = segment_heads[number];
                 Run {
                     min,
                     max,
-                    from,
-                    to,
-                    level,
+                    outlines: outline_places[number],
+                    from: number as u32,
+                    segments: 1,
+                    level: run.level,
                 }
             }));
         }
@@ -182,7 +209,9 @@ impl LoadedNode {
             level_starts: level_starts.into(),
             child_handles: (leaves..pivots).map(|_| Handle::default()).collect(),
             leaf_handles: (0..leaves).map(|_| GroupHandle::default()).collect(),
-            segment_handles: (0..segments).map(|_| SegmentHandle::default()).collect(),
+            segment_handles: (0..segments).map(|_| GroupHandle::default()).collect(),
+            outline_places,
+            outlines,
         })
     }
 
@@ -195,7 +224,13 @@ impl LoadedNode {
     /// The direct way to the group of a segment. Panics when there is no such segment.
     #[inline]
     pub(crate) fn segment_handle(&self, level: usize, segment: usize) -> &GroupHandle {
-        self.segment_handles[self.level_starts[level] as usize + segment].group()
+        self.handle_of(self.level_starts[level] as usize + segment)
+    }
+
+    /// As [`LoadedNode::segment_handle`], by the segment's number among all.
+    #[inline]
+    pub(crate) fn handle_of(&self, number: usize) -> &GroupHandle {
+        &self.segment_handles[number]
     }
 
     /// The pivot whose key range holds a key; the first for keys below all others.
@@ -270,8 +305,8 @@ impl LoadedNode {
     /// The segments that have something for a pivot, level after level, there in key order.
     pub(crate) fn segments_for(&self, pivot: usize) -> impl Iterator<Item = &Segment> {
         let segments = move |run: &Run| {
-            let level = run.level as usize;
-            (run.from..run.to).map(move |number| self.segment(level, number as usize))
+            let level = usize::from(run.level);
+            run.numbers().map(move |number| self.segment(level, number))
         };
         self.runs[self.runs_of(pivot)].iter().flat_map(segments)
     }
@@ -282,7 +317,7 @@ impl LoadedNode {
         self.segment_common.strip(key).ok().map(head)
     }
 
-    /// The next segment that may hold a key, and the direct way to it: of the segments of these `runs` that can hold it, one of a level, the
+    /// The next segment that may hold a key, and its number among all: of the segments of these `runs` that can hold it, one of a level, the
     /// first whose outline does not deny it. `runs` are those behind it then; at first those of the key's pivot. `wanted` is the key's
     /// [`LoadedNode::segment_head`].
     #[inline]
@@ -292,44 +327,57 @@ impl LoadedNode {
         key: &[u8],
         wanted: u64,
         hash: u64,
-    ) -> Option<(&Segment, &SegmentHandle)> {
-        for (passed, run) in self.runs[runs.clone()].iter().enumerate() {
-            if wanted < run.min || wanted > run.max {
+    ) -> Option<(&Segment, usize)> {
+        let known = self.outlines.known();
+        let mut rest = self.runs[runs.clone()].iter();
+        while let Some(run) = rest.next() {
+            // Nearly always one of these two: a level that is passed costs no more.
+            if wanted > run.min && wanted < run.max {
+                if known.deny(run.outlines, hash) {
+                    continue;
+                }
+            } else if wanted < run.min || wanted > run.max {
                 continue;
             }
-            let is_one = run.to - run.from == 1 && wanted > run.min && wanted < run.max;
-            let number = if is_one {
-                run.from as usize
-            } else {
-                // Heads alone do not tell it, or not so quickly.
-                match self.in_run(run, key, wanted) {
-                    Some(number) => number,
-                    None => continue,
-                }
+            let Some(number) = self.in_run(run, key, wanted) else {
+                continue;
             };
-            let handle = &self.segment_handles[number];
-            if !handle.lacks(hash) {
-                runs.start += passed + 1;
-                return Some((self.segment(run.level as usize, number), handle));
+            if !known.deny(self.outline_places[number], hash) {
+                runs.start = runs.end - rest.len();
+                return Some((self.segment(usize::from(run.level), number), number));
             }
         }
         runs.start = runs.end;
         None
     }
 
+    /// Whether the filter of a segment, which [`LoadedNode::next_candidate`] named, says that it may hold a key.
+    #[inline]
+    pub(crate) fn segment_may_contain(
+        &self,
+        store: &PageStore,
+        (segment, number): (&Segment, usize),
+        hash: u64,
+    ) -> Result<bool> {
+        let handle = self.handle_of(number);
+        let places = self.outline_places[number];
+        store.segment_may_contain(&segment.group, handle, &self.outlines, places, hash)
+    }
+
     /// The one segment of a run that can hold a key.
     fn in_run(&self, run: &Run, key: &[u8], wanted: u64) -> Option<usize> {
-        let (level, from) = (run.level as usize, run.from as usize);
-        let heads = &self.segment_heads[from..run.to as usize];
+        let level = usize::from(run.level);
+        let numbers = run.numbers();
+        let heads = &self.segment_heads[numbers.clone()];
         let mut place = heads.partition_point(|&(_, max)| max < wanted);
         // The keys themselves are looked at only where heads are equal.
         while heads.get(place).is_some_and(|&(_, max)| max == wanted)
-            && self.segment(level, from + place).max[..] < *key
+            && self.segment(level, numbers.start + place).max[..] < *key
         {
             place += 1;
         }
         let &(min, _) = heads.get(place)?;
-        let number = from + place;
+        let number = numbers.start + place;
         let holds = min < wanted || min == wanted && self.segment(level, number).min[..] <= *key;
         holds.then_some(number)
     }
@@ -356,7 +404,8 @@ impl LoadedNode {
                 + segment.min.len()
                 + segment.max.len()
                 + size_of_val(&segment.live[..])
-                + SegmentHandle::memory_bytes(&segment.group);
+                + size_of::<OutlinePlaces>()
+                + GroupHandle::memory_bytes(&segment.group);
         }
         for pivot in &self.node.pivots {
             bytes += match &pivot.child {
@@ -364,7 +413,8 @@ impl LoadedNode {
                 Child::Node { .. } => size_of::<Handle<LoadedNode>>(),
             };
         }
-        bytes + size_of_val(&self.level_starts[..]) + size_of_val(&self.run_starts[..])
+        bytes += size_of_val(&self.level_starts[..]) + size_of_val(&self.run_starts[..]);
+        bytes + self.outlines.memory_bytes()
     }
 }
 
@@ -505,8 +555,9 @@ mod tests {
             let mut found = Vec::new();
             if let Some(head) = node.segment_head(&key) {
                 let mut runs = node.runs_of(node.pivot_of(&key));
-                while let Some((segment, handle)) = node.next_candidate(&mut runs, &key, head, 7) {
-                    found.push((segment.group.id, std::ptr::from_ref(handle.group())));
+                while let Some((segment, number)) = node.next_candidate(&mut runs, &key, head, 7) {
+                    let handle = std::ptr::from_ref(node.handle_of(number));
+                    found.push((segment.group.id, handle));
                 }
             }
             let expected: Vec<_> = expected

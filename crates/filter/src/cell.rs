@@ -18,8 +18,11 @@ pub(crate) const CELL_BYTES: usize = 128;
 
 /// Words of the outline of a cell: as many bits as the cell has.
 pub(crate) const OUTLINE_WORDS: usize = CELL_BYTES / 8;
+const OUTLINE_BITS: usize = OUTLINE_WORDS * 64;
 /// First bits of a fraction that its outline is about. Where there are twelve bits a key, fingerprints tell one more.
 const OUTLINE_PLACE_BITS: u32 = 15;
+/// Those of them that the first bit of an outline does not tell.
+const REST_BITS: u32 = OUTLINE_PLACE_BITS - OUTLINE_BITS.ilog2();
 
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
@@ -128,23 +131,23 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
     Some(false)
 }
 
-/// The two bits of a cell's outline that are set for a fraction, by the first bits of that.
+/// The two bits of a cell's outline that are set for a fraction, by the first bits of that: of the place.
 #[inline]
 fn outline_bits(place: u32) -> [usize; 2] {
-    const BITS: u32 = (OUTLINE_WORDS * 64).ilog2();
-    let scattered = place.wrapping_mul(0x9e37_79b1) >> (u32::BITS - BITS);
-    [
-        (place >> (OUTLINE_PLACE_BITS - BITS)) as usize,
-        scattered as usize,
-    ]
+    [(place >> REST_BITS) as usize, scattered_bit(place)]
 }
 
-/// Whether a cell with this outline may hold the fraction.
 #[inline]
-pub(crate) fn may_contain_by_outline(outline: &[u64; OUTLINE_WORDS], fraction: u64) -> bool {
-    let [first, second] = outline_bits((fraction >> (u64::BITS - OUTLINE_PLACE_BITS)) as u32);
-    let is_set = |bit: usize| outline[bit / 64] >> (bit % 64) & 1 == 1;
-    is_set(first) && is_set(second)
+fn scattered_bit(place: u32) -> usize {
+    (place.wrapping_mul(0x9e37_79b1) >> (u32::BITS - OUTLINE_BITS.ilog2())) as usize
+}
+
+/// The other bit among those of all cells' outlines, by the first and what follows in the fraction behind what that tells.
+#[inline]
+pub(crate) fn second_outline_bit(first: usize, rest: u64) -> usize {
+    let in_cell = first % OUTLINE_BITS;
+    let place = (in_cell as u32) << REST_BITS | (rest >> (u64::BITS - REST_BITS)) as u32;
+    first - in_cell + scattered_bit(place)
 }
 
 /// Makes the outline of the cell of that index: of each fraction that the cell may hold both bits are set. All are in that of a cell that

@@ -42,10 +42,14 @@ impl Outline {
     #[inline]
     #[must_use]
     pub fn may_contain(&self, hash: u64) -> bool {
-        let cells = self.0.as_chunks().0;
-        let (index, fraction) = place_in_partition(hash, cells.len());
-        let cell = cells.get(index);
-        cell.is_none_or(|cell| cell::may_contain_by_outline(cell, fraction))
+        let words = &self.0[..];
+        // As many cells of one bit each: the one that answers is the first bit, and what is left of the fraction tells the second.
+        let (first, rest) = place_in_partition(hash, words.len() * u64::BITS as usize);
+        let is_set = |bit: usize| {
+            let word = words.get(bit / 64);
+            word.is_none_or(|word| word >> (bit % 64) & 1 == 1)
+        };
+        is_set(first) && is_set(cell::second_outline_bit(first, rest))
     }
 
     /// Bytes of memory of the outline of a partition of so many bytes.

@@ -20,7 +20,7 @@ pub use metrics::{CacheCounts, DeviceReads, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
 pub use store::{
-    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, PageStore, Presence, PrivatePages, Reading,
-    SegmentHandle, StoreOptions,
+    DATA_FILE, DecodePage, Fill, GroupHandle, Handle, KnownOutlines, OutlinePlaces, PageStore,
+    Presence, PrivatePages, Reading, SegmentOutlines, StoreOptions,
 };
 pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

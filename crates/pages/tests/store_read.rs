@@ -10,13 +10,16 @@ use common::{
     write_node,
 };
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, ErrorKind, Purpose};
+use terrapin_base::{Budget, Error, ErrorKind, Purpose, Result};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
 use terrapin_pages::message::Message;
-use terrapin_pages::{DATA_FILE, Fill, PageKind, PageStore, PageUse, SegmentHandle, SpaceClass};
+use terrapin_pages::{
+    DATA_FILE, Fill, GroupHandle, OutlinePlaces, PageKind, PageStore, PageUse, SegmentOutlines,
+    SpaceClass,
+};
 
 const MIB: u64 = 1 << 20;
 const RECORDS: usize = 2000;
@@ -111,20 +114,46 @@ fn a_filter_probe_reads_one_partition_once_and_knows_every_key() {
     assert_eq!(reads(&medium), before);
 }
 
+/// A segment as a node has it that has no other.
+struct Segment {
+    group: GroupRef,
+    handle: GroupHandle,
+    outlines: SegmentOutlines,
+    places: OutlinePlaces,
+}
+
+impl Segment {
+    fn new(group: GroupRef) -> Self {
+        let mut outlines = SegmentOutlines::default();
+        Segment {
+            group,
+            handle: GroupHandle::default(),
+            places: outlines.add(&group),
+            outlines,
+        }
+    }
+
+    fn ask(&self, store: &PageStore, i: usize) -> Result<bool> {
+        let hash = hash64(&key(i));
+        store.segment_may_contain(&self.group, &self.handle, &self.outlines, self.places, hash)
+    }
+
+    fn denies(&self, i: usize) -> bool {
+        self.outlines.known().deny(self.places, hash64(&key(i)))
+    }
+}
+
 #[test]
-fn a_segment_s_handle_denies_by_itself_most_of_what_is_not_there() {
+fn a_segment_s_outlines_deny_most_of_what_is_not_there() {
     let medium = SimDisk::new(13);
     let (store, group) = cold(&medium, 4 * MIB);
-    let handle = SegmentHandle::default();
-    let ask = |i| store.segment_may_contain(&group, &handle, hash64(&key(i)));
+    let segment = Segment::new(group);
+    let ask = |i| segment.ask(&store, i);
     let filter = group.filter_partition_offset(0);
     let others = || RECORDS..RECORDS + 4000;
     assert!(medium.corrupt(DATA_FILE, filter + 9, 1));
     assert_eq!(ask(0).unwrap_err().kind(), ErrorKind::Corrupt);
-    assert!(
-        !others().any(|i| handle.lacks(hash64(&key(i)))),
-        "nothing is known"
-    );
+    assert!(!others().any(|i| segment.denies(i)), "nothing is known");
     assert!(medium.corrupt(DATA_FILE, filter + 9, 1));
     let before = reads(&medium);
     assert!((0..RECORDS).all(|i| ask(i).unwrap()));
@@ -132,20 +161,18 @@ fn a_segment_s_handle_denies_by_itself_most_of_what_is_not_there() {
         reads(&medium) - before,
         u64::from(group.filter_partitions())
     );
-    assert!((0..RECORDS).all(|i| !handle.lacks(hash64(&key(i)))));
-    let denied = others().filter(|&i| handle.lacks(hash64(&key(i)))).count();
+    assert!(!(0..RECORDS).any(|i| segment.denies(i)));
+    let denied = others().filter(|&i| segment.denies(i)).count();
     assert!(denied > 3750, "{denied} of 4000");
     for i in others() {
         let hash = hash64(&key(i));
         assert_eq!(ask(i).unwrap(), store.may_contain(&group, hash).unwrap());
-        assert!(!handle.lacks(hash) || !ask(i).unwrap());
+        assert!(!segment.denies(i) || !ask(i).unwrap());
     }
-    // Another handle of the group need not wait for the filter to be asked.
-    let next = SegmentHandle::default();
-    store
-        .segment_may_contain(&group, &next, hash64(&key(0)))
-        .unwrap();
-    assert!(others().any(|i| next.lacks(hash64(&key(i)))));
+    // Another node that has the group knows as soon as it asks.
+    let next = Segment::new(group);
+    next.ask(&store, 0).unwrap();
+    assert!(others().any(|i| next.denies(i)));
 }
 
 #[test]
@@ -158,23 +185,19 @@ fn outlines_are_charged_while_somebody_has_them_and_take_a_small_part_of_the_mem
     let groups: Vec<_> = (0..24).map(|_| write_group(&store, RECORDS)).collect();
     let cached = || store.metrics().cache_bytes;
     let outlines = || budget.used(Purpose::Metadata) + budget.used(Purpose::Blocks) - cached();
-    let handles: Vec<_> = groups.iter().map(|_| SegmentHandle::default()).collect();
+    let segments: Vec<_> = groups.iter().map(|&group| Segment::new(group)).collect();
     assert_eq!(outlines(), 0);
-    for (group, handle) in groups.iter().zip(&handles) {
-        for i in 0..RECORDS {
-            let found = store.segment_may_contain(group, handle, hash64(&key(i)));
-            assert!(found.unwrap());
-        }
+    for segment in &segments {
+        assert!((0..RECORDS).all(|i| segment.ask(&store, i).unwrap()));
     }
     let all = groups.iter().map(|group| u64::from(group.filter_bytes));
     let taken = outlines();
     assert!(taken > 20_000 && taken <= 40_000, "{taken}");
     assert!(taken < all.sum(), "some do without");
-    let denies =
-        |handle: &&SegmentHandle| (0..1000).any(|i| handle.lacks(hash64(&key(RECORDS + i))));
-    let denying = handles.iter().filter(denies).count();
+    let denies = |segment: &&Segment| (0..1000).any(|i| segment.denies(RECORDS + i));
+    let denying = segments.iter().filter(denies).count();
     assert!((1..groups.len()).contains(&denying), "{denying}");
-    drop(handles);
+    drop(segments);
     drop(store);
     assert_eq!(budget.used(Purpose::Metadata), 0);
 }

@@ -1,7 +1,6 @@
 //! Handles: direct ways to cached metadata, kept beside the reference to it. A lookup through a handle costs no visit to the
 //! cache. The memory stays the cache's: a handle keeps nothing alive, and of every so many uses one goes through the cache, so
 //! that what is used counts as used there and is not evicted.
-//! (Handles of buffer segments keep outlines besides: `outlines`.)
 
 use std::any::Any;
 
@@ -123,17 +122,30 @@ impl PageStore {
         handle: &GroupHandle,
         hash: u64,
     ) -> Result<bool> {
+        self.ask_by(group, handle, hash, |_, _| Ok(()))
+    }
+
+    /// As [`PageStore::may_contain_by`]; `see` is shown the partition that is asked, unless there are no handles for it.
+    #[inline]
+    pub(super) fn ask_by(
+        &self,
+        group: &GroupRef,
+        handle: &GroupHandle,
+        hash: u64,
+        see: impl FnOnce(u32, &FilterPage) -> Result<()>,
+    ) -> Result<bool> {
         let Some(partitions) = partitions_with_handles(group) else {
             return self.may_contain(group, hash);
         };
         let number = partition_of(hash, partitions);
         let page = self.filter_page_by(group, handle, partitions, number)?;
+        see(number, &page)?;
         self.ask(&page, group, number, hash)
     }
 
     /// A partition's page, by the handle of its group, of which it is one of so many.
     #[inline]
-    pub(super) fn filter_page_by(
+    fn filter_page_by(
         &self,
         group: &GroupRef,
         handle: &GroupHandle,

@@ -24,7 +24,7 @@ use crate::superblock::Superblock;
 
 pub use handle::{GroupHandle, Handle};
 pub use open::Presence;
-pub use outlines::SegmentHandle;
+pub use outlines::{KnownOutlines, OutlinePlaces, SegmentOutlines};
 pub use read::{DecodePage, Fill};
 pub use reading::Reading;
 

@@ -1,5 +1,5 @@
-//! Outlines of buffer segments' filters: most lookups pass a segment by its outline, and neither lock nor count anything. Handles keep
-//! outlines for as long as there is the node, and pages share them with the next version of the node. They are charged as metadata
+//! Outlines of buffer segments' filters: most lookups pass a segment by its outline, and neither lock nor count anything. A node in memory keeps
+//! its segments' for as long as there is the node, and pages share them with its next version. They are charged as metadata
 //! that nothing evicts, so all of them take a small part of what caches may take, at most; segments that come when that is taken do without.
 
 use terrapin_base::sync::{Arc, OnceLock};
@@ -13,6 +13,8 @@ use crate::group::GroupRef;
 
 /// All outlines take one part in so many of what caches may take, at most.
 const PART: u64 = 16;
+/// More partitions than the segments of a node come to, by far: references that lie make no more places.
+const PLACES_MAX: u32 = 1 << 16;
 
 /// An outline that is charged for as long as somebody has it.
 #[derive(Clone, Debug)]
@@ -38,82 +40,117 @@ impl Outlines {
     }
 }
 
-/// The handle of a group that is a buffer segment: besides, of each partition of its filter, the outline.
+/// The outlines that a node in memory keeps of its segments' filters, all side by side: group behind group, one a partition.
 #[derive(Debug, Default)]
-pub struct SegmentHandle {
-    group: GroupHandle,
-    /// One a partition, since one was first kept.
-    outlines: OnceLock<Box<[OnceLock<Kept>]>>,
+pub struct SegmentOutlines {
+    /// Since one was first kept.
+    kept: OnceLock<Box<[OnceLock<Kept>]>>,
+    places: u32,
 }
 
-impl SegmentHandle {
-    /// The direct ways.
-    #[inline]
-    #[must_use]
-    pub fn group(&self) -> &GroupHandle {
-        &self.group
-    }
+/// Where the outlines of a segment's filter are among those of its node.
+#[derive(Clone, Copy, Debug)]
+pub struct OutlinePlaces {
+    first: u32,
+    partitions: u32,
+}
 
-    /// Whether the group certainly lacks all keys of that hash, by what is known here.
+impl OutlinePlaces {
+    /// Those of a segment that none are kept of.
+    pub const NONE: OutlinePlaces = OutlinePlaces {
+        first: u32::MAX,
+        partitions: 0,
+    };
+
+    #[inline]
+    fn of(self, number: u32) -> usize {
+        self.first as usize + number as usize
+    }
+}
+
+/// The outlines that are kept by now.
+#[derive(Clone, Copy)]
+pub struct KnownOutlines<'n>(&'n [OnceLock<Kept>]);
+
+impl KnownOutlines<'_> {
+    /// Whether the segment certainly lacks all keys of that hash, by what is known here.
     #[inline]
     #[must_use]
-    pub fn lacks(&self, hash: u64) -> bool {
-        let Some(outlines) = self.outlines.get() else {
-            return false;
-        };
-        let number = partition_of(hash, outlines.len() as u32) as usize;
-        let kept = outlines.get(number).and_then(OnceLock::get);
+    pub fn deny(self, places: OutlinePlaces, hash: u64) -> bool {
+        let number = partition_of(hash, places.partitions);
+        let kept = self.0.get(places.of(number)).and_then(OnceLock::get);
         kept.is_some_and(|kept| !kept.outline.may_contain(hash))
     }
+}
 
-    /// Keeps the outline of a partition, of so many.
+impl SegmentOutlines {
+    /// Places for the outlines of another segment, unless it has no filter or the node has too many.
+    pub fn add(&mut self, group: &GroupRef) -> OutlinePlaces {
+        match partitions_with_handles(group) {
+            Some(partitions) if self.places + partitions <= PLACES_MAX => {
+                let first = self.places;
+                self.places += partitions;
+                OutlinePlaces { first, partitions }
+            }
+            _ => OutlinePlaces::NONE,
+        }
+    }
+
+    /// What is kept now.
+    #[inline]
+    #[must_use]
+    pub fn known(&self) -> KnownOutlines<'_> {
+        KnownOutlines(self.kept.get().map(|kept| &kept[..]).unwrap_or_default())
+    }
+
+    /// Whether there is a place and nothing in it.
+    #[inline]
+    fn lack(&self, places: OutlinePlaces, number: u32) -> bool {
+        places.partitions > 0
+            && self
+                .known()
+                .0
+                .get(places.of(number))
+                .is_none_or(|place| place.get().is_none())
+    }
+
+    /// Keeps the outline of a partition.
     #[cold]
-    fn keep(&self, partitions: u32, number: u32, outline: Kept) {
-        let outlines = self
-            .outlines
-            .get_or_init(|| (0..partitions).map(|_| OnceLock::new()).collect());
-        if let Some(place) = outlines.get(number as usize) {
+    fn keep(&self, places: OutlinePlaces, number: u32, outline: Kept) {
+        let kept = self
+            .kept
+            .get_or_init(|| (0..self.places).map(|_| OnceLock::new()).collect());
+        if let Some(place) = kept.get(places.of(number)) {
             place.get_or_init(|| outline);
         }
     }
 
-    /// Whether the outline of a partition is kept.
-    #[inline]
-    fn keeps(&self, number: u32) -> bool {
-        let place = self.outlines.get().and_then(|all| all.get(number as usize));
-        place.is_some_and(|place| place.get().is_some())
-    }
-
-    /// Bytes of memory that a segment's handle comes to take, itself included, but for the outlines.
+    /// Bytes of memory that the places come to take.
     #[must_use]
-    pub fn memory_bytes(group: &GroupRef) -> usize {
-        let partitions = partitions_with_handles(group).unwrap_or(0) as usize;
-        size_of::<Self>() - size_of::<GroupHandle>()
-            + GroupHandle::memory_bytes(group)
-            + partitions * size_of::<OnceLock<Kept>>()
+    pub fn memory_bytes(&self) -> usize {
+        self.places as usize * size_of::<OnceLock<Kept>>()
     }
 }
 
 impl PageStore {
-    /// As [`PageStore::may_contain`], of a buffer segment by its handle, which keeps the outline that it had to do without.
+    /// As [`PageStore::may_contain_by`], of a buffer segment; its node keeps the outline that it had to do without.
     #[inline]
     pub fn segment_may_contain(
         &self,
         group: &GroupRef,
-        handle: &SegmentHandle,
+        handle: &GroupHandle,
+        outlines: &SegmentOutlines,
+        places: OutlinePlaces,
         hash: u64,
     ) -> Result<bool> {
-        let Some(partitions) = partitions_with_handles(group) else {
-            return self.may_contain(group, hash);
-        };
-        let number = partition_of(hash, partitions);
-        let page = self.filter_page_by(group, &handle.group, partitions, number)?;
-        if !handle.keeps(number)
-            && let Some(outline) = self.outline_of(&page, group)?
-        {
-            handle.keep(partitions, number, outline);
-        }
-        self.ask(&page, group, number, hash)
+        self.ask_by(group, handle, hash, |number, page| {
+            if outlines.lack(places, number)
+                && let Some(outline) = self.outline_of(page, group)?
+            {
+                outlines.keep(places, number, outline);
+            }
+            Ok(())
+        })
     }
 
     /// The outline of a partition, made when it is first asked for and there is room.
