@@ -1,7 +1,8 @@
 //! Hashes are collected in any order and laid out at once; memory is 8 bytes a hash, twice that while finishing.
 
 use crate::{
-    CELL_BYTES, CHECKSUM_BYTES, PARTITION_BYTES_MAX, cell, partition_of, place_in_partition,
+    CELL_BYTES, CHECKSUM_BYTES, Outline, PARTITION_BYTES_MAX, cell, partition_of,
+    place_in_partition,
 };
 
 /// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and then keeps its memory.
@@ -86,6 +87,34 @@ impl FilterBuilder {
 
     /// As [`FilterBuilder::finish`], appending to `out`.
     pub fn finish_into(&mut self, bits_per_key: u32, unit: usize, out: &mut Vec<u8>) {
+        self.lay_out(bits_per_key, unit, out, |_, _| ());
+    }
+
+    /// As [`FilterBuilder::finish_into`]; and the outline of each partition.
+    pub fn finish_outlined(
+        &mut self,
+        bits_per_key: u32,
+        unit: usize,
+        out: &mut Vec<u8>,
+    ) -> Vec<Outline> {
+        let (partitions, partition_bytes) = Self::shape(self.hashes.len(), bits_per_key, unit);
+        let cells = partition_bytes / CELL_BYTES;
+        let mut words = vec![0; partitions as usize * cells * cell::OUTLINE_WORDS];
+        let outlines: &mut [[u64; cell::OUTLINE_WORDS]] = words.as_chunks_mut().0;
+        self.lay_out(bits_per_key, unit, out, |cell, fractions| {
+            cell::outline_fractions(fractions, &mut outlines[cell]);
+        });
+        Outline::cut(&words, cells)
+    }
+
+    /// Lays the hashes out; `see` is shown the fractions of each cell, which is counted over all partitions.
+    fn lay_out(
+        &mut self,
+        bits_per_key: u32,
+        unit: usize,
+        out: &mut Vec<u8>,
+        mut see: impl FnMut(usize, &[u64]),
+    ) {
         assert!(
             unit.is_power_of_two() && (CELL_BYTES..=PARTITION_BYTES_MAX).contains(&unit),
             "unit of {unit} bytes"
@@ -101,9 +130,10 @@ impl FilterBuilder {
         let start = out.len();
         out.resize(start + partitions as usize * partition_bytes, 0);
         let mut from = 0;
-        for (partition, ends) in out[start..]
+        for (number, (partition, ends)) in out[start..]
             .chunks_exact_mut(partition_bytes)
             .zip(self.ends.chunks_exact(cells))
+            .enumerate()
         {
             for (index, &end) in ends.iter().enumerate() {
                 let fractions = &mut self.sorted[from..end as usize];
@@ -111,6 +141,7 @@ impl FilterBuilder {
                 let unique = deduplicate(fractions);
                 let cell = &mut partition[index * CELL_BYTES..][..cell::cell_bytes(index, cells)];
                 cell::build(cell, &fractions[..unique]);
+                see(number * cells + index, &fractions[..unique]);
                 from = end as usize;
             }
         }
@@ -149,9 +180,13 @@ impl FilterBuilder {
 
 /// Moves the distinct values of a sorted slice to its front and counts them.
 fn deduplicate(sorted: &mut [u64]) -> usize {
-    let mut unique = 0;
-    for i in 0..sorted.len() {
-        if unique == 0 || sorted[i] != sorted[unique - 1] {
+    // Nearly always there is nothing to move.
+    let Some(first) = sorted.windows(2).position(|pair| pair[0] == pair[1]) else {
+        return sorted.len();
+    };
+    let mut unique = first + 1;
+    for i in first + 1..sorted.len() {
+        if sorted[i] != sorted[unique - 1] {
             sorted[unique] = sorted[i];
             unique += 1;
         }

@@ -150,6 +150,20 @@ pub(crate) fn second_outline_bit(first: usize, rest: u64) -> usize {
     first - in_cell + scattered_bit(place)
 }
 
+/// Makes the outline of a cell that is filled with these fractions. `out` is all zeros.
+pub(crate) fn outline_fractions(fractions: &[u64], out: &mut [u64; OUTLINE_WORDS]) {
+    for fraction in fractions {
+        mark(out, (fraction >> (u64::BITS - OUTLINE_PLACE_BITS)) as u32);
+    }
+}
+
+#[inline]
+fn mark(outline: &mut [u64; OUTLINE_WORDS], place: u32) {
+    for bit in outline_bits(place) {
+        outline[bit / 64] |= 1 << (bit % 64);
+    }
+}
+
 /// Makes the outline of the cell of that index: of each fraction that the cell may hold both bits are set. All are in that of a cell that
 /// no builder makes, so that who asks comes to [`may_contain`] and is told. `out` is all zeros.
 pub(crate) fn outline(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) {
@@ -194,9 +208,7 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
             let first = (value * step) >> 32;
             let last = ((value + 1) * (step + 1)) >> 32;
             for place in first..=last.min((1 << OUTLINE_PLACE_BITS) - 1) {
-                for bit in outline_bits(place as u32) {
-                    out[bit / 64] |= 1 << (bit % 64);
-                }
+                mark(out, place as u32);
             }
             rank += 1;
         }

@@ -6,8 +6,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use common::{
-    added, checkpoint, create, key, open, options, pending, released, value, write_group,
-    write_node,
+    added, builder, checkpoint, create, fill, key, open, options, pending, released, value,
+    write_group, write_node,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Error, ErrorKind, Purpose, Result};
@@ -198,6 +198,44 @@ fn outlines_are_charged_while_somebody_has_them_and_take_a_small_part_of_the_mem
     let denying = segments.iter().filter(denies).count();
     assert!((1..groups.len()).contains(&denying), "{denying}");
     drop(segments);
+    drop(store);
+    assert_eq!(budget.used(Purpose::Metadata), 0);
+}
+
+#[test]
+fn a_new_segment_comes_with_its_outlines_while_there_is_room() {
+    let medium = SimDisk::new(15);
+    let budget = Budget::new(4 * MIB);
+    let mut options = options(0, 0);
+    options.budget = budget.clone();
+    let store = create(&medium, options);
+    let write = || {
+        let mut builder = builder(true);
+        builder.outline_filters();
+        let pending = fill(builder, 0, RECORDS, 100);
+        store.write_segment(pending, SpaceClass::Normal).unwrap()
+    };
+    let outlines = || {
+        let metadata = budget.used(Purpose::Metadata) + budget.used(Purpose::Blocks);
+        metadata - store.metrics().cache_bytes
+    };
+    let group = write();
+    let before = outlines();
+    assert!(before >= u64::from(group.filter_bytes), "{before}");
+    let segment = Segment::new(group);
+    assert!((0..RECORDS).all(|i| segment.ask(&store, i).unwrap()));
+    assert!(!(0..RECORDS).any(|i| segment.denies(i)));
+    let denied = (RECORDS..RECORDS + 4000).filter(|&i| segment.denies(i));
+    assert!(denied.count() > 3850);
+    assert_eq!(outlines(), before, "none was made for who asked");
+
+    assert!(store.has_room_for_outlines());
+    for _ in 0..200 {
+        write();
+    }
+    assert!(!store.has_room_for_outlines());
+    assert!(outlines() <= 4 * MIB / 16);
+    drop(segment);
     drop(store);
     assert_eq!(budget.used(Purpose::Metadata), 0);
 }

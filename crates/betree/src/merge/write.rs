@@ -377,15 +377,21 @@ impl WriteLevel {
         // The levels go with the other parts, if not with this one.
         let always = !self.of.is_whole;
         let stream = open_stream(context, &self.range, newer, older, always)?;
-        Ok(stream.map(|stream| LevelState {
-            writing: Writing::new(context, stream),
-            pivot: 0,
-            marks: Vec::new(),
-            records: 0,
-            bytes: 0,
-            written_records: 0,
-            written_bytes: 0,
-            segments: Vec::new(),
+        Ok(stream.map(|stream| {
+            let mut writing = Writing::new(context, stream);
+            if context.store.has_room_for_outlines() {
+                writing.builder.outline_filters();
+            }
+            LevelState {
+                writing,
+                pivot: 0,
+                marks: Vec::new(),
+                records: 0,
+                bytes: 0,
+                written_records: 0,
+                written_bytes: 0,
+                segments: Vec::new(),
+            }
         }))
     }
 }

@@ -77,6 +77,8 @@ pub struct GroupBuilder {
     /// Of every record that has not gone out, in order.
     hashes: Vec<u64>,
     filter: FilterBuilder,
+    /// Whether groups come with the outlines of their filters.
+    outlined: bool,
 }
 
 /// Encoded blocks.
@@ -211,7 +213,13 @@ impl GroupBuilder {
             tail: Part::default(),
             hashes: Vec::new(),
             filter: FilterBuilder::new(),
+            outlined: false,
         }
+    }
+
+    /// Has groups come with the outlines of their filters: those that are to be buffer segments (decision 0016).
+    pub fn outline_filters(&mut self) {
+        self.outlined = true;
     }
 
     /// Adds a record; sometimes a group is finished by that. The key must be above the last, also after a group was returned.
@@ -343,12 +351,17 @@ impl GroupBuilder {
 
         let records: u64 = blocks.iter().map(|b| u64::from(b.records)).sum();
         let filter_offset = image.len();
+        let mut outlines = Vec::new();
         if self.options.filter {
             self.filter.add_all(&self.hashes[..records as usize]);
             self.hashes.drain(..records as usize);
             self.cut.clear();
-            self.filter
-                .finish_into(BITS_PER_KEY, unit as usize, &mut self.cut);
+            let (unit, out) = (unit as usize, &mut self.cut);
+            if self.outlined {
+                outlines = self.filter.finish_outlined(BITS_PER_KEY, unit, out);
+            } else {
+                self.filter.finish_into(BITS_PER_KEY, unit, out);
+            }
             image.extend_from_slice(&self.cut);
             self.cut.clear();
         }
@@ -368,6 +381,7 @@ impl GroupBuilder {
             filter_bytes: filter_bytes as u32,
             block_bytes: blocks.iter().map(|b| b.bytes).collect(),
             image,
+            outlines,
         }
     }
 }

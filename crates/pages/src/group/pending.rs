@@ -2,7 +2,7 @@
 
 use terrapin_base::PageId;
 use terrapin_disk::AlignedBuf;
-use terrapin_filter::seal_partition;
+use terrapin_filter::{Outline, seal_partition};
 
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::{filter_seed, index};
@@ -33,6 +33,8 @@ pub struct PendingGroup {
     pub(super) block_bytes: Vec<u32>,
     /// Blocks, index, filter and a zeroed last unit.
     pub(super) image: AlignedBuf,
+    /// Of each partition of the filter, if they were wanted.
+    pub(crate) outlines: Vec<Outline>,
 }
 
 impl PendingGroup {
@@ -85,6 +87,11 @@ impl PendingGroup {
     pub fn memory_bytes(&self) -> usize {
         self.image.len()
             + self.block_bytes.capacity() * 4
+            + self
+                .outlines
+                .iter()
+                .map(Outline::memory_bytes)
+                .sum::<usize>()
             + self.first_key.len()
             + self.last_key.len()
     }

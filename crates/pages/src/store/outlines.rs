@@ -4,7 +4,7 @@
 
 use terrapin_base::sync::{Arc, OnceLock};
 use terrapin_base::{Budget, Charge, Purpose, Result};
-use terrapin_filter::{Outline, partition_of};
+use terrapin_filter::{Outline, PARTITION_BYTES_MAX, partition_of};
 
 use super::PageStore;
 use super::handle::{GroupHandle, partitions_with_handles};
@@ -153,22 +153,43 @@ impl PageStore {
         })
     }
 
-    /// The outline of a partition, made when it is first asked for and there is room.
+    /// Whether another partition's outline may come to be kept, however long that is.
+    #[must_use]
+    pub fn has_room_for_outlines(&self) -> bool {
+        self.has_room_for_outline(PARTITION_BYTES_MAX)
+    }
+
+    fn has_room_for_outline(&self, partition_bytes: usize) -> bool {
+        let bytes = Outline::memory_bytes_of(partition_bytes) as u64;
+        self.outlines.bytes() + bytes <= self.cache.budget().room_for_caches() / PART
+    }
+
+    fn charged(&self, outline: Outline) -> Kept {
+        let bytes = outline.memory_bytes() as u64;
+        let charges = [self.cache.budget(), &self.outlines.0];
+        Kept {
+            outline,
+            _charges: Arc::new(charges.map(|to| to.charge(Purpose::Metadata, bytes))),
+        }
+    }
+
+    /// Leaves the outline of a partition that was just written to who asks for it, if there is room.
+    pub(super) fn leave_outline(&self, page: &FilterPage, outline: Outline) {
+        if self.has_room_for_outline(page.bytes.len()) {
+            page.outline.get_or_init(|| self.charged(outline));
+        }
+    }
+
+    /// The outline of a partition, made when it is first asked for, was not left by who wrote the partition, and there is room.
     fn outline_of(&self, page: &FilterPage, group: &GroupRef) -> Result<Option<Kept>> {
         if let Some(kept) = page.outline.get() {
             return Ok(Some(kept.clone()));
         }
-        let bytes = Outline::memory_bytes(page.bytes.len()) as u64;
-        let budget = self.cache.budget();
-        if self.outlines.bytes() + bytes > budget.room_for_caches() / PART {
+        if !self.has_room_for_outline(page.bytes.len()) {
             return Ok(None);
         }
         let outline = Outline::of(&page.bytes).map_err(|e| self.place_page(e, group.id))?;
-        let charges = [budget, &self.outlines.0];
-        let kept = Kept {
-            outline,
-            _charges: Arc::new(charges.map(|to| to.charge(Purpose::Metadata, bytes))),
-        };
-        Ok(Some(page.outline.get_or_init(|| kept).clone()))
+        let kept = page.outline.get_or_init(|| self.charged(outline));
+        Ok(Some(kept.clone()))
     }
 }

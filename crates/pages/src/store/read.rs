@@ -63,7 +63,7 @@ pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 #[derive(Debug)]
 pub(crate) struct FilterPage {
     pub(super) bytes: Box<[u8]>,
-    /// Once a buffer segment's handle asked for it.
+    /// Of a buffer segment's, since it was written or first asked.
     pub(super) outline: OnceLock<Kept>,
 }
 

@@ -1,9 +1,10 @@
 //! Writing pages and superblocks. Everything goes into space that is allocated and that nobody reads (D1, D10); what
 //! fails is given back.
 
-use terrapin_base::sync::Ordering;
+use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Error, Incarnation, PageId, Result, mutant};
 use terrapin_disk::AlignedBuf;
+use terrapin_filter::Outline;
 
 use super::PageStore;
 use crate::cache::{Key, Kind};
@@ -33,14 +34,15 @@ impl PageStore {
     fn write_group_as(
         &self,
         what: WriteOf,
-        pending: PendingGroup,
+        mut pending: PendingGroup,
         class: SpaceClass,
     ) -> Result<GroupRef> {
+        let outlines = std::mem::take(&mut pending.outlines);
         let id = self.begin_page()?;
         let extent = self.space.allocate(pending.bytes_needed, class)?;
         let (group, mut image) = pending.place(id, extent.offset);
         self.write_image(what, id, extent, &mut image)?;
-        self.cache_new_group(&group, &image);
+        self.cache_new_group(&group, &image, outlines);
         Ok(group)
     }
 
@@ -100,7 +102,7 @@ impl PageStore {
     }
 
     /// A new group's readers come soon: saves them the reads of its metadata.
-    fn cache_new_group(&self, group: &GroupRef, image: &[u8]) {
+    fn cache_new_group(&self, group: &GroupRef, image: &[u8], outlines: Vec<Outline>) {
         let part = |offset: u32, bytes: u32| image.get(offset as usize..)?.get(..bytes as usize);
         if let Some(Ok(index)) = part(group.index_offset, group.index_bytes)
             .map(|bytes| GroupIndex::decode(bytes, group.id))
@@ -116,6 +118,7 @@ impl PageStore {
         let filter = part(group.filter_offset, group.filter_bytes).unwrap_or_default();
         let partition_bytes = group.filter_partition_bytes().max(1);
         let memory_bytes = FilterPage::memory_bytes(partition_bytes);
+        let mut outlines = outlines.into_iter();
         for (number, partition) in (0..).zip(filter.chunks_exact(partition_bytes)) {
             if !self.cache.has_room(memory_bytes) {
                 break;
@@ -125,8 +128,11 @@ impl PageStore {
                 kind: Kind::Filter,
                 number,
             };
-            self.cache
-                .insert(key, FilterPage::copy(partition).into(), memory_bytes);
+            let page = Arc::new(FilterPage::copy(partition));
+            if let Some(outline) = outlines.next() {
+                self.leave_outline(&page, outline);
+            }
+            self.cache.insert(key, page, memory_bytes);
         }
     }
 

@@ -55,13 +55,22 @@ pub fn value(i: usize, bytes: usize) -> Vec<u8> {
 
 /// One group of the records `from..to`.
 pub fn pending(from: usize, to: usize, value_bytes: usize, filter: bool) -> PendingGroup {
-    let mut builder = GroupBuilder::new(GroupOptions {
+    fill(builder(filter), from, to, value_bytes)
+}
+
+/// A builder of large groups.
+pub fn builder(filter: bool) -> GroupBuilder {
+    GroupBuilder::new(GroupOptions {
         target_bytes: 16 << 20,
         block_bytes: 4096,
         unit: 512,
         compression: Compression::None,
         filter,
-    });
+    })
+}
+
+/// One group of the records `from..to`, by a builder.
+pub fn fill(mut builder: GroupBuilder, from: usize, to: usize, value_bytes: usize) -> PendingGroup {
     for i in from..to {
         assert!(
             builder
