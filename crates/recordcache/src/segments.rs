@@ -15,8 +15,8 @@ pub(crate) struct Birth {
 /// The memory of all shards.
 pub(crate) struct Segments {
     words: Words,
-    /// A power of two.
-    segment_words: usize,
+    /// Words of a segment are two to this.
+    segment_shift: u32,
     stamps: Box<[AtomicU64]>,
     /// When each came into its queue.
     births: Box<[AtomicU64]>,
@@ -32,7 +32,7 @@ impl Segments {
         let segments = u32::try_from(count).unwrap_or(u32::MAX);
         Segments {
             words: Words::reserve(segments as usize * segment_bytes),
-            segment_words: segment_bytes / 8,
+            segment_shift: (segment_bytes / 8).ilog2(),
             stamps: (0..segments).map(|_| AtomicU64::new(0)).collect(),
             births: (0..segments).map(|_| AtomicU64::new(0)).collect(),
             vacant: Mutex::new((0..segments).rev().collect()),
@@ -43,7 +43,7 @@ impl Segments {
 
     /// Words of one.
     pub(crate) fn segment_words(&self) -> usize {
-        self.segment_words
+        1 << self.segment_shift
     }
 
     /// Bytes of all that are taken.
@@ -52,30 +52,30 @@ impl Segments {
     }
 
     pub(crate) fn segment_bytes(&self) -> usize {
-        self.segment_words * 8
+        self.segment_words() * 8
     }
 
     /// The first word of a segment.
     pub(crate) fn start(&self, segment: u32) -> usize {
-        segment as usize * self.segment_words
+        (segment as usize) << self.segment_shift
     }
 
     /// Which segment a word lies in.
     pub(crate) fn segment_of(&self, word: usize) -> u32 {
-        (word / self.segment_words) as u32
+        (word >> self.segment_shift) as u32
     }
 
     /// From a word to the end of its segment; nothing for a word beyond all.
     #[inline]
     pub(crate) fn from(&self, word: usize) -> &[AtomicU64] {
-        let end = (word / self.segment_words + 1) * self.segment_words;
+        let end = ((word >> self.segment_shift) + 1) << self.segment_shift;
         self.words.all().get(word..end).unwrap_or_default()
     }
 
     /// A reader's first look at the segment of a word: none while it is rewritten.
     #[inline]
     pub(crate) fn stamp(&self, word: usize) -> Option<u64> {
-        let stamp = self.stamps.get(word / self.segment_words)?;
+        let stamp = self.stamps.get(word >> self.segment_shift)?;
         let stamp = stamp.load(Ordering::Acquire);
         stamp.is_multiple_of(2).then_some(stamp)
     }
@@ -85,14 +85,14 @@ impl Segments {
     pub(crate) fn unchanged(&self, word: usize, stamp: u64) -> bool {
         atomic::fence(Ordering::Acquire);
         self.stamps
-            .get(word / self.segment_words)
+            .get(word >> self.segment_shift)
             .is_some_and(|now| now.load(Ordering::Relaxed) == stamp)
     }
 
     /// When the segment of a word came into its queue; of a word beyond all, late.
     #[inline]
     pub(crate) fn birth(&self, word: usize) -> Birth {
-        let birth = self.births.get(word / self.segment_words);
+        let birth = self.births.get(word >> self.segment_shift);
         let birth = birth.map_or(u64::MAX, |birth| birth.load(Ordering::Relaxed));
         Birth {
             number: birth >> 1,
@@ -130,7 +130,7 @@ impl Segments {
     pub(crate) fn give(&self, segment: u32) {
         let start = self.start(segment);
         self.begin(segment);
-        self.words.release(start..start + self.segment_words);
+        self.words.release(start..start + self.segment_words());
         self.end(segment);
         self.taken.fetch_sub(1, Ordering::Relaxed);
         self.budget
