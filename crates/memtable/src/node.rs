@@ -433,10 +433,22 @@ impl<'a> NodeRef<'a> {
     /// The child under `byte` in one consistent state of the node.
     #[inline]
     pub(crate) fn child(self, byte: u8) -> Child<'a> {
+        // Not one loop: what nodes of all sizes want of the byte would be prepared in front of it.
+        self.try_child(byte)
+            .unwrap_or_else(|| self.child_at_last(byte))
+    }
+
+    #[inline]
+    fn try_child(self, byte: u8) -> Option<Child<'a>> {
+        let version = self.lock().read();
+        let child = self.find(byte).map_or(Child::None, |link| self.load(link));
+        self.lock().still(version).then_some(child)
+    }
+
+    #[cold]
+    fn child_at_last(self, byte: u8) -> Child<'a> {
         loop {
-            let version = self.lock().read();
-            let child = self.find(byte).map_or(Child::None, |link| self.load(link));
-            if self.lock().still(version) {
+            if let Some(child) = self.try_child(byte) {
                 return child;
             }
         }
