@@ -2,7 +2,6 @@
 //! its filter mostly says that it does not, at little cost, and else nearly always the filter. So a lookup reads one block: that of the
 //! answer (DESIGN §5).
 
-use std::ops::Range;
 use std::sync::Arc;
 
 use terrapin_base::{PageId, Result, Slice, mutant};
@@ -10,7 +9,7 @@ use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, GroupHandle, PageStore, Reading};
 
-use crate::load::{LoadedNode, load_child_of};
+use crate::load::{LoadedNode, Way, load_child_of};
 use crate::node::Child;
 
 /// The device is told of so many blocks at once, while other keys go down.
@@ -27,51 +26,15 @@ pub(crate) enum Top<'v> {
     Node(&'v LoadedNode),
 }
 
-/// A node on the way: the root is borrowed from its version, so that lookups share no reference count there.
-enum Hold<'v> {
-    Root(&'v LoadedNode),
-    Cached(Arc<LoadedNode>),
-}
-
-impl std::ops::Deref for Hold<'_> {
-    type Target = LoadedNode;
-
-    #[inline]
-    fn deref(&self) -> &LoadedNode {
-        match self {
-            Hold::Root(node) => node,
-            Hold::Cached(node) => node,
-        }
-    }
-}
-
+/// Where a lookup stands.
 enum At<'v> {
     Done,
     /// At a leaf that is the whole tree.
     Leaf(&'v GroupRef, &'v GroupHandle),
-    Node {
-        node: Hold<'v>,
-        pivot: usize,
-        /// What there is to look at of its levels, newest first.
-        runs: Range<usize>,
-        /// What to look for there.
-        head: u64,
-    },
-}
-
-impl<'v> At<'v> {
-    /// Before the first level of a node; behind the last when none of its segments can hold the key.
-    #[inline]
-    fn node(node: Hold<'v>, key: &[u8]) -> Self {
-        let pivot = node.pivot_of(key);
-        let head = node.segment_head(key);
-        At::Node {
-            pivot,
-            runs: head.map_or(0..0, |_| node.runs_of(pivot)),
-            head: head.unwrap_or(0),
-            node,
-        }
-    }
+    /// At the root node, which is borrowed from its version, so that lookups share no reference count there.
+    Root(&'v LoadedNode),
+    /// At a node further down.
+    Node(Arc<LoadedNode>),
 }
 
 /// A lookup under way: yields, newest first, the blocks that may hold its key.
@@ -79,6 +42,8 @@ struct Walk<'v, 'k> {
     key: &'k [u8],
     hash: u64,
     at: At<'v>,
+    /// What there is for the key in the node where it stands.
+    way: Way,
 }
 
 /// A block that may hold a key.
@@ -111,57 +76,52 @@ impl Place {
 
 impl<'v, 'k> Walk<'v, 'k> {
     fn new(top: Top<'v>, key: &'k [u8], hash: u64) -> Self {
-        let at = match top {
-            Top::Empty => At::Done,
-            Top::Leaf(group, handle) => At::Leaf(group, handle),
-            Top::Node(node) => At::node(Hold::Root(node), key),
+        let (at, way) = match top {
+            Top::Empty => (At::Done, Way::default()),
+            Top::Leaf(group, handle) => (At::Leaf(group, handle), Way::default()),
+            Top::Node(node) => (At::Root(node), node.way(key)),
         };
-        Walk { key, hash, at }
+        Walk { key, hash, at, way }
     }
 
     /// The next block to look into; none when the key has no record further down.
     fn next(&mut self, store: &PageStore) -> Result<Option<Place>> {
+        let (key, hash) = (self.key, self.hash);
         loop {
-            match &mut self.at {
+            let node: &LoadedNode = match &self.at {
                 At::Done => return Ok(None),
                 At::Leaf(group, handle) => {
-                    let place = in_leaf(store, group, handle, self.key, self.hash)?;
+                    let place = in_leaf(store, group, handle, key, hash)?;
                     self.at = At::Done;
                     return Ok(place);
                 }
-                At::Node {
-                    node,
-                    pivot,
-                    runs,
-                    head,
-                } => {
-                    while let Some(candidate) =
-                        node.next_candidate(runs, self.key, *head, self.hash)
-                    {
-                        if node.segment_may_contain(store, candidate, self.hash)? {
-                            let (segment, at) = candidate;
-                            let index = store.index_by(&segment.group, node.handle_of(at))?;
-                            let number = index.find(self.key);
-                            return Ok(Some(Place {
-                                group: segment.group,
-                                index,
-                                number,
-                                found: Found::Unknown,
-                            }));
-                        }
-                    }
-                    match &node.pivots[*pivot].child {
-                        Child::Leaf(group) => {
-                            let handle = node.leaf_handle(*pivot);
-                            let place = in_leaf(store, group, handle, self.key, self.hash)?;
-                            self.at = At::Done;
-                            return Ok(place);
-                        }
-                        Child::Node { page, .. } => {
-                            let node = load_child_of(store, node, *pivot, page)?;
-                            self.at = At::node(Hold::Cached(node), self.key);
-                        }
-                    }
+                At::Root(node) => node,
+                At::Node(node) => node,
+            };
+            while let Some(candidate) = node.next_candidate(&mut self.way, key, hash) {
+                if node.segment_may_contain(store, candidate, hash)? {
+                    let (segment, at) = candidate;
+                    let index = store.index_by(&segment.group, node.handle_of(at))?;
+                    let number = index.find(key);
+                    return Ok(Some(Place {
+                        group: segment.group,
+                        index,
+                        number,
+                        found: Found::Unknown,
+                    }));
+                }
+            }
+            let pivot = self.way.pivot;
+            match &node.pivots[pivot].child {
+                Child::Leaf(group) => {
+                    let place = in_leaf(store, group, node.leaf_handle(pivot), key, hash)?;
+                    self.at = At::Done;
+                    return Ok(place);
+                }
+                Child::Node { page, .. } => {
+                    let child = load_child_of(store, node, pivot, page)?;
+                    self.way = child.way(key);
+                    self.at = At::Node(child);
                 }
             }
         }

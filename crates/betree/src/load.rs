@@ -4,7 +4,7 @@ use std::ops::{Deref, Range};
 use std::sync::Arc;
 
 use terrapin_base::{Error, Result};
-use terrapin_pages::heads::{Prefix, equal_heads, head};
+use terrapin_pages::heads::{Prefix, head, heads_before};
 use terrapin_pages::{
     GroupHandle, Handle, OutlinePlaces, PageKind, PageRef, PageStore, SegmentOutlines,
 };
@@ -44,6 +44,17 @@ pub(crate) struct LoadedNode {
     /// Of each segment, level after level: where its outlines are.
     outline_places: Box<[OutlinePlaces]>,
     outlines: SegmentOutlines,
+}
+
+/// What a node has for a key.
+#[derive(Debug, Default)]
+pub(crate) struct Way {
+    /// The pivot whose range holds it.
+    pub(crate) pivot: usize,
+    /// The pivot's runs that are still to be looked at, newest first.
+    runs: Range<usize>,
+    /// What to look for there.
+    head: u64,
 }
 
 /// Segments of a level that have something for a pivot: one, or all of many.
@@ -246,16 +257,21 @@ impl LoadedNode {
     }
 
     /// How many lower bounds, without the first pivot's, come before a key; `comes_before` decides where heads are equal.
-    #[inline]
+    #[inline(always)] // what it learns of the key, `way` wants too
     fn lowers_before(&self, key: &[u8], comes_before: impl Fn(&[u8]) -> bool) -> usize {
         let wanted = match self.common.strip(key) {
             Ok(suffix) => head(suffix),
             Err(std::cmp::Ordering::Less) => return 0,
             Err(_) => return self.heads.len(),
         };
-        let same = equal_heads(&self.heads, wanted);
-        let pivots = &self.node.pivots[same.start + 1..same.end + 1];
-        same.start + pivots.partition_point(|p| comes_before(&p.lower))
+        let before = heads_before(&self.heads, wanted);
+        // Nearly always none is equal.
+        if self.heads.get(before) != Some(&wanted) {
+            return before;
+        }
+        let same = self.heads[before..].partition_point(|&head| head == wanted);
+        let pivots = &self.node.pivots[before + 1..][..same];
+        before + pivots.partition_point(|p| comes_before(&p.lower))
     }
 
     /// How many segments of a level end before a key.
@@ -298,7 +314,7 @@ impl LoadedNode {
 
     /// The numbers of a pivot's runs, newest first.
     #[inline]
-    pub(crate) fn runs_of(&self, pivot: usize) -> Range<usize> {
+    fn runs_of(&self, pivot: usize) -> Range<usize> {
         self.run_starts[pivot] as usize..self.run_starts[pivot + 1] as usize
     }
 
@@ -311,24 +327,30 @@ impl LoadedNode {
         self.runs[self.runs_of(pivot)].iter().flat_map(segments)
     }
 
-    /// The head that [`LoadedNode::next_candidate`] looks for; none when no segment here can hold the key.
-    #[inline]
-    pub(crate) fn segment_head(&self, key: &[u8]) -> Option<u64> {
-        self.segment_common.strip(key).ok().map(head)
+    /// What there is for a key here.
+    #[inline(always)] // else a lookup writes it to memory twice
+    pub(crate) fn way(&self, key: &[u8]) -> Way {
+        let pivot = self.pivot_of(key);
+        let (runs, head) = match self.segment_common.strip(key) {
+            Ok(suffix) => (self.runs_of(pivot), head(suffix)),
+            // No segment can hold it.
+            Err(_) => (0..0, 0),
+        };
+        Way { pivot, runs, head }
     }
 
-    /// The next segment that may hold a key, and its number among all: of the segments of these `runs` that can hold it, one of a level, the
-    /// first whose outline does not deny it. `runs` are those behind it then; at first those of the key's pivot. `wanted` is the key's
-    /// [`LoadedNode::segment_head`].
+    /// The next segment that may hold a key, and its number among all: of the segments on its `way` that can hold it, one of a level, the
+    /// first whose outline does not deny it. The way is that behind it then; at first it is the key's [`LoadedNode::way`].
     #[inline]
     pub(crate) fn next_candidate(
         &self,
-        runs: &mut Range<usize>,
+        way: &mut Way,
         key: &[u8],
-        wanted: u64,
         hash: u64,
     ) -> Option<(&Segment, usize)> {
         let known = self.outlines.known();
+        let Way { runs, head, .. } = way;
+        let wanted = *head;
         let mut rest = self.runs[runs.clone()].iter();
         while let Some(run) = rest.next() {
             // Nearly always one of these two: a level that is passed costs no more.
@@ -553,12 +575,10 @@ mod tests {
                 .filter_map(|(level, segments)| Some((level, segments.iter().position(holds)?)))
                 .collect();
             let mut found = Vec::new();
-            if let Some(head) = node.segment_head(&key) {
-                let mut runs = node.runs_of(node.pivot_of(&key));
-                while let Some((segment, number)) = node.next_candidate(&mut runs, &key, head, 7) {
-                    let handle = std::ptr::from_ref(node.handle_of(number));
-                    found.push((segment.group.id, handle));
-                }
+            let mut way = node.way(&key);
+            while let Some((segment, number)) = node.next_candidate(&mut way, &key, 7) {
+                let handle = std::ptr::from_ref(node.handle_of(number));
+                found.push((segment.group.id, handle));
             }
             let expected: Vec<_> = expected
                 .into_iter()

@@ -150,6 +150,15 @@ pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
 #[inline]
 #[must_use]
 pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
+    let among = match heads.len() {
+        0..=FEW => 0..heads.len(),
+        _ => interpolate(heads, wanted),
+    };
+    among.start + heads[among].partition_point(|head| head.number() < wanted)
+}
+
+/// Between which of ascending heads the first is that is not below `wanted`, if not right behind them.
+fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
     let (mut low, mut high) = (0, heads.len());
     // All heads before `low` are below `wanted`; none from `high` on is.
     let (mut below, mut above) = (0, u64::MAX);
@@ -160,9 +169,11 @@ pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
         if high - low <= FEW || wanted <= below || wanted > above {
             break;
         }
-        // As `below < wanted <= above`, the part is above 0 and at most 1; rounding costs precision, not correctness.
-        let part = (wanted - below) as f64 / (above - below) as f64;
-        let guess = low + (part * (high - low) as f64) as usize;
+        // As `below < wanted <= above`, the part is from 0 to 1, or no number; rounding costs precision, not correctness. (Numbers with a
+        // sign are converted by one instruction.)
+        let signed = |distance: u64| (distance >> 1) as i64 as f64;
+        let part = signed(wanted - below) / signed(above - below);
+        let guess = low + (part * (high - low) as i64 as f64) as i64 as usize;
         let margin = FEW / 2;
         let (from, to) = (
             guess.saturating_sub(margin).clamp(low, high - 1),
@@ -181,7 +192,7 @@ pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
             (high, above) = (from, first);
         }
     }
-    low + heads[low..high].partition_point(|head| head.number() < wanted)
+    low..high
 }
 
 #[cfg(test)]
