@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrapin_base::{Env, Result};
-use terrapin_disk::{Disk, File, LogRing, OpenOptions, RealDisk, RingOptions};
+use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, RealDisk};
 
 const ALIGNMENT: u32 = 512;
 const FREE_BYTES: u64 = 64 << 30;
@@ -24,7 +24,11 @@ impl SteadyDisk {
     }
 }
 
-impl Disk for SteadyDisk {
+impl DiskThrough for SteadyDisk {
+    fn behind(&self) -> &dyn Disk {
+        &self.0
+    }
+
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
         let options = OpenOptions {
             direct: false,
@@ -33,75 +37,21 @@ impl Disk for SteadyDisk {
         Ok(Arc::new(SteadyFile(self.0.open(name, options)?)))
     }
 
-    fn list(&self) -> Result<Vec<String>> {
-        self.0.list()
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        self.0.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.0.rename(from, to)
-    }
-
-    fn sync_directory(&self) -> Result<()> {
-        self.0.sync_directory()
-    }
-
-    fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
-        self.0.open_ring(name, ring)
-    }
-
     fn free_bytes(&self) -> Result<u64> {
         Ok(FREE_BYTES)
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
     }
 }
 
 struct SteadyFile(Arc<dyn File>);
 
-impl File for SteadyFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.0.read_at(buffer, offset)
-    }
+impl FileThrough for SteadyFile {
+    const FLIES: bool = false;
 
-    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.0.write_at(buffer, offset)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.0.sync()
-    }
-
-    fn bytes(&self) -> Result<u64> {
-        self.0.bytes()
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.0.allocated_bytes()
-    }
-
-    fn set_bytes(&self, bytes: u64) -> Result<()> {
-        self.0.set_bytes(bytes)
-    }
-
-    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.0.allocate(offset, bytes)
-    }
-
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.0.punch_hole(offset, bytes)
+    fn behind(&self) -> &dyn File {
+        &*self.0
     }
 
     fn alignment(&self) -> u32 {
         ALIGNMENT
-    }
-
-    fn describe(&self) -> String {
-        self.0.describe()
     }
 }

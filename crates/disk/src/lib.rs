@@ -13,6 +13,7 @@ mod ring;
 pub mod sim;
 mod slab;
 mod slice;
+mod through;
 mod words;
 
 use std::sync::Arc;
@@ -29,6 +30,7 @@ pub use ring::{
 pub use sim::SimDisk;
 pub use slab::{Filler, Piece, Slab, Slabs};
 pub use slice::let_wakers_in;
+pub use through::{DiskThrough, FileThrough};
 pub use words::Words;
 
 /// How a file is opened.

@@ -6,7 +6,7 @@ use prove::protocol::Protocol;
 use terrapin::verify::reach_on;
 use terrapin::{Database, Durability, Options};
 use terrapin_base::{Env, Result};
-use terrapin_disk::{Disk, File, LogRing, OpenOptions, RingOptions, SimDisk};
+use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, SimDisk};
 use terrapin_model::{crash_run_on, random_run_on};
 use terrapin_pages::{PAGES_START, SLOT_BYTES};
 
@@ -21,69 +21,31 @@ struct CheatFile {
     skips: fn(&str) -> bool,
 }
 
-impl Disk for Cheat {
+impl DiskThrough for Cheat {
+    fn behind(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
         Ok(Arc::new(CheatFile {
             file: self.disk.open(name, options)?,
             skips: self.skips,
         }))
     }
-    fn list(&self) -> Result<Vec<String>> {
-        self.disk.list()
-    }
-    fn remove(&self, name: &str) -> Result<()> {
-        self.disk.remove(name)
-    }
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.disk.rename(from, to)
-    }
-    fn sync_directory(&self) -> Result<()> {
-        self.disk.sync_directory()
-    }
-    fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
-        self.disk.open_ring(name, ring)
-    }
-    fn free_bytes(&self) -> Result<u64> {
-        self.disk.free_bytes()
-    }
-    fn describe(&self) -> String {
-        self.disk.describe()
-    }
 }
 
-impl File for CheatFile {
-    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.file.read_at(buffer, offset)
+impl FileThrough for CheatFile {
+    const FLIES: bool = false;
+
+    fn behind(&self) -> &dyn File {
+        &*self.file
     }
-    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.file.write_at(buffer, offset)
-    }
+
     fn sync(&self) -> Result<()> {
         match (self.skips)(&self.file.describe()) {
             true => Ok(()),
             false => self.file.sync(),
         }
-    }
-    fn bytes(&self) -> Result<u64> {
-        self.file.bytes()
-    }
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.file.allocated_bytes()
-    }
-    fn set_bytes(&self, bytes: u64) -> Result<()> {
-        self.file.set_bytes(bytes)
-    }
-    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.file.allocate(offset, bytes)
-    }
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.file.punch_hole(offset, bytes)
-    }
-    fn alignment(&self) -> u32 {
-        self.file.alignment()
-    }
-    fn describe(&self) -> String {
-        self.file.describe()
     }
 }
 

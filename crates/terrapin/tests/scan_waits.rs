@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{World, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, Options};
 use terrapin_base::Result;
-use terrapin_disk::{Disk, File, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
+use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions};
 
 const RECORDS: u64 = 60_000;
 const VALUE_BYTES: usize = 400;
@@ -31,40 +31,16 @@ struct Counting {
     alone: Arc<AtomicU64>,
 }
 
-impl Disk for Counting {
+impl DiskThrough for Counting {
+    fn behind(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
         Ok(Arc::new(CountingFile {
             file: self.disk.open(name, options)?,
             alone: self.alone.clone(),
         }))
-    }
-
-    fn list(&self) -> Result<Vec<String>> {
-        self.disk.list()
-    }
-
-    fn remove(&self, name: &str) -> Result<()> {
-        self.disk.remove(name)
-    }
-
-    fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.disk.rename(from, to)
-    }
-
-    fn sync_directory(&self) -> Result<()> {
-        self.disk.sync_directory()
-    }
-
-    fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
-        self.disk.open_ring(name, ring)
-    }
-
-    fn free_bytes(&self) -> Result<u64> {
-        self.disk.free_bytes()
-    }
-
-    fn describe(&self) -> String {
-        self.disk.describe()
     }
 }
 
@@ -73,54 +49,16 @@ struct CountingFile {
     alone: Arc<AtomicU64>,
 }
 
-impl File for CountingFile {
+impl FileThrough for CountingFile {
+    const FLIES: bool = true;
+
+    fn behind(&self) -> &dyn File {
+        &*self.file
+    }
+
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.alone.fetch_add(1, Ordering::Relaxed);
         self.file.read_at(buffer, offset)
-    }
-
-    fn start(&self, flight: &mut Flight) -> Result<()> {
-        self.file.start(flight)
-    }
-
-    fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
-        self.file.show(flight, which, shown)
-    }
-
-    fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()> {
-        self.file.write_at(buffer, offset)
-    }
-
-    fn sync(&self) -> Result<()> {
-        self.file.sync()
-    }
-
-    fn bytes(&self) -> Result<u64> {
-        self.file.bytes()
-    }
-
-    fn allocated_bytes(&self) -> Result<u64> {
-        self.file.allocated_bytes()
-    }
-
-    fn set_bytes(&self, bytes: u64) -> Result<()> {
-        self.file.set_bytes(bytes)
-    }
-
-    fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.file.allocate(offset, bytes)
-    }
-
-    fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
-        self.file.punch_hole(offset, bytes)
-    }
-
-    fn alignment(&self) -> u32 {
-        self.file.alignment()
-    }
-
-    fn describe(&self) -> String {
-        self.file.describe()
     }
 }
 
