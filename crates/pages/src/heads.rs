@@ -7,8 +7,10 @@ use std::ops::Range;
 
 /// Guesses before a search gives up to interpolate and halves.
 const GUESSES: usize = 4;
-/// So few heads are two cache lines: they are looked through one by one.
-const FEW: usize = 16;
+/// So few heads are two cache lines: among them nobody guesses.
+const fn few<H>() -> usize {
+    128 / size_of::<H>()
+}
 
 /// The first eight bytes as a number that compares as they do; a shorter string is filled up with zeros.
 #[inline]
@@ -150,9 +152,10 @@ pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
 #[inline]
 #[must_use]
 pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
-    let among = match heads.len() {
-        0..=FEW => 0..heads.len(),
-        _ => interpolate(heads, wanted),
+    let among = if heads.len() <= few::<H>() {
+        0..heads.len()
+    } else {
+        interpolate(heads, wanted)
     };
     among.start + heads[among].partition_point(|head| head.number() < wanted)
 }
@@ -166,7 +169,7 @@ fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
         (below, above) = (first.number(), last.number());
     }
     for _ in 0..GUESSES {
-        if high - low <= FEW || wanted <= below || wanted > above {
+        if high - low <= few::<H>() || wanted <= below || wanted > above {
             break;
         }
         // As `below < wanted <= above`, the part is from 0 to 1, or no number; rounding costs precision, not correctness. (Numbers with a
@@ -174,7 +177,7 @@ fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
         let signed = |distance: u64| (distance >> 1) as i64 as f64;
         let part = signed(wanted - below) / signed(above - below);
         let guess = low + (part * (high - low) as i64 as f64) as i64 as usize;
-        let margin = FEW / 2;
+        let margin = few::<H>() / 2;
         let (from, to) = (
             guess.saturating_sub(margin).clamp(low, high - 1),
             (guess + margin).min(high - 1),
