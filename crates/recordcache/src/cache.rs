@@ -155,8 +155,11 @@ impl RecordCache {
     }
 
     fn may_grow(&self) -> bool {
-        let next = self.bytes() + self.segments.segment_bytes() as u64;
-        next <= self.target()
+        self.may_grow_within(self.target())
+    }
+
+    fn may_grow_within(&self, target: u64) -> bool {
+        self.bytes() + self.segments.segment_bytes() as u64 <= target
     }
 
     fn write<'s>(&'s self, shard: &'s Shard) -> Writing<'s> {
@@ -205,10 +208,12 @@ impl RecordCache {
 
     /// Adds a record that may be here already, and was read before or not.
     fn add(&self, mut writing: Writing<'_>, key: &Key<'_>, value: &[u8], was_read: bool) {
-        if self.over_target() {
+        // Records that go leave it as it is.
+        let target = self.target();
+        if self.is_over(target) {
             writing.give_segment();
         }
-        writing.fill(key, value, was_read, self.may_grow());
+        writing.fill(key, value, was_read, self.may_grow_within(target));
     }
 
     /// Closes the cache until the guard is dropped; then it is empty.
@@ -246,7 +251,11 @@ impl RecordCache {
     #[must_use]
     #[inline]
     pub fn over_target(&self) -> bool {
-        self.bytes() > self.target().max(self.tables_bytes_min)
+        self.is_over(self.target())
+    }
+
+    fn is_over(&self, target: u64) -> bool {
+        self.bytes() > target.max(self.tables_bytes_min)
     }
 
     /// Gives one segment back if the cache holds more than its target; whether it did.

@@ -17,6 +17,7 @@ const WIDE_END_SHIFT: u32 = 63;
 const VALUE_SHIFT: u32 = 8;
 const KEYSPACE_SHIFT: u32 = 20;
 const HASH_SHIFT: u32 = 39;
+const VALUE_MASK: u64 = (1 << (KEYSPACE_SHIFT - VALUE_SHIFT)) - 1;
 
 /// The header that ends a segment's records: no record is of a keyspace of that number.
 pub(crate) const END: u64 = u64::MAX;
@@ -60,20 +61,23 @@ pub(crate) fn words(key: &Key<'_>, value: usize) -> Option<usize> {
 
 /// A header's first word.
 fn first_word(key: &Key<'_>, value: usize) -> u64 {
-    let (bytes, value, keyspace) = (
-        key.bytes.len() as u64,
-        value as u64,
-        u64::from(key.keyspace.0),
-    );
-    let fits = bytes < 1 << VALUE_SHIFT
-        && value < 1 << (KEYSPACE_SHIFT - VALUE_SHIFT)
-        && keyspace < 1 << (HASH_SHIFT - KEYSPACE_SHIFT);
-    if fits {
-        let hash = key.hash >> TAG_SHIFT << HASH_SHIFT;
-        bytes | value << VALUE_SHIFT | keyspace << KEYSPACE_SHIFT | hash
-    } else {
-        bytes | value << WIDE_VALUE_SHIFT | keyspace << WIDE_KEYSPACE_SHIFT | WIDE
+    let fits = value < 1 << (KEYSPACE_SHIFT - VALUE_SHIFT);
+    match narrow_word(key) {
+        Some(word) if fits => word | (value as u64) << VALUE_SHIFT,
+        _ => {
+            let (bytes, keyspace) = (key.bytes.len() as u64, u64::from(key.keyspace.0));
+            bytes | (value as u64) << WIDE_VALUE_SHIFT | keyspace << WIDE_KEYSPACE_SHIFT | WIDE
+        }
     }
+}
+
+/// A header of one word, without the value's bytes, if the key fits into one.
+#[inline]
+fn narrow_word(key: &Key<'_>) -> Option<u64> {
+    let (bytes, keyspace) = (key.bytes.len() as u64, u64::from(key.keyspace.0));
+    let fits = bytes < 1 << VALUE_SHIFT && keyspace < 1 << (HASH_SHIFT - KEYSPACE_SHIFT);
+    let hash = key.hash >> TAG_SHIFT << HASH_SHIFT;
+    fits.then_some(bytes | keyspace << KEYSPACE_SHIFT | hash)
 }
 
 /// The first word of a header, taken apart.
@@ -154,12 +158,26 @@ fn last_word(rest: &[u8]) -> u64 {
 #[inline]
 pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
     let first = from.first()?.load(Ordering::Relaxed);
-    let sizes = Sizes::of(first);
-    // All of the header but the value's size is the key's.
-    let same = first == first_word(key, sizes.value)
-        && sizes.words() <= from.len()
-        && (sizes.header == 1 || from[1].load(Ordering::Relaxed) == key.hash);
-    if !same {
+    let sizes = if first & WIDE == 0 {
+        // All of the header but the value's size is the key's.
+        let value = first >> VALUE_SHIFT & VALUE_MASK;
+        if narrow_word(key)? != first & !(VALUE_MASK << VALUE_SHIFT) {
+            return None;
+        }
+        Sizes {
+            header: 1,
+            key: key.bytes.len(),
+            value: value as usize,
+        }
+    } else {
+        let sizes = Sizes::of(first);
+        if first != first_word(key, sizes.value) || from.get(1)?.load(Ordering::Relaxed) != key.hash
+        {
+            return None;
+        }
+        sizes
+    };
+    if sizes.words() > from.len() {
         return None;
     }
     let keys = &from[sizes.header..];

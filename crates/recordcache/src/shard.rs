@@ -221,11 +221,11 @@ impl Writing<'_> {
     /// Adds a record that is not here yet; one that `was_read` before is not tried out first. `may_grow` says whether another segment may be
     /// taken. O(1) amortised.
     pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], was_read: bool, may_grow: bool) {
+        // It is the table until the end: making room for a record replaces none.
         let table = self.table.load();
         if self.find(&table, key).is_some() || self.writer.records >= Table::ROOM_MAX {
             return;
         }
-        drop(table);
         // While the cache grows all that comes is young.
         let age = match was_read && !may_grow {
             true => Age::Grown,
@@ -235,18 +235,19 @@ impl Writing<'_> {
             return;
         };
         let uses = u64::from(was_read && age == Age::Young);
-        let mut table = self.table.load_full();
+        let place = Place::new(key.hash, word, uses);
         if self.writer.records >= table.room() {
-            table = self.resize(table.room() / 4 * 5 + 1);
+            self.resize(table.room() / 4 * 5 + 1).insert(place);
+        } else {
+            table.insert(place);
         }
-        table.insert(Place::new(key.hash, word, uses));
         self.writer.records += 1;
     }
 
     /// If the record is here, gives it the value that a window has, in its place if that is as long, or takes it out; whether it was. One
     /// that was read in the window counts as used.
     pub(crate) fn refresh(&mut self, key: &Key<'_>, said: Said<'_>) -> bool {
-        let table = self.table.load_full();
+        let table = self.table.load();
         let Some((at, place, held)) = self.find(&table, key) else {
             return false;
         };
