@@ -115,7 +115,9 @@ impl Memory {
                 // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for others.
                 unsafe {
                     mapping.copy_in(offset as usize, head);
-                    mapping.copy_in(0, tail);
+                    if !tail.is_empty() {
+                        mapping.copy_in(0, tail);
+                    }
                 }
             }
             Memory::Store(store) => {

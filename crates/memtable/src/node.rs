@@ -769,9 +769,9 @@ fn load_keys(node: &Node16) -> u128 {
 }
 
 fn insert_link(links: &[Link], index: usize, count: usize, child: Child<'_>) {
-    for place in (index..count).rev() {
+    for pair in links[index..=count].windows(2).rev() {
         // Release: a reader that follows a moved link sees the child whole.
-        links[place + 1].store(links[place].load(Ordering::Relaxed), Ordering::Release);
+        pair[1].store(pair[0].load(Ordering::Relaxed), Ordering::Release);
     }
     child.store(&links[index]);
 }

@@ -89,6 +89,21 @@ pub(crate) struct Install {
     pub checkpoint_distance: CheckpointDistance,
 }
 
+/// A state, and when it was loaded: see [`Core::still_current`].
+pub(crate) struct Loaded {
+    state: Guard<Arc<State>>,
+    epoch: u64,
+}
+
+impl std::ops::Deref for Loaded {
+    type Target = State;
+
+    #[inline]
+    fn deref(&self) -> &State {
+        &self.state
+    }
+}
+
 /// A state, and the bound below which it covers every published record.
 pub(crate) struct Observed {
     /// The state; dropping it may free windows and let pages go.
@@ -216,6 +231,28 @@ impl Core {
             // A state is being stored, or a clear is between its append and its publication: nanoseconds either way.
             backoff.pause();
         }
+    }
+
+    /// The current state, for who will want it again soon.
+    #[inline]
+    pub fn load_state(&self) -> Loaded {
+        let epoch = self.state_epoch.load(Ordering::Acquire);
+        Loaded {
+            state: self.state.load(),
+            epoch,
+        }
+    }
+
+    /// A state that was loaded before, if no other has replaced it, or the one that did. A cut that the caller has come after is seen: its
+    /// epoch was stored under the append lock, which the caller has held since.
+    #[inline]
+    pub fn still_current(&self, loaded: Loaded) -> Guard<Arc<State>> {
+        let epoch = self.state_epoch.load(Ordering::Acquire);
+        if epoch == loaded.epoch && epoch.is_multiple_of(2) {
+            return loaded.state;
+        }
+        drop(loaded);
+        self.state.load()
     }
 
     /// Why a keyspace is not in the state: it was dropped, or the database was closed, which empties the state.

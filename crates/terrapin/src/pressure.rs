@@ -22,7 +22,7 @@ use terrapin_base::sync::{AtomicU64, Ordering};
 use terrapin_base::{Condition, Error, ErrorKind, Purpose, Result, Wait};
 use terrapin_wal::Log;
 
-use crate::core::Core;
+use crate::core::{Core, Loaded};
 use crate::metrics::{Counter, Histogram};
 use crate::state::{KeyspaceShared, KeyspaceState};
 
@@ -43,20 +43,40 @@ const MARGIN_SHARE: u64 = 32;
 const PIECE_BYTES: u64 = 2 << 10;
 
 impl Core {
-    /// Lets a write of so many bytes go on, at once or after a wait; whether it is one of those that are to look whether the window is full.
-    /// `frees`: it only deletes, and may go on while the disk is full (D10).
+    /// Lets a write of so many bytes go on, at once or after a wait. `frees`: it only deletes, and may go on while the disk is full (D10).
     #[inline]
-    pub fn admit(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<bool> {
+    pub fn admit(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<Admitted> {
         self.health.check_open()?;
         let pieces = shared.pace.pieces(bytes, shared.piece_bytes());
-        let free_running = {
-            let state = self.state.load();
-            let Some(keyspace) = state.keyspaces.get(shared.id) else {
-                return Err(self.dropped().with("keyspace", &shared.name));
-            };
-            (pieces == 0 || keyspace.sealed.is_none())
-                && self.budget.used(Purpose::Window) <= self.window_memory_max()
+        let state = self.load_state();
+        let Some(keyspace) = state.keyspaces.get(shared.id) else {
+            return Err(self.dropped().with("keyspace", &shared.name));
         };
+        let free_running = (pieces == 0 || keyspace.sealed.is_none())
+            && self.budget.used(Purpose::Window) <= self.window_memory_max();
+        if pieces == 0 && free_running && !self.schedule.space_is_short() {
+            return Ok(Admitted {
+                state: Some(state),
+                looks: false,
+            });
+        }
+        drop(state);
+        self.admit_piece(shared, bytes, pieces, frees, free_running)?;
+        Ok(Admitted {
+            state: None,
+            looks: pieces > 0,
+        })
+    }
+
+    /// The rest of [`Core::admit`], for a write that completes a piece, or may have to wait.
+    fn admit_piece(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        bytes: u64,
+        pieces: u64,
+        frees: bool,
+        free_running: bool,
+    ) -> Result<()> {
         if pieces > 0 {
             self.spare_the_ring(shared)?;
             if !free_running {
@@ -66,7 +86,7 @@ impl Core {
         if !free_running || self.schedule.space_is_short() {
             self.admit_slowly(shared, bytes, pieces, frees)?;
         }
-        Ok(pieces > 0)
+        Ok(())
     }
 
     /// A wait if the last quarter of the log's ring is in use: see the head of this file.
@@ -334,6 +354,14 @@ impl Pace {
         let after = before - before / 16 + late_ns.min(LATE_NS_MAX) / 16;
         self.late_ns.store(after, Ordering::Relaxed);
     }
+}
+
+/// A write that may go on.
+pub(crate) struct Admitted {
+    /// The state that admitted it, if it did not have to look further.
+    pub state: Option<Loaded>,
+    /// Whether it is one of those that are to look whether the window is full.
+    pub looks: bool,
 }
 
 enum Hold {

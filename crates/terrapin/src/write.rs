@@ -38,19 +38,31 @@ impl Core {
         let bytes = key.len() + value.len();
         let frees = matches!(op, Op::Delete);
         let early = mutant::active(46).then(|| self.state.load_full());
-        let looks = self.admit(shared, bytes as u64, frees)?;
-        let appended = match (durability, op) {
-            (Durability::None, _) => self.append(log, UNLOGGED, &[], frees)?,
-            (_, Op::Put(_)) => {
-                let head = Head::put(shared.id, key.len());
-                self.append(log, PUT, &[head.bytes(), key, value], frees)?
-            }
-            (_, Op::Delete) => {
-                self.append(log, DELETE, &[Head::delete(shared.id).bytes(), key], frees)?
+        let admitted = self.admit(shared, bytes as u64, frees)?;
+        let head = match op {
+            Op::Put(_) => Head::put(shared.id, key.len()),
+            Op::Delete => Head::delete(shared.id),
+        };
+        let pieces = [head.bytes(), key, value];
+        let (kind, payload) = match (durability, op) {
+            (Durability::None, _) => (UNLOGGED, &pieces[..0]),
+            (_, Op::Put(_)) => (PUT, &pieces[..]),
+            (_, Op::Delete) => (DELETE, &pieces[..2]),
+        };
+        let mut loaded = admitted.state;
+        let appended = match log.try_append(kind, payload) {
+            Ok(Append::Done(appended)) => appended,
+            other => {
+                // Nothing is held over a wait.
+                loaded = None;
+                self.append_when(log, kind, payload, frees, other)?
             }
         };
         let full = {
-            let state = self.state.load();
+            let state = match loaded {
+                Some(loaded) => self.still_current(loaded),
+                None => self.state.load(),
+            };
             enter(
                 early.as_deref().unwrap_or(&state),
                 &Operation {
@@ -62,7 +74,7 @@ impl Core {
                 durability,
             );
             log.publish(&appended);
-            looks && wants_cut(&state, shared.id)
+            admitted.looks && wants_cut(&state, shared.id)
         };
         match op {
             Op::Put(_) => self.counters.puts.add(1),

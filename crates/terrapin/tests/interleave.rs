@@ -181,6 +181,41 @@ fn every_view_is_one_moment_while_windows_are_cut_and_merged() {
     });
 }
 
+/// Single puts, so small that most keep the state that admitted them, beside cuts and checkpoints: none goes into a window that a cut has
+/// taken from its LSN meanwhile.
+#[test]
+fn a_put_enters_the_window_that_owns_it_while_windows_are_cut() {
+    explore("engine-puts", || {
+        let medium = SimDisk::new(1);
+        let database = Arc::new(open(&medium));
+        let keyspace = database.default_keyspace();
+        let writers = [KEYS[0], KEYS[1]].map(|key| {
+            let keyspace = keyspace.clone();
+            spawn(move || {
+                for round in 1..5u64 {
+                    keyspace.put(key, round.to_le_bytes()).unwrap();
+                    let found = keyspace.get(key).unwrap();
+                    assert_eq!(found.as_deref(), Some(&round.to_le_bytes()[..]));
+                }
+            })
+        });
+        for _ in 0..2 {
+            database.checkpoint().unwrap();
+        }
+        for writer in writers {
+            writer.join().unwrap();
+        }
+        database.close().unwrap();
+        drop((keyspace, database));
+        let (env, _sim) = Env::simulated(1);
+        let database = options().open_on(env, medium.handle()).unwrap();
+        for key in [KEYS[0], KEYS[1]] {
+            let found = database.default_keyspace().get(key).unwrap();
+            assert_eq!(found.as_deref(), Some(&4u64.to_le_bytes()[..]));
+        }
+    });
+}
+
 /// Snapshots are taken, read and let go by different threads beside checkpoints and folds: what one shows never changes, and their pages
 /// come back at the end.
 #[test]
