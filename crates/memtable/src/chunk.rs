@@ -1,8 +1,9 @@
 //! Where arena memory comes from: chunks, and a pool of used ones.
 //!
 //! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and faulted in at once:
-//! first touch page by page costs two to four times as much (DESIGN §4). But at once takes 5 ms where a hypervisor backs the memory on first
-//! use, so a writer that cannot wait for it ([`Chunk::in_small_pages`]) pays page by page. Smaller chunks, for windows that stay small,
+//! first touch page by page costs two to four times as much (DESIGN §4). But at once takes 5 ms, and 30 at worst, where a hypervisor backs the
+//! memory on first use, and a writer that takes a chunk has an LSN, for which all others wait. So a job has chunks ready ([`Pool::stock`]), and a writer
+//! that finds none pays page by page ([`Chunk::in_small_pages`]). Smaller chunks, for windows that stay small,
 //! come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -253,8 +254,7 @@ impl Pool {
         (self.chunks.lock().len() * CHUNK_BYTES) as u64
     }
 
-    /// A chunk of [`CHUNK_BYTES`], no longer charged. One that must come from the system comes in small pages
-    /// if the pool is being stocked: then writers are fast, and who stocks it is late.
+    /// A chunk of [`CHUNK_BYTES`], no longer charged. One that must come from the system comes in small pages: others wait for who takes it.
     pub(crate) fn take(&self) -> Chunk {
         let (chunk, left) = {
             let mut chunks = self.chunks.lock();
@@ -271,8 +271,7 @@ impl Pool {
                 self.budget.give(Purpose::Window, chunk.bytes as u64);
                 chunk
             }
-            None if stocked > 0 => Chunk::in_small_pages(),
-            None => Chunk::new(CHUNK_BYTES),
+            None => Chunk::in_small_pages(),
         }
     }
 

@@ -119,6 +119,7 @@ impl Core {
         env: Env,
         settings: Settings,
         budget: Arc<Budget>,
+        pool: Arc<Pool>,
         disk: Arc<dyn Disk>,
         store: Arc<PageStore>,
         structure: Arc<dyn Structure>,
@@ -126,7 +127,6 @@ impl Core {
         state: State,
         install: Install,
     ) -> Arc<Self> {
-        let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
         // A checker of schedules makes every word an object of its own.
         let records_max = if cfg!(terrapin_shuttle) {
             64 << 10

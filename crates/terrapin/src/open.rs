@@ -14,7 +14,7 @@ use terrapin_base::{
 };
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
-use terrapin_memtable::Window;
+use terrapin_memtable::{Pool, Window};
 use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogOptions, Recovery, Replay};
@@ -24,7 +24,7 @@ use crate::catalog::format::Stored;
 use crate::checkpoint::fold::FoldJob;
 use crate::checkpoint::job::Coordinator;
 use crate::checkpoint::merges::Worker;
-use crate::core::{Core, Install};
+use crate::core::{Core, Install, POOL_SHARE};
 use crate::database::Database;
 use crate::gate::Gate;
 use crate::options::{KeyspaceOptions, Options, Settings};
@@ -322,6 +322,7 @@ fn start(
         store.begin_life(log.incarnation());
         budget.take(Purpose::Log, log.memory_bytes());
     }
+    let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
     let mut keyspaces = Keyspaces::default();
     let mut names = std::collections::BTreeMap::new();
     for stored in &base.stored {
@@ -332,7 +333,7 @@ fn start(
             id: stored.id,
             shared: KeyspaceShared::new(stored.id, &stored.name, settings.merge.group_bytes),
             options: stored.options,
-            active: WriteWindow::new(start, Window::new(&budget)),
+            active: WriteWindow::new(start, Window::with_pool(&budget, &pool)),
             sealed: None,
             version: entry.map_or_else(|| base.structure.empty(), |e| e.version.clone()),
         }));
@@ -362,6 +363,7 @@ fn start(
         env.clone(),
         settings,
         budget,
+        pool,
         disk,
         store,
         base.structure.clone(),

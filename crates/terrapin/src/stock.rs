@@ -1,6 +1,7 @@
 //! The job that has window memory ready before writers need it. Fresh memory takes the system a tenth of a millisecond a chunk, and
-//! ten where a hypervisor backs it on first use; so fast writers get back what the last window left, and what they will want next
-//! is taken from the system ahead of them.
+//! five where a hypervisor backs it on first use; so fast writers get back what the last window left, and what they will want next
+//! is taken from the system ahead of them, one chunk at least. But not where it takes so long: the job would keep the processor from a writer until
+//! the next tick of the clock, chunk after chunk, where writers that touch each page themselves lose microseconds.
 //!
 //! How much of either goes by the rate at which chunks are taken now: what is taken in [`AHEAD_NS`] is stocked, and the pool keeps what is taken in
 //! [`KEEP_NS`], between an eighth of the budget and what the windows of a load take. Slow writers thus leave the memory to caches; with fast ones
@@ -19,11 +20,17 @@ const AHEAD_NS: u64 = 50_000_000;
 const KEEP_NS: u64 = 1_000_000_000;
 /// How long fast writers are remembered.
 const FORGET_NS: u64 = 8_000_000_000;
+/// A chunk that takes longer is one that a hypervisor backs as it is touched.
+const SLOW_NS: u64 = 1_000_000;
+/// So long the job leaves writers alone after such a chunk.
+const REST_NS: u64 = 500_000_000;
 
 /// Stocks the pool of window memory, a chunk a step.
 pub(crate) struct Stock {
     core: Arc<Core>,
     demand: Demand,
+    /// Until then writers take what they want themselves.
+    rests_until_ns: u64,
 }
 
 /// How fast chunks are taken.
@@ -62,9 +69,10 @@ impl Demand {
         true
     }
 
-    /// Chunks to have ready.
+    /// Chunks to have ready, once any was taken.
     fn ahead(&self) -> usize {
-        usize::try_from(AHEAD_NS / self.interval_ns).unwrap_or(usize::MAX)
+        let ahead = (AHEAD_NS / self.interval_ns).max(u64::from(self.taken > 0));
+        usize::try_from(ahead).unwrap_or(usize::MAX)
     }
 }
 
@@ -74,7 +82,22 @@ impl Stock {
         Box::new(Stock {
             core: core.clone(),
             demand: Demand::new(core.pool.taken(), core.env.now_ns()),
+            rests_until_ns: 0,
         })
+    }
+
+    /// Takes a chunk from the system unless there are enough, or the last one took too long; whether it did.
+    fn stock(&mut self) -> bool {
+        let since = self.core.env.now_ns();
+        if since < self.rests_until_ns {
+            return false;
+        }
+        let stocked = self.core.pool.stock(self.demand.ahead());
+        let now = self.core.env.now_ns();
+        if now.saturating_sub(since) > SLOW_NS {
+            self.rests_until_ns = now.saturating_add(REST_NS);
+        }
+        stocked
     }
 }
 
@@ -105,7 +128,7 @@ impl Job for Stock {
             // Windows grow: perhaps they may grow further, or had better not.
             core.look_at_operations();
         }
-        if core.pool.stock(self.demand.ahead()) {
+        if self.stock() {
             return Step::Again;
         }
         let (signal, taken) = (core.pool.take_signal().clone(), self.demand.taken);
@@ -117,24 +140,43 @@ impl Job for Stock {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+
     use super::*;
+    use crate::options::Options;
+
+    /// It had all its memory from the system, a huge page at a time, in puts that all others waited for.
+    #[test]
+    fn the_first_window_of_an_opened_database_takes_its_memory_from_the_pool() {
+        let (env, _sim) = Env::simulated(1);
+        let database = Options::new()
+            .memory(64 << 20)
+            .open_on(env, SimDisk::new(1).handle())
+            .unwrap();
+        let keyspace = database.default_keyspace();
+        for number in 0..6u64 << 10 {
+            keyspace.put(number.to_be_bytes(), [0; 1 << 10]).unwrap();
+        }
+        assert!(database.owner.core.pool.taken() > 0);
+    }
 
     #[test]
     fn what_is_stocked_and_kept_follows_the_rate_and_survives_a_pause() {
         const MS: u64 = 1_000_000;
         let mut demand = Demand::new(5, 0);
         assert!(!demand.look(5, MS));
-        assert_eq!((demand.ahead(), demand.kept), (0, 0));
+        assert_eq!((demand.ahead(), demand.kept), (1, 0));
         assert!(demand.look(15, 20 * MS), "2 ms a chunk, at once");
         assert_eq!((demand.ahead(), demand.kept), (25, 500));
         assert!(demand.look(16, 220 * MS), "a pause");
-        assert_eq!((demand.ahead(), demand.kept), (0, 487));
+        assert_eq!((demand.ahead(), demand.kept), (1, 487));
         assert!(demand.look(26, 240 * MS));
         assert_eq!((demand.ahead(), demand.kept), (25, 500));
         for i in 1..400 {
             demand.look(26 + i, 240 * MS + i * 1000 * MS);
         }
-        assert_eq!((demand.ahead(), demand.kept), (0, 1), "slow for long");
+        assert_eq!((demand.ahead(), demand.kept), (1, 1), "slow for long");
         assert!(demand.look(500, 500_000 * MS));
         demand.look(600, 500_000 * MS);
         assert_eq!(demand.ahead(), AHEAD_NS as usize, "no time passed");
