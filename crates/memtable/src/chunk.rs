@@ -10,7 +10,7 @@ use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::NonNull;
 
-use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Budget, Purpose, Signal};
 
 /// Size and alignment of an ordinary chunk: one huge page.
@@ -197,6 +197,9 @@ mod system {
 /// Chunks of dropped windows, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
 /// charged to its budget as [`Purpose::Window`]. One pool serves all windows of a database.
 ///
+/// The last to let go of a window may be a writer or a reader, and to give its memory back takes the system milliseconds. So all of it comes
+/// here, beyond the bound too, and a job gives back what is too much ([`Pool::trim`]).
+///
 /// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a millisecond to give one, and
 /// 5 ms where a hypervisor has to back it first.
 pub struct Pool {
@@ -204,7 +207,9 @@ pub struct Pool {
     bytes_max: AtomicU64,
     chunks: Mutex<Vec<Chunk>>,
     taken: AtomicU64,
-    take: Arc<Signal>,
+    /// There may be more chunks than the bound allows.
+    surplus: AtomicBool,
+    change: Arc<Signal>,
     /// What [`Pool::stock`] was asked for last.
     stocked: AtomicUsize,
 }
@@ -221,7 +226,8 @@ impl Pool {
             bytes_max: AtomicU64::new(bytes_max),
             chunks: Mutex::default(),
             taken: AtomicU64::new(0),
-            take: Signal::new(),
+            surplus: AtomicBool::new(false),
+            change: Signal::new(),
             stocked: AtomicUsize::new(0),
         })
     }
@@ -235,6 +241,19 @@ impl Pool {
     /// Gives everything that waits here back to the system; the bound stays.
     pub fn release(&self) {
         self.keep_only(0);
+    }
+
+    /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system takes.
+    pub fn trim(&self) {
+        if self.surplus.swap(false, Ordering::AcqRel) {
+            self.keep_only(self.bytes_max.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Whether [`Pool::trim`] has something to do.
+    #[must_use]
+    pub fn has_surplus(&self) -> bool {
+        self.surplus.load(Ordering::Acquire)
     }
 
     fn keep_only(&self, bytes: u64) {
@@ -264,7 +283,7 @@ impl Pool {
         let stocked = self.stocked.load(Ordering::Relaxed);
         // Who listens is woken when there is something to do, and now and then to see how fast it goes.
         if left < stocked || taken.is_multiple_of(NOTED) {
-            self.take.notify();
+            self.change.notify();
         }
         match chunk {
             Some(chunk) => {
@@ -281,10 +300,10 @@ impl Pool {
         self.taken.load(Ordering::Relaxed)
     }
 
-    /// Told when that has changed so often that it matters.
+    /// Told when that has changed so often that it matters, and of a surplus.
     #[must_use]
-    pub fn take_signal(&self) -> &Arc<Signal> {
-        &self.take
+    pub fn change_signal(&self) -> &Arc<Signal> {
+        &self.change
     }
 
     /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than half of what may be, so that chunks of dropped windows
@@ -293,21 +312,31 @@ impl Pool {
         let half = self.bytes_max.load(Ordering::Relaxed) / CHUNK_BYTES as u64 / 2;
         let count = usize::try_from(half).unwrap_or(count).min(count);
         self.stocked.store(count, Ordering::Relaxed);
-        self.chunks.lock().len() < count && self.keep(Chunk::new(CHUNK_BYTES))
+        let wanted = self.chunks.lock().len() < count;
+        if wanted {
+            self.keep(vec![Chunk::new(CHUNK_BYTES)]);
+        }
+        wanted
     }
 
-    /// Keeps a chunk if it fits; otherwise it goes back to the system.
-    pub(crate) fn keep(&self, chunk: Chunk) -> bool {
-        if chunk.bytes != CHUNK_BYTES {
-            return false;
+    /// Keeps what a window leaves: those of its chunks that are whole, the few others go.
+    pub(crate) fn keep(&self, mut left: Vec<Chunk>) {
+        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
+        if bytes_max == 0 {
+            return; // closed: no job would ever trim it
         }
-        let mut chunks = self.chunks.lock();
-        if ((chunks.len() + 1) * CHUNK_BYTES) as u64 > self.bytes_max.load(Ordering::Relaxed) {
-            return false;
+        left.retain(|chunk| chunk.bytes == CHUNK_BYTES);
+        self.budget
+            .take(Purpose::Window, (left.len() * CHUNK_BYTES) as u64);
+        let bytes = {
+            let mut chunks = self.chunks.lock();
+            chunks.append(&mut left);
+            (chunks.len() * CHUNK_BYTES) as u64
+        };
+        if bytes > bytes_max {
+            self.surplus.store(true, Ordering::Release);
+            self.change.notify();
         }
-        self.budget.take(Purpose::Window, chunk.bytes as u64);
-        chunks.push(chunk);
-        true
     }
 }
 
@@ -374,24 +403,32 @@ mod tests {
         let budget = Budget::new(1 << 30);
         let chunk = CHUNK_BYTES as u64;
         let pool = Pool::new(&budget, 2 * chunk + 1);
-        let keep = || pool.keep(Chunk::new(CHUNK_BYTES));
-        assert!(keep() && keep());
-        assert!(!keep(), "the bound holds");
-        assert_eq!(
-            (pool.bytes(), budget.used(Purpose::Window)),
-            (2 * chunk, 2 * chunk)
-        );
-        assert!(
-            !pool.keep(Chunk::new(64 << 10)),
-            "only whole chunks are kept"
-        );
+        let keep = || pool.keep(vec![Chunk::new(CHUNK_BYTES), Chunk::new(64 << 10)]);
+        let kept = |chunks: u64| {
+            let bytes = (chunks * chunk, chunks * chunk);
+            assert_eq!((pool.bytes(), budget.used(Purpose::Window)), bytes);
+        };
+        keep();
+        keep();
+        kept(2);
+        assert!(!pool.has_surplus());
+        keep();
+        kept(3);
+        assert!(pool.has_surplus());
+        pool.trim();
+        kept(2);
+        assert!(!pool.has_surplus());
         drop(pool.take());
         assert_eq!(budget.used(Purpose::Window), chunk);
-        assert!(keep());
+        keep();
         pool.release();
-        assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
-        assert!(keep(), "the bound stayed");
+        kept(0);
+        keep();
+        pool.trim();
+        kept(1);
         pool.set_bytes_max(0);
-        assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
+        kept(0);
+        keep();
+        kept(0);
     }
 }

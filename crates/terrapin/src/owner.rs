@@ -66,7 +66,7 @@ impl Owner {
             log.failure_signal().notify();
         }
         self.core.store.reclaim_signal().notify();
-        self.core.pool.take_signal().notify();
+        self.core.pool.change_signal().notify();
         let jobs = std::mem::take(&mut *self.jobs.lock());
         let mut outcome = Ok(());
         for job in jobs {

@@ -119,6 +119,7 @@ impl Job for Stock {
         if core.schedule.is_stopping() {
             return Step::Done;
         }
+        core.pool.trim();
         if self.demand.look(core.pool.taken(), core.env.now_ns()) {
             let least = core.budget.limit() / POOL_SHARE;
             // What a load's window leaves, whole: more was never taken together, since the next window is as good as full by then.
@@ -131,9 +132,9 @@ impl Job for Stock {
         if self.stock() {
             return Step::Again;
         }
-        let (signal, taken) = (core.pool.take_signal().clone(), self.demand.taken);
+        let (signal, taken) = (core.pool.change_signal().clone(), self.demand.taken);
         Step::Pending(Condition::new(&signal, move || {
-            core.schedule.is_stopping() || core.pool.taken() != taken
+            core.schedule.is_stopping() || core.pool.taken() != taken || core.pool.has_surplus()
         }))
     }
 }
