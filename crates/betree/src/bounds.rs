@@ -1,5 +1,6 @@
 //! Arithmetic on the two ends of key ranges.
 
+use std::cmp::Ordering;
 use std::ops::Bound;
 
 /// Borrows an owned bound.
@@ -40,41 +41,34 @@ pub(crate) fn lets_in_below(upper: Bound<&[u8]>, key: &[u8]) -> bool {
 
 /// The lower bound that lets in less.
 pub(crate) fn tighter_lower<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
-    match (a, b) {
-        (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
-        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y)) => {
-            if x >= y {
-                a
-            } else {
-                b
-            }
-        }
-        (Bound::Included(x) | Bound::Excluded(x), Bound::Excluded(y)) => {
-            if x > y {
-                a
-            } else {
-                b
-            }
-        }
-    }
+    if is_tighter_lower(a, b) { a } else { b }
 }
 
 /// The upper bound that lets in less.
 pub(crate) fn tighter_upper<'a>(a: Bound<&'a [u8]>, b: Bound<&'a [u8]>) -> Bound<&'a [u8]> {
+    if is_tighter_upper(a, b) { a } else { b }
+}
+
+/// Whether a lower bound is one, and lets in no more than another.
+pub(crate) fn is_tighter_lower(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
+    is_tighter(a, b, Ordering::Greater)
+}
+
+/// Whether an upper bound is one, and lets in no more than another.
+pub(crate) fn is_tighter_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
+    is_tighter(a, b, Ordering::Less)
+}
+
+/// Whether a bound lets in no more than another, where one whose key is on the `inner` side of the other's lets in less.
+#[inline]
+fn is_tighter(a: Bound<&[u8]>, b: Bound<&[u8]>, inner: Ordering) -> bool {
     match (a, b) {
-        (Bound::Unbounded, other) | (other, Bound::Unbounded) => other,
-        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y)) => {
-            if x <= y {
-                a
-            } else {
-                b
-            }
-        }
-        (Bound::Included(x) | Bound::Excluded(x), Bound::Excluded(y)) => {
-            if x < y {
-                a
-            } else {
-                b
+        (Bound::Unbounded, _) => false,
+        (_, Bound::Unbounded) => true,
+        (Bound::Included(x) | Bound::Excluded(x), Bound::Included(y) | Bound::Excluded(y)) => {
+            match x.cmp(y) {
+                Ordering::Equal => !matches!((a, b), (Bound::Included(_), Bound::Excluded(_))),
+                unequal => unequal == inner,
             }
         }
     }

@@ -132,7 +132,7 @@ impl GroupCursor {
     fn next_block(&mut self) -> Result<()> {
         self.block = None;
         let bounds = (as_slice(&self.lower), as_slice(&self.upper));
-        let Some((block, records)) = self.walk.next(&self.store, bounds, None)? else {
+        let Some((block, records)) = self.walk.next(&self.store, || bounds, None)? else {
             return Ok(());
         };
         self.at = match self.direction {

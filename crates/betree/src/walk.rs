@@ -98,8 +98,10 @@ pub(crate) struct BlockWalk {
     unread: usize,
     /// How many of these are in the scan's stream.
     sent: usize,
-    /// The next block, when it was handed over.
+    /// The next block, when it was handed over,
     given: Option<Arc<Block>>,
+    /// and its records of the range, when they were looked for.
+    found: Option<Range<usize>>,
     /// Blocks read and not yet reached, the next one last.
     read: Vec<Arc<Block>>,
     /// The number of the next block that is returned.
@@ -108,6 +110,7 @@ pub(crate) struct BlockWalk {
 
 impl BlockWalk {
     /// A walk that has read nothing yet.
+    #[inline]
     pub(crate) fn new(
         group: &GroupRef,
         index: Arc<GroupIndex>,
@@ -132,12 +135,14 @@ impl BlockWalk {
             blocks,
             next_block,
             given: None,
+            found: None,
             read: Vec::new(),
             next_number: next_block,
         }
     }
 
     /// Goes on as fast as a walk that ended.
+    #[inline]
     pub(crate) fn at_pace(mut self, pace: Pace) -> Self {
         self.pace = pace;
         self
@@ -154,7 +159,13 @@ impl BlockWalk {
     }
 
     /// So many of the blocks that it has not read, in its direction, so that a caller can read those of many walks at once.
-    pub(crate) fn want(&self, count: usize) -> (&Arc<GroupIndex>, impl Iterator<Item = usize>) {
+    pub(crate) fn want(
+        &self,
+        count: usize,
+    ) -> (
+        &Arc<GroupIndex>,
+        impl Iterator<Item = usize> + Clone + use<>,
+    ) {
         let (direction, next) = (self.direction, self.next_block);
         let numbers = (0..count.min(self.unread)).map(move |i| match direction {
             Direction::Forward => next + i,
@@ -243,6 +254,32 @@ impl BlockWalk {
         self.given.is_some()
     }
 
+    /// The places of so many of the blocks that it has not read.
+    pub(crate) fn places(&self, count: usize) -> impl Iterator<Item = (&GroupRef, usize)> + Clone {
+        let (_, numbers) = self.want(count);
+        numbers.map(|number| (&self.group, number))
+    }
+
+    /// Asks the processor to bring near what a search of the next block looks at, if that is at hand.
+    pub(crate) fn prefetch_search(&self) {
+        if let Some(block) = &self.given {
+            block.prefetch_search();
+        }
+    }
+
+    /// Searches the next block, if that is at hand, and asks the processor to bring near the record with which it begins.
+    pub(crate) fn search<'k>(&mut self, bounds: impl FnOnce() -> KeyBounds<'k>) {
+        if let Some(block) = &self.given {
+            let found = self.records_of(block, self.next_number, bounds);
+            let first = match self.direction {
+                Direction::Forward => found.start,
+                Direction::Backward => found.end.saturating_sub(1),
+            };
+            block.prefetch_record(first);
+            self.found = Some(found);
+        }
+    }
+
     /// Bytes of decoded blocks that the walk may come to hold.
     pub(crate) fn memory_bytes_max(&self) -> u64 {
         u64::from(self.ahead.max_bytes).min(self.group.bytes)
@@ -250,10 +287,10 @@ impl BlockWalk {
 
     /// The next block that has records of the range, and which those are: at least one. The bounds are those that the walk
     /// was made for. With a stream, it comes to its blocks by way of that.
-    pub(crate) fn next(
+    pub(crate) fn next<'k>(
         &mut self,
         store: &PageStore,
-        bounds: KeyBounds<'_>,
+        bounds: impl Fn() -> KeyBounds<'k>,
         mut stream: Option<&mut Stream>,
     ) -> Result<Option<(Arc<Block>, Range<usize>)>> {
         while let Some(block) = self.next_block_read(store, stream.as_deref_mut())? {
@@ -262,21 +299,40 @@ impl BlockWalk {
                 Direction::Forward => number + 1,
                 Direction::Backward => number.wrapping_sub(1),
             };
-            let from = if self.cuts.0 && number == self.blocks.start {
-                lower_position(&block, bounds.0)
-            } else {
-                0
-            };
-            let to = if self.cuts.1 && number + 1 == self.blocks.end {
-                upper_position(&block, bounds.1)
-            } else {
-                block.len()
-            };
-            if from < to {
-                return Ok(Some((block, from..to)));
+            let found = self.found.take();
+            let found = found.unwrap_or_else(|| self.records_of(&block, number, &bounds));
+            if !found.is_empty() {
+                return Ok(Some((block, found)));
             }
         }
         Ok(None)
+    }
+
+    /// The records of a block that the range lets in.
+    #[inline]
+    fn records_of<'k>(
+        &self,
+        block: &Block,
+        number: usize,
+        bounds: impl FnOnce() -> KeyBounds<'k>,
+    ) -> Range<usize> {
+        let cuts_lower = self.cuts.0 && number == self.blocks.start;
+        let cuts_upper = self.cuts.1 && number + 1 == self.blocks.end;
+        if !cuts_lower && !cuts_upper {
+            return 0..block.len();
+        }
+        let (lower, upper) = bounds();
+        let from = if cuts_lower {
+            lower_position(block, lower)
+        } else {
+            0
+        };
+        let to = if cuts_upper {
+            upper_position(block, upper)
+        } else {
+            block.len()
+        };
+        from..to
     }
 
     /// The next block in the walk's direction, from what was read ahead or from the store.
@@ -439,26 +495,17 @@ fn cut_to_group(
     lower: Bound<&[u8]>,
     upper: Bound<&[u8]>,
 ) -> ((bool, bool), Range<usize>) {
-    let lower = if lets_in_above(lower, index.first_key()) {
-        Bound::Unbounded
-    } else {
-        lower
-    };
-    let upper = if lets_in_below(upper, index.last_key()) {
-        Bound::Unbounded
-    } else {
-        upper
-    };
-    let nothing =
-        !lets_in_above(lower, index.last_key()) || !lets_in_below(upper, index.first_key());
+    let blocks = index.blocks();
+    // The group's first and last key are looked at only where its separators do not tell.
     let first = match lower {
         Bound::Unbounded => 0,
         Bound::Included(key) | Bound::Excluded(key) => index.find(key),
     };
+    let cuts_lower = first > 0 || !lets_in_above(lower, index.first_key());
+    let cuts_upper = !lets_in_below(upper, index.last_key());
     let end = match upper {
-        Bound::Unbounded => index.blocks(),
-        Bound::Included(key) => index.find(key) + 1,
-        Bound::Excluded(key) => {
+        Bound::Included(key) if cuts_upper => index.find(key) + 1,
+        Bound::Excluded(key) if cuts_upper => {
             let block = index.find(key);
             // No key of the block is below its separator.
             if index.compare_separator(block, key).is_ge() {
@@ -467,15 +514,13 @@ fn cut_to_group(
                 block + 1
             }
         }
+        _ => blocks,
     };
-    (
-        (lower != Bound::Unbounded, upper != Bound::Unbounded),
-        if nothing || is_empty(lower, upper) {
-            0..0
-        } else {
-            first..end.max(first)
-        },
-    )
+    let nothing = cuts_lower && first + 1 == blocks && !lets_in_above(lower, index.last_key())
+        || cuts_upper && end <= 1 && !lets_in_below(upper, index.first_key())
+        || cuts_lower && cuts_upper && is_empty(lower, upper);
+    let blocks = if nothing { 0..0 } else { first..end.max(first) };
+    ((cuts_lower, cuts_upper), blocks)
 }
 
 #[cfg(test)]

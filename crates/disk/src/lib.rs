@@ -3,10 +3,11 @@
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
 //! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]),
-//! what is asked about a file's map, and how long a thread likes to compute ([`let_wakers_in`]).
+//! what is asked about a file's map, how long a thread likes to compute ([`let_wakers_in`]), and what memory is asked for ahead ([`prefetch()`]).
 
 mod aligned;
 mod flight;
+mod prefetch;
 mod real;
 mod region;
 mod ring;
@@ -22,6 +23,7 @@ use terrapin_base::{Error, ErrorKind, Result};
 
 pub use aligned::AlignedBuf;
 pub use flight::{Flight, Show, Shown};
+pub use prefetch::{prefetch, prefetch_all};
 pub use real::RealDisk;
 pub use region::largest_buffer;
 pub use ring::{

@@ -18,6 +18,7 @@ use std::ptr::{self, NonNull};
 use terrapin_base::sync::Ordering;
 use terrapin_base::sync::atomic::{AtomicPtr, AtomicU32};
 use terrapin_base::{Lsn, mutant};
+use terrapin_disk::prefetch;
 
 use crate::Op;
 
@@ -274,22 +275,4 @@ impl<'a> LeafRef<'a> {
             prefetch(newest.wrapping_add(64));
         }
     }
-}
-
-/// Asks the processor to bring a cache line near. Any address is allowed; nothing is read.
-#[inline]
-pub(crate) fn prefetch(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch is a hint and never faults; SSE is part of the architecture.
-    unsafe {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(at.cast());
-    }
-    #[cfg(target_arch = "aarch64")]
-    // SAFETY: a prefetch is a hint and never faults; it touches neither memory nor flags.
-    unsafe {
-        std::arch::asm!("prfm pldl1keep, [{at}]", at = in(reg) at, options(nostack, preserves_flags, readonly));
-    }
-    #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-    let _ = at;
 }

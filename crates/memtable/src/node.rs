@@ -22,11 +22,12 @@ use terrapin_base::sync::{
     AtomicU32, AtomicU64, Ordering,
     atomic::{AtomicPtr, AtomicU16},
 };
+use terrapin_disk::prefetch;
 
 use crate::bytes::{
     common, insert_key, is_present, next_present, popcount, previous_present, rank, simd,
 };
-use crate::leaf::{LeafRef, prefetch};
+use crate::leaf::LeafRef;
 use crate::lock::{Held, Version, VersionLock};
 
 /// Bytes of its path that a node holds itself.

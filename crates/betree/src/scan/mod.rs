@@ -15,6 +15,7 @@
 //! to know what follows the last.
 
 mod ahead;
+mod begin;
 mod source;
 mod spare;
 mod together;
@@ -23,9 +24,8 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Result, mutant};
+use terrapin_base::{Result, mutant};
 use terrapin_pages::PageStore;
-use terrapin_pages::block::RecordPlace;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::{head as head_of, head_of_pieces};
 use terrapin_structure::{Batch, Direction, Filled, KeyBounds, Scan};
@@ -34,7 +34,7 @@ use crate::bounds::{as_slice, is_empty};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
-use source::{Edge, Frame, Head, LEAF, Path, Source, look, step};
+use source::{Edge, Frame, Head, LEAF, Path, Source};
 use spare::Spare;
 
 /// Sources that there is room for from the start: the leaf, and the levels of a node or two.
@@ -217,7 +217,12 @@ impl TreeScan {
             self.order.remove(0);
             return Ok(());
         }
-        let place = self.place(slot);
+        self.sink(self.place(slot))
+    }
+
+    /// Puts the first source where it belongs now.
+    #[inline(always)]
+    fn sink(&mut self, place: Place) -> Result<()> {
         let mut at = 0;
         while let Some(&next) = self.order.get(at + 1) {
             match self.compare(place, next) {
@@ -225,33 +230,12 @@ impl TreeScan {
                 Ordering::Greater => self.order[at] = next,
                 Ordering::Equal => {
                     self.order.remove(at);
-                    return self.insert(slot);
+                    return self.insert(place.slot);
                 }
             }
             at += 1;
         }
         self.order[at] = place;
-        Ok(())
-    }
-
-    /// As [`TreeScan::sort_first`], for a source that came to a record.
-    #[inline]
-    fn sink(&mut self, place: Place) -> Result<()> {
-        let Some((_, others)) = self.order.split_first() else {
-            return Ok(());
-        };
-        let sooner = others.iter().take_while(|other| other.head < place.head);
-        let sooner = sooner.count();
-        if others
-            .get(sooner)
-            .is_some_and(|next| next.head == place.head)
-        {
-            return self.sort_first();
-        }
-        for at in 0..sooner {
-            self.order[at] = self.order[at + 1];
-        }
-        self.order[sooner] = place;
         Ok(())
     }
 
@@ -307,6 +291,7 @@ impl TreeScan {
     }
 
     /// As [`TreeScan::compare`], where heads are equal.
+    #[inline(never)]
     fn compare_keys(&self, a: u16, b: u16) -> Ordering {
         let (left, right) = (&self.sources[usize::from(a)], &self.sources[usize::from(b)]);
         if left.head == Head::Start || right.head == Head::Start {
@@ -361,7 +346,8 @@ impl TreeScan {
         let source = &mut self.sources[usize::from(slot)];
         source.go_ahead(slot, &self.path, &self.store);
         if let Some(walk) = &mut source.walk {
-            let bounds = self.path.bounds_of(slot, source.range);
+            let (path, range) = (&self.path, source.range);
+            let bounds = || path.bounds_of(slot, range);
             let stream = source.ahead.as_mut().map(|ahead| &mut ahead.stream);
             if let Some((block, records)) = walk.next(&self.store, bounds, stream)? {
                 source.enter(block, records, self.path.direction);
@@ -391,82 +377,12 @@ impl TreeScan {
             Some(ahead) => ahead.enter(&self.path, &self.store)?,
             None => None,
         };
-        let walk = match begun {
-            Some(walk) => walk,
-            None => {
-                self.keep_pace(slot);
-                self.walk_of(slot)?
-            }
-        };
-        let source = &mut self.sources[usize::from(slot)];
-        source.walk = Some(walk.at_pace(source.pace));
-        Ok(())
-    }
-
-    /// A walk over a source's range.
-    fn walk_of(&self, slot: u16) -> Result<BlockWalk> {
-        let range = self.sources[usize::from(slot)].range;
-        let (group, index) = match (slot, self.path.frames.last(), &self.lone_leaf) {
-            (LEAF, Some(frame), _) => {
-                let Child::Leaf(group) = &frame.node.pivots[frame.pivot].child else {
-                    return Err(Error::internal("a scan's path that does not end at a leaf"));
-                };
-                let handle = frame.node.leaf_handle(frame.pivot);
-                (group, self.store.index_by(group, handle)?)
-            }
-            (LEAF, None, Some(group)) => (group, self.store.index(group)?),
-            _ => {
-                let Some((node, number, segment)) = self.path.segment_of(range) else {
-                    return Err(Error::internal("a scan's source without a segment"));
-                };
-                let handle = node.segment_handle(range.level, number);
-                (&segment.group, self.store.index_by(&segment.group, handle)?)
-            }
-        };
-        let bounds = self.path.bounds_of(slot, range);
-        let direction = self.path.direction;
-        Ok(BlockWalk::new(
-            group,
-            index,
-            bounds,
-            direction,
-            ReadAhead::SCAN,
-        ))
-    }
-
-    /// Opens all sources that begin where the scan begins, reading what is not cached at once, and puts all in order.
-    fn begin(&mut self) -> Result<()> {
-        let slots = self.sources.len() as u16;
-        let mut waits = false;
-        for slot in 0..slots {
-            if !self.begins_with_scan(slot) {
-                continue;
-            }
-            self.prepare(slot)?;
-            if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
-                waits |= !walk.take_cached(&self.store) && !walk.is_over();
-            }
+        if let Some(walk) = begun {
+            source.walk = Some(walk.at_pace(source.pace));
+            return Ok(());
         }
-        if waits {
-            self.read_together(self.expected, None)?;
-        }
-        for slot in 0..slots {
-            if self.begins_with_scan(slot) {
-                self.open(slot)?;
-            }
-        }
-        self.order.reserve(self.sources.len().max(SOURCES_EXPECTED));
-        (0..slots).try_for_each(|slot| self.insert(slot))
-    }
-
-    /// Whether a source that nothing was read of begins where the scan does.
-    fn begins_with_scan(&self, slot: u16) -> bool {
-        let source = &self.sources[usize::from(slot)];
-        let edge = match self.path.direction {
-            Direction::Forward => source.range.lower,
-            Direction::Backward => source.range.upper,
-        };
-        source.head == Head::Start || (source.head == Head::Pending && edge == Edge::Scan)
+        self.keep_pace(slot);
+        self.begin_walk(slot)
     }
 
     /// The scan has come to the end of the leaf's key range: goes on to the next leaf.
@@ -676,58 +592,39 @@ impl TreeScan {
     #[inline]
     fn take_run(&mut self, until: Bound<&[u8]>, until_head: u64, batch: &mut Batch) -> Result<()> {
         let slot = self.order[0].slot;
-        let second = self.order.get(1).copied();
-        let second_head = second.map_or(u64::MAX, |second| second.head);
-        let mut limit = until_head.min(second_head);
+        let second = self.order.get(1).map_or(u64::MAX, |second| second.head);
+        let mut limit = until_head.min(second);
         if mutant::active(71) {
             limit = until_head;
         }
+        loop {
+            let source = &mut self.sources[usize::from(slot)];
+            // The records whose heads are below both others' come first without a look at more.
+            if !source.copy_run(limit, self.path.direction, batch) {
+                self.returned = true;
+                return Ok(());
+            }
+            let head = source.key_head;
+            if head > limit || !self.comes_first(slot, until, until_head) {
+                return self.sink(Place { head, slot });
+            }
+        }
+    }
+
+    /// Whether the record that the first source came to comes before the second source and is let in, where heads do not tell.
+    #[inline(never)]
+    fn comes_first(&self, slot: u16, until: Bound<&[u8]>, until_head: u64) -> bool {
         let source = &self.sources[usize::from(slot)];
-        let Some((block, mut place)) = source.record() else {
-            return Err(Error::internal("a scan's source that stands at no record"));
-        };
-        let direction = self.path.direction;
-        let (mut at, mut head, mut following) = (source.at, source.key_head, source.following);
-        let bytes = block.bytes();
-        let mut prefix = block.prefix();
-        if mutant::active(65) {
-            prefix = &prefix[..prefix.len().saturating_sub(1)];
-        }
-        // The records whose heads are below both others' come first without a look at more.
-        let comes_first = |head: u64, place: RecordPlace| {
-            let key = (block.prefix(), &bytes[place.suffix()]);
-            let before_second = match second {
-                Some(second) if head == second.head => {
-                    let other = &self.sources[usize::from(second.slot)];
-                    let other = self.path.key(second.slot, other);
-                    self.path.compare(key, other) == Ordering::Less
-                }
-                _ => true,
-            };
-            before_second && (head < until_head || self.path.lets_in(until, key))
-        };
-        let word = block.prefix_word();
-        let stands = loop {
-            if !place.is_delete {
-                let record = &bytes[place.suffix_and_value()];
-                batch.push_behind(prefix, word, record, place.suffix().len());
+        let key = self.path.key(slot, source);
+        let before_second = match self.order.get(1) {
+            Some(second) if source.key_head == second.head => {
+                let other = &self.sources[usize::from(second.slot)];
+                let other = self.path.key(second.slot, other);
+                self.path.compare(key, other) == Ordering::Less
             }
-            if following == 0 || batch.is_full() {
-                break false;
-            }
-            following -= 1;
-            at = step(direction, at);
-            (place, head) = look(block, at, direction);
-            if head > limit || (head == limit && !comes_first(head, place)) {
-                break true;
-            }
+            _ => true,
         };
-        self.sources[usize::from(slot)].stand(at, place, head, following);
-        if stands {
-            return self.sink(Place { head, slot });
-        }
-        self.returned = true;
-        Ok(())
+        before_second && (source.key_head < until_head || self.path.lets_in(until, key))
     }
 
     /// Takes note of how a call ended.

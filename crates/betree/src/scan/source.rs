@@ -7,13 +7,13 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Result, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::block::{Block, RecordPlace};
-use terrapin_structure::{Direction, KeyBounds};
+use terrapin_structure::{Batch, Direction, KeyBounds};
 
 use crate::bounds::{
-    as_slice, is_empty, lets_in_above, lets_in_below, tighter_lower, tighter_upper,
+    as_slice, is_empty, is_tighter_lower, is_tighter_upper, lets_in_above, lets_in_below,
 };
 use crate::load::LoadedNode;
 use crate::node::Segment;
@@ -222,19 +222,11 @@ impl Source {
             Direction::Forward => records.start,
             Direction::Backward => records.end - 1,
         };
-        let (place, head) = look(&block, at, direction);
+        (self.place, self.key_head) = look(&block, at, direction);
         self.block = Some(block);
         self.head = Head::Record;
-        self.stand(at, place, head, records.len() - 1);
-    }
-
-    /// Stands at a record of its block.
-    #[inline]
-    pub(super) fn stand(&mut self, at: usize, place: RecordPlace, head: u64, following: usize) {
         self.at = at;
-        self.place = place;
-        self.key_head = head;
-        self.following = following;
+        self.following = records.len() - 1;
     }
 
     /// Goes to the next record of its block, if there is one.
@@ -243,10 +235,44 @@ impl Source {
         let (Head::Record, Some(block), 1..) = (self.head, &self.block, self.following) else {
             return false;
         };
-        let at = step(direction, self.at);
-        let (place, head) = look(block, at, direction);
-        self.stand(at, place, head, self.following - 1);
+        self.at = step(direction, self.at);
+        (self.place, self.key_head) = look(block, self.at, direction);
+        self.following -= 1;
         true
+    }
+
+    /// Appends the current record to a batch, and those that follow it in its block as long as their heads are below `limit`: deletes are
+    /// passed. Whether it came to one that is not; else it stands at the last that was appended. By itself, so that the loop has the registers.
+    #[inline(never)]
+    pub(super) fn copy_run(&mut self, limit: u64, direction: Direction, batch: &mut Batch) -> bool {
+        let Some(block) = &self.block else {
+            return false;
+        };
+        let mut prefix = block.prefix();
+        if mutant::active(65) {
+            prefix = &prefix[..prefix.len().saturating_sub(1)];
+        }
+        let (word, bytes) = (block.prefix_word(), block.bytes());
+        let (mut place, mut head) = (self.place, self.key_head);
+        let (mut at, mut following) = (self.at, self.following);
+        let came = loop {
+            if !place.is_delete {
+                let record = &bytes[place.suffix_and_value()];
+                batch.push_behind(prefix, word, record, place.suffix().len());
+            }
+            if following == 0 || batch.is_full() {
+                break false;
+            }
+            following -= 1;
+            at = step(direction, at);
+            (place, head) = look(block, at, direction);
+            if head >= limit {
+                break true;
+            }
+        };
+        (self.place, self.key_head) = (place, head);
+        (self.at, self.following) = (at, following);
+        came
     }
 
     /// Which kind of head goes first at one key: a source that may begin there must be opened before the record is
@@ -265,7 +291,7 @@ impl Source {
 
 /// The position behind one in a direction. Not called where there is none.
 #[inline]
-pub(super) fn step(direction: Direction, at: usize) -> usize {
+fn step(direction: Direction, at: usize) -> usize {
     match direction {
         Direction::Forward => at + 1,
         Direction::Backward => at - 1,
@@ -282,8 +308,8 @@ fn in_order(direction: Direction, head: u64) -> u64 {
 }
 
 /// Where a record of a block lies, and the head of its key.
-#[inline]
-pub(super) fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
+#[inline(always)]
+fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
     let (place, head) = block.look(at);
     (place, in_order(direction, head))
 }
@@ -466,10 +492,10 @@ impl Path {
                     self.lower_at(edge, Some(segment)),
                     self.upper_at(edge, Some(segment)),
                 );
-                if below != Bound::Unbounded && tighter_lower(below, low.0) == below {
+                if is_tighter_lower(below, low.0) {
                     low = (below, edge);
                 }
-                if above != Bound::Unbounded && tighter_upper(above, high.0) == above {
+                if is_tighter_upper(above, high.0) {
                     high = (above, edge);
                 }
             }

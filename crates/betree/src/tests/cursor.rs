@@ -48,7 +48,7 @@ fn walk(
         );
     }
     let mut got = Vec::new();
-    while let Some((block, records)) = walk.next(store.pages(), bounds, None).unwrap() {
+    while let Some((block, records)) = walk.next(store.pages(), || bounds, None).unwrap() {
         let mut here: Vec<_> = records
             .map(|i| (block.key(i), block.message(i).value().map(<[u8]>::to_vec)))
             .collect();
@@ -188,7 +188,7 @@ fn what_is_handed_over_to_a_walk_is_one_read_and_all_that_is_read() {
             let read = store.pages().blocks(&wants, ReadAhead::SCAN.fill).unwrap();
             walk.give(read.into_iter());
             for _ in 0..blocks {
-                walk.next(store.pages(), bounds, None).unwrap().unwrap();
+                walk.next(store.pages(), || bounds, None).unwrap().unwrap();
             }
             let read = (store.block_reads() - reads, store.block_bytes() - bytes);
             assert_eq!(read, (1, 512 * blocks as u64), "{blocks} {direction:?}");

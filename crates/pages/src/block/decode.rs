@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use terrapin_base::codec::Reader;
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, Slice, VALUE_BYTES_MAX, mutant};
-use terrapin_disk::Piece;
+use terrapin_disk::{Piece, prefetch, prefetch_all};
 
 use super::codec::{Compression, decompress};
 use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum};
@@ -360,6 +360,20 @@ impl Block {
         low..low + same
     }
 
+    /// Asks the processor to bring near what says where the block lies, and the counts before that.
+    #[inline]
+    pub(crate) fn prefetch(self: &Arc<Self>) {
+        let block = Arc::as_ptr(self);
+        prefetch(block.wrapping_byte_sub(1).cast());
+        prefetch(block.wrapping_add(1).wrapping_byte_sub(1).cast());
+    }
+
+    /// Asks the processor to bring near what a search looks at first.
+    #[inline]
+    pub fn prefetch_search(&self) {
+        prefetch_all(&self.payload[self.records_end..]);
+    }
+
     /// Where a key is (`Ok`), or where it would be (`Err`): the number of keys below it. Logarithmic; copies nothing.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
@@ -392,6 +406,15 @@ impl Block {
         Err(low)
     }
 
+    /// Asks the processor to bring near where a record begins, if there is such a one.
+    #[inline]
+    pub fn prefetch_record(&self, index: usize) {
+        if let Some(start) = self.starts().get(index) {
+            let start = self.prefix + usize::from(u16::from_le_bytes(*start));
+            prefetch(self.payload.as_ptr().wrapping_add(start));
+        }
+    }
+
     /// A record, decoded once: what its key has behind the prefix, and what it says.
     #[inline]
     #[must_use]
@@ -405,49 +428,73 @@ impl Block {
     }
 
     /// Where a record lies, decoded once, and the head of its key: see [`crate::heads::head`].
-    #[inline]
+    #[inline(always)]
     #[must_use]
     pub fn look(&self, index: usize) -> (RecordPlace, u64) {
-        let payload = &self.payload[..];
-        let at = self.records_end + index * START_BYTES;
-        let bounds = payload.get(at..self.heads_start);
-        // Two starts side by side, a short suffix, and eight bytes behind the tag: nearly all records.
-        if let Some([a, b, c, d]) = bounds.and_then(<[u8]>::first_chunk)
-            && let start = self.prefix + usize::from(u16::from_le_bytes([*a, *b]))
-            && let Some([tag, eight @ ..]) = payload.get(start..).and_then(<[u8]>::first_chunk::<9>)
-            && *tag < 0x80
-        {
-            let suffix_bytes = u32::from(*tag >> KIND_BITS);
-            let known = u64::MAX.unbounded_shl(64 - 8 * suffix_bytes.min(8));
-            let head = (u64::from_be_bytes(*eight) & known).unbounded_shr(8 * self.prefix as u32);
-            let suffix = start as u32 + 1;
-            let place = RecordPlace {
-                suffix,
-                value: suffix + suffix_bytes,
-                end: self.prefix as u32 + u32::from(u16::from_le_bytes([*c, *d])),
-                is_delete: *tag & KIND_MASK == KIND_DELETE,
-            };
-            return (place, self.prefix_head | head);
-        }
-        self.look_closely(index)
+        let place = self.record_place(index);
+        (place, self.head_of(place))
     }
 
-    /// As [`Block::look`], for any record.
+    #[inline(always)]
+    fn record_place(&self, index: usize) -> RecordPlace {
+        let at = self.records_end + index * START_BYTES;
+        // Two starts side by side, and a short suffix: nearly all records.
+        if index + 1 < self.count
+            && let Some([a, b, c, d]) = self.payload.get(at..).and_then(<[u8]>::first_chunk)
+            && let start = self.prefix + usize::from(u16::from_le_bytes([*a, *b]))
+            && let Some(&tag) = self.payload.get(start)
+            && tag < 0x80
+        {
+            // Most who look go on to copy it, and look at the next.
+            for line in [64, 128] {
+                prefetch(self.payload.as_ptr().wrapping_add(start + line));
+            }
+            let suffix = start as u32 + 1;
+            return RecordPlace {
+                suffix,
+                value: suffix + u32::from(tag >> KIND_BITS),
+                end: self.prefix as u32 + u32::from(u16::from_le_bytes([*c, *d])),
+                is_delete: tag & KIND_MASK == KIND_DELETE,
+            };
+        }
+        self.any_record_place(index)
+    }
+
     #[inline(never)]
-    fn look_closely(&self, index: usize) -> (RecordPlace, u64) {
+    fn any_record_place(&self, index: usize) -> RecordPlace {
         let (kind, suffix, value, end) = self.record(index);
-        let head = match self.prefix {
-            0..8 => self.prefix_head | self.head_at(suffix, value) >> (8 * self.prefix),
-            _ => self.prefix_head,
-        };
         // A payload has less than 2^32 bytes: its length is stored in 32 bits.
-        let place = RecordPlace {
+        RecordPlace {
             suffix: suffix as u32,
             value: value as u32,
             end: end as u32,
             is_delete: kind == KIND_DELETE,
-        };
-        (place, head)
+        }
+    }
+
+    /// The head of a record's key.
+    #[inline(always)]
+    fn head_of(&self, place: RecordPlace) -> u64 {
+        if self.prefix >= 8 {
+            return self.prefix_head;
+        }
+        let suffix = place.suffix();
+        // What follows the suffix is shifted out.
+        if suffix.len() + self.prefix >= 8
+            && let Some(eight) = self
+                .payload
+                .get(suffix.start..)
+                .and_then(<[u8]>::first_chunk)
+        {
+            return self.prefix_head | u64::from_be_bytes(*eight) >> (8 * self.prefix);
+        }
+        self.any_head_of(place)
+    }
+
+    #[inline(never)]
+    fn any_head_of(&self, place: RecordPlace) -> u64 {
+        let suffix = place.suffix();
+        self.prefix_head | self.head_at(suffix.start, suffix.end) >> (8 * self.prefix)
     }
 
     /// The first eight bytes of what all keys begin with; zeros behind a shorter prefix.

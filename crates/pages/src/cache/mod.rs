@@ -26,7 +26,7 @@ use terrapin_base::{Budget, PageId, Purpose};
 use terrapin_disk::{Piece, Slabs};
 
 use lanes::{Home, Lanes, Record, Sparse};
-use shard::{Birth, Entry, Resident, Shard, Turn, Use};
+use shard::{Birth, Entry, Resident, Shard, Step, Turn, Use};
 pub(crate) use shard::{IdHash, Key};
 
 use crate::block::Block;
@@ -178,6 +178,15 @@ impl Cache {
     /// Counts a lookup in vain.
     pub(crate) fn missed_block(&self, key: Key) {
         shard(&self.blocks, key).lock().misses[key.kind as usize] += 1;
+    }
+
+    /// Asks for the memory that lookups of blocks visit, step by step.
+    pub(crate) fn prefetch_blocks(&self, keys: &[Key]) {
+        for step in [Step::Table, Step::Slot, Step::Block] {
+            for &key in keys {
+                shard(&self.blocks, key).lock().prefetch(key, step);
+            }
+        }
     }
 
     /// Finds a block without a trace: neither counted nor worth more afterwards.

@@ -4,6 +4,7 @@ use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
 
 use terrapin_base::PageId;
+use terrapin_disk::prefetch_all;
 
 use super::lanes::Home;
 use super::table::Table;
@@ -102,6 +103,15 @@ pub(crate) enum Turn {
     Nothing,
     /// There is no entry.
     Empty,
+}
+
+/// The steps of a lookup, as far as each visits memory of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    Table,
+    Slot,
+    /// What it finds.
+    Block,
 }
 
 /// An entry that left the cache.
@@ -326,6 +336,23 @@ impl Shard<Held> {
 }
 
 impl Shard<Arc<Block>> {
+    /// Asks for the memory that a lookup of a key visits at a step, which the one before asked for must be near.
+    #[inline]
+    pub(super) fn prefetch(&self, key: Key, step: Step) {
+        let hash = key.hash() as u32;
+        if step == Step::Table {
+            return self.map.prefetch(hash);
+        }
+        // Mostly there is one of that hash, and with another's memory nothing is lost.
+        let slot = self.map.find(hash, |_| true);
+        let slot = slot.and_then(|at| self.slots.get(at as usize));
+        match slot {
+            Some(Some(slot)) if step == Step::Block => slot.value.prefetch(),
+            Some(slot) => prefetch_all(slot),
+            None => {}
+        }
+    }
+
     fn find_in(&self, key: Key, home: &Home) -> Option<usize> {
         let at = self.find(key)?;
         let slot = self.slots[at].as_ref()?;

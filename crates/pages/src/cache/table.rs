@@ -1,6 +1,8 @@
 //! Finds slots by hash: linear probing over single words, each a part of the hash and a slot's number, so that a lookup
 //! mostly visits one cache line here, and then the slot. Keys are the slots' business.
 
+use terrapin_disk::prefetch_all;
+
 /// Least places of a table that is not empty.
 const PLACES_MIN: usize = 16;
 
@@ -52,6 +54,15 @@ impl Table {
     pub(super) fn find(&self, hash: u32, is_it: impl FnMut(u32) -> bool) -> Option<u32> {
         self.place_of(hash, is_it)
             .map(|at| slot_of(self.places[at]))
+    }
+
+    /// Asks for the memory in which a search for that hash begins.
+    #[inline]
+    pub(super) fn prefetch(&self, hash: u32) {
+        let mask = self.places.len().wrapping_sub(1);
+        if let Some(place) = self.places.get(hash as usize & mask) {
+            prefetch_all(place);
+        }
     }
 
     /// Adds a slot, of which the number is not in the table and below `u32::MAX`. O(1) amortised.

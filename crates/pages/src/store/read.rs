@@ -56,6 +56,9 @@ impl Fill {
     }
 }
 
+/// Most blocks whose lookups are prepared at once: more than a scan has levels.
+const PREFETCHED_MAX: usize = 32;
+
 /// Decodes a page's content: the object, and the bytes of memory that it takes.
 pub type DecodePage<'a, T> = &'a dyn Fn(&[u8]) -> Result<(T, usize)>;
 
@@ -312,6 +315,18 @@ impl PageStore {
     ) -> Option<Arc<Block>> {
         self.cache
             .block_if_there(block_key(group.id, number), fill.worth())
+    }
+
+    /// Has the processor bring near what lookups of cached blocks visit: it waits for memory once a step, and not for each
+    /// block. Of very many only for some.
+    pub fn prefetch_blocks<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
+        let mut keys = [block_key(PageId(0), 0); PREFETCHED_MAX];
+        let mut count = 0;
+        for (key, (group, number)) in keys.iter_mut().zip(blocks) {
+            *key = block_key(group.id, number);
+            count += 1;
+        }
+        self.cache.prefetch_blocks(&keys[..count]);
     }
 
     /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`], which does not.

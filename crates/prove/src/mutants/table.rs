@@ -638,7 +638,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 65,
         name: "a scan cuts a key back to one byte less than the prefix",
-        place: "crates/betree/src/scan/mod.rs",
+        place: "crates/betree/src/scan/source.rs",
         breaks: "scans give the keys that were put",
         script: Script::Random {
             seeds: 60,
