@@ -143,6 +143,12 @@ impl Batch {
         &self.bytes
     }
 
+    /// Bytes of memory that it has.
+    #[must_use]
+    pub fn memory_bytes(&self) -> usize {
+        self.bytes.capacity() + self.places.capacity() * size_of::<(usize, usize)>()
+    }
+
     /// Takes the bytes out; places stay as they are.
     #[must_use]
     pub fn take_bytes(&mut self) -> Vec<u8> {

@@ -17,13 +17,19 @@ pub(crate) struct Health {
 }
 
 impl Health {
+    /// Whether it is open.
+    #[inline]
+    pub fn is_open(&self) -> bool {
+        !self.closed.load(Ordering::Acquire)
+    }
+
     /// [`ErrorKind::Closed`] once the database is closed.
     #[inline]
     pub fn check_open(&self) -> Result<()> {
-        if self.closed.load(Ordering::Acquire) {
-            Err(closed())
-        } else {
+        if self.is_open() {
             Ok(())
+        } else {
+            Err(closed())
         }
     }
 

@@ -1,20 +1,18 @@
 //! Ranges: a double-ended iterator over one view of one keyspace.
 //!
 //! An iterator holds its view, and pages, but never a window: it serves records from chunks that it copied, and each
-//! refill loads the view's state anew, seeks the windows behind the last key, and goes on with the tree's scan where it
-//! stands. So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
+//! refill loads the view's state anew, goes on with the tree's scan where it stands, and seeks the windows once it comes to the next
+//! key that they are known to have (a view sees no other). So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
 //! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
-//!
-//! A chunk is one run of bytes. Who takes slices gets shares of it, and the next chunk lies elsewhere; who borrows
-//! ([`Range::next_ref`]) leaves its memory to the next chunk, so that such a scan allocates nothing as it goes.
 
 use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_memtable::{Cursor, Op};
-use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
+use terrapin_structure::{Batch, Direction, Filled, Scan, Version};
 
+use crate::chunk::Chunk;
 use crate::read::{OwnedBounds, windows};
 use crate::state::{KeyspaceShared, KeyspaceState};
 use crate::view::ViewHandle;
@@ -28,12 +26,6 @@ const CHUNK_RECORDS_FIRST_MAX: usize = 64;
 const CHUNK_RECORDS_MIN: usize = 16;
 /// Most records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 4096;
-/// A chunk ends when it holds so many bytes.
-const CHUNK_BYTES_MAX: usize = 64 << 10;
-/// A chunk has room for so many records from the start, at most.
-const CHUNK_RECORDS_RESERVED: usize = 512;
-/// Bytes that a record is expected to take before any was seen.
-const RECORD_BYTES_EXPECTED: usize = 128;
 /// An end that has fetched fewer records reads only what the next record needs; beyond, it is expected to go on.
 const SPARING_RECORDS: usize = 128;
 
@@ -66,6 +58,8 @@ pub struct Range {
 struct End {
     fetched: Chunk,
     scan: Option<TreeScan>,
+    /// What the view's windows have behind what was fetched.
+    in_windows: InWindows,
     /// Records fetched so far.
     total_records: usize,
     /// Records of the next chunk at most.
@@ -77,10 +71,22 @@ impl Default for End {
         End {
             fetched: Chunk::default(),
             scan: None,
+            in_windows: InWindows::Unknown,
             total_records: 0,
             chunk_records: CHUNK_RECORDS_FIRST,
         }
     }
+}
+
+/// What is known of a view's windows, which show the view the same for as long as it has them.
+#[derive(Default)]
+enum InWindows {
+    #[default]
+    Unknown,
+    /// This is the next key of the region.
+    Next(Vec<u8>),
+    /// They have none in the region.
+    Nothing,
 }
 
 /// A scan of the tree that stands behind the last record that a chunk took.
@@ -157,6 +163,9 @@ impl Range {
 
     #[inline]
     fn step(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
+        if let Some(record) = self.take_fetched(direction) {
+            return Some(Ok(self.end(direction).fetched.slices(record)));
+        }
         match self.find(direction) {
             Ok(Some(found)) => {
                 let chunk = &mut self.end(found.end).fetched;
@@ -169,6 +178,9 @@ impl Range {
 
     #[inline]
     fn step_ref(&mut self, direction: Direction) -> Result<Option<(&[u8], &[u8])>> {
+        if let Some(record) = self.take_fetched(direction) {
+            return Ok(Some(self.end(direction).fetched.record(record)));
+        }
         Ok(self
             .find(direction)?
             .map(|found| self.end(found.end).fetched.record(found.record)))
@@ -182,26 +194,18 @@ impl Range {
         }
     }
 
-    /// Takes the next record of a direction.
+    /// Takes the next record of a direction, if it is fetched. What was fetched before the database was closed is not served after it.
     #[inline]
-    fn find(&mut self, direction: Direction) -> Result<Option<Found>> {
-        let Some(handle) = &self.handle else {
-            return self.error.take().map_or(Ok(None), Err);
-        };
-        // What was fetched before the database was closed is not served after it.
-        if handle.core().health.check_open().is_ok()
-            && let Some(record) = self.end(direction).fetched.take_first()
-        {
-            let end = direction;
-            return Ok(Some(Found { end, record }));
-        }
-        self.find_over(direction)
+    fn take_fetched(&mut self, direction: Direction) -> Option<usize> {
+        let is_open = self.handle.as_ref()?.core().health.is_open();
+        let end = self.end(direction);
+        is_open.then(|| end.fetched.take_first()).flatten()
     }
 
-    /// As [`Range::find`], when this end has nothing left.
-    fn find_over(&mut self, direction: Direction) -> Result<Option<Found>> {
-        let Some(handle) = self.handle.clone() else {
-            return Ok(None);
+    /// Takes the next record of a direction, from which end it may be, when this end has nothing left.
+    fn find(&mut self, direction: Direction) -> Result<Option<Found>> {
+        let Some(handle) = self.handle.take() else {
+            return self.error.take().map_or(Ok(None), Err);
         };
         let opened = handle.core().health.check_open();
         let refilled = match opened {
@@ -212,9 +216,9 @@ impl Range {
         if let Err(error) = refilled {
             self.front = End::default();
             self.back = End::default();
-            self.handle = None;
             return Err(error);
         }
+        self.handle = Some(handle);
         let found = |end, record| Found { end, record };
         if let Some(record) = self.end(direction).fetched.take_first() {
             return Ok(Some(found(direction, record)));
@@ -253,19 +257,28 @@ impl Range {
             let likely = (expected / 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_FIRST_MAX);
             end.chunk_records = if self.one { 1 } else { likely };
         }
-        let bounds = (lower, upper);
-        let tree = TreeScan::current(&mut end.scan, keyspace, bounds, direction, expected)?;
+        let region = Region {
+            lower,
+            upper,
+            direction,
+        };
+        let folded = |scan: &TreeScan| !Arc::ptr_eq(&scan.version, &keyspace.version);
+        if end.scan.as_ref().is_some_and(folded) {
+            end.scan = None;
+            end.in_windows = InWindows::Unknown;
+        }
+        let tree = match &mut end.scan {
+            Some(scan) => scan,
+            none => none.insert(TreeScan::open(keyspace, region, expected)?),
+        };
         let batch = end
             .fetched
             .restart(end.chunk_records, end.total_records < SPARING_RECORDS);
-        let whole = merge(
-            keyspace,
-            view.before,
-            tree,
-            (lower, upper),
-            direction,
-            batch,
-        )?;
+        let in_windows = &mut end.in_windows;
+        let whole = match from_tree(tree, region, in_windows, batch)? {
+            Some(whole) => whole,
+            None => merge(keyspace, view.before, tree, region, in_windows, batch)?,
+        };
         let count = batch.len();
         core.counters.scanned_records.add(count as u64);
         end.total_records += count;
@@ -280,7 +293,7 @@ impl Range {
                 Direction::Backward => exclude(&mut self.upper, last),
             }
         }
-        end.fetched.end = count;
+        end.fetched.fetched(count);
         Ok(())
     }
 }
@@ -293,13 +306,18 @@ struct Found {
 
 /// Sets a bound, in the memory of the one that was there.
 fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
-    let mut kept = match std::mem::replace(bound, Bound::Unbounded) {
-        Bound::Included(kept) | Bound::Excluded(kept) => kept,
+    let memory = match std::mem::replace(bound, Bound::Unbounded) {
+        Bound::Included(memory) | Bound::Excluded(memory) => memory,
         Bound::Unbounded => Vec::new(),
     };
-    kept.clear();
-    kept.extend_from_slice(key);
-    *bound = Bound::Excluded(kept);
+    *bound = Bound::Excluded(copied(memory, key));
+}
+
+/// A copy of a key in memory that is there.
+fn copied(mut memory: Vec<u8>, key: &[u8]) -> Vec<u8> {
+    memory.clear();
+    memory.extend_from_slice(key);
+    memory
 }
 
 impl Iterator for Range {
@@ -339,119 +357,90 @@ impl std::fmt::Debug for Range {
 }
 
 impl TreeScan {
-    /// The scan of the keyspace's version; opened anew when the version is another than last time (the view was folded).
-    fn current<'a>(
-        slot: &'a mut Option<TreeScan>,
-        keyspace: &KeyspaceState,
-        (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
-        direction: Direction,
-        expected: usize,
-    ) -> Result<&'a mut TreeScan> {
-        let stale = slot
-            .as_ref()
-            .is_none_or(|s| !Arc::ptr_eq(&s.version, &keyspace.version));
-        if stale {
-            let bounds = (
-                lower.as_ref().map(Vec::as_slice),
-                upper.as_ref().map(Vec::as_slice),
-            );
-            let scan = keyspace
-                .version
-                .scan_expecting(bounds, direction, expected)?;
-            *slot = None;
-            return Ok(slot.insert(TreeScan {
-                version: keyspace.version.clone(),
-                scan,
-            }));
-        }
-        slot.as_mut()
-            .ok_or_else(|| Error::internal("a scan that is neither old nor new"))
-    }
-}
-
-/// Copied records in the order in which they were fetched, and which of them were not taken yet.
-#[derive(Default)]
-struct Chunk {
-    records: Batch,
-    /// The bytes of the records, once somebody has a share of them; until then they are the batch's.
-    shared: Option<Slice>,
-    /// Records from here on were not taken from the front,
-    first: usize,
-    /// and those from here on were taken from the back.
-    end: usize,
-}
-
-impl Chunk {
-    /// Takes the record that was fetched first.
-    #[inline]
-    fn take_first(&mut self) -> Option<usize> {
-        let record = self.first;
-        (record < self.end).then(|| {
-            self.first += 1;
-            record
-        })
-    }
-
-    /// Takes the record that was fetched last.
-    fn take_last(&mut self) -> Option<usize> {
-        (self.first < self.end).then(|| {
-            self.end -= 1;
-            self.end
-        })
-    }
-
-    /// How many records nobody took.
-    fn left(&self) -> usize {
-        self.end - self.first
-    }
-
-    /// A record that was taken.
-    #[inline]
-    fn record(&self, record: usize) -> (&[u8], &[u8]) {
-        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
-        let bytes = match &self.shared {
-            Some(shared) => shared,
-            None => self.records.bytes(),
-        };
-        (&bytes[start..key_end], &bytes[key_end..end])
-    }
-
-    /// A record that was taken, as shares of the chunk.
-    #[inline]
-    fn slices(&mut self, record: usize) -> (Slice, Slice) {
-        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
-        let records = &mut self.records;
-        let bytes = self
-            .shared
-            .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
-        (bytes.sub(start..key_end), bytes.sub(key_end..end))
-    }
-
-    /// Drops what there was, all of it taken, and makes room for so many records of the same kind. None of what is filled in
-    /// can be taken before `end` is set.
-    fn restart(&mut self, records: usize, sparing: bool) -> &mut Batch {
-        let bytes = match &self.shared {
-            Some(shared) => shared.len(),
-            None => self.records.bytes().len(),
-        };
-        let each = bytes.checked_div(self.records.len());
-        self.shared = None;
-        let each = each.unwrap_or(RECORD_BYTES_EXPECTED);
-        let bytes = records.saturating_mul(each);
-        let limits = BatchLimits {
-            records,
-            bytes: CHUNK_BYTES_MAX,
-            sparing,
-        };
-        self.records.restart(
-            limits,
-            records.min(CHUNK_RECORDS_RESERVED),
-            // The last record may go beyond.
-            bytes.min(CHUNK_BYTES_MAX + each),
+    /// A scan of the keyspace's version, which is going to be asked for about so many records.
+    fn open(keyspace: &KeyspaceState, region: Region<'_>, expected: usize) -> Result<Self> {
+        let bounds = (
+            region.lower.as_ref().map(Vec::as_slice),
+            region.upper.as_ref().map(Vec::as_slice),
         );
-        (self.first, self.end) = (0, 0);
-        &mut self.records
+        let version = keyspace.version.clone();
+        let scan = version.scan_expecting(bounds, region.direction, expected)?;
+        Ok(TreeScan { version, scan })
     }
+}
+
+impl InWindows {
+    /// Takes note of the next key.
+    fn note(&mut self, next: Option<&[u8]>) {
+        let memory = match std::mem::take(self) {
+            InWindows::Next(memory) => memory,
+            InWindows::Unknown | InWindows::Nothing => Vec::new(),
+        };
+        *self = match next {
+            Some(next) => InWindows::Next(copied(memory, next)),
+            None => InWindows::Nothing,
+        };
+    }
+}
+
+/// What is left of a range, and from which end it is read.
+#[derive(Clone, Copy)]
+struct Region<'a> {
+    lower: &'a Bound<Vec<u8>>,
+    upper: &'a Bound<Vec<u8>>,
+    direction: Direction,
+}
+
+impl<'a> Region<'a> {
+    /// Where it ends, in its direction.
+    fn end(self) -> Bound<&'a [u8]> {
+        let end = match self.direction {
+            Direction::Forward => self.upper,
+            Direction::Backward => self.lower,
+        };
+        end.as_ref().map(Vec::as_slice)
+    }
+
+    /// Whether a key lies before its end.
+    fn ends_behind(self, key: &[u8]) -> bool {
+        match (self.end(), self.direction) {
+            (Bound::Unbounded, _) => true,
+            (Bound::Included(end), Direction::Forward) => key <= end,
+            (Bound::Excluded(end), Direction::Forward) => key < end,
+            (Bound::Included(end), Direction::Backward) => key >= end,
+            (Bound::Excluded(end), Direction::Backward) => key > end,
+        }
+    }
+
+    /// Places a window's cursor at its first key of the region, or at `next`, which is known to be no further on than that.
+    fn seek(self, cursor: &mut Cursor<'_>, next: Option<&[u8]>) {
+        match (self.direction, next) {
+            (Direction::Forward, Some(next)) => cursor.seek(next),
+            (Direction::Forward, None) => seek_forward(cursor, self.lower),
+            (Direction::Backward, Some(next)) => seek_back_to(cursor, next),
+            (Direction::Backward, None) => seek_backward(cursor, self.upper),
+        }
+    }
+}
+
+/// Fills a chunk from the tree alone, as far as the windows are known to have nothing: as [`merge`] does, or none if they have what comes
+/// next, or nobody knows.
+fn from_tree(
+    tree: &mut TreeScan,
+    region: Region<'_>,
+    in_windows: &InWindows,
+    chunk: &mut Batch,
+) -> Result<Option<bool>> {
+    let next = match in_windows {
+        InWindows::Unknown => return Ok(None),
+        InWindows::Next(next) => Some(&next[..]).filter(|next| region.ends_behind(next)),
+        InWindows::Nothing => None,
+    };
+    let until = next.map_or(region.end(), Bound::Excluded);
+    if tree.scan.fill(until, chunk)? == Filled::Full || next.is_some() && chunk.is_full() {
+        return Ok(Some(false));
+    }
+    Ok(next.is_none().then_some(true))
 }
 
 /// Merges the windows with the tree from one end of the region until the chunk is full (`false`) or the region is at its
@@ -460,30 +449,20 @@ fn merge(
     keyspace: &KeyspaceState,
     before: Lsn,
     tree: &mut TreeScan,
-    (lower, upper): (&Bound<Vec<u8>>, &Bound<Vec<u8>>),
-    direction: Direction,
+    region: Region<'_>,
+    in_windows: &mut InWindows,
     chunk: &mut Batch,
 ) -> Result<bool> {
+    let direction = region.direction;
+    let next = match &*in_windows {
+        InWindows::Next(next) => Some(&next[..]),
+        InWindows::Unknown | InWindows::Nothing => None,
+    };
     let mut cursors = windows(keyspace, before).map(|window| {
         let mut cursor = window?.cursor(Lsn(0), before);
-        match direction {
-            Direction::Forward => seek_forward(&mut cursor, lower),
-            Direction::Backward => seek_backward(&mut cursor, upper),
-        }
+        region.seek(&mut cursor, next);
         cursor.is_valid().then_some(cursor)
     });
-    // Where the region ends, in the scan's direction.
-    let region_end = match direction {
-        Direction::Forward => upper.as_ref().map(Vec::as_slice),
-        Direction::Backward => lower.as_ref().map(Vec::as_slice),
-    };
-    let inside = |key: &[u8]| match (region_end, direction) {
-        (Bound::Unbounded, _) => true,
-        (Bound::Included(end), Direction::Forward) => key <= end,
-        (Bound::Excluded(end), Direction::Forward) => key < end,
-        (Bound::Included(end), Direction::Backward) => key >= end,
-        (Bound::Excluded(end), Direction::Backward) => key > end,
-    };
     let sooner = |a: &[u8], b: &[u8]| match direction {
         Direction::Forward => a < b,
         Direction::Backward => a > b,
@@ -499,18 +478,17 @@ fn merge(
                 first = Some((place, key));
             }
         }
-        let first = first.filter(|(_, key)| inside(key));
+        let first = first.filter(|(_, key)| region.ends_behind(key));
         // The tree's records before that.
-        let until = first.map_or(region_end, |(_, key)| Bound::Excluded(key));
-        if tree.scan.fill(until, chunk)? == Filled::Full {
+        let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
+        let filled = tree.scan.fill(until, chunk)?;
+        if filled == Filled::Full || first.is_some() && chunk.is_full() {
+            in_windows.note(first.map(|(_, key)| key));
             return Ok(false);
         }
         let Some((place, key)) = first else {
             return Ok(true);
         };
-        if chunk.is_full() {
-            return Ok(false);
-        }
         if let Some(Op::Put(value)) = cursors[place].as_ref().map(Cursor::op) {
             chunk.push(key, value, 0);
         }
@@ -543,12 +521,15 @@ fn seek_backward(cursor: &mut Cursor<'_>, upper: &Bound<Vec<u8>>) {
     match upper {
         Bound::Unbounded => cursor.seek_last(),
         Bound::Excluded(key) => cursor.seek_before(key),
-        Bound::Included(key) => {
-            cursor.seek(key);
-            if cursor.key() != Some(key.as_slice()) {
-                cursor.seek_before(key);
-            }
-        }
+        Bound::Included(key) => seek_back_to(cursor, key),
+    }
+}
+
+/// Goes to the last key that is no greater than `key`.
+fn seek_back_to(cursor: &mut Cursor<'_>, key: &[u8]) {
+    cursor.seek(key);
+    if cursor.key() != Some(key) {
+        cursor.seek_before(key);
     }
 }
 

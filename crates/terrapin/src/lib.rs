@@ -27,6 +27,7 @@ mod balance;
 mod batch;
 mod catalog;
 mod checkpoint;
+mod chunk;
 mod core;
 mod cut;
 mod database;

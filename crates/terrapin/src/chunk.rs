@@ -1,0 +1,129 @@
+//! What a range has fetched: copied records, one run of bytes.
+//!
+//! Who takes slices gets shares of a chunk, and the next one lies elsewhere. Who borrows leaves its memory to the next chunk, and a short
+//! range the last chunk's to the thread's next range: such scans allocate nothing for records.
+
+use std::cell::Cell;
+
+use terrapin_base::Slice;
+use terrapin_base::sync::thread_local;
+use terrapin_structure::{Batch, BatchLimits};
+
+/// A chunk ends when it holds so many bytes.
+const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// A chunk has room for so many records from the start, at most.
+const CHUNK_RECORDS_RESERVED: usize = 512;
+/// Bytes that a record is expected to take before any was seen.
+const RECORD_BYTES_EXPECTED: usize = 128;
+/// A thread keeps so many bytes for its next range, at most.
+const SPARE_BYTES_MAX: usize = 16 << 10;
+
+thread_local! {
+    /// The memory of a chunk that is gone.
+    static SPARE: Cell<Batch> = Cell::new(Batch::default());
+}
+
+/// Copied records in the order in which they were fetched, and which of them were not taken yet.
+#[derive(Default)]
+pub(crate) struct Chunk {
+    records: Batch,
+    /// The bytes of the records, once somebody has a share of them; until then they are the batch's.
+    shared: Option<Slice>,
+    /// Records from here on were not taken from the front,
+    first: usize,
+    /// and those from here on were taken from the back.
+    end: usize,
+}
+
+impl Chunk {
+    /// Takes the record that was fetched first.
+    #[inline]
+    pub fn take_first(&mut self) -> Option<usize> {
+        let record = self.first;
+        (record < self.end).then(|| {
+            self.first += 1;
+            record
+        })
+    }
+
+    /// Takes the record that was fetched last.
+    pub fn take_last(&mut self) -> Option<usize> {
+        (self.first < self.end).then(|| {
+            self.end -= 1;
+            self.end
+        })
+    }
+
+    /// How many records nobody took.
+    pub fn left(&self) -> usize {
+        self.end - self.first
+    }
+
+    /// A record that was taken.
+    #[inline]
+    pub fn record(&self, record: usize) -> (&[u8], &[u8]) {
+        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
+        let bytes = match &self.shared {
+            Some(shared) => shared,
+            None => self.records.bytes(),
+        };
+        (&bytes[start..key_end], &bytes[key_end..end])
+    }
+
+    /// A record that was taken, as shares of the chunk.
+    #[inline]
+    pub fn slices(&mut self, record: usize) -> (Slice, Slice) {
+        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
+        let records = &mut self.records;
+        let bytes = self
+            .shared
+            .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
+        (bytes.sub(start..key_end), bytes.sub(key_end..end))
+    }
+
+    /// Drops what there was, all of it taken, and makes room for so many records of the same kind. None of what is filled in
+    /// can be taken before [`Chunk::fetched`].
+    pub fn restart(&mut self, records: usize, sparing: bool) -> &mut Batch {
+        let bytes = match &self.shared {
+            Some(shared) => shared.len(),
+            None => self.records.bytes().len(),
+        };
+        let each = bytes.checked_div(self.records.len());
+        self.shared = None;
+        if self.records.memory_bytes() == 0 {
+            self.records = SPARE.try_with(Cell::take).unwrap_or_default();
+        }
+        let each = each.unwrap_or(RECORD_BYTES_EXPECTED);
+        let bytes = records.saturating_mul(each);
+        let limits = BatchLimits {
+            records,
+            bytes: CHUNK_BYTES_MAX,
+            sparing,
+        };
+        self.records.restart(
+            limits,
+            records.min(CHUNK_RECORDS_RESERVED),
+            // The last record may go beyond.
+            bytes.min(CHUNK_BYTES_MAX + each),
+        );
+        (self.first, self.end) = (0, 0);
+        &mut self.records
+    }
+
+    /// It was filled with so many records.
+    pub fn fetched(&mut self, records: usize) {
+        self.end = records;
+    }
+}
+
+impl Drop for Chunk {
+    fn drop(&mut self) {
+        let mut records = std::mem::take(&mut self.records);
+        let is_whole = self.shared.is_none();
+        if is_whole && (1..=SPARE_BYTES_MAX).contains(&records.memory_bytes()) {
+            records.restart(BatchLimits::default(), 0, 0);
+            // The thread may be ending.
+            let _ = SPARE.try_with(|spare| spare.set(records));
+        }
+    }
+}
