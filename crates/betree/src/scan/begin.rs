@@ -1,4 +1,4 @@
-//! How a scan begins: the sources that begin where it does come to their first records.
+//! How a scan begins: the sources that begin where it does come to their first records (decision 0017).
 //!
 //! On its way there a source visits memory in several places that nobody visited lately: the cache's table and entry, the block, its
 //! array of heads, the record. One source after the other would wait for each of them. So every step is done for all sources
