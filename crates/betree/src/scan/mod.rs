@@ -24,7 +24,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Result, mutant};
+use terrapin_base::{Error, Result, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::{head as head_of, head_of_pieces};
@@ -596,6 +596,9 @@ impl TreeScan {
         let mut limit = until_head.min(second);
         if mutant::active(71) {
             limit = until_head;
+        }
+        if self.sources[usize::from(slot)].record().is_none() {
+            return Err(Error::internal("a scan's source that stands at no record"));
         }
         loop {
             let source = &mut self.sources[usize::from(slot)];
