@@ -6,10 +6,10 @@ use std::ops::{Bound, Range};
 use std::sync::Arc;
 
 use terrapin_base::{PageId, Result};
-use terrapin_pages::PageStore;
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::message::Message;
+use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 
 use crate::bounds::as_slice;
@@ -34,10 +34,13 @@ pub(crate) struct GroupCursor {
     /// The current key; its first `prefix_bytes` are the block's prefix.
     key: Vec<u8>,
     prefix_bytes: usize,
+    /// Whether a merge moves the records elsewhere, and then how the current block stands in the cache.
+    is_replaced: bool,
+    standing: Standing,
 }
 
 impl GroupCursor {
-    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record.
+    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record. The merge replaces what lies in the range.
     pub(crate) fn for_merge(
         store: &Arc<PageStore>,
         group: &GroupRef,
@@ -50,6 +53,7 @@ impl GroupCursor {
             hi.map_or(Bound::Unbounded, Bound::Excluded),
         );
         let mut cursor = Self::prepare(store, group, bounds, Direction::Forward, ahead)?;
+        cursor.is_replaced = true;
         cursor.start()?;
         Ok(cursor)
     }
@@ -75,6 +79,8 @@ impl GroupCursor {
             value: None,
             key: Vec::new(),
             prefix_bytes: 0,
+            is_replaced: false,
+            standing: Standing::NONE,
         })
     }
 
@@ -108,6 +114,12 @@ impl GroupCursor {
         }
     }
 
+    /// How the current block stood in the cache when a merge came to it; behind the last record, as nothing.
+    #[inline]
+    pub(crate) fn standing(&self) -> Standing {
+        self.standing
+    }
+
     /// Moves to the next record in the cursor's direction.
     #[inline]
     pub(crate) fn step(&mut self) -> Result<()> {
@@ -131,6 +143,7 @@ impl GroupCursor {
     /// Goes on to the first record of the next block that has one in the range.
     fn next_block(&mut self) -> Result<()> {
         self.block = None;
+        self.standing = Standing::NONE;
         let bounds = (as_slice(&self.lower), as_slice(&self.upper));
         let Some((block, records)) = self.walk.next(&self.store, || bounds, None)? else {
             return Ok(());
@@ -148,6 +161,10 @@ impl GroupCursor {
         self.prefix_bytes = self.key.len();
         self.key.extend_from_slice(entry.suffix);
         self.value = (!entry.is_delete).then_some(entry.value);
+        // Of a block that is cached the cache has another reference.
+        if self.is_replaced && Arc::strong_count(&block) > 1 {
+            self.standing = self.walk.bequeath(&self.store);
+        }
         self.block = Some(block);
         Ok(())
     }

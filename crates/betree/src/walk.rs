@@ -12,7 +12,7 @@ use std::sync::Arc;
 use terrapin_base::{Error, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
-use terrapin_pages::{Fill, PageStore};
+use terrapin_pages::{Fill, PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds};
 
 use crate::bounds::{is_empty, lets_in_above, lets_in_below};
@@ -278,6 +278,11 @@ impl BlockWalk {
             block.prefetch_record(first);
             self.found = Some(found);
         }
+    }
+
+    /// How the block that was returned last, going forward, stands in the cache; it leaves its lives to its successor.
+    pub(crate) fn bequeath(&self, store: &PageStore) -> Standing {
+        store.bequeath_block(&self.group, self.next_number - 1)
     }
 
     /// Bytes of decoded blocks that the walk may come to hold.

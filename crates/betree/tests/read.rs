@@ -6,7 +6,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Purpose, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
@@ -327,4 +327,104 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
         reads * 100 <= lookups * 105,
         "{reads} block reads for {lookups} lookups"
     );
+}
+
+#[test]
+fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
+    let mut bed = Bed::new(32 << 10, 16);
+    // Everything goes to the leaves.
+    bed.options.space_is_short = true;
+    let key = |i: u64| format!("key/{i:06}").into_bytes();
+    let put = |i: u64, byte: u8| (key(i), Some(vec![byte; 100]));
+    bed.merge((0..4000).map(|i| put(i * 10, 1)).collect());
+    assert_eq!(bed.version.stats().unwrap().buffered_records, 0);
+    bed.forget_cache();
+    let reads = |bed: &Bed, numbers: &mut dyn Iterator<Item = u64>| {
+        let before = bed.store.metrics().read.get_reads;
+        for i in numbers {
+            let found = bed.version.get(&key(i), hash64(&key(i))).unwrap();
+            let wanted = bed.model.get(&key(i)).map(|v| &v[..]);
+            assert_eq!(found.as_deref(), wanted);
+        }
+        bed.store.metrics().read.get_reads - before
+    };
+    let blocks = reads(&bed, &mut (0..2000).map(|i| i * 10));
+    assert!(blocks > 400, "{blocks}");
+
+    // Of a value in ten, with new keys between them and some that go; and three times, so that heirs have heirs.
+    for round in 2..5u8 {
+        let first = u64::from(round);
+        let overwritten = (first..4000).step_by(10).map(|i| put(i * 10, round));
+        let new = (first..4000)
+            .step_by(30)
+            .map(|i| put(i * 10 + first, round));
+        let gone = (first..4000).step_by(50).map(|i| (key(i * 10 + 10), None));
+        bed.merge(overwritten.chain(new).chain(gone).collect());
+        while bed.store.reclaim_step().unwrap() {}
+        let again = reads(&bed, &mut (0..19_500));
+        // But for some of new keys alone, at the edges of leaves.
+        assert!(again <= 2, "{again} in round {round}");
+    }
+    // Behind them nothing was cached, nor is it now.
+    let behind = reads(&bed, &mut (2100..4000).map(|i| i * 10));
+    assert!(behind > 350, "{behind}");
+}
+
+#[test]
+fn a_buffered_tree_that_is_cached_stays_so_as_it_is_merged_into() {
+    let mut random = Random(12);
+    let mut bed = Bed::new(64 << 10, 16);
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let (mut read, mut written) = (0, 0);
+    for round in 0..40u8 {
+        let before = bed.store.metrics();
+        let window = (0..1000)
+            .map(|_| (key(&mut random, 40_000), Some(vec![round; 100])))
+            .collect();
+        bed.merge(window);
+        while bed.store.reclaim_step().unwrap() {}
+        let found = bed.scan(&*bed.version, all, Direction::Forward);
+        assert!(found.iter().map(|(k, v)| (k, v)).eq(bed.model.iter()));
+        if round >= 20 {
+            let after = bed.store.metrics();
+            read += after.read.scan_bytes - before.read.scan_bytes;
+            let bytes = |metrics: &terrapin_pages::StoreMetrics| {
+                metrics.written.leaves + metrics.written.segments
+            };
+            written += bytes(&after) - bytes(&before);
+        }
+    }
+    println!("{read} bytes read of {written} written");
+    assert!(bed.version.stats().unwrap().buffered_records > 1000);
+    // What lies alone in a level that was empty is read, and nothing else.
+    assert!(read * 4 < written, "{read} of {written}");
+}
+
+#[test]
+fn merges_into_a_full_cache_keep_to_the_budget() {
+    let mut bed = Bed::new(32 << 10, 16);
+    bed.options.space_is_short = true;
+    let key = |i: u64| format!("key/{i:06}").into_bytes();
+    bed.merge((0..8000).map(|i| (key(i), Some(vec![1; 100]))).collect());
+    for limit in [700 << 10, 300 << 10, 20 << 10, 0] {
+        bed.budget.set_limit(limit);
+        bed.store.shrink_fully();
+        for _ in 0..3 {
+            for i in 0..8000 {
+                assert!(bed.version.get(&key(i), hash64(&key(i))).unwrap().is_some());
+            }
+            bed.merge(
+                (0..8000)
+                    .step_by(9)
+                    .map(|i| (key(i), Some(vec![2; 100])))
+                    .collect(),
+            );
+            assert_eq!(bed.budget.used(Purpose::Merge), 0);
+            assert!(
+                bed.budget.used_total() <= limit,
+                "{} of {limit}",
+                bed.budget.used_total()
+            );
+        }
+    }
 }

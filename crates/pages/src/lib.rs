@@ -16,6 +16,7 @@ mod space;
 mod store;
 mod superblock;
 
+pub use cache::Standing;
 pub use metrics::{CacheCounts, DeviceReads, StoreMetrics, WrittenBytes};
 pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};

@@ -5,12 +5,14 @@ mod common;
 use std::sync::Arc;
 
 use common::{
-    added, checkpoint, create, key, options, pending, reclaim_all, released, write_group,
+    added, builder, checkpoint, create, key, options, pending, reclaim_all, released, value,
+    write_group,
 };
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Charge, Purpose};
 use terrapin_disk::SimDisk;
 use terrapin_pages::group::{GroupIndex, GroupRef};
+use terrapin_pages::message::Message;
 use terrapin_pages::{Fill, PageStore, SpaceClass};
 
 /// A budget whose slabs hold seven of the tests' blocks.
@@ -260,4 +262,103 @@ fn threads_that_fill_and_evict_slabs_find_what_was_written() {
     while scene.store.shrink() {}
     assert!(scene.charged() <= 512 << 10);
     assert_eq!(scene.store.metrics().cache_bytes, scene.charged());
+}
+
+/// Writes the scene's group anew with shorter values, as a merge does that replaces it.
+fn replace(scene: &Scene) -> (GroupRef, Arc<GroupIndex>) {
+    let mut builder = builder(false);
+    let mut last = None;
+    for i in 0..40_000 {
+        let block = scene.index.find(&key(i));
+        if last != Some(block) {
+            builder.takes_place_of(scene.store.bequeath_block(&scene.group, block));
+            last = Some(block);
+        }
+        let added = builder.add(&key(i), Message::Put(&value(i, 60)));
+        assert!(added.unwrap().is_none());
+    }
+    let group = builder.finish().remove(0);
+    let group = scene.store.write_group(group, SpaceClass::Normal).unwrap();
+    let index = scene.store.index(&group).unwrap();
+    (group, index)
+}
+
+#[test]
+fn blocks_that_replace_cached_ones_are_cached_and_stand_as_those_stood() {
+    let mut scene = Scene::new(10, 16 << 20);
+    (0..100).for_each(|number| scene.read(number, Fill::Normal));
+    (0..50).for_each(|number| scene.read(number, Fill::Normal));
+    (200..300).for_each(|number| scene.read(number, Fill::Low));
+    let before = scene.store.metrics();
+    let (group, index) = replace(&scene);
+    // The records of a block of before, and of which blocks they are now.
+    let records = |block: usize| scene.index.records_before(block) as usize;
+    let cached = |from: usize, to: usize| {
+        let blocks = index.find(&key(records(from)))..=index.find(&key(records(to) - 1));
+        let count = blocks.clone().count();
+        let found = blocks.filter(|&number| {
+            let block = scene.store.cached_block_as(&group, number, Fill::No);
+            block.is_some_and(|block| index.find(&block.key(0)) == number)
+        });
+        (found.count(), count)
+    };
+    for (from, to) in [(0, 50), (50, 100), (200, 300)] {
+        let (found, count) = cached(from, to);
+        assert!(found + 2 >= count, "{found} of {count} from {from} to {to}");
+    }
+    for (from, to) in [(101, 199), (301, 1000)] {
+        assert_eq!(cached(from, to).0, 0);
+    }
+    assert_eq!(scene.store.metrics().read, before.read);
+
+    // The old ones have no lives left, so all of them go, and make room for the new.
+    scene.window.resize(BUDGET - (1 << 20));
+    scene.store.shrink_fully();
+    (400..600).for_each(|number| scene.read(number, Fill::Normal));
+    assert_eq!(scene.cached(0..300), 0);
+    let (used, of_used) = cached(0, 50);
+    assert!(used * 10 >= of_used * 6, "{used} of {of_used}");
+}
+
+#[test]
+fn in_a_full_cache_what_replaces_blocks_comes_in_if_they_were_used() {
+    let scene = Scene::new(12, 1 << 20);
+    (0..400).for_each(|number| scene.read(number, Fill::Normal));
+    (350..370).for_each(|number| scene.read(number, Fill::Normal));
+    let (group, index) = replace(&scene);
+    let first = |block: usize| index.find(&key(scene.index.records_before(block) as usize));
+    let found: Vec<usize> = (0..index.blocks())
+        .filter(|&number| {
+            scene
+                .store
+                .cached_block_as(&group, number, Fill::No)
+                .is_some()
+        })
+        .collect();
+    assert!(found.len() >= 10, "{found:?}");
+    assert!(
+        found
+            .iter()
+            .all(|number| (first(350)..=first(370)).contains(number)),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn a_group_that_replaces_another_takes_no_more_than_there_is() {
+    let mut scene = Scene::new(11, 1 << 20);
+    for room in [1 << 20, 200 << 10, SLAB / 2, 0] {
+        scene.window.resize(BUDGET - room);
+        scene.store.shrink_fully();
+        for number in 0..1000 {
+            scene.read(number, Fill::Normal);
+            scene.read(number, Fill::Normal);
+        }
+        assert!(scene.charged() <= room);
+        let (group, index) = replace(&scene);
+        assert!(scene.charged() <= room, "{} of {room}", scene.charged());
+        let found = (0..index.blocks())
+            .filter(|&number| scene.store.cached_block(&group, number).is_some());
+        assert_eq!(found.count() > 0, room > 0, "{room} bytes of room");
+    }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use terrapin_base::{Budget, Error, PageId, Result};
 use terrapin_pages::group::{GroupOptions, GroupRef};
 use terrapin_pages::message::Message;
-use terrapin_pages::{PageStore, SpaceClass};
+use terrapin_pages::{PageStore, SpaceClass, Standing};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
 
 use crate::cursor::GroupCursor;
@@ -271,6 +271,15 @@ impl RunCursor {
     fn page(&self) -> Option<PageId> {
         match &self.current {
             Some(PieceCursor::Group(cursor)) => Some(cursor.page()),
+            _ => None,
+        }
+    }
+
+    /// How the block of the current record stands in the cache; none for the window.
+    #[inline]
+    pub(super) fn standing(&self) -> Option<Standing> {
+        match &self.current {
+            Some(PieceCursor::Group(cursor)) => Some(cursor.standing()),
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use terrapin_structure::MessageCursor;
 
 use super::frame::{Slot, SlotChild, Target};
 use super::runs::{
-    Context, Key, KeyRange, Run, Stream, open_stream, place_record, stream_memory_bytes,
+    Context, Key, KeyRange, Run, RunCursor, Stream, open_stream, place_record, stream_memory_bytes,
 };
 use crate::node::{Child, LivePart, Segment};
 
@@ -36,6 +36,14 @@ impl Writing {
             .resize(self.builder.memory_bytes() as u64 + stream_memory_bytes(&self.stream));
     }
 }
+
+/// After so many bytes it is looked again how what is replaced stands in the cache: a few times a block.
+fn look_bytes(context: &Context) -> u64 {
+    u64::from(context.options.block_bytes) / LOOKS
+}
+
+/// See [`look_bytes`].
+const LOOKS: u64 = 8;
 
 /// The shortest key above `before` that is not above `key`, which must be above `before`.
 fn separator(before: &[u8], key: &[u8]) -> Key {
@@ -122,12 +130,19 @@ impl WriteLeaves {
             }));
         };
         let slice = 2 * context.group_bytes();
-        let mut merged = 0;
+        let look_bytes = look_bytes(context);
+        let (mut merged, mut look) = (0, 0);
         let Writing {
             stream, builder, ..
         } = &mut state.writing;
         while let Some(key) = stream.key() {
             let message = stream.message();
+            if merged >= look {
+                look = merged + look_bytes;
+                // Behind the last record of the leaves, as nothing.
+                let among = stream.cursors()[state.base_run].standing();
+                builder.takes_place_of(among.unwrap_or_default());
+            }
             merged += (key.len() + message.value_bytes()) as u64;
             if stream.current() == Some(state.base_run) {
                 state.base_seen += 1;
@@ -319,6 +334,8 @@ impl WriteLevel {
         };
         let before = state.bytes;
         let least = segment_bytes_min(context.group_bytes());
+        let look_bytes = look_bytes(context);
+        let mut look = before;
         let Writing {
             stream, builder, ..
         } = &mut state.writing;
@@ -346,6 +363,14 @@ impl WriteLevel {
                     return Ok(None);
                 }
                 state.marks.push((state.pivot, state.records, state.bytes));
+            }
+            if state.bytes >= look {
+                look = state.bytes + look_bytes;
+                let run = stream.current().map(|run| &stream.cursors()[run]);
+                // What the window has stands as what is in front of it.
+                if let Some(standing) = run.and_then(RunCursor::standing) {
+                    builder.takes_place_of(standing);
+                }
             }
             state.records += 1;
             state.bytes += (key.len() + message.value_bytes()) as u64;

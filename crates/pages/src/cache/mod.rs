@@ -11,6 +11,9 @@
 //! without. Without any blocks left the hand goes by itself. Pages that a checkpoint freed are purged instead of ageing out, since
 //! a dead index would live long; slabs that are mostly empty then are joined.
 //!
+//! What a merge writes in the place of cached blocks comes in as it is written, with the lives of those, which are the first to go then (decision
+//! 0019); where others would have to go for it only if those were used.
+//!
 //! 64 shards for each; no lock is held across I/O, decoding, a copy of a block or another lock. Errors are never cached.
 
 mod lanes;
@@ -99,6 +102,39 @@ impl Worth {
             most,
             aged,
         }
+    }
+}
+
+/// How a block stands in the cache: by its lives and its lane, or not at all. What takes its place in a new page comes in for that
+/// (decision 0019).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Standing(u8);
+
+impl Standing {
+    /// Not cached.
+    pub const NONE: Standing = Standing(0);
+
+    fn new(worth: Worth, lives: u8) -> Self {
+        Standing((lives + 1) << 1 | u8::from(worth == Worth::Normal))
+    }
+
+    /// Whether the block is cached.
+    #[inline]
+    #[must_use]
+    pub fn is_cached(self) -> bool {
+        self.0 != 0
+    }
+
+    fn worth(self) -> Worth {
+        if self.0 & 1 == 1 {
+            Worth::Normal
+        } else {
+            Worth::Low
+        }
+    }
+
+    fn lives(self) -> u8 {
+        (self.0 >> 1).saturating_sub(1)
     }
 }
 
@@ -192,6 +228,17 @@ impl Cache {
     /// Finds a block without a trace: neither counted nor worth more afterwards.
     pub(crate) fn peek_block(&self, key: Key) -> Option<Arc<Block>> {
         shard(&self.blocks, key).lock().peek(key)
+    }
+
+    /// How a block stands whose page is being replaced; it leaves its lives to what takes its place.
+    pub(crate) fn bequeath(&self, key: Key) -> Standing {
+        shard(&self.blocks, key).lock().bequeath(key)
+    }
+
+    /// How what takes such a block's place comes in: with its worth and its lives. Where others would have to go, only if it was used.
+    pub(crate) fn inherits(&self, standing: Standing) -> Option<(Worth, u8)> {
+        let (worth, lives) = (standing.worth(), standing.lives());
+        (lives > 0 || !self.is_full()).then_some((worth, lives))
     }
 
     /// Finds metadata of a known type, for one of many uses: a hit counts for so many more. A value of another type is not found.
@@ -330,9 +377,15 @@ impl Cache {
         self.lanes.take_from(slab, worth, bytes)
     }
 
-    /// Adds a block, which was decoded into [`Cache::memory_for`] of the same worth, unless there is no room at all. Returns the block that
-    /// others see: an equal one that came first, if there is one.
-    pub(crate) fn insert_block(&self, key: Key, block: Arc<Block>, worth: Worth) -> Arc<Block> {
+    /// Adds a block with so many lives, which was decoded into [`Cache::memory_for`] of the same worth, unless there is no room at all. Returns
+    /// the block that others see: an equal one that came first, if there is one.
+    pub(crate) fn insert_block(
+        &self,
+        key: Key,
+        block: Arc<Block>,
+        worth: Worth,
+        lives: u8,
+    ) -> Arc<Block> {
         let alone = if block.payload().is_in_slab() {
             0
         } else {
@@ -344,10 +397,10 @@ impl Cache {
         if !self.charge(Purpose::Blocks, u64::from(bytes), worth) {
             return block;
         }
-        let before =
-            shard(&self.blocks, key)
-                .lock()
-                .insert(key, &block, bytes, 0, self.lanes.birth(worth));
+        let birth = self.lanes.birth(worth);
+        let before = shard(&self.blocks, key)
+            .lock()
+            .insert(key, &block, bytes, lives, birth);
         if let Some(before) = before {
             self.budget.give(Purpose::Blocks, u64::from(bytes));
             return before;

@@ -8,7 +8,7 @@ use terrapin_disk::prefetch_all;
 
 use super::lanes::Home;
 use super::table::Table;
-use super::{Held, Kind, Worth};
+use super::{Held, Kind, Standing, Worth};
 use crate::block::Block;
 
 /// What an entry is found by.
@@ -78,6 +78,14 @@ pub(super) struct Birth(u32);
 impl Birth {
     pub(super) fn new(number: u32, worth: Worth) -> Self {
         Birth(number << 1 | worth as u32)
+    }
+
+    fn worth(self) -> Worth {
+        if self.0 & 1 == Worth::Low as u32 {
+            Worth::Low
+        } else {
+            Worth::Normal
+        }
     }
 
     /// Whether it was before the oldest quarter ends.
@@ -351,6 +359,14 @@ impl Shard<Arc<Block>> {
             Some(slot) => prefetch_all(slot),
             None => {}
         }
+    }
+
+    /// Takes a block's lives; how it stood.
+    pub(super) fn bequeath(&mut self, key: Key) -> Standing {
+        let slot = self.find(key).and_then(|at| self.slots[at].as_mut());
+        slot.map_or(Standing::NONE, |slot| {
+            Standing::new(slot.birth.worth(), std::mem::take(&mut slot.lives))
+        })
     }
 
     fn find_in(&self, key: Key, home: &Home) -> Option<usize> {

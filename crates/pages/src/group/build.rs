@@ -17,8 +17,9 @@ use terrapin_disk::AlignedBuf;
 use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
 
 use super::index::{self, BlockEntry};
-use super::pending::PendingGroup;
+use super::pending::{Heir, PendingGroup};
 use crate::block::{Block, BlockBuilder, Compression, CutBlock, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
+use crate::cache::Standing;
 use crate::message::Message;
 
 /// Largest target of a group in bytes.
@@ -79,6 +80,12 @@ pub struct GroupBuilder {
     filter: FilterBuilder,
     /// Whether groups come with the outlines of their filters.
     outlined: bool,
+    /// How what the next records take the place of stands in the cache.
+    standing: Standing,
+    /// Of the block that is being filled, up to where that changed last: records, those of them that take the place of something
+    /// cached, and its best standing.
+    told: u32,
+    inherited: (u32, Standing),
 }
 
 /// Encoded blocks.
@@ -95,7 +102,7 @@ impl Part {
         (self.image.len() + self.separators.len()) as u64
     }
 
-    fn push(&mut self, cut: CutBlock, block: &[u8], separator: &[u8]) {
+    fn push(&mut self, cut: CutBlock, block: &[u8], separator: &[u8], standing: Standing) {
         self.image.extend_from_slice(block);
         self.separators.extend_from_slice(separator);
         self.blocks.push(BlockEntry {
@@ -104,6 +111,7 @@ impl Part {
             tombstones: cut.tombstones,
             logical_bytes: cut.logical_bytes,
             separator_bytes: separator.len() as u32,
+            standing,
         });
     }
 
@@ -214,12 +222,44 @@ impl GroupBuilder {
             hashes: Vec::new(),
             filter: FilterBuilder::new(),
             outlined: false,
+            standing: Standing::NONE,
+            told: 0,
+            inherited: (0, Standing::NONE),
         }
     }
 
     /// Has groups come with the outlines of their filters: those that are to be buffer segments (decision 0016).
     pub fn outline_filters(&mut self) {
         self.outlined = true;
+    }
+
+    /// Says how the block stands in the cache that the next records take the place of. A block of which that is cached for half of the records
+    /// or more comes into the cache when its group is written.
+    #[inline]
+    pub fn takes_place_of(&mut self, standing: Standing) {
+        if standing != self.standing {
+            self.tell_standing(self.block.len() as u32);
+            self.standing = standing;
+        }
+    }
+
+    /// Counts so many records of the block as told of.
+    fn tell_standing(&mut self, records: u32) {
+        if self.standing.is_cached() {
+            self.inherited.0 += records - self.told;
+            self.inherited.1 = self.inherited.1.max(self.standing);
+        }
+        self.told = records;
+    }
+
+    /// How a block of so many records that was cut is to stand.
+    fn take_standing(&mut self, records: u32) -> Standing {
+        self.tell_standing(records);
+        self.told = 0;
+        match std::mem::take(&mut self.inherited) {
+            (inherited, standing) if inherited * 2 >= records => standing,
+            _ => Standing::NONE,
+        }
     }
 
     /// Adds a record; sometimes a group is finished by that. The key must be above the last, also after a group was returned.
@@ -293,6 +333,7 @@ impl GroupBuilder {
     /// Moves a block that was just cut to where it belongs.
     fn store(&mut self, cut: Option<CutBlock>) {
         let Some(cut) = cut else { return };
+        let standing = self.take_standing(cut.records);
         let separator = self.block.cut_separator();
         let target = self.options.target_bytes;
         let before = self.head.weight();
@@ -307,7 +348,7 @@ impl GroupBuilder {
             // Untouched memory costs nothing; moving a group as it grows would.
             part.image.reserve(target as usize + target as usize / 4);
         }
-        part.push(cut, &self.cut, separator);
+        part.push(cut, &self.cut, separator, standing);
         self.cut.clear();
     }
 
@@ -380,10 +421,29 @@ impl GroupBuilder {
             index_bytes: index.len() as u32,
             filter_bytes: filter_bytes as u32,
             block_bytes: blocks.iter().map(|b| b.bytes).collect(),
+            heirs: heirs(&blocks),
             image,
             outlines,
         }
     }
+}
+
+/// The blocks that are to be cached.
+fn heirs(blocks: &[BlockEntry]) -> Vec<Heir> {
+    let mut heirs = Vec::new();
+    let mut at = 0;
+    for (number, block) in (0..).zip(blocks) {
+        let place = at..at + block.bytes;
+        at = place.end;
+        if block.standing.is_cached() {
+            heirs.push(Heir {
+                number,
+                place,
+                standing: block.standing,
+            });
+        }
+    }
+    heirs
 }
 
 /// The first or last block of a group, for its keys. Panics when it cannot be decoded: it was encoded a moment ago.

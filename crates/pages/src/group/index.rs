@@ -18,6 +18,7 @@ use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, mutant};
 use super::GROUP_TARGET_BYTES_MAX;
 use super::sums::{SLACK_BYTES, Sums};
 use crate::block::{PART_INDEX, common_prefix, part_seed};
+use crate::cache::Standing;
 use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks.
@@ -36,6 +37,8 @@ pub(super) struct BlockEntry {
     pub(super) logical_bytes: u64,
     /// Bytes of the separator in front of the block.
     pub(super) separator_bytes: u32,
+    /// How it is to stand in the cache.
+    pub(super) standing: Standing,
 }
 
 /// Lays an index out, padded to whole units, with a checksum of zero. `separators` are one behind the other; the first

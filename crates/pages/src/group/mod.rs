@@ -21,6 +21,7 @@ pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 pub use check::{GroupReport, check_group};
 pub use format::{FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX};
 pub use index::GroupIndex;
+pub(crate) use pending::Heir;
 pub use pending::PendingGroup;
 
 use terrapin_base::{PageId, Result};

@@ -1,5 +1,7 @@
 //! A pending group is complete but for what depends on its place: its id goes into every checksum.
 
+use std::ops::Range;
+
 use terrapin_base::PageId;
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{Outline, seal_partition};
@@ -7,6 +9,7 @@ use terrapin_filter::{Outline, seal_partition};
 use super::format::{FOOTER_BYTES, Footer, GroupRef};
 use super::{filter_seed, index};
 use crate::block::seal_block;
+use crate::cache::Standing;
 
 /// A finished group without a place. Allocate [`PendingGroup::bytes_needed`] bytes and an id, then [`PendingGroup::place`] it.
 #[derive(Debug)]
@@ -35,6 +38,17 @@ pub struct PendingGroup {
     pub(super) image: AlignedBuf,
     /// Of each partition of the filter, if they were wanted.
     pub(crate) outlines: Vec<Outline>,
+    /// Blocks that take the place of cached ones.
+    pub(crate) heirs: Vec<Heir>,
+}
+
+/// A block that takes the place of cached ones.
+#[derive(Debug)]
+pub(crate) struct Heir {
+    pub(crate) number: u32,
+    /// In the image.
+    pub(crate) place: Range<u32>,
+    pub(crate) standing: Standing,
 }
 
 impl PendingGroup {
@@ -92,6 +106,7 @@ impl PendingGroup {
                 .iter()
                 .map(Outline::memory_bytes)
                 .sum::<usize>()
+            + self.heirs.capacity() * size_of::<Heir>()
             + self.first_key.len()
             + self.last_key.len()
     }

@@ -16,7 +16,7 @@ use super::PageStore;
 use super::outlines::Kept;
 use super::reading::STRETCH_BYTES_MAX;
 use crate::block::Block;
-use crate::cache::{Cache, Key, Kind, Worth};
+use crate::cache::{Cache, Key, Kind, Standing, Worth};
 use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
@@ -112,7 +112,7 @@ impl Own {
 }
 
 #[inline]
-fn block_key(page: PageId, number: usize) -> Key {
+pub(super) fn block_key(page: PageId, number: usize) -> Key {
     Key {
         page,
         kind: Kind::Block,
@@ -329,6 +329,13 @@ impl PageStore {
         self.cache.prefetch_blocks(&keys[..count]);
     }
 
+    /// How a block stands in the cache whose group is being replaced. It leaves its lives to what takes its place in the new one, see
+    /// [`crate::group::GroupBuilder::takes_place_of`].
+    #[must_use]
+    pub fn bequeath_block(&self, group: &GroupRef, number: usize) -> Standing {
+        self.cache.bequeath(block_key(group.id, number))
+    }
+
     /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`], which does not.
     pub fn missed_block(&self, group: &GroupRef, number: usize) {
         self.cache.missed_block(block_key(group.id, number));
@@ -449,7 +456,7 @@ impl PageStore {
             return Ok(block);
         }
         let key = block_key(group, number);
-        Ok(self.cache.insert_block(key, block, fill.worth()))
+        Ok(self.cache.insert_block(key, block, fill.worth(), 0))
     }
 
     /// Reads a block that was just looked up in vain.

@@ -7,17 +7,18 @@ use terrapin_disk::AlignedBuf;
 use terrapin_filter::Outline;
 
 use super::PageStore;
+use crate::block::Block;
 use crate::cache::{Key, Kind};
-use crate::group::{GroupIndex, GroupRef, PendingGroup};
+use crate::group::{GroupIndex, GroupRef, Heir, PendingGroup};
 use crate::metrics::WriteOf;
 use crate::page::{Extent, PageKind, PageRef, format};
 use crate::space::SpaceClass;
-use crate::store::read::FilterPage;
+use crate::store::read::{FilterPage, block_key};
 use crate::superblock::{SLOTS, Superblock};
 
 impl PageStore {
     /// Writes a page group as a leaf: one large direct write. Not durable before [`PageStore::sync`]. Its index goes into the
-    /// cache, its filter too while there is room.
+    /// cache, its filter too while there is room, and blocks that take the place of cached ones (decision 0019).
     ///
     /// # Errors
     ///
@@ -38,11 +39,13 @@ impl PageStore {
         class: SpaceClass,
     ) -> Result<GroupRef> {
         let outlines = std::mem::take(&mut pending.outlines);
+        let heirs = std::mem::take(&mut pending.heirs);
         let id = self.begin_page()?;
         let extent = self.space.allocate(pending.bytes_needed, class)?;
         let (group, mut image) = pending.place(id, extent.offset);
         self.write_image(what, id, extent, &mut image)?;
         self.cache_new_group(&group, &image, outlines);
+        self.cache_heirs(group.id, &image, &heirs);
         Ok(group)
     }
 
@@ -133,6 +136,23 @@ impl PageStore {
                 self.leave_outline(&page, outline);
             }
             self.cache.insert(key, page, memory_bytes);
+        }
+    }
+
+    /// Caches blocks of a new group that take the place of cached ones, as a read would, without the read.
+    fn cache_heirs(&self, group: PageId, image: &[u8], heirs: &[Heir]) {
+        for heir in heirs {
+            let Some((worth, lives)) = self.cache.inherits(heir.standing) else {
+                continue;
+            };
+            let bytes = image.get(heir.place.start as usize..heir.place.end as usize);
+            let memory = |bytes| self.cache.memory_for(bytes, worth);
+            let block = bytes.map(|bytes| Block::decode_into(bytes, group, heir.number, memory));
+            if let Some(Ok(block)) = block {
+                let number = heir.number + u32::from(mutant::active(74));
+                let key = block_key(group, number as usize);
+                self.cache.insert_block(key, Arc::new(block), worth, lives);
+            }
         }
     }
 

@@ -722,6 +722,16 @@ pub const TABLE: &[Mutant] = &[
             units: 32,
         },
     },
+    Mutant {
+        number: 74,
+        name: "a block that replaces a cached one is cached as the one behind it",
+        place: "crates/pages/src/store/write.rs",
+        breaks: "reads: the cache never shows another block than the one asked for",
+        script: Script::Random {
+            seeds: 60,
+            operations: 1000,
+        },
+    },
 ];
 
 #[cfg(test)]
