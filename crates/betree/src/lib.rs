@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod bounds;
+mod compact;
 mod cursor;
 mod estimate;
 mod format;

@@ -6,9 +6,10 @@ use terrapin_base::{Budget, Error, Result};
 use terrapin_pages::PageStore;
 use terrapin_pages::block::TARGET_BYTES_MAX;
 use terrapin_pages::group::GROUP_TARGET_BYTES_MAX;
-use terrapin_structure::{Merge, MergeInput, MergeOptions, Structure, Version};
+use terrapin_structure::{Compaction, Merge, MergeInput, MergeOptions, Structure, Version};
 
-use crate::merge::{Context, TreeMerge};
+use crate::compact::{Nothing, find_stretch};
+use crate::merge::{Context, KeyRange, TreeMerge};
 use crate::node::Root;
 use crate::plan::Policy;
 use crate::version::TreeVersion;
@@ -48,6 +49,43 @@ impl BeTree {
         );
         Arc::new(BeTree { store, params })
     }
+
+    /// What all tasks of a merge work with.
+    fn context(
+        &self,
+        input: Arc<dyn MergeInput>,
+        options: &MergeOptions,
+        stretch: Option<KeyRange>,
+    ) -> Result<Context> {
+        if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
+            return Err(Error::invalid("group bytes out of bounds")
+                .with("bytes", options.group_bytes)
+                .with("limit", GROUP_TARGET_BYTES_MAX));
+        }
+        if !(self.store.unit() as usize..=TARGET_BYTES_MAX)
+            .contains(&(options.block_bytes as usize))
+        {
+            return Err(Error::invalid("block bytes out of bounds")
+                .with("bytes", options.block_bytes)
+                .with("limit", TARGET_BYTES_MAX));
+        }
+        let policy = Policy {
+            group_bytes: options.group_bytes,
+            fanout: self.params.fanout,
+            share_permille: options
+                .space_amplification_percent
+                .map(Policy::share_permille_of),
+            flush_what_comes: options.space_is_short,
+        };
+        Ok(Context {
+            store: self.store.clone(),
+            input,
+            options: options.clone(),
+            policy,
+            budget: self.params.budget.clone(),
+            stretch,
+        })
+    }
 }
 
 impl Structure for BeTree {
@@ -69,36 +107,30 @@ impl Structure for BeTree {
         input: Arc<dyn MergeInput>,
         options: &MergeOptions,
     ) -> Result<Arc<dyn Merge>> {
-        let Some(base) = base.as_any().downcast_ref::<TreeVersion>() else {
-            return Err(Error::invalid("a version of another structure"));
-        };
-        if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
-            return Err(Error::invalid("group bytes out of bounds")
-                .with("bytes", options.group_bytes)
-                .with("limit", GROUP_TARGET_BYTES_MAX));
-        }
-        if !(self.store.unit() as usize..=TARGET_BYTES_MAX)
-            .contains(&(options.block_bytes as usize))
-        {
-            return Err(Error::invalid("block bytes out of bounds")
-                .with("bytes", options.block_bytes)
-                .with("limit", TARGET_BYTES_MAX));
-        }
-        let policy = Policy {
-            group_bytes: options.group_bytes,
-            fanout: self.params.fanout,
-            share_permille: options
-                .space_amplification_percent
-                .map(Policy::share_permille_of),
-            flush_what_comes: options.space_is_short,
-        };
-        let context = Context {
-            store: self.store.clone(),
-            input,
-            options: options.clone(),
-            policy,
-            budget: self.params.budget.clone(),
-        };
+        let base = own(base)?;
+        let context = self.context(input, options, None)?;
         Ok(TreeMerge::begin(context, *base.tree_root()))
     }
+
+    fn begin_compaction(
+        &self,
+        base: &Arc<dyn Version>,
+        from: &[u8],
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Compaction>> {
+        let root = *own(base)?.tree_root();
+        let Some(stretch) = find_stretch(&self.store, &root, from, bytes_max)? else {
+            return Ok(None);
+        };
+        let next = stretch.range.hi.as_deref().map(Box::from);
+        let context = self.context(Arc::new(Nothing), options, Some(stretch.range))?;
+        let merge = TreeMerge::begin(context, root);
+        Ok(Some(Compaction { merge, next }))
+    }
+}
+
+fn own(version: &Arc<dyn Version>) -> Result<&TreeVersion> {
+    let own = version.as_any().downcast_ref::<TreeVersion>();
+    own.ok_or_else(|| Error::invalid("a version of another structure"))
 }

@@ -6,8 +6,11 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, Result, Slice};
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
-use terrapin_structure::{Direction, Estimate, Finding, KeyBounds, Scan, StructureStats, Version};
+use terrapin_structure::{
+    Direction, Estimate, Finding, KeyBounds, Scan, StructureStats, ToCompact, Version,
+};
 
+use crate::compact::find_stretch;
 use crate::get::{Top, find, find_many};
 use crate::load::{LoadedNode, load_node};
 use crate::node::Root;
@@ -116,6 +119,11 @@ impl Version for TreeVersion {
 
     fn stats(&self) -> Result<StructureStats> {
         stats::stats(&self.store, &self.root)
+    }
+
+    fn to_compact(&self) -> Result<ToCompact> {
+        let all = find_stretch(&self.store, &self.root, &[], u64::MAX)?;
+        Ok(all.map_or_else(ToCompact::default, |all| all.holds))
     }
 
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {

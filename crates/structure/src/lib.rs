@@ -123,6 +123,8 @@ pub trait Scan: Send {
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
     /// Steps over the next record if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].
     fn skip(&mut self, key: &[u8]);
+    /// How many sorted runs it began in besides that which holds most of what there is: each costs it a visit to a block or two.
+    fn runs(&self) -> usize;
 }
 
 /// Figures of one version, for `stat`.
@@ -235,10 +237,29 @@ pub trait Version: Send + Sync + Any {
     fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()>;
     /// Figures.
     fn stats(&self) -> Result<StructureStats>;
+    /// What compactions from the first key to the last would do. Reads nodes only.
+    fn to_compact(&self) -> Result<ToCompact>;
     /// Checks every byte and invariant; calls back for each finding and goes on. An error only when checking itself cannot go on.
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()>;
     /// For a structure to find its own type again.
     fn as_any(&self) -> &dyn Any;
+}
+
+/// What a compaction has to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ToCompact {
+    /// Key and value bytes that it merges: 0 where it has nothing to do.
+    pub merged_bytes: u64,
+    /// What of these buffers hold.
+    pub buffered_bytes: u64,
+}
+
+/// A merge that brings in nothing, and makes ranges over a stretch of keys cheaper: afterwards one sorted run holds them.
+pub struct Compaction {
+    /// The merge.
+    pub merge: Arc<dyn Merge>,
+    /// Where the stretch ends, and the next may begin; none where that is the end of all keys.
+    pub next: Option<Box<[u8]>>,
 }
 
 /// A kind of structure, bound to a page store.
@@ -256,4 +277,13 @@ pub trait Structure: Send + Sync {
         input: Arc<dyn MergeInput>,
         options: &MergeOptions,
     ) -> Result<Arc<dyn Merge>>;
+    /// Plans a compaction of the first stretch at or behind `from` that has anything to merge, of about `bytes_max` key and value bytes;
+    /// none where nothing has.
+    fn begin_compaction(
+        &self,
+        base: &Arc<dyn Version>,
+        from: &[u8],
+        bytes_max: u64,
+        options: &MergeOptions,
+    ) -> Result<Option<Compaction>>;
 }

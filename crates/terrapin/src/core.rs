@@ -19,6 +19,7 @@ use terrapin_wal::Log;
 
 use crate::balance::{Balance, FIRST_PERMILLE};
 use crate::checkpoint::Schedule;
+use crate::compaction::Compactions;
 use crate::cut::Mix;
 use crate::health::Health;
 use crate::metrics::Counters;
@@ -47,6 +48,8 @@ pub(crate) struct Core {
     pub records: RecordCache,
     /// Between those and cached blocks.
     pub balance: Balance,
+    /// Of trees, for ranges.
+    pub compactions: Compactions,
     /// Memory of windows that are gone, for the next ones.
     pub pool: Arc<Pool>,
     /// The structure of every keyspace.
@@ -146,6 +149,7 @@ impl Core {
             store,
             records,
             balance: Balance::default(),
+            compactions: Compactions::default(),
             pool,
             structure,
             log,

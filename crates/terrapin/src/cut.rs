@@ -5,8 +5,8 @@
 //! arenas of 1.6 times what they hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a load, caches
 //! are of little use, and both arenas may take what log, merges and the metadata that they read leave, with what they really took for
 //! what they held: large records leave more of it for themselves. Not so where data is overwritten: what a checkpoint writes before it
-//! can free anything would grow with the window. And where users read, and all records would fit in memory beside smaller windows, they
-//! are smaller ([`crate::fit`]).
+//! can free anything would grow with the window. And where users read, and all records (or all blocks, where they mostly read ranges) would fit in memory beside
+//! smaller windows, they are smaller ([`crate::fit`]).
 //!
 //! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a window that is larger than it may be from
 //! then on is cut.
@@ -18,6 +18,7 @@ use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 use terrapin_base::{Purpose, Result};
 use terrapin_memtable::Window;
 
+use crate::balance::RANGE_MISSES;
 use crate::core::{Core, Install};
 use crate::options::CheckpointDistance;
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
@@ -49,6 +50,7 @@ pub(crate) struct Mix {
     is_read: AtomicBool,
     is_often_read: AtomicBool,
     is_mostly_got: AtomicBool,
+    is_mostly_ranged: AtomicBool,
 }
 
 impl Default for Mix {
@@ -61,6 +63,7 @@ impl Default for Mix {
             is_read: AtomicBool::new(true),
             is_often_read: AtomicBool::new(false),
             is_mostly_got: AtomicBool::new(false),
+            is_mostly_ranged: AtomicBool::new(false),
         }
     }
 }
@@ -89,9 +92,9 @@ impl Mix {
         if since.gets + since.ranges + since.writes < TELLING_OPERATIONS {
             return false;
         }
-        let before = (self.is_read(), self.is_often_read());
+        let before = self.judged();
         self.judge(since);
-        before != (self.is_read(), self.is_often_read())
+        before != self.judged()
     }
 
     fn since(&self, now: Operations) -> Operations {
@@ -112,6 +115,20 @@ impl Mix {
         self.is_often_read.store(is_often_read, Ordering::Relaxed);
         let is_mostly_got = gets >= writes.saturating_mul(GETS_A_WRITE);
         self.is_mostly_got.store(is_mostly_got, Ordering::Relaxed);
+        let is_mostly_ranged = 2 * RANGE_MISSES.saturating_mul(since.ranges) > gets;
+        self.is_mostly_ranged
+            .store(is_mostly_ranged, Ordering::Relaxed);
+    }
+
+    /// What the size of windows goes by.
+    fn judged(&self) -> (bool, bool, bool) {
+        let (is_read, is_often_read) = (self.is_read(), self.is_often_read());
+        (is_read, is_often_read, self.is_mostly_ranged())
+    }
+
+    /// Whether reads were mostly ranges, which need blocks.
+    fn is_mostly_ranged(&self) -> bool {
+        self.is_mostly_ranged.load(Ordering::Relaxed)
     }
 
     /// Whether there were far more gets than writes: what the last window holds is read, and would have to be read from the device
@@ -259,9 +276,10 @@ impl Core {
     /// Sets every keyspace's window limit anew from χ, the memory budget, and how many keyspaces write.
     pub fn rebalance(&self, install: &Install) {
         let state = self.state.load();
-        let beside_all = match self.mix.is_often_read() {
-            true => self.arenas_beside_all(&state),
-            false => None,
+        let beside_all = match (self.mix.is_often_read(), self.mix.is_mostly_ranged()) {
+            (true, true) => self.arenas_beside_blocks(),
+            (true, false) => self.arenas_beside_all(&state),
+            (false, _) => None,
         };
         let writers = state.keyspaces.iter().filter(|k| is_written(k)).count();
         let limit = self.budget.limit();
@@ -411,6 +429,20 @@ mod tests {
         assert!(mix.is_mostly_got());
         mix.cut(operations(7999, 9000, 2000));
         assert!(!mix.is_mostly_got());
+    }
+
+    #[test]
+    fn a_mix_is_mostly_ranged_where_a_range_comes_for_eight_gets() {
+        let mix = Mix::default();
+        mix.cut(operations(800, 100, 0));
+        assert!(!mix.is_mostly_ranged());
+        mix.cut(operations(1600, 201, 0));
+        assert!(mix.is_mostly_ranged());
+        assert!(
+            mix.look(operations(6000, 202, 0)),
+            "windows may be of another size"
+        );
+        assert!(!mix.is_mostly_ranged());
     }
 
     #[test]

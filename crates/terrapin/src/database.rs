@@ -415,6 +415,7 @@ fn metrics(core: &Core) -> Metrics {
         window_bytes: window_live_bytes(&state),
         checkpoints: counters.checkpoints.get(),
         checkpoints_failed: counters.checkpoints_failed.get(),
+        compactions: counters.compactions.get(),
         replayed_records: counters.replayed_records.get(),
         put_latency: counters.put_latency.latency(),
         get_latency: counters.get_latency.latency(),

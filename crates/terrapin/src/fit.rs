@@ -1,8 +1,9 @@
-//! Whether all records fit in memory among the cached ones, and what windows may take beside them.
+//! Whether all records fit in memory among the cached ones, or all blocks, and what windows may take beside them.
 //!
 //! Where they fit, no get reads from the device, as long as windows leave them the room. A window of twice the size saves about half a byte
 //! for each byte written; a get that reads costs fifty that do not. So while users read beside their writes, windows are no larger than
-//! what all records leave. A part of the budget they have at least: where that is too much, not everything fits anyway.
+//! what all records leave, or what all blocks leave where mostly ranges are asked for. A part of the budget they have at least: where that is
+//! too much, not everything fits anyway.
 
 use std::ops::Bound;
 
@@ -123,8 +124,25 @@ impl Core {
     pub fn arenas_beside_all(&self, state: &State) -> Option<u64> {
         // As much again is sealed.
         let all = self.all_as_records(state)?;
-        let each = self.left_to_windows(all)? / 2;
+        self.shared_by_windows(self.left_to_windows(all)?)
+    }
+
+    /// As [`Core::arenas_beside_all`], beside all pages.
+    pub fn arenas_beside_blocks(&self) -> Option<u64> {
+        let left = self.budget.limit().checked_sub(self.all_as_blocks())?;
+        self.shared_by_windows(left)
+    }
+
+    fn shared_by_windows(&self, left: u64) -> Option<u64> {
+        let each = left / 2;
         (each >= self.budget.limit() / WINDOWS_PART_MIN).then_some(each)
+    }
+
+    /// What all pages take in the cache, with log and merges and what is left over.
+    fn all_as_blocks(&self) -> u64 {
+        let pages = self.store.live_bytes();
+        // Slabs are not all full, and entries take something besides.
+        pages + pages / 16 + self.taken_besides()
     }
 
     /// Whether what a window holds is to come among the cached records as it is merged: it would have to be read from the device again
@@ -144,10 +162,7 @@ impl Core {
 
     /// Whether all pages could be cached beside them.
     pub fn could_hold_blocks(&self, state: &State) -> bool {
-        let pages = self.store.live_bytes();
-        // Slabs are not all full, and entries take something besides.
-        let cached = pages + pages / 16 + self.taken_besides() + windows(state);
-        self.settings.record_cache && cached <= self.budget.limit()
+        self.settings.record_cache && self.all_as_blocks() + windows(state) <= self.budget.limit()
     }
 }
 

@@ -269,7 +269,11 @@ impl Range {
         }
         let tree = match &mut end.scan {
             Some(scan) => scan,
-            none => none.insert(TreeScan::open(keyspace, region, expected)?),
+            none => {
+                let tree = none.insert(TreeScan::open(keyspace, region, expected)?);
+                core.range_visited(&keyspace.shared.visits, tree.scan.runs() as u64);
+                tree
+            }
         };
         let batch = end
             .fetched

@@ -28,6 +28,7 @@ mod batch;
 mod catalog;
 mod checkpoint;
 mod chunk;
+mod compaction;
 mod core;
 mod cut;
 mod database;

@@ -24,6 +24,7 @@ use crate::catalog::format::Stored;
 use crate::checkpoint::fold::FoldJob;
 use crate::checkpoint::job::Coordinator;
 use crate::checkpoint::merges::Worker;
+use crate::compaction::Compactor;
 use crate::core::{Core, Install, POOL_SHARE};
 use crate::database::Database;
 use crate::gate::Gate;
@@ -384,6 +385,9 @@ fn start(
         owner.run(Reclaim::job(&core))?;
         owner.run(Stock::job(&core))?;
         owner.run(Warm::job(&core))?;
+        if core.settings.range_compaction {
+            owner.run(Compactor::job(&core))?;
+        }
         owner.run(Watch::job(&core))?;
         owner.run(Box::new(FoldJob::new(core.clone())))?;
     }

@@ -69,6 +69,7 @@ pub struct Options {
     compression: Compression,
     sync_interval: Duration,
     record_cache: bool,
+    range_compaction: bool,
     background_threads: Option<usize>,
     stall_limit: Duration,
     log_segment_bytes: Option<u64>,
@@ -92,6 +93,7 @@ impl Default for Options {
             compression: Compression::None,
             sync_interval: Duration::from_millis(100),
             record_cache: true,
+            range_compaction: true,
             background_threads: None,
             stall_limit: Duration::from_secs(60),
             log_segment_bytes: None,
@@ -185,6 +187,15 @@ impl Options {
     #[must_use]
     pub fn record_cache(mut self, on: bool) -> Self {
         self.record_cache = on;
+        self
+    }
+
+    /// Whether a tree is compacted once the ranges over it have cost as much as that does (default: yes): all that its buffers hold is merged into its
+    /// leaves, in the background, so that a range finds it in one sorted run. What a snapshot holds lies there twice then, for as long as it is held. To be
+    /// turned off where bytes written count for more than the speed of ranges.
+    #[must_use]
+    pub fn range_compaction(mut self, on: bool) -> Self {
+        self.range_compaction = on;
         self
     }
 
@@ -348,6 +359,7 @@ impl Options {
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
+            range_compaction: self.range_compaction,
             background_threads: threads,
             stall_limit_ns: nanoseconds(self.stall_limit),
             segment_bytes,
@@ -384,6 +396,8 @@ pub(crate) struct Settings {
     pub sync_interval_ns: u64,
     /// Whether hot records are cached as records.
     pub record_cache: bool,
+    /// Whether trees are compacted for ranges.
+    pub range_compaction: bool,
     pub background_threads: usize,
     pub stall_limit_ns: u64,
     pub segment_bytes: u64,

@@ -14,6 +14,7 @@ use terrapin_memtable::Window;
 use terrapin_pages::Pin;
 use terrapin_structure::Version;
 
+use crate::compaction::Visits;
 use crate::cut::ARENA_PERMILLE;
 use crate::fit::TreeSize;
 use crate::forecast::Forecast;
@@ -197,6 +198,8 @@ pub(crate) struct KeyspaceShared {
     pub pace: Pace,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,
+    /// What they visited since it was compacted.
+    pub visits: Visits,
     /// What share of its writes replaces something.
     pub replacing: Replacing,
 }
@@ -238,6 +241,7 @@ impl KeyspaceShared {
             forecast: Forecast::default(),
             pace: Pace::default(),
             range_length: RangeLength::default(),
+            visits: Visits::default(),
             replacing: Replacing::default(),
         })
     }

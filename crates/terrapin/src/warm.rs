@@ -261,7 +261,7 @@ impl Pass {
         let stretch = match self
             .stretch
             .take()
-            .filter(|s| core.records.is_still(s.epoch))
+            .filter(|s| core.records.is_still(s.epoch) && s.is_of_newest(core, id))
         {
             Some(stretch) => Some(stretch),
             None => self.open(core, id)?,
@@ -324,6 +324,17 @@ impl Pass {
             scan,
             state,
         }))
+    }
+}
+
+impl Stretch {
+    /// Whether the tree is still the one that is being read: blocks of one that was replaced are of no use.
+    fn is_of_newest(&self, core: &Core, id: KeyspaceId) -> bool {
+        let state = core.state.load();
+        match (self.state.keyspaces.get(id), state.keyspaces.get(id)) {
+            (Some(read), Some(newest)) => Arc::ptr_eq(&read.version, &newest.version),
+            _ => false,
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, key, tiny, value};
-use terrapin::{Database, Options};
+use terrapin::{CheckpointDistance, Database, Options};
 
 const RECORDS: u64 = 20_000;
 /// Enough for everything to be read.
@@ -11,7 +11,10 @@ const GETS: u64 = RECORDS / 4;
 const VALUE_BYTES: usize = 300;
 
 fn options(memory_mib: u64) -> Options {
-    tiny().memory(memory_mib << 20).group_bytes(64 << 10)
+    tiny()
+        .memory(memory_mib << 20)
+        .group_bytes(64 << 10)
+        .range_compaction(false)
 }
 
 /// All records on disk, and nothing cached.
@@ -90,6 +93,56 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     // Not quite all: some leave as others come in, and records lie beside them.
     let reads = world.disk.stats("data").reads - before;
     assert!(reads < 200, "{reads}");
+    database.close().unwrap();
+}
+
+#[test]
+fn where_ranges_have_their_tree_compacted_all_blocks_are_there_afterwards() {
+    let world = World::new(16);
+    let database = cold_store(&world, &options(16).range_compaction(true));
+    let keyspace = database.default_keyspace();
+    let ranges = |from: u64| {
+        for i in 0..2 * GETS {
+            assert!(keyspace.range(key(from + i)..).next().is_some());
+        }
+        world.sim.settle();
+        database.metrics().compactions
+    };
+    let compactions = ranges(0);
+    assert!(compactions > 0);
+    assert_eq!(ranges(GETS), compactions);
+    let before = world.disk.stats("data").reads;
+    assert_eq!(keyspace.iter().count() as u64, RECORDS);
+    let reads = world.disk.stats("data").reads - before;
+    assert!(reads < 100, "{reads}");
+    database.close().unwrap();
+}
+
+#[test]
+fn where_ranges_are_what_is_asked_for_windows_leave_all_blocks_their_room() {
+    let world = World::new(15);
+    let options = options(18)
+        .group_bytes(16 << 10)
+        .checkpoint_distance(CheckpointDistance::Auto);
+    let database = cold_store(&world, &options);
+    let keyspace = database.default_keyspace();
+    let before = keyspace.checkpoint_distance();
+    for i in 0..GETS {
+        assert!(keyspace.range(key(i)..).next().is_some());
+        if i % 8 == 0 {
+            keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+        }
+    }
+    world.sim.settle();
+    database.checkpoint().unwrap();
+    let beside = keyspace.checkpoint_distance();
+    assert!(2 * beside < before, "{beside}, {before} before");
+    for i in 0..2 * GETS {
+        assert!(keyspace.get(key(i)).unwrap().is_some());
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert!(keyspace.checkpoint_distance() > beside);
     database.close().unwrap();
 }
 

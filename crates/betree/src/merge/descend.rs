@@ -13,6 +13,7 @@ use super::frame::{Frame, SlotChild, Target};
 use super::nodes::load_open;
 use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
+use crate::load::load_child;
 use crate::node::{Child, Node, Segment};
 use crate::plan::Below;
 
@@ -83,6 +84,8 @@ impl Descend {
         let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
         let flush = if context.policy.flush_what_comes {
             loads.iter().map(|load| load.arriving.records > 0).collect()
+        } else if let Some(stretch) = &context.stretch {
+            self.stretch_set(context, stretch, &node, &ranges)?
         } else {
             let dead = dead_bytes(context, &node)?;
             context.policy.flush_set(&counted, &dead, arriving, bound)
@@ -136,6 +139,40 @@ impl Descend {
         frame.clear(|pivot| flush[pivot], changes);
         frame.waiting = tasks.len();
         Ok((frame, tasks))
+    }
+
+    /// What a compaction of a stretch flushes: whole pivots, as ever, where any of it lies and something comes in, or buffers hold something,
+    /// here or below. An estimate of what comes in may be none where there is a record.
+    fn stretch_set(
+        &self,
+        context: &Context,
+        stretch: &KeyRange,
+        node: &Node,
+        ranges: &[KeyRange],
+    ) -> Result<Vec<bool>> {
+        let comes_in = |range| {
+            self.incoming
+                .iter()
+                .any(|run| !run.narrowed(range).is_empty())
+        };
+        let is_flushed = |pivot: usize| {
+            let range = &ranges[pivot];
+            if stretch.intersection(range).is_none() {
+                return Ok(false);
+            }
+            let pivot = &node.pivots[pivot];
+            if pivot.pending_bytes > 0 || comes_in(range) {
+                return Ok(true);
+            }
+            match &pivot.child {
+                Child::Leaf(_) => Ok(false),
+                Child::Node { page, .. } => {
+                    let child = load_child(&context.store, page, node.height)?;
+                    Ok(child.height > 1 || !child.is_buffer_empty())
+                }
+            }
+        };
+        (0..ranges.len()).map(is_flushed).collect()
     }
 
     /// What there is for each pivot. A message counts at least the mean record of the leaves below: deletes are small, and

@@ -31,10 +31,10 @@ use crate::version::TreeVersion;
 use descend::Descend;
 use first::first_tasks;
 use frame::{Frame, Settled, Slot, Target};
-use runs::{KeyRange, Run};
+use runs::Run;
 use write::{LevelPart, WriteLeaves, WriteLevel, WrittenLeaves};
 
-pub(crate) use runs::Context;
+pub(crate) use runs::{Context, Key, KeyRange};
 
 /// A piece of work. Boxed: the stack moves them about.
 enum Task {
@@ -107,7 +107,11 @@ impl TreeMerge {
         let context = Arc::new(context);
         let all = KeyRange::default();
         let arriving = context.input.estimate(None, None).bytes;
-        let incoming = || vec![Run::window(all.clone())];
+        let is_compaction = context.stretch.is_some();
+        let incoming = || match is_compaction {
+            true => Vec::new(),
+            false => vec![Run::window(all.clone())],
+        };
         let (frame, tasks) = match root {
             Root::Node(page, height) => {
                 let range = all.clone();
@@ -123,7 +127,7 @@ impl TreeMerge {
             Root::Empty => first_tasks(&context, FIRST_FRAME),
         };
         let expected = tasks.iter().map(Task::expected_bytes).sum();
-        let is_idle = context.input.clone().cursor(None, None).key().is_none();
+        let is_idle = !is_compaction && context.input.clone().cursor(None, None).key().is_none();
         let graph = if is_idle {
             Graph {
                 root: Some(root),

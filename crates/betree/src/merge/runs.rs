@@ -18,7 +18,7 @@ use crate::plan::Policy;
 use crate::walk::ReadAhead;
 
 /// A key that many tasks share.
-pub(super) type Key = Arc<[u8]>;
+pub(crate) type Key = Arc<[u8]>;
 
 /// What all tasks of a merge work with.
 pub(crate) struct Context {
@@ -27,6 +27,8 @@ pub(crate) struct Context {
     pub(crate) options: MergeOptions,
     pub(crate) policy: Policy,
     pub(crate) budget: Arc<Budget>,
+    /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in nothing. None in other merges.
+    pub(crate) stretch: Option<KeyRange>,
 }
 
 impl Context {
@@ -58,14 +60,14 @@ impl Context {
 
 /// A range of keys: inclusive, exclusive; none is unbounded.
 #[derive(Clone, Debug, Default)]
-pub(super) struct KeyRange {
-    pub(super) lo: Option<Key>,
-    pub(super) hi: Option<Key>,
+pub(crate) struct KeyRange {
+    pub(crate) lo: Option<Key>,
+    pub(crate) hi: Option<Key>,
 }
 
 impl KeyRange {
     /// What both ranges have in common; none if that is nothing.
-    fn intersection(&self, other: &KeyRange) -> Option<KeyRange> {
+    pub(super) fn intersection(&self, other: &KeyRange) -> Option<KeyRange> {
         let lo = match (&self.lo, &other.lo) {
             (Some(a), Some(b)) => Some(if a >= b { a } else { b }),
             (a, b) => a.as_ref().or(b.as_ref()),

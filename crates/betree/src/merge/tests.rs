@@ -1,5 +1,7 @@
 //! Merges against a map, with trees so small-limbed that every rare path is common, and a check of every rule after each.
 
+mod compaction;
+
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -193,6 +195,7 @@ impl Tree {
             },
             options,
             budget: self.budget.clone(),
+            stretch: None,
         };
         TreeMerge::begin(context, root)
     }
@@ -481,6 +484,10 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
         let bytes = group_bytes * chi / (1 + random.below(2));
         let messages = window(&mut random, kind, bytes, &tree);
         tree.merge(&messages);
+        if random.below(6) == 0 {
+            let from = key_of(random.below(20_000));
+            let _ = tree.compact(&from, group_bytes * (1 + random.below(40)));
+        }
         was_empty += usize::from(tree.oracle.is_empty());
         if round % 16 == 0 {
             tree.verify();

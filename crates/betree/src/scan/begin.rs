@@ -21,6 +21,8 @@ impl TreeScan {
         for slot in slots.clone() {
             if self.begins_with_scan(slot) {
                 self.prepare(slot)?;
+                let begun = self.sources[usize::from(slot)].walk.is_some();
+                self.runs += u16::from(begun && slot != LEAF);
             }
         }
         // Who asks for more records than a block has mostly comes to the leaf's second.

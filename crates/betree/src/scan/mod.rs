@@ -78,6 +78,8 @@ pub(crate) struct TreeScan {
     key: Vec<u8>,
     /// How many records are likely to be asked for; 0 when nobody knows.
     expected: usize,
+    /// Buffer levels that had something where it began.
+    runs: u16,
 }
 
 impl TreeScan {
@@ -140,6 +142,7 @@ impl TreeScan {
             done: is_empty(bounds.0, bounds.1),
             key: spare.key,
             expected,
+            runs: 0,
         }
     }
 
@@ -693,5 +696,9 @@ impl Scan for TreeScan {
             });
             self.returned = same;
         }
+    }
+
+    fn runs(&self) -> usize {
+        self.runs.into()
     }
 }

@@ -8,6 +8,9 @@
 //! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits until every record below it is in its
 //! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it.
 //!
+//! A round without a sealed window compacts a stretch of a tree if ranges have paid for that (`compaction`); one that comes to be sealed
+//! meanwhile waits for as long as sixteen page groups take.
+//!
 //! When a merge finds no space the next round takes the reserve, merges with everything flushed straight to the leaves, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same.
@@ -22,6 +25,7 @@ use super::commit::{Commit, Progress};
 use super::input::{Preparation, WindowInput};
 use super::merges::RunningMerge;
 use crate::catalog::{Catalog, Following, Outcome};
+use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
 use crate::state::{KeyspaceState, SealedWindow, State};
 
@@ -38,6 +42,8 @@ pub(crate) struct Coordinator {
     superblock: Superblock,
     phase: Phase,
     rest_ns: u64,
+    /// The round at hand compacts, and merges no window.
+    compacting: bool,
     /// A merge found no space: windows are merged in slices until one is through.
     slicing: bool,
     /// Bytes of the next slice, and how far each sealed window is merged.
@@ -80,13 +86,29 @@ struct Round {
 
 struct Part {
     keyspace: Arc<KeyspaceState>,
-    sealed: SealedWindow,
+    /// What is merged into its tree; none where that is compacted.
+    sealed: Option<SealedWindow>,
     /// The tree after the merge.
     merged: Option<Arc<dyn Version>>,
     /// Where a slice ended, if the window goes on behind it.
     rest_from: Option<Box<[u8]>>,
     /// How many records it adds to the tree, at most.
     added: u64,
+    /// Where a compaction of the tree goes on.
+    next_stretch: Option<Box<[u8]>>,
+}
+
+impl Part {
+    fn new(keyspace: &Arc<KeyspaceState>, sealed: Option<SealedWindow>) -> Self {
+        Part {
+            keyspace: keyspace.clone(),
+            sealed,
+            merged: None,
+            rest_from: None,
+            added: 0,
+            next_stretch: None,
+        }
+    }
 }
 
 impl Round {
@@ -108,6 +130,7 @@ impl Coordinator {
             superblock,
             phase: Phase::Idle,
             rest_ns: REST_NS_MIN,
+            compacting: false,
             slicing: false,
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
@@ -119,6 +142,7 @@ impl Coordinator {
         schedule.sealed_count() > 0
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
+            || (!schedule.space_is_short() && core.compactions.asked().is_some())
             || (schedule.space_is_short()
                 && core
                     .state
@@ -173,21 +197,25 @@ impl Coordinator {
             .state
             .keyspaces
             .iter()
-            .filter_map(|keyspace| {
-                let sealed = keyspace.sealed.clone()?;
-                Some(Part {
-                    keyspace: keyspace.clone(),
-                    sealed,
-                    merged: None,
-                    rest_from: None,
-                    added: 0,
-                })
-            })
+            .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
+        self.compacting = false;
         if self.slicing {
             // One window at a time, the smallest first: it frees the most for the space that it takes.
-            parts.sort_by_key(|p| p.sealed.records.window.live_bytes());
+            let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
+            parts.sort_by_key(|p| p.sealed.as_ref().map_or(0, bytes));
             parts.truncate(1);
+        } else if parts.is_empty()
+            && !short
+            && let Some(stretches) = core.compactions.asked()
+        {
+            match cut.state.keyspaces.get(stretches.keyspace) {
+                Some(keyspace) => {
+                    self.compacting = true;
+                    parts.push(Part::new(keyspace, None));
+                }
+                None => core.compactions.went_on(None),
+            }
         }
         Round {
             frozen: cut.state,
@@ -219,7 +247,10 @@ impl Coordinator {
 
     fn next_part(&mut self, mut round: Box<Round>) -> Result<Step> {
         while let Some(part) = round.parts.get_mut(round.at) {
-            let window = &part.sealed.records;
+            let Some(sealed) = &part.sealed else {
+                return self.compact(round);
+            };
+            let window = &sealed.records;
             if window.window.is_empty() {
                 part.merged = Some(part.keyspace.version.clone());
                 round.at += 1;
@@ -228,11 +259,11 @@ impl Coordinator {
             let from = self
                 .slices
                 .iter()
-                .find(|(id, cut, _)| *id == part.keyspace.id && *cut == part.sealed.cut);
+                .find(|(id, cut, _)| *id == part.keyspace.id && *cut == sealed.cut);
             let slice = round.sliced.then_some(self.slice_bytes);
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
-                WindowInput::prepare(window.window.clone(), window.start, part.sealed.cut);
+                WindowInput::prepare(window.window.clone(), window.start, sealed.cut);
             preparation = preparation.asking(&part.keyspace);
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
@@ -243,10 +274,10 @@ impl Coordinator {
                 // A keyspace that is cleared is cleared in an epoch of its own: later than this one, or the window is gone from the state.
                 let epoch = self.core.records.epoch();
                 let state = self.core.state.load();
-                let sealed = state.keyspaces.get(part.keyspace.id);
-                let is_there = sealed
+                let current = state.keyspaces.get(part.keyspace.id);
+                let is_there = current
                     .and_then(|keyspace| keyspace.sealed.as_ref())
-                    .is_some_and(|s| Arc::ptr_eq(&s.records, &part.sealed.records));
+                    .is_some_and(|s| Arc::ptr_eq(&s.records, window));
                 let epoch = (take && is_there).then_some(epoch);
                 preparation = preparation.sweep(&self.core, part.keyspace.id, epoch);
             }
@@ -254,6 +285,33 @@ impl Coordinator {
             return Ok(Step::Again);
         }
         self.phase = Phase::Catalog(round);
+        Ok(Step::Again)
+    }
+
+    /// Begins to compact a stretch of the tree of a round's only part.
+    fn compact(&mut self, mut round: Box<Round>) -> Result<Step> {
+        let core = &self.core;
+        let stretches = core.compactions.asked();
+        let begun = match (&stretches, round.parts.get(round.at)) {
+            (Some(stretches), Some(part)) => core.structure.begin_compaction(
+                &part.keyspace.version,
+                &stretches.from,
+                STRETCH_GROUPS * core.settings.merge.group_bytes,
+                &core.settings.merge,
+            )?,
+            _ => None,
+        };
+        let Some(compaction) = begun else {
+            core.compactions.went_on(None);
+            round.parts.clear();
+            self.phase = Phase::Catalog(round);
+            return Ok(Step::Again);
+        };
+        let at = round.at;
+        round.parts[at].next_stretch = compaction.next;
+        let running = RunningMerge::new(compaction.merge, None, core.env.now_ns());
+        core.schedule.offer(Some(running.clone()));
+        self.phase = Phase::Merge(round, running);
         Ok(Step::Again)
     }
 
@@ -284,7 +342,7 @@ impl Coordinator {
         match begun {
             Ok(merge) => {
                 let running =
-                    RunningMerge::new(merge, part.keyspace.shared.clone(), core.env.now_ns());
+                    RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());
                 core.schedule.offer(Some(running.clone()));
                 self.phase = Phase::Merge(round, running);
                 Ok(Step::Again)
@@ -321,11 +379,14 @@ impl Coordinator {
         };
         match finished {
             Ok(merged) => {
-                let keyspace = &round.parts[round.at].keyspace;
-                keyspace.shared.forecast.merged(core.env.now_ns());
-                round.changes.merge(merged.changes);
                 let at = round.at;
-                round.parts[at].merged = Some(merged.version);
+                let part = &mut round.parts[at];
+                if part.sealed.is_some() {
+                    let forecast = &part.keyspace.shared.forecast;
+                    forecast.merged(core.env.now_ns());
+                }
+                part.merged = Some(merged.version);
+                round.changes.merge(merged.changes);
                 round.at += 1;
                 self.next_part(round)
             }
@@ -373,14 +434,19 @@ impl Coordinator {
     /// What the round did to a keyspace of the frozen state.
     fn outcome(&self, round: &Round, id: KeyspaceId) -> Result<Outcome> {
         let before = self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
-        if let Some(part) = round.parts.iter().find(|p| p.keyspace.id == id) {
-            let version = part
-                .merged
-                .clone()
-                .ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))?;
+        let part = round.parts.iter().find(|p| p.keyspace.id == id);
+        let merged = part
+            .map(|part| {
+                let merged = part.merged.clone();
+                merged.ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))
+            })
+            .transpose()?;
+        if let (Some(version), Some(part)) = (merged.clone(), part)
+            && let Some(sealed) = &part.sealed
+        {
             let applied = match part.rest_from {
-                Some(_) => before.max(part.sealed.records.start),
-                None => part.sealed.cut,
+                Some(_) => before.max(sealed.records.start),
+                None => sealed.cut,
             };
             return Ok(Outcome {
                 version,
@@ -393,7 +459,7 @@ impl Coordinator {
             .keyspaces
             .get(id)
             .ok_or_else(|| Error::internal("a keyspace vanished from a frozen state"))?;
-        let version = keyspace.version.clone();
+        let version = merged.unwrap_or_else(|| keyspace.version.clone());
         Ok(match &keyspace.sealed {
             Some(sealed) => Outcome {
                 version,
@@ -467,17 +533,18 @@ impl Coordinator {
                 };
                 // Neither holds when the keyspace was cleared meanwhile.
                 let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
-                let same_window = keyspace
-                    .sealed
-                    .as_ref()
-                    .is_some_and(|s| Arc::ptr_eq(&s.records, &part.sealed.records));
+                let window = |sealed: &SealedWindow| Arc::as_ptr(&sealed.records);
+                let same_window = part.sealed.is_none()
+                    || keyspace.sealed.as_ref().map(window) == part.sealed.as_ref().map(window);
                 let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else {
                     continue;
                 };
                 let mut changed = (**keyspace).clone();
                 changed.version = merged.clone();
                 let forecast = &keyspace.shared.forecast;
-                if part.rest_from.is_none() {
+                if part.sealed.is_none() {
+                    // A window that was sealed meanwhile is merged by the next round.
+                } else if part.rest_from.is_none() {
                     changed.sealed = None;
                     unsealed += 1;
                     forecast.released(core.env.now_ns());
@@ -503,6 +570,7 @@ impl Coordinator {
         self.catalog = next;
         let durable_through = self.catalog.durable_through();
         self.take_note_of_slices(&round.parts);
+        self.take_note_of_stretch(&round.parts);
         let Round {
             changes,
             parts,
@@ -540,11 +608,24 @@ impl Coordinator {
     fn take_note_of_slices(&mut self, parts: &[Part]) {
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
-            if let Some(from) = &part.rest_from {
+            if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
                 self.slices
-                    .push((part.keyspace.id, part.sealed.cut, from.clone()));
+                    .push((part.keyspace.id, sealed.cut, from.clone()));
                 self.slice_bytes = (self.slice_bytes * 2).min(self.core.settings.merge.group_bytes);
             }
+        }
+    }
+
+    fn take_note_of_stretch(&mut self, parts: &[Part]) {
+        if let [part] = parts
+            && part.sealed.is_none()
+        {
+            let next = part.next_stretch.clone().map(|from| Stretches {
+                keyspace: part.keyspace.id,
+                from,
+            });
+            self.core.compactions.went_on(next);
+            self.core.counters.compactions.add(1);
         }
     }
 
@@ -554,6 +635,14 @@ impl Coordinator {
         core.schedule.offer(None);
         if core.schedule.is_stopping() {
             return Step::Done;
+        }
+        if std::mem::take(&mut self.compacting) {
+            core.compactions.went_on(None);
+            if error.kind() == ErrorKind::NoSpace {
+                tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
         }
         if error.kind() == ErrorKind::NoSpace {
             core.run_short();

@@ -16,7 +16,8 @@ const REST_NS: u64 = 5_000_000;
 /// A merge that any number of workers steps.
 pub(crate) struct RunningMerge {
     merge: Arc<dyn Merge>,
-    keyspace: Arc<KeyspaceShared>,
+    /// Whose sealed window waits for it; none for a compaction.
+    keyspace: Option<Arc<KeyspaceShared>>,
     workers: AtomicUsize,
     done: AtomicBool,
     failed: Mutex<Option<Error>>,
@@ -25,7 +26,11 @@ pub(crate) struct RunningMerge {
 
 impl RunningMerge {
     /// A merge that was begun.
-    pub fn new(merge: Arc<dyn Merge>, keyspace: Arc<KeyspaceShared>, now_ns: u64) -> Arc<Self> {
+    pub fn new(
+        merge: Arc<dyn Merge>,
+        keyspace: Option<Arc<KeyspaceShared>>,
+        now_ns: u64,
+    ) -> Arc<Self> {
         let running = RunningMerge {
             merge,
             keyspace,
@@ -34,7 +39,9 @@ impl RunningMerge {
             failed: Mutex::new(None),
             has_failed: AtomicBool::new(false),
         };
-        running.keyspace.forecast.merges(now_ns);
+        if let Some(keyspace) = &running.keyspace {
+            keyspace.forecast.merges(now_ns);
+        }
         running.show_progress(now_ns);
         Arc::new(running)
     }
@@ -101,8 +108,9 @@ impl RunningMerge {
     }
 
     fn show_progress(&self, now_ns: u64) {
-        let progress = self.merge.progress();
-        self.keyspace.forecast.progress(progress, now_ns);
+        if let Some(keyspace) = &self.keyspace {
+            keyspace.forecast.progress(self.merge.progress(), now_ns);
+        }
     }
 }
 

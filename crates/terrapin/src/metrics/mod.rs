@@ -80,6 +80,7 @@ pub(crate) struct Counters {
     pub stall_ns: Counter,
     pub checkpoints: Counter,
     pub checkpoints_failed: Counter,
+    pub compactions: Counter,
     pub replayed_records: Counter,
     pub folds: Counter,
     pub put_latency: Histogram,
@@ -229,6 +230,8 @@ pub struct Metrics {
     pub checkpoints: u64,
     /// Checkpoints that failed and were, or will be, tried again.
     pub checkpoints_failed: u64,
+    /// Stretches of trees that were compacted for ranges.
+    pub compactions: u64,
     /// Log records that were replayed when the database was opened.
     pub replayed_records: u64,
 

@@ -51,6 +51,9 @@ pub(super) struct Ycsb {
     /// Leave all memory for reads to the page cache
     #[arg(long)]
     no_record_cache: bool,
+    /// Leave trees as they are, however much ranges pay for that
+    #[arg(long)]
+    no_range_compaction: bool,
     #[command(flatten)]
     form: Form,
 }
@@ -104,7 +107,8 @@ impl Ycsb {
             .checkpoint_distance(self.chi)
             .durability(self.durability.into())
             .compression(compression)
-            .record_cache(!self.no_record_cache);
+            .record_cache(!self.no_record_cache)
+            .range_compaction(!self.no_range_compaction);
         let database = options.open(directory)?;
         // A database that was there may have a χ of its own: what was asked for is what is measured.
         database.set_checkpoint_distance(self.chi)?;

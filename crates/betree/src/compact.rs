@@ -1,0 +1,138 @@
+//! Which stretch of keys a compaction takes next: one whose leaves are about so many bytes, and for which buffers hold something.
+//!
+//! A range visits a block or two of every buffer level that holds something where it goes by; in a tree whose leaves hold everything it visits
+//! leaves only. Whether that is worth merging all there is, the engine decides.
+
+use std::sync::Arc;
+
+use terrapin_base::Result;
+use terrapin_pages::PageStore;
+use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor, ToCompact};
+
+use crate::load::{LoadedNode, load_child, load_node};
+use crate::merge::{Key, KeyRange};
+use crate::node::{Child, Root};
+
+/// What a compaction takes.
+pub(crate) struct Stretch {
+    /// From a leaf's lower bound to another's.
+    pub(crate) range: KeyRange,
+    /// What lies there: in leaves for which buffers hold something, and in these.
+    pub(crate) holds: ToCompact,
+}
+
+/// The first stretch at or behind a key for whose leaves buffers hold something; as long as makes `bytes_max` full, or to the end. Loads
+/// the nodes that it goes over.
+pub(crate) fn find_stretch(
+    store: &PageStore,
+    root: &Root,
+    from: &[u8],
+    bytes_max: u64,
+) -> Result<Option<Stretch>> {
+    let Root::Node(page, height) = root else {
+        return Ok(None);
+    };
+    let root = load_node(store, page, *height)?;
+    let mut search = Search {
+        store,
+        from,
+        bytes_max,
+        holds: ToCompact::default(),
+        lo: None,
+        hi: None,
+    };
+    search.visit(&root, &[], None, false)?;
+    let (holds, hi) = (search.holds, search.hi);
+    Ok(search.lo.map(|lo| Stretch {
+        range: KeyRange { lo: Some(lo), hi },
+        holds,
+    }))
+}
+
+struct Search<'a> {
+    store: &'a PageStore,
+    from: &'a [u8],
+    bytes_max: u64,
+    holds: ToCompact,
+    lo: Option<Key>,
+    hi: Option<Key>,
+}
+
+impl Search<'_> {
+    /// Goes over a node's key range, for which nodes above hold something or not; whether the stretch is full.
+    fn visit(
+        &mut self,
+        node: &LoadedNode,
+        lower: &[u8],
+        upper: Option<&[u8]>,
+        is_above: bool,
+    ) -> Result<bool> {
+        for (i, pivot) in node.pivots.iter().enumerate() {
+            let lo = if i == 0 { lower } else { &pivot.lower };
+            let next = node.pivots.get(i + 1).map(|next| &next.lower[..]);
+            let hi = next.or(upper);
+            if hi.is_some_and(|hi| hi <= self.from) {
+                continue;
+            }
+            let is_buffered = is_above || pivot.pending_bytes > 0;
+            let is_full = self.lo.is_some() && self.holds.merged_bytes >= self.bytes_max;
+            if !is_full {
+                self.add(pivot.pending_bytes, pivot.pending_bytes);
+            }
+            match &pivot.child {
+                Child::Node { page, .. } => {
+                    let child = load_child(self.store, page, node.height)?;
+                    if self.visit(&child, lo, hi, is_buffered)? {
+                        return Ok(true);
+                    }
+                }
+                Child::Leaf(leaf) if is_buffered => {
+                    if is_full {
+                        self.hi = Some(lo.into());
+                        return Ok(true);
+                    }
+                    self.lo.get_or_insert_with(|| lo.into());
+                    self.add(leaf.logical_bytes, 0);
+                }
+                Child::Leaf(_) => {}
+            }
+        }
+        Ok(false)
+    }
+
+    /// Nodes may say what they like.
+    fn add(&mut self, merged: u64, buffered: u64) {
+        let holds = &mut self.holds;
+        holds.merged_bytes = holds.merged_bytes.saturating_add(merged);
+        holds.buffered_bytes = holds.buffered_bytes.saturating_add(buffered);
+    }
+}
+
+/// What a compaction brings in.
+pub(crate) struct Nothing;
+
+impl MergeInput for Nothing {
+    fn cursor(self: Arc<Self>, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+        Box::new(AtEnd)
+    }
+
+    fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {
+        Estimate::default()
+    }
+}
+
+struct AtEnd;
+
+impl MessageCursor for AtEnd {
+    fn key(&self) -> Option<&[u8]> {
+        None
+    }
+
+    fn message(&self) -> Message<'_> {
+        Message::Delete
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        Ok(())
+    }
+}

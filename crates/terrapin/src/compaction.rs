@@ -1,0 +1,282 @@
+//! When a tree is compacted for the ranges over it.
+//!
+//! A range visits every buffer level on its way: of five sorted runs it takes a block or two each, where a tree whose leaves hold everything
+//! has one. Each visit too many is a payment; once ranges have paid what it takes to merge all that buffers hold into the leaves, that is
+//! done, stretch by stretch, each a checkpoint of its own (`checkpoint::job`). Who rents until the rent comes to the price, and then buys,
+//! never pays more than twice what was the least in hindsight. Of reads of the device an eighth is enough, where mostly ranges are asked for and these wait for
+//! it: they are taken to go on, and what is not in memory was written long ago. What was written lately is, and comes again with the next window.
+//! LevelDB counts seeks for the same purpose (its `allowed_seeks`); there each file pays for itself.
+//!
+//! Gets pay nothing: filters keep them from runs that do not hold their key.
+
+use std::sync::Arc;
+use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
+
+use terrapin_base::{Condition, Job, KeyspaceId, Result, Step};
+use terrapin_structure::ToCompact;
+
+use crate::core::Core;
+use crate::state::KeyspaceState;
+
+/// Ranges visit so many runs at least between two looks at what they paid, and at most.
+const LOOK_RUNS: u64 = 64;
+const LOOK_RUNS_MAX: u64 = 1 << 16;
+/// A visit to a cached block of a run takes as long as merging so many bytes does: half a microsecond.
+const VISIT_BYTES: u64 = 64;
+/// And one to a block that must be read first so many more: forty.
+const READ_BYTES: u64 = 5 << 10;
+/// Where ranges are taken to go on, what they read is for so many times as long as it has.
+const GO_ON: u64 = 8;
+/// Mostly ranges are asked for where so many came for a write since the last look.
+const RANGES_A_WRITE: u64 = 4;
+/// And wait for the device, where so many at most came for a read.
+const RANGES_A_READ: u64 = 2;
+/// A stretch is this many times L.
+pub(crate) const STRETCH_GROUPS: u64 = 16;
+
+/// Runs that ranges over a keyspace visited since it was compacted.
+#[derive(Default)]
+pub(crate) struct Visits(AtomicU64);
+
+/// What is being compacted, and what all ranges visited.
+pub(crate) struct Compactions {
+    runs: AtomicU64,
+    /// Runs at which to look at what was paid.
+    next_look: AtomicU64,
+    asked: Mutex<Option<Stretches>>,
+}
+
+impl Default for Compactions {
+    fn default() -> Self {
+        Compactions {
+            runs: AtomicU64::new(0),
+            next_look: AtomicU64::new(LOOK_RUNS),
+            asked: Mutex::default(),
+        }
+    }
+}
+
+/// A keyspace that is being compacted, and from which key on there is more to do.
+#[derive(Clone, Debug)]
+pub(crate) struct Stretches {
+    pub keyspace: KeyspaceId,
+    pub from: Box<[u8]>,
+}
+
+impl Compactions {
+    /// The keyspace to compact, if one is.
+    pub fn asked(&self) -> Option<Stretches> {
+        self.asked.lock().clone()
+    }
+
+    /// There is more to do from there on, or nothing.
+    pub fn went_on(&self, next: Option<Stretches>) {
+        *self.asked.lock() = next;
+    }
+
+    fn is_look_due(&self) -> bool {
+        self.runs.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
+    }
+}
+
+/// What ranges did since the last compaction.
+#[derive(Clone, Copy, Default)]
+struct Ranges {
+    /// Runs that they visited.
+    runs: u64,
+    /// What they read from the device.
+    reads: u64,
+    /// Mostly they are what is asked for.
+    go_on: bool,
+}
+
+impl Ranges {
+    /// What they paid for a compaction, in bytes that could have been merged meanwhile. Of what was read, the runs' share is as theirs of all bytes.
+    fn paid(self, to_do: ToCompact) -> u64 {
+        let read = u128::from(self.reads) * u128::from(to_do.buffered_bytes)
+            / u128::from(to_do.merged_bytes.max(1));
+        let go_on = if self.go_on { GO_ON } else { 1 };
+        let visited = u128::from(self.runs) * u128::from(VISIT_BYTES);
+        u64::try_from(visited + read * u128::from(READ_BYTES * go_on)).unwrap_or(u64::MAX)
+    }
+}
+
+impl Core {
+    /// A range over a keyspace began in so many runs besides a leaf.
+    #[inline]
+    pub fn range_visited(&self, visits: &Visits, runs: u64) {
+        if runs == 0 {
+            return;
+        }
+        visits.0.fetch_add(runs, Ordering::Relaxed);
+        let before = self.compactions.runs.fetch_add(runs, Ordering::Relaxed);
+        let next = self.compactions.next_look.load(Ordering::Relaxed);
+        if before < next && next <= before + runs {
+            self.store.reclaim_signal().notify();
+        }
+    }
+}
+
+/// Looks at what ranges paid, and asks for compactions.
+pub(crate) struct Compactor {
+    core: Arc<Core>,
+    /// Reads for ranges at the last compaction.
+    reads: u64,
+    /// What had been done at the last look.
+    looked: Done,
+}
+
+/// What users did so far, and what their ranges read.
+#[derive(Clone, Copy, Default)]
+struct Done {
+    ranges: u64,
+    writes: u64,
+    reads: u64,
+}
+
+impl Done {
+    fn of(core: &Core) -> Self {
+        Done {
+            ranges: core.counters.scans.get(),
+            writes: core.counters.puts.get() + core.counters.deletes.get(),
+            reads: core.store.scan_reads(),
+        }
+    }
+
+    /// Whether it was mostly ranges since then, and these wait for the device.
+    fn mostly_waits_since(self, then: Done) -> bool {
+        let since = |now: u64, then: u64| now.saturating_sub(then);
+        let ranges = since(self.ranges, then.ranges);
+        let writes = since(self.writes, then.writes);
+        let reads = since(self.reads, then.reads);
+        ranges >= writes.saturating_mul(RANGES_A_WRITE)
+            && reads.saturating_mul(RANGES_A_READ) >= ranges
+    }
+}
+
+impl Compactor {
+    /// For a core.
+    pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
+        Box::new(Compactor {
+            core: core.clone(),
+            reads: 0,
+            looked: Done::default(),
+        })
+    }
+
+    /// Asks for a compaction if one was paid for; how many runs must be visited before another look can find one.
+    fn look(&mut self) -> Result<u64> {
+        let core = self.core.clone();
+        let now = Done::of(&core);
+        let go_on = now.mostly_waits_since(std::mem::replace(&mut self.looked, now));
+        if core.compactions.asked().is_some() || core.schedule.space_is_short() {
+            return Ok(LOOK_RUNS);
+        }
+        let state = core.observe()?.state.clone();
+        let mut least = u64::MAX;
+        for keyspace in state.keyspaces.iter() {
+            match self.left_to_pay(keyspace, go_on)? {
+                Some(0) => {
+                    keyspace.shared.visits.0.store(0, Ordering::Relaxed);
+                    self.reads = core.store.scan_reads();
+                    core.compactions.went_on(Some(Stretches {
+                        keyspace: keyspace.id,
+                        from: Box::default(),
+                    }));
+                    core.schedule.work().notify();
+                    return Ok(LOOK_RUNS);
+                }
+                Some(left) => least = least.min(left),
+                None => {}
+            }
+        }
+        let dearest = VISIT_BYTES + READ_BYTES * GO_ON;
+        Ok((least / dearest).min(LOOK_RUNS_MAX))
+    }
+
+    /// Bytes that ranges have yet to pay for; none where there is nothing to compact, or nobody visited it.
+    fn left_to_pay(&self, keyspace: &KeyspaceState, go_on: bool) -> Result<Option<u64>> {
+        let runs = keyspace.shared.visits.0.load(Ordering::Relaxed);
+        if runs == 0 {
+            return Ok(None);
+        }
+        let ranges = Ranges {
+            runs,
+            reads: self.core.store.scan_reads().saturating_sub(self.reads),
+            go_on,
+        };
+        let to_do = keyspace.version.to_compact()?;
+        let left = to_do.merged_bytes.saturating_sub(ranges.paid(to_do));
+        Ok((to_do.merged_bytes > 0).then_some(left))
+    }
+}
+
+impl Job for Compactor {
+    fn name(&self) -> &'static str {
+        "compactor"
+    }
+
+    fn step(&mut self) -> Step {
+        let core = self.core.clone();
+        if core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        if core.compactions.is_look_due() {
+            let runs = core.compactions.runs.load(Ordering::Relaxed);
+            // Where a node cannot be read, a range that comes there reports it.
+            let pause = self.look().unwrap_or(runs);
+            let next = runs.saturating_add(pause.max(LOOK_RUNS));
+            core.compactions.next_look.store(next, Ordering::Relaxed);
+        }
+        let signal = core.store.reclaim_signal().clone();
+        Step::Pending(Condition::new(&signal, move || {
+            core.schedule.is_stopping() || core.compactions.is_look_due()
+        }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_pays_more_than_what_is_visited_and_less_beside_writes() {
+        let to_do = ToCompact {
+            merged_bytes: 4000,
+            buffered_bytes: 1000,
+        };
+        let visiting = Ranges {
+            runs: 1000,
+            ..Ranges::default()
+        };
+        assert_eq!(visiting.paid(to_do), 1000 * VISIT_BYTES);
+        let reading = |go_on| Ranges {
+            reads: 800,
+            go_on,
+            ..visiting
+        };
+        let read = |go_on| 1000 * VISIT_BYTES + 200 * READ_BYTES * go_on;
+        assert_eq!(reading(false).paid(to_do), read(1), "a quarter of it");
+        assert_eq!(reading(true).paid(to_do), read(GO_ON));
+        assert_eq!(Ranges::default().paid(ToCompact::default()), 0);
+        let much = Ranges {
+            runs: u64::MAX,
+            reads: u64::MAX,
+            go_on: true,
+        };
+        assert_eq!(much.paid(to_do), u64::MAX);
+    }
+
+    #[test]
+    fn ranges_go_on_where_they_are_most_of_what_came_and_wait_for_the_device() {
+        let done = |ranges, writes, reads| Done {
+            ranges,
+            writes,
+            reads,
+        };
+        let loaded = done(0, 1_000_000, 0);
+        assert!(done(400, 1_000_100, 200).mostly_waits_since(loaded));
+        assert!(!done(399, 1_000_100, 200).mostly_waits_since(loaded));
+        assert!(!done(400, 1_000_100, 199).mostly_waits_since(loaded));
+    }
+}

@@ -1,0 +1,194 @@
+//! Trees are compacted for ranges that paid for it, and for nobody else.
+
+mod common;
+
+use common::{World, all, key, tiny, value};
+use terrapin::{Database, Options};
+
+const RECORDS: u64 = 40_000;
+const VALUE_BYTES: usize = 100;
+
+fn options() -> Options {
+    tiny().group_bytes(16 << 10).record_cache(false)
+}
+
+/// Records in random order, through many windows, so that buffers hold some of them.
+fn written(world: &World, options: &Options) -> Database {
+    written_records(world, options, RECORDS)
+}
+
+fn written_records(world: &World, options: &Options, records: u64) -> Database {
+    let database = world.open(options);
+    let keyspace = database.default_keyspace();
+    for i in 0..records {
+        let number = i * 7919 % records;
+        keyspace
+            .put(key(number), value(number, VALUE_BYTES))
+            .unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    database
+}
+
+fn ranges(database: &Database, count: u64) {
+    let keyspace = database.default_keyspace();
+    for i in 0..count {
+        let from = i * 104_729 % RECORDS;
+        let first = keyspace.range(key(from)..).next().unwrap().unwrap();
+        assert_eq!(first.1, value(from, VALUE_BYTES)[..]);
+    }
+}
+
+fn check(database: &Database) {
+    let keyspace = database.default_keyspace();
+    let mut expected: Vec<_> = (0..RECORDS)
+        .map(|i| (key(i), value(i, VALUE_BYTES)))
+        .collect();
+    expected.sort();
+    let mut records = keyspace.iter();
+    for (key, value) in expected {
+        let (found, bytes) = records.next().unwrap().unwrap();
+        assert_eq!((&found[..], &bytes[..]), (&key[..], &value[..]));
+    }
+    assert!(records.next().is_none());
+}
+
+#[test]
+fn ranges_pay_for_a_compaction_and_visit_one_run_then() {
+    let world = World::new(31);
+    let database = written(&world, &options());
+    ranges(&database, 50);
+    world.sim.settle();
+    assert_eq!(database.metrics().compactions, 0, "not paid yet");
+    let before = database.metrics();
+    ranges(&database, 20_000);
+    world.sim.settle();
+    let compacted = database.metrics();
+    assert!(compacted.compactions > 3, "{compacted:?}");
+    assert_eq!(
+        compacted.checkpoints - before.checkpoints,
+        compacted.compactions
+    );
+    check(&database);
+    // Leaves hold everything, and there is nothing more to pay for.
+    let reads = |metrics: terrapin::Metrics| metrics.device_reads.scan_reads;
+    let cost = |database: &Database| {
+        let before = reads(database.metrics());
+        ranges(database, 2000);
+        reads(database.metrics()) - before
+    };
+    let after = cost(&database);
+    world.sim.settle();
+    assert_eq!(database.metrics().compactions, compacted.compactions);
+    database.close().unwrap();
+    let other = World::new(31);
+    let uncompacted = written(&other, &options().range_compaction(false));
+    ranges(&uncompacted, 20_050);
+    other.sim.settle();
+    assert_eq!(uncompacted.metrics().compactions, 0);
+    let without = cost(&uncompacted);
+    assert!(after * 3 < without * 2, "{after} reads, {without} without");
+    check(&uncompacted);
+    uncompacted.close().unwrap();
+}
+
+#[test]
+fn gets_pay_for_nothing() {
+    let world = World::new(32);
+    let database = written(&world, &options());
+    let keyspace = database.default_keyspace();
+    for i in 0..2 * RECORDS {
+        assert!(keyspace.get(key(i % RECORDS)).unwrap().is_some());
+    }
+    world.sim.settle();
+    assert_eq!(database.metrics().compactions, 0);
+    database.close().unwrap();
+}
+
+#[test]
+fn a_compaction_is_in_nobodys_way() {
+    let world = World::new(33);
+    let database = written(&world, &options());
+    let keyspace = database.default_keyspace();
+    let other = database.keyspace("other").unwrap();
+    let snapshot = database.snapshot().unwrap();
+    // Writes, a clear and a drop come while stretches are compacted.
+    for i in 0..60_000u64 {
+        let from = i * 104_729 % RECORDS;
+        assert!(keyspace.range(key(from)..).next().is_some());
+        if i % 8 == 0 {
+            other.put(key(i), value(i, VALUE_BYTES)).unwrap();
+            keyspace
+                .put(key(from), value(from + 1, VALUE_BYTES))
+                .unwrap();
+        }
+    }
+    assert!(database.metrics().compactions > 0);
+    for i in (0..RECORDS).step_by(97) {
+        let old = snapshot.get(&keyspace, key(i)).unwrap();
+        assert_eq!(old.as_deref(), Some(&value(i, VALUE_BYTES)[..]));
+    }
+    database.drop_keyspace("other").unwrap();
+    keyspace.clear().unwrap();
+    world.sim.settle();
+    assert!(keyspace.iter().next().is_none());
+    drop(snapshot);
+    database.close().unwrap();
+    let database = world.open(&options());
+    assert!(database.default_keyspace().iter().next().is_none());
+    database.close().unwrap();
+}
+
+#[test]
+fn a_compaction_killed_at_any_call_loses_nothing() {
+    const FEW: u64 = 1500;
+    let world = World::new(34);
+    let options = options().group_bytes(4 << 10);
+    let database = written_records(&world, &options, FEW);
+    let before = all(&database.default_keyspace());
+    world.kill(database);
+    let (mut killed, mut compactions) = (0, 0);
+    for dies_at in (1..).step_by(3) {
+        let disk = world.disk.fork();
+        let (env, sim) = terrapin_base::Env::simulated(dies_at);
+        let again = World { env, sim, disk };
+        let database = again.open(&options);
+        again.disk.die_at_call(dies_at);
+        let keyspace = database.default_keyspace();
+        let mut expected = before.clone();
+        let mut lost = None;
+        for i in 0..3000 {
+            // The window has something that the tree must not claim.
+            if i % 500 == 0 {
+                let (key, value) = (key(FEW + i), value(i, VALUE_BYTES));
+                if keyspace.put(&key, &value).is_ok() && again.disk.is_alive() {
+                    expected.insert(key, value);
+                } else {
+                    lost.get_or_insert(key);
+                }
+            }
+            drop(keyspace.range(key(i)..).next());
+        }
+        again.sim.settle();
+        compactions += database.metrics().compactions;
+        let is_over = again.disk.is_alive();
+        killed += u64::from(!is_over);
+        drop(keyspace);
+        again.disarm();
+        again.kill(database);
+        again.verify();
+        let database = again.open(&options);
+        let mut found = all(&database.default_keyspace());
+        // A write under way when the process died may be there or not.
+        if let Some(key) = lost.filter(|key| !expected.contains_key(key)) {
+            found.remove(&key);
+        }
+        assert_eq!(found, expected, "killed at call {dies_at}");
+        database.close().unwrap();
+        if is_over {
+            break;
+        }
+    }
+    assert!(killed > 20 && compactions > 40, "{killed}, {compactions}");
+}
