@@ -21,11 +21,13 @@ use crate::state::KeyspaceState;
 /// Ranges visit so many runs at least between two looks at what they paid, and at most.
 const LOOK_RUNS: u64 = 64;
 const LOOK_RUNS_MAX: u64 = 1 << 16;
+/// And so many while a tree is being compacted.
+const BUSY_RUNS: u64 = 1 << 12;
 /// A visit to a cached block of a run takes as long as merging so many bytes does: half a microsecond.
 const VISIT_BYTES: u64 = 64;
 /// And one to a block that must be read first so many more: forty.
 const READ_BYTES: u64 = 5 << 10;
-/// Where ranges are taken to go on, what they read is for so many times as long as it has.
+/// Where ranges are taken to go on, each read counts as so many.
 const GO_ON: u64 = 8;
 /// Mostly ranges are asked for where so many came for a write since the last look.
 const RANGES_A_WRITE: u64 = 4;
@@ -120,8 +122,11 @@ impl Core {
 /// Looks at what ranges paid, and asks for compactions.
 pub(crate) struct Compactor {
     core: Arc<Core>,
-    /// Reads for ranges at the last compaction.
+    /// What is being compacted.
+    compacting: Option<KeyspaceId>,
+    /// What ranges had read and visited when the last compaction ended.
     reads: u64,
+    runs: u64,
     /// What had been done at the last look.
     looked: Done,
 }
@@ -159,7 +164,9 @@ impl Compactor {
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
         Box::new(Compactor {
             core: core.clone(),
+            compacting: None,
             reads: 0,
+            runs: 0,
             looked: Done::default(),
         })
     }
@@ -170,21 +177,28 @@ impl Compactor {
         let now = Done::of(&core);
         let go_on = now.mostly_waits_since(std::mem::replace(&mut self.looked, now));
         if core.compactions.asked().is_some() || core.schedule.space_is_short() {
-            return Ok(LOOK_RUNS);
+            return Ok(BUSY_RUNS);
         }
         let state = core.observe()?.state.clone();
+        if let Some(compacted) = self.compacting.take() {
+            // What was visited meanwhile paid for what is done.
+            if let Some(keyspace) = state.keyspaces.get(compacted) {
+                keyspace.shared.visits.0.store(0, Ordering::Relaxed);
+            }
+            self.reads = now.reads;
+            self.runs = core.compactions.runs.load(Ordering::Relaxed);
+        }
         let mut least = u64::MAX;
         for keyspace in state.keyspaces.iter() {
             match self.left_to_pay(keyspace, go_on)? {
                 Some(0) => {
-                    keyspace.shared.visits.0.store(0, Ordering::Relaxed);
-                    self.reads = core.store.scan_reads();
+                    self.compacting = Some(keyspace.id);
                     core.compactions.went_on(Some(Stretches {
                         keyspace: keyspace.id,
                         from: Box::default(),
                     }));
                     core.schedule.work().notify();
-                    return Ok(LOOK_RUNS);
+                    return Ok(BUSY_RUNS);
                 }
                 Some(left) => least = least.min(left),
                 None => {}
@@ -200,9 +214,14 @@ impl Compactor {
         if runs == 0 {
             return Ok(None);
         }
+        // Of what all ranges read, as many as of the runs that they visited.
+        let all_runs = self.core.compactions.runs.load(Ordering::Relaxed);
+        let reads = self.core.store.scan_reads().saturating_sub(self.reads);
+        let reads = u128::from(reads) * u128::from(runs)
+            / u128::from(all_runs.saturating_sub(self.runs).max(runs));
         let ranges = Ranges {
             runs,
-            reads: self.core.store.scan_reads().saturating_sub(self.reads),
+            reads: u64::try_from(reads).unwrap_or(u64::MAX),
             go_on,
         };
         let to_do = keyspace.version.to_compact()?;
