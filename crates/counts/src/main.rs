@@ -92,7 +92,7 @@ fn record() -> Result<bool, String> {
 /// Counts every path.
 fn count_all() -> Result<Vec<(String, f64)>, String> {
     let ways: Vec<&Way> = PATHS.iter().collect();
-    let counts = count(&ways, LOADED_AT)?;
+    let counts = count(&ways, LOADED_AT, false)?;
     Ok(PATHS
         .iter()
         .map(|way| way.name.to_owned())
@@ -100,33 +100,40 @@ fn count_all() -> Result<Vec<(String, f64)>, String> {
         .collect())
 }
 
-/// Counts paths, on a store that was loaded at this χ.
-fn count(ways: &[&Way], chi: u32) -> Result<Vec<f64>, String> {
+/// Counts paths, on a store that was loaded at this χ, and compacted for ranges or not.
+fn count(ways: &[&Way], chi: u32, compacted: bool) -> Result<Vec<f64>, String> {
     let scratch = Scratch::new()?;
-    paths::prepare(&scratch.0, chi).map_err(|e| format!("loading the store at χ = {chi}: {e}"))?;
+    paths::prepare(&scratch.0, chi, compacted)
+        .map_err(|e| format!("loading the store at χ = {chi}: {e}"))?;
     callgrind::count_each(ways, &scratch.0)
 }
 
-/// Counts reads of stores that were loaded at different χ; whether they pay for it.
+/// Counts reads of stores that were loaded at different χ, as the loads leave them and once ranges have had them compacted; whether they pay for
+/// it.
 fn across_chi() -> Result<bool, String> {
     callgrind::made_with()?;
     let ways = chi::PATHS
         .iter()
         .map(|name| paths::find(name).ok_or_else(|| format!("no path is called {name:?}")))
         .collect::<Result<Vec<_>, _>>()?;
-    let mut table = chi::Table::default();
-    for chi in chi::DISTANCES {
-        table.add(chi, count(&ways, chi)?);
+    let mut holds = true;
+    for (compacted, when) in [(false, "as loaded"), (true, "compacted")] {
+        let mut table = chi::Table::default();
+        for chi in chi::DISTANCES {
+            table.add(chi, count(&ways, chi, compacted)?);
+        }
+        println!("{when}:\n{table}");
+        holds &= table.holds();
     }
-    print!("{table}");
-    Ok(table.holds())
+    Ok(holds)
 }
 
 fn show_profile(name: &str) -> Result<bool, String> {
     callgrind::made_with()?;
     let way = paths::find(name).ok_or_else(|| format!("no path is called {name:?}; see --list"))?;
     let scratch = Scratch::new()?;
-    paths::prepare(&scratch.0, LOADED_AT).map_err(|e| format!("preparing the store: {e}"))?;
+    paths::prepare(&scratch.0, LOADED_AT, false)
+        .map_err(|e| format!("preparing the store: {e}"))?;
     callgrind::profile(way, &scratch.0)?;
     Ok(true)
 }

@@ -7,7 +7,7 @@ use std::mem::ManuallyDrop;
 use std::path::Path;
 
 use terrapin::{CheckpointDistance, Database, Keyspace, Metrics, Options};
-use terrapin_base::{Env, Error, Result};
+use terrapin_base::{Env, Error, Result, Sim};
 
 use super::operations_under_count;
 use crate::disk::SteadyDisk;
@@ -43,9 +43,12 @@ fn options() -> Options {
         .background_threads(1)
 }
 
-/// Builds the store, in windows of χ times 64 KiB.
-pub fn build(path: &Path, chi: u32) -> Result<()> {
-    let (env, _sim) = Env::simulated(1);
+/// Ranges that pay for a compaction of the store, at most.
+const PAYING: u64 = 200_000;
+
+/// Builds the store, in windows of χ times 64 KiB, and has it compacted by ranges or leaves it as it is.
+pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
+    let (env, sim) = Env::simulated(1);
     let options = options().checkpoint_distance(CheckpointDistance::Fixed(chi));
     let database = options.open_on(env.clone(), SteadyDisk::open(&env, path)?)?;
     let keyspace = database.default_keyspace();
@@ -61,7 +64,27 @@ pub fn build(path: &Path, chi: u32) -> Result<()> {
             Error::internal("the tree has another shape than was meant").with("tree", shape)
         );
     }
+    if compacted {
+        compact(&database, &sim)?;
+    }
     database.close()
+}
+
+/// Asks for ranges until no buffer holds anything.
+fn compact(database: &Database, sim: &Sim) -> Result<()> {
+    let keyspace = database.default_keyspace();
+    for number in 0..PAYING {
+        if keyspace.range(key(number % RECORDS)..).next().is_none() {
+            return Err(Error::internal("a range found nothing"));
+        }
+        if number % 1000 == 0 {
+            sim.settle();
+            if database.stat()?.keyspaces[0].tree.buffered_records == 0 {
+                return Ok(());
+            }
+        }
+    }
+    Err(Error::internal("ranges did not bring a compaction about"))
 }
 
 /// Finds the keys that are not in the block of one before, by asking the store that was built; writes them beside it.

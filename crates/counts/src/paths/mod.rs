@@ -130,9 +130,9 @@ pub fn find(name: &str) -> Option<&'static Way> {
     ALL.iter().find(|way| way.name == name)
 }
 
-/// Makes the store that paths work on copies of, in this directory, loaded at this χ.
-pub fn prepare(directory: &Path, chi: u32) -> Result<()> {
-    engine::build(&directory.join(STORE), chi)?;
+/// Makes the store that paths work on copies of, in this directory, loaded at this χ, and compacted or not.
+pub fn prepare(directory: &Path, chi: u32, compacted: bool) -> Result<()> {
+    engine::build(&directory.join(STORE), chi, compacted)?;
     engine::choose_cold_keys(directory)
 }
 
