@@ -71,6 +71,11 @@ impl Compactions {
         self.asked.lock().clone()
     }
 
+    /// Whether there is one.
+    pub fn is_any_asked(&self) -> bool {
+        self.asked.lock().is_some()
+    }
+
     /// There is more to do from there on, or nothing.
     pub fn went_on(&self, next: Option<Stretches>) {
         *self.asked.lock() = next;
@@ -176,7 +181,7 @@ impl Compactor {
         let core = self.core.clone();
         let now = Done::of(&core);
         let go_on = now.mostly_waits_since(std::mem::replace(&mut self.looked, now));
-        if core.compactions.asked().is_some() || core.schedule.space_is_short() {
+        if core.compactions.is_any_asked() || core.schedule.space_is_short() {
             return Ok(BUSY_RUNS);
         }
         let state = core.observe()?.state.clone();

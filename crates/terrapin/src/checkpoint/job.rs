@@ -142,7 +142,7 @@ impl Coordinator {
         schedule.sealed_count() > 0
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
-            || (!schedule.space_is_short() && core.compactions.asked().is_some())
+            || (!schedule.space_is_short() && core.compactions.is_any_asked())
             || (schedule.space_is_short()
                 && core
                     .state
@@ -542,14 +542,15 @@ impl Coordinator {
                 let mut changed = (**keyspace).clone();
                 changed.version = merged.clone();
                 let forecast = &keyspace.shared.forecast;
-                if part.sealed.is_none() {
-                    // A window that was sealed meanwhile is merged by the next round.
-                } else if part.rest_from.is_none() {
-                    changed.sealed = None;
-                    unsealed += 1;
-                    forecast.released(core.env.now_ns());
-                } else {
-                    forecast.sealed(core.env.now_ns());
+                match (&part.sealed, &part.rest_from) {
+                    // A window that was sealed while the tree was compacted is merged by the next round.
+                    (None, _) => {}
+                    (Some(_), None) => {
+                        changed.sealed = None;
+                        unsealed += 1;
+                        forecast.released(core.env.now_ns());
+                    }
+                    (Some(_), Some(_)) => forecast.sealed(core.env.now_ns()),
                 }
                 keyspaces.insert(Arc::new(changed));
             }
