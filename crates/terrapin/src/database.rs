@@ -18,7 +18,7 @@ use crate::owner::Owner;
 use crate::space::SpaceUse;
 use crate::state::{KeyspaceShared, WriteWindow};
 
-/// An open database. Cheap to clone, usable from any thread.
+/// An open database: a handle that is cheap to clone and usable from any thread.
 ///
 /// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing
 /// that was acknowledged; the next open then replays the log.
@@ -35,7 +35,7 @@ pub struct KeyspaceInfo {
     pub name: String,
     /// Its number.
     pub id: KeyspaceId,
-    /// The structure that its records lie in.
+    /// The structure that its records lie in on disk; there is one so far.
     pub structure: &'static str,
     /// Its options.
     pub options: KeyspaceOptions,
@@ -83,7 +83,7 @@ pub struct DatabaseStat {
     pub data_free_bytes: u64,
     /// Bytes of log that a recovery would read.
     pub log_kept_bytes: u64,
-    /// Bytes of live pages for each key and value byte in the trees; 0 when nothing is on disk.
+    /// Bytes of live pages for each key and value byte that the trees hold; 0 when nothing is on disk.
     pub space_amplification: f64,
     /// Memory, by purpose.
     pub memory: MemoryUse,
@@ -100,10 +100,10 @@ impl Database {
     }
 
     /// Checkpoints everything, so that the next open replays nothing, and lets the files go. Handles, snapshots and iterators that
-    /// still live get `Closed` from then on. Again, it is nothing.
+    /// still live get `Closed` from then on. A second call does nothing.
     ///
-    /// When the checkpoint fails, the log is still closed in order if it can be, the database is closed in any case, and the error is
-    /// returned: nothing acknowledged is lost, the next open replays it.
+    /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then: the
+    /// next open replays it.
     pub fn close(&self) -> Result<()> {
         let core = self.core();
         if !core.health.close() {
@@ -225,7 +225,7 @@ impl Database {
     }
 
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
-    /// [`Durability::None`] are checkpointed.
+    /// [`Durability::None`] are checkpointed. It is not RocksDB's flush: what is in memory otherwise stays there.
     pub fn flush(&self) -> Result<()> {
         let core = self.core();
         core.env.breathe();
@@ -237,19 +237,20 @@ impl Database {
     }
 
     /// Merges every window into its tree and makes that durable; returns when it is. An error is that of an attempt that failed
-    /// meanwhile; attempts go on in the background.
+    /// meanwhile; attempts go on in the background. It is not RocksDB's checkpoint: it makes no copy of the database.
     pub fn checkpoint(&self) -> Result<()> {
         self.core().env.breathe();
         self.core().checkpoint()
     }
 
-    /// Moves the memory budget, in bytes. Caches give back what is too much, and windows over their new share are cut, at
+    /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and windows over their new share are cut, at
     /// once. Errors: `InvalidArgument` below the minimum, `OutOfMemory` when a χ that was set does not fit any more.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.core().set_memory(bytes)
     }
 
-    /// Sets χ of every keyspace, those that come included, durably. See [`Keyspace::set_checkpoint_distance`].
+    /// Sets χ of every keyspace, as [`Keyspace::set_checkpoint_distance`] does, also for later opens. Keyspaces that are created later go
+    /// by it until the database is closed.
     pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
         self.core().set_distance_of_all(distance)
     }
@@ -265,13 +266,13 @@ impl Database {
         self.core().health.listen(Arc::new(listener));
     }
 
-    /// What was done since the database was opened, and how things stand. Costs microseconds; works on a closed database, too.
+    /// What was done since the database was opened, and how things stand: for programs. Costs microseconds; works on a closed database, too.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         metrics(self.core())
     }
 
-    /// Figures for people, tree by tree. Reads every node that is not cached.
+    /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached.
     pub fn stat(&self) -> Result<DatabaseStat> {
         let core = self.core();
         let observed = core.observe()?;

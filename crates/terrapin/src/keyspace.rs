@@ -10,8 +10,8 @@ use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
 use crate::owner::Owner;
 use crate::state::KeyspaceShared;
 
-/// A named, ordered map of byte strings. Cheap to clone, usable from any thread; handles may be dropped in any order, and
-/// keep the database open.
+/// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any thread. Handles keep the database open, and
+/// may be dropped in any order. Keys are ordered as unsigned bytes.
 #[derive(Clone)]
 pub struct Keyspace {
     pub(crate) owner: Arc<Owner>,
@@ -73,14 +73,15 @@ impl Keyspace {
         self.core().clear_keyspace(&self.shared)
     }
 
-    /// χ in force: how many batch units this keyspace's window collects before it is merged.
+    /// χ in force: how many units of [`Options::group_bytes`](crate::Options::group_bytes) this keyspace's window collects before it is merged.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u32 {
         self.core().distance_in_force(&self.shared)
     }
 
-    /// Changes χ from now on, durably. Raising it is free; lowering it cuts the window at once. Errors: `OutOfMemory` naming the
-    /// largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
+    /// Changes χ from now on, also for later opens of the database. Raising it is free. Lowering it has a window that holds more than
+    /// the new χ merged at once, in the background. Errors: `OutOfMemory` naming the largest χ that the memory budget holds; otherwise as
+    /// [`Keyspace::put`].
     pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
         let options = KeyspaceOptions {
             checkpoint_distance: Some(distance),

@@ -1,7 +1,9 @@
-//! An embedded, durable, larger-than-memory key-value store with a dial between reading and writing.
+//! An embedded, ordered, durable key-value store for data larger than memory.
 //!
 //! ```
 //! # fn main() -> terrapin::Result<()> {
+//! # fn is_shared<T: Send + Sync + Clone>() {}
+//! # (is_shared::<terrapin::Database>(), is_shared::<terrapin::Keyspace>(), is_shared::<terrapin::Snapshot>());
 //! # let directory = std::env::temp_dir().join(format!("terrapin-doc-lib-{}", std::process::id()));
 //! let database = terrapin::Database::open(&directory)?;
 //! let animals = database.keyspace("animals")?;
@@ -14,13 +16,39 @@
 //! # Ok(()) }
 //! ```
 //!
-//! A [`Database`] is a directory; a [`Keyspace`] is a named, ordered map in it. Writes go to a log, which survives `kill -9`
-//! without a system call per write (see [`Durability`]), and to a window in memory; when the window holds χ batch units
-//! ([`CheckpointDistance`]) it is merged into a Bε+-tree on disk. Reads look at two windows at most and then at the tree. One number
-//! bounds all memory ([`Options::memory`]), and both it and χ can be moved while the store runs.
+//! # What there is
 //!
-//! To change how a write goes, look in `write` and `pressure`; what a read sees, `core` (`observe`), `state`, `read`, `iter`, `view`; when
-//! windows are cut, `cut`; how they reach the disk, `checkpoint`; opening and replay, `open` and `recovery`; bytes, the `format` modules.
+//! - A [`Database`] is a directory. [`Database::open`] opens or makes one; [`Options`] says how.
+//! - A [`Keyspace`] is a named, ordered map in it, from byte strings to byte strings. Reads: [`Keyspace::get`], [`Keyspace::multi_get`],
+//!   [`Keyspace::range`], [`Keyspace::prefix`]. Writes: [`Keyspace::put`], [`Keyspace::delete`], [`Keyspace::clear`].
+//! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]).
+//! - A [`Snapshot`] is the whole database as of one moment ([`Database::snapshot`]).
+//! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a check of every byte.
+//!
+//! # How it works
+//!
+//! A write goes to a log, which survives `kill -9` without a system call for each write (see [`Durability`]), and to a *window* in
+//! memory. When the window holds χ units ([`CheckpointDistance`]) it is merged in the background into a Bε-tree on disk. A read looks
+//! at two windows at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves more memory for reads. One number
+//! bounds all memory ([`Options::memory`]). Both can be changed while the database is open.
+//!
+//! # Threads
+//!
+//! [`Database`], [`Keyspace`] and [`Snapshot`] are `Send + Sync + Clone`; a clone costs a reference count. Every call blocks its thread
+//! until it is done: reads may wait for the device, writes for merges that lag behind, [`Durability::Sync`] for the sync. There is no
+//! async API; from async code, call on threads that may block. Background work runs on threads of the database's own.
+//!
+//! # Errors
+//!
+//! An [`Error`] has an [`ErrorKind`] to decide by, and says where and with what figures it happened. Damage and I/O errors are errors of
+//! the call that met them, never "not found". What fails in the background is told by [`Database::background_error`] and
+//! [`Database::on_background_error`], and as events of the crate `tracing`.
+//!
+//! # Features
+//!
+//! `zstd`: blocks compressed by Zstandard; needs a C compiler. LZ4 needs no feature ([`Compression`]).
+//!
+//! Beyond the API: `docs/DURABILITY.md` says what survives which failure, `docs/ARCHITECTURE.md` where what is in the code.
 #![forbid(unsafe_code)]
 
 mod balance;
@@ -81,3 +109,8 @@ pub use terrapin_base::{
 };
 pub use terrapin_structure::{PageParts, StructureStats};
 pub use terrapin_wal::LogSpace;
+
+/// The README's example compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;

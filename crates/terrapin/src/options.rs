@@ -36,25 +36,44 @@ pub enum Durability {
     None,
 }
 
-/// χ: how many batch units (of L bytes, see [`Options::group_bytes`]) a keyspace collects in memory before they are
-/// merged into its tree. Larger means less write I/O and more memory for writing, smaller means more memory for reading.
+/// χ: how much a keyspace collects in memory before it is merged into its tree, in units of [`Options::group_bytes`]. A larger χ
+/// writes less to the disk; a smaller one leaves more memory for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CheckpointDistance {
-    /// What the memory budget affords: more in a load, less where somebody reads or data is overwritten.
+    /// Chosen from the memory budget and from what is done: more while data is loaded, less while it is read or overwritten.
     #[default]
     Auto,
-    /// So many batch units, at least 1.
+    /// So many units, from 1 up to what a quarter of the memory budget holds.
     Fixed(u32),
 }
 
-/// Options of one keyspace; durable, and changeable where a method says so.
+/// Options of one keyspace. The database stores them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyspaceOptions {
-    /// χ; none means what the database was opened with.
+    /// χ; `None` follows the database's ([`Options::checkpoint_distance`]). [`Keyspace::set_checkpoint_distance`] changes it.
+    ///
+    /// [`Keyspace::set_checkpoint_distance`]: crate::Keyspace::set_checkpoint_distance
     pub checkpoint_distance: Option<CheckpointDistance>,
 }
 
 /// How to open a database. Every option has a default; [`Options::open`] checks them all.
+///
+/// Options are not stored: state them at each open. **Every one of them may change from one open to the next.** Those that shape
+/// what is written (compression, sizes of groups, blocks and log files) hold for what is written from then on; what is on disk
+/// already is read as it is. What the database does store is the χ that a keyspace was given ([`KeyspaceOptions`]).
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-options-{}", std::process::id()));
+/// use terrapin::{Compression, Options};
+/// let database = Options::new()
+///     .memory(64 << 20)
+///     .compression(Compression::Lz4)
+///     .open(&directory)?;
+/// # database.close()?;
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Options {
     create_if_missing: bool,
@@ -104,6 +123,7 @@ impl Default for Options {
     }
 }
 
+/// # Mostly needed
 impl Options {
     /// The defaults.
     #[must_use]
@@ -111,21 +131,7 @@ impl Options {
         Self::default()
     }
 
-    /// Whether a directory without a database gets one. Default true.
-    #[must_use]
-    pub fn create_if_missing(mut self, on: bool) -> Self {
-        self.create_if_missing = on;
-        self
-    }
-
-    /// Whether a database that is there already is an error. Default false.
-    #[must_use]
-    pub fn error_if_exists(mut self, on: bool) -> Self {
-        self.error_if_exists = on;
-        self
-    }
-
-    /// Opens without writing anything: the log is replayed in memory only, and must fit there (D11). Takes no lock. Default false.
+    /// Opens without writing anything: the log is replayed in memory only, and must fit there. Takes no lock. Default false.
     #[must_use]
     pub fn read_only(mut self, on: bool) -> Self {
         self.read_only = on;
@@ -133,6 +139,7 @@ impl Options {
     }
 
     /// The one memory budget in bytes, for everything the database keeps in memory; at least [`MEMORY_BYTES_MIN`]. Default 256 MiB.
+    /// [`Database::set_memory`] changes it while the database is open.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
@@ -147,87 +154,113 @@ impl Options {
     }
 
     /// χ of keyspaces that have none of their own. Default [`CheckpointDistance::Auto`].
+    /// [`Database::set_checkpoint_distance`] changes it while the database is open.
     #[must_use]
     pub fn checkpoint_distance(mut self, distance: CheckpointDistance) -> Self {
         self.checkpoint_distance = distance;
         self
     }
 
-    /// How many bytes on disk a byte of data may take while it is overwritten, from 1.1; none bounds the trees' buffers by
-    /// the paper's rule only, which saves writes. Default 1.3.
-    #[must_use]
-    pub fn space_amplification(mut self, factor: impl Into<Option<f64>>) -> Self {
-        self.space_amplification = factor.into();
-        self
-    }
-
-    /// L: bytes of a page group and of a batch unit. Default: a 128th of the memory, as a power of two from 256 KiB to 4 MiB.
-    #[must_use]
-    pub fn group_bytes(mut self, bytes: u64) -> Self {
-        self.group_bytes = Some(bytes);
-        self
-    }
-
-    /// Bytes of a block, the unit of a point read: 512 to 32,768. Default 4096.
-    #[must_use]
-    pub fn block_bytes(mut self, bytes: u32) -> Self {
-        self.block_bytes = bytes;
-        self
-    }
-
-    /// Compression of blocks written from now on. Default none.
+    /// How blocks are compressed that are written from now on; others are read as they are. In a build without the feature `zstd`,
+    /// [`Compression::Zstd`] stores them uncompressed. Default [`Compression::None`].
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
         self
     }
+}
 
-    /// Whether records that are read again and again are kept as records, beside the blocks of the page cache (default: yes). To
-    /// be turned off where reads hardly repeat, or to see what it gives.
+/// # Rarely needed
+///
+/// The defaults suit most stores; most of them follow from the memory budget.
+impl Options {
+    /// Whether a directory without a database gets one. Default true.
     #[must_use]
-    pub fn record_cache(mut self, on: bool) -> Self {
-        self.record_cache = on;
+    pub fn create_if_missing(mut self, on: bool) -> Self {
+        self.create_if_missing = on;
         self
     }
 
-    /// Whether a tree is compacted once the ranges over it have cost as much as that does (default: yes): all that its buffers hold is merged into its
-    /// leaves, in the background, so that a range finds it in one sorted run. What a snapshot holds lies there twice then, for as long as it is held. To be
-    /// turned off where bytes written count for more than the speed of ranges.
+    /// Whether a database that is there already is an error ([`ErrorKind::AlreadyExists`]). Default false.
     #[must_use]
-    pub fn range_compaction(mut self, on: bool) -> Self {
-        self.range_compaction = on;
+    pub fn error_if_exists(mut self, on: bool) -> Self {
+        self.error_if_exists = on;
         self
     }
 
-    /// How much time of [`Durability::Process`] writes a power cut may cost. Default 100 ms.
+    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long. Default 100 ms.
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval;
         self
     }
 
-    /// Threads that merge windows into trees, at least 1. Default: the number of processors, at most 4.
-    #[must_use]
-    pub fn background_threads(mut self, threads: usize) -> Self {
-        self.background_threads = Some(threads);
-        self
-    }
-
-    /// How long a write waits for the disk before it fails with [`ErrorKind::Stalled`]. Default 60 s.
+    /// How long a write waits for merges and the log's disk before it fails with [`ErrorKind::Stalled`]; it is not done then. Default
+    /// 60 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
         self
     }
 
-    /// Bytes of a log file. Default: a sixteenth of the memory, as a power of two from 4 MiB to 64 MiB.
+    /// The data file may grow to this many times the data while it is overwritten: 1.1 to 100. Pages that a checkpoint is replacing
+    /// come on top until it is over. `None`: no bound, about 1.9 times in our measurements, and fewer bytes written. Default 1.3.
+    #[must_use]
+    pub fn space_amplification(mut self, factor: impl Into<Option<f64>>) -> Self {
+        self.space_amplification = factor.into();
+        self
+    }
+
+    /// Whether data that is often scanned is rewritten in key order in the background. Scans get faster; a one-time rewrite is the
+    /// price. It comes once the scans of a keyspace have cost as much as the rewrite does. While a snapshot holds the old form, both
+    /// take space. Turn it off where bytes written count for more than the speed of scans. Default true.
+    #[must_use]
+    pub fn range_compaction(mut self, on: bool) -> Self {
+        self.range_compaction = on;
+        self
+    }
+
+    /// Whether records that are read again and again are cached one by one, beside the cached blocks. Turn it off where reads hardly
+    /// repeat. Default true.
+    #[must_use]
+    pub fn record_cache(mut self, on: bool) -> Self {
+        self.record_cache = on;
+        self
+    }
+
+    /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4.
+    #[must_use]
+    pub fn background_threads(mut self, threads: usize) -> Self {
+        self.background_threads = Some(threads);
+        self
+    }
+
+    /// L: bytes of a page group, the piece in which sorted data is written, and the unit in which χ counts: 1 KiB to 64 MiB. Default: a
+    /// 128th of the memory, as a power of two from 256 KiB to 4 MiB. Groups that are there already stay as they are.
+    #[must_use]
+    pub fn group_bytes(mut self, bytes: u64) -> Self {
+        self.group_bytes = Some(bytes);
+        self
+    }
+
+    /// Bytes of a block, the unit of a point read: 512 to 32,768. A record that is longer has a block of its own. Default
+    /// 4096. Blocks that are there already stay as they are.
+    #[must_use]
+    pub fn block_bytes(mut self, bytes: u32) -> Self {
+        self.block_bytes = bytes;
+        self
+    }
+
+    /// Bytes of a log file: 16 KiB to 4 GiB. Default: a sixteenth of the memory, as a power of two from 4 MiB to 64 MiB. Files that
+    /// are there already stay as they are.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_segment_bytes = Some(bytes);
         self
     }
 
-    /// When the log keeps more than this, the keyspaces that hold it up are checkpointed. Default: the memory, at least 8 log files.
+    /// When the log keeps more bytes than this, the keyspaces that hold it up are checkpointed: two log files at least. Default: the
+    /// memory, at least 8 log files.
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = Some(bytes);
@@ -235,7 +268,7 @@ impl Options {
     }
 
     /// Bytes of the ring that the log's newest records lie in, a power of two; a batch may take a quarter of it. Default: a sixteenth
-    /// of the memory, from 2 MiB to 16 MiB.
+    /// of the memory, from 2 MiB to 16 MiB. A ring of another size is replaced by the open; where the disk is too full for that, the old one serves on.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u64) -> Self {
         self.ring_bytes = Some(bytes);
@@ -249,7 +282,10 @@ impl Options {
         self.fanout = Some(children);
         self
     }
+}
 
+/// # Opening
+impl Options {
     /// Opens the database in a directory. Errors: [`ErrorKind::InvalidArgument`] for options that make no sense,
     /// [`ErrorKind::Locked`] when it is open elsewhere, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
     /// [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`] with file and place, or what the system said.
@@ -257,7 +293,7 @@ impl Options {
         crate::open::open_path(self, path.as_ref())
     }
 
-    /// Opens the database on a disk of the caller's, in an environment of the caller's: how simulation runs it. Errors as for [`Options::open`].
+    /// For tests: opens the database on a disk and in an environment of the caller's, such as simulated ones. Errors as for [`Options::open`].
     pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
         crate::open::open_on(self, env, disk)
     }

@@ -1,4 +1,4 @@
-//! Checking a database byte by byte without writing anything (D11): superblocks, catalog, every node, block and invariant of every
+//! Checking a database byte by byte without writing anything: superblocks, catalog, every node, block and invariant of every
 //! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound; a damaged superblock slot is
 //! told even where the other serves, though a power cut in the middle of its write can leave the same.
 
