@@ -55,6 +55,23 @@ pub fn show(bytes: &[u8]) -> String {
     format!("\"{}{more}\"", head.escape_ascii())
 }
 
+/// Appends bytes as a terminal may show them: control characters but those that are `kept`, and what is not UTF-8, as `\n`, `\r`,
+/// `\t` or `\xNN` for each byte, all else as it is.
+pub fn escape(bytes: &[u8], kept: &str, out: &mut Vec<u8>) {
+    let mut utf8 = [0; 4];
+    for chunk in bytes.utf8_chunks() {
+        for c in chunk.valid().chars() {
+            let shown = c.encode_utf8(&mut utf8).as_bytes();
+            if c.is_control() && !kept.contains(c) {
+                out.extend(shown.escape_ascii());
+            } else {
+                out.extend_from_slice(shown);
+            }
+        }
+        out.extend(chunk.invalid().escape_ascii());
+    }
+}
+
 /// A whole number with thousands apart: `1,234,567`.
 #[must_use]
 pub fn thousands(number: u64) -> String {
@@ -103,6 +120,23 @@ mod tests {
         for wrong in [&b"f"[..], b"fg", b"0x00", b" 0", b"\xff\xff"] {
             assert!(!decode_hex(wrong, &mut Vec::new()), "{wrong:?}");
         }
+    }
+
+    #[test]
+    fn a_terminal_gets_no_control_characters_but_those_that_are_kept() {
+        let escaped = |bytes: &[u8], kept| {
+            let mut out = Vec::new();
+            escape(bytes, kept, &mut out);
+            String::from_utf8(out).unwrap()
+        };
+        assert_eq!(
+            escaped("\x1b[31mé\\😀\x7f\u{9b}\r\n".as_bytes(), ""),
+            "\\x1b[31mé\\😀\\x7f\\xc2\\x9b\\r\\n"
+        );
+        assert_eq!(escaped(b"a\tb\0\n", "\n\t"), "a\tb\\x00\n");
+        assert_eq!(escaped(b"\x9b1\xf0\x9f", ""), "\\x9b1\\xf0\\x9f");
+        let all: Vec<u8> = (0..=255).collect();
+        assert!(!escaped(&all, "").chars().any(char::is_control));
     }
 
     #[test]

@@ -6,7 +6,7 @@ use clap::Args;
 use terrapin::{Database, Keyspace, Options};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use crate::arguments;
+use crate::{arguments, output};
 
 /// The database that a command works on.
 #[derive(Args, Clone)]
@@ -14,18 +14,14 @@ pub struct DatabaseArgs {
     /// Directory of the database
     #[arg(value_name = "DB")]
     pub path: PathBuf,
-    /// Memory budget: everything that the database keeps in memory [default: 256MiB]
-    #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
-    pub memory: Option<u64>,
+    /// Memory budget: everything that the database keeps in memory
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = arguments::size)]
+    pub memory: u64,
 }
 
 impl DatabaseArgs {
     fn options(&self) -> Options {
-        let options = Options::new();
-        match self.memory {
-            Some(bytes) => options.memory(bytes),
-            None => options,
-        }
+        Options::new().memory(self.memory)
     }
 
     /// Opens what is there for reading only: nothing is written, the log is replayed in memory.
@@ -38,10 +34,24 @@ impl DatabaseArgs {
         self.options().create_if_missing(false).open(&self.path)
     }
 
-    /// Opens what is there, or creates it.
+    /// Opens what is there, or creates it, and says so: a mistyped path shows.
     pub fn open_or_create(&self) -> Result<Database> {
         refuse_foreign(&self.path)?;
-        self.options().create_if_missing(true).open(&self.path)
+        if let Some(found) = unless_missing(self.open())? {
+            return Ok(found);
+        }
+        let database = self.options().create_if_missing(true).open(&self.path)?;
+        output::notice(format_args!("created the database {}", self.path.display()));
+        Ok(database)
+    }
+}
+
+/// What was found; none where it is not there.
+fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
+    match found {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
     }
 }
 
@@ -81,9 +91,14 @@ impl KeyspaceArgs {
         database.open_keyspace(&self.name)
     }
 
-    /// The keyspace, created if it is not there.
+    /// The keyspace, created if it is not there, which is said.
     pub fn find_or_create(&self, database: &Database) -> Result<Keyspace> {
-        database.keyspace(&self.name)
+        if let Some(found) = unless_missing(self.find(database))? {
+            return Ok(found);
+        }
+        let keyspace = database.keyspace(&self.name)?;
+        output::notice(format_args!("created the keyspace {}", self.name));
+        Ok(keyspace)
     }
 }
 

@@ -1,8 +1,9 @@
 //! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under `commands`; what text formats
 //! are read and written is under `formats`.
 //!
-//! Whatever goes wrong is one line on stderr that begins with `terrapin: `, and a non-zero exit: 2 for a command line that makes
-//! no sense (and for `verify`, a database that cannot be opened), else 1. A closed pipe behind stdout ends the command quietly.
+//! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such key, `verify` damage), 2 when
+//! it failed or the command line makes no sense. Whatever goes wrong is one line on stderr that begins with `terrapin: `. When the
+//! reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.
 #![forbid(unsafe_code)]
 
 mod arguments;
@@ -31,6 +32,8 @@ use crate::commands::Command;
 )]
 #[command(
     after_help = "A database is a directory. Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
+    Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged); 2, it failed, or the command line makes no sense.\n\
+    When the reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.\n\
     Try `terrapin demo` first."
 )]
 struct Cli {
@@ -45,10 +48,37 @@ fn main() -> ExitCode {
     };
     match cli.command.run() {
         Ok(code) => code,
-        Err(error) if output::is_closed_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
-            ExitCode::FAILURE
+            ExitCode::from(output::FAILED)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_memory_that_help_tells_of_is_what_the_library_takes() {
+        let verify = terrapin::verify::VerifyOptions::default();
+        for (name, bytes) in [
+            ("get", terrapin::MEMORY_BYTES_DEFAULT),
+            ("verify", verify.memory),
+        ] {
+            let mut cli = Cli::command();
+            let command = cli.find_subcommand_mut(name).unwrap();
+            let memory = command.get_arguments().find(|a| a.get_id() == "memory");
+            let told = memory.unwrap().get_default_values()[0].to_str().unwrap();
+            assert_eq!(arguments::size(told), Ok(bytes), "{name}");
+            let help = command.render_long_help().to_string();
+            assert_eq!(
+                help.matches("[default: 256MiB]").count(),
+                usize::from(name == "get")
+            );
         }
     }
 }

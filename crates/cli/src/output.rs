@@ -1,18 +1,104 @@
 //! What the command says: results on stdout, complaints of one line on stderr.
 
 use std::error::Error as _;
-use std::io::{self, Write};
+use std::fmt::{self, Display};
+use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
 
 use terrapin_base::{Error, ErrorKind, Result};
 
-/// Exit code of a command line that makes no sense.
-const USAGE: u8 = 2;
+use crate::bytes;
+
+/// Exit code of a command that did its work, and the answer is no: there is no such key, the database is damaged.
+pub const NO: u8 = 1;
+/// Exit code of a command that failed, or whose command line makes no sense.
+pub const FAILED: u8 = 2;
+
+/// Why stdout takes no more: its reader has gone. It is told from pipes that a command was given by name.
+#[derive(Debug)]
+struct ReaderGone;
+
+impl Display for ReaderGone {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("its reader has gone")
+    }
+}
+
+impl std::error::Error for ReaderGone {}
+
+/// Stdout without a buffer of its own; see [`stdout`].
+pub struct Stdout(io::StdoutLock<'static>);
+
+impl Stdout {
+    fn lock() -> Self {
+        Stdout(io::stdout().lock())
+    }
+}
+
+fn mark(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        io::Error::new(io::ErrorKind::BrokenPipe, ReaderGone)
+    } else {
+        error
+    }
+}
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(mark)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(mark)
+    }
+}
 
 /// Stdout, buffered; flush it to learn of errors.
 #[must_use]
-pub fn stdout() -> io::BufWriter<io::StdoutLock<'static>> {
-    io::BufWriter::with_capacity(64 << 10, io::stdout().lock())
+pub fn stdout() -> BufWriter<Stdout> {
+    BufWriter::with_capacity(64 << 10, Stdout::lock())
+}
+
+/// Whether stdout is a terminal, which would obey control characters that are stored.
+#[must_use]
+pub fn is_terminal() -> bool {
+    io::stdout().is_terminal()
+}
+
+/// Stdout, buffered, for text with stored bytes in it: exact, but on a terminal control characters other than line ends and tabs
+/// are escaped. What is written at once ends with a whole character.
+pub struct Stored {
+    out: BufWriter<Stdout>,
+    terminal: bool,
+    escaped: Vec<u8>,
+}
+
+impl Stored {
+    /// Locks stdout.
+    #[must_use]
+    pub fn new() -> Self {
+        Stored {
+            out: stdout(),
+            terminal: is_terminal(),
+            escaped: Vec::new(),
+        }
+    }
+}
+
+impl Write for Stored {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        if !self.terminal {
+            return self.out.write(text);
+        }
+        self.escaped.clear();
+        bytes::escape(text, "\n\r\t", &mut self.escaped);
+        self.out.write_all(&self.escaped)?;
+        Ok(text.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
 }
 
 /// An error of writing to stdout.
@@ -21,20 +107,22 @@ pub fn stdout_failed(error: io::Error) -> Error {
 }
 
 /// Prints one line to stdout and flushes it.
-pub fn say(line: impl std::fmt::Display) -> Result<()> {
-    let mut out = io::stdout().lock();
+pub fn say(line: impl Display) -> Result<()> {
+    let mut out = Stdout::lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
         .map_err(stdout_failed)
 }
 
-/// Whether the reader of our output has gone, which is no failure of ours.
+/// Whether the reader of stdout has gone, which is no failure of a command that only prints.
 #[must_use]
-pub fn is_closed_pipe(error: &Error) -> bool {
+pub fn is_reader_gone(error: &Error) -> bool {
     let source = error
         .source()
         .and_then(|source| source.downcast_ref::<io::Error>());
-    source.is_some_and(|source| source.kind() == io::ErrorKind::BrokenPipe)
+    source
+        .and_then(io::Error::get_ref)
+        .is_some_and(|inner| inner.is::<ReaderGone>())
 }
 
 /// Prints an error as one line on stderr.
@@ -44,7 +132,19 @@ pub fn complain(error: &Error) {
         ErrorKind::Locked => "; only one process at a time can have it",
         _ => "",
     };
-    line(&format!("{error}{hint}"));
+    warn(format_args!("{error}{hint}"));
+}
+
+/// Prints one line on stderr that begins with the command's name.
+pub fn warn(message: impl Display) {
+    line(&format!("terrapin: {message}"));
+}
+
+/// Tells who watches, in one line on stderr: on a terminal only, as progress is.
+pub fn notice(message: impl Display) {
+    if io::stderr().is_terminal() {
+        line(&message.to_string());
+    }
 }
 
 fn line(message: &str) {
@@ -57,7 +157,7 @@ fn line(message: &str) {
         }
     }
     // With stderr gone there is nobody left to tell.
-    let _ = writeln!(io::stderr().lock(), "terrapin: {clean}");
+    let _ = writeln!(io::stderr().lock(), "{clean}");
 }
 
 /// Help and version as clap words them, to stdout; a wrong command line as one line on stderr.
@@ -72,18 +172,16 @@ pub fn usage(error: &clap::Error) -> ExitCode {
         }
         K::DisplayHelpOnMissingArgumentOrSubcommand => {
             let _ = error.print();
-            ExitCode::from(USAGE)
+            ExitCode::from(FAILED)
         }
         _ => {
             let text = error.to_string();
             let head = text.split("\n\n").next().unwrap_or(&text);
             let words: Vec<&str> = head.split_whitespace().collect();
             let message = words.join(" ");
-            line(&format!(
-                "{} (--help tells more)",
-                message.strip_prefix("error: ").unwrap_or(&message)
-            ));
-            ExitCode::from(USAGE)
+            let message = message.strip_prefix("error: ").unwrap_or(&message);
+            warn(format_args!("{message} (--help tells more)"));
+            ExitCode::from(FAILED)
         }
     }
 }

@@ -5,7 +5,7 @@ mod common;
 use std::collections::BTreeMap;
 use std::process::Stdio;
 
-use common::{Place, command, complaint, fail, run, run_with, succeed, text};
+use common::{Place, command, complaint, fail, missing, run, run_with, succeed, text};
 
 const FORMATS: [&str; 4] = ["tsv", "csv", "jsonl", "json"];
 
@@ -90,6 +90,31 @@ fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
     assert!(
         succeed(&["export", text(&place.path("headed")), "--format", "csv"])
             == std::fs::read(&original).unwrap()
+    );
+}
+
+#[test]
+fn stdout_takes_csv_which_carries_everything_and_stdin_needs_a_format() {
+    let place = Place::new();
+    let records = nasty();
+    let original = place.write("original.csv", csv_of(&records));
+    let (db, copy) = (place.path("db"), place.path("copy"));
+    succeed(&["import", text(&db), text(&original)]);
+    let exported = succeed(&["export", text(&db)]);
+    assert!(exported == std::fs::read(&original).unwrap());
+    let from_stdin = ["import", text(&copy), "-"];
+    let error = complaint(&run_with(&from_stdin, &exported));
+    assert!(
+        error.contains("stdin") && error.contains("--format"),
+        "{error}"
+    );
+    assert!(!copy.exists());
+    let output = run_with(&[&from_stdin[..], &["--format", "csv"]].concat(), &exported);
+    assert!(output.status.success());
+    assert!(succeed(&["export", text(&copy), "-"]) == exported);
+    assert_eq!(
+        succeed(&["export", text(&copy), "--hex"]),
+        succeed(&["export", text(&copy), "--hex", "--format", "csv"])
     );
 }
 
@@ -232,7 +257,7 @@ fn a_malformed_line_is_named_and_what_was_there_stays() {
     );
     let keys = succeed(&["scan", text(&db), "--prefix", "x", "--keys-only"]);
     assert_eq!(keys.iter().filter(|&&b| b == b'\n').count(), 1000);
-    fail(&["get", text(&db), "later"]);
+    missing(&["get", text(&db), "later"]);
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod common;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use common::{Place, complaint, fail, run, run_with, succeed, text};
+use common::{Place, complaint, fail, missing, run, run_with, succeed, text};
 
 fn put(db: &Path, key: &str, value: &str) {
     succeed(&["put", text(db), key, value]);
@@ -23,7 +23,7 @@ fn what_is_put_is_got_as_it_is_until_it_is_deleted() {
     assert_eq!(succeed(&["get", text(db), "key"]), b"");
     succeed(&["delete", text(db), "key"]);
     succeed(&["delete", text(db), "key"]);
-    assert!(fail(&["get", text(db), "key"]).contains("no such key"));
+    missing(&["get", text(db), "key"]);
 }
 
 #[test]
@@ -85,6 +85,29 @@ fn scans_take_ranges_from_either_end() {
 }
 
 #[test]
+fn counts_are_exact_unless_asked_otherwise() {
+    let place = Place::new();
+    let db = &place.path("db");
+    for key in ["a", "ab", "b", "ba", "c", "c"] {
+        put(db, key, "value");
+    }
+    succeed(&["delete", text(db), "c"]);
+    let count = |options: &[&str]| {
+        let arguments = [&["count", text(db)], options].concat();
+        String::from_utf8(succeed(&arguments)).unwrap()
+    };
+    assert_eq!(count(&[]), "4\n");
+    assert_eq!(count(&["--prefix", "b"]), "2\n");
+    assert_eq!(count(&["--from", "6162", "--to", "6261", "--hex"]), "2\n");
+    assert_eq!(count(&["--prefix", "z"]), "0\n");
+    assert!(count(&["--approximate"]).trim_end().parse::<u64>().unwrap() < 10);
+    succeed(&["keyspace", "create", text(db), "empty"]);
+    assert_eq!(count(&["-k", "empty"]), "0\n");
+    assert!(fail(&["count", text(db), "-k", "other"]).contains("other"));
+    fail(&["count", text(db), "--approximate", "--prefix", "a"]);
+}
+
+#[test]
 fn keyspaces_are_apart() {
     let place = Place::new();
     let db = &place.path("db");
@@ -98,7 +121,7 @@ fn keyspaces_are_apart() {
     );
     assert_eq!(succeed(&["get", text(db), "k", "-k", "other"]), b"other");
     succeed(&["keyspace", "clear", text(db), "other"]);
-    fail(&["get", text(db), "k", "-k", "other"]);
+    missing(&["get", text(db), "k", "-k", "other"]);
     assert_eq!(succeed(&["get", text(db), "k"]), b"default");
     succeed(&["keyspace", "drop", text(db), "other"]);
     for command in [

@@ -13,7 +13,8 @@ fn reading_what_is_not_there_creates_nothing() {
         &["get", db, "k"][..],
         &["delete", db, "k"],
         &["scan", db],
-        &["export", db, "--format", "tsv"],
+        &["count", db],
+        &["export", db],
         &["stat", db],
         &["checkpoint", db],
         &["set", db, "chi", "4"],
@@ -64,6 +65,7 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["import", db, "-", "--format", "xml"],
         &["import", db, "-", "--format", "tsv", "--ack-every", "0"],
         &["stat", db, "--memory", "lots"],
+        &["completions", "cmd"],
         &["bench", "ycsb", "--workloads", "load,z"],
         &["bench", "ycsb", "--chi", "0"],
         &["bench", "ycsb", "--distribution", "normal"],
@@ -94,6 +96,7 @@ fn help_tells_of_every_command() {
         "get",
         "delete",
         "scan",
+        "count",
         "import",
         "export",
         "stat",
@@ -101,6 +104,7 @@ fn help_tells_of_every_command() {
         "checkpoint",
         "set",
         "keyspace",
+        "completions",
         "bench",
         "demo",
     ] {
@@ -110,6 +114,17 @@ fn help_tells_of_every_command() {
         );
         assert!(!succeed(&[command, "--help"]).is_empty());
     }
+    assert!(help.contains("Exit codes: "));
     assert!(succeed(&["--version"]).starts_with(b"terrapin "));
     assert_eq!(run(&[""; 0]).status.code(), Some(2));
+}
+
+#[test]
+fn shells_learn_every_command() {
+    for shell in ["bash", "elvish", "fish", "powershell", "zsh"] {
+        let script = String::from_utf8(succeed(&["completions", shell])).unwrap();
+        for word in ["terrapin", "keyspace", "approximate"] {
+            assert!(script.contains(word), "{shell}: {word}");
+        }
+    }
 }

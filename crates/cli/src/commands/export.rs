@@ -1,5 +1,5 @@
 //! `terrapin export`: all records of a keyspace, in key order, as of one moment. A file takes its new content only when all of
-//! it was written.
+//! it was written. Stdout takes csv unless another format is named: the one that carries any bytes.
 
 use std::fs::File;
 use std::io::{BufWriter, Write};
@@ -19,10 +19,10 @@ use crate::{output, progress};
 pub struct Export {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// File to write; - is stdout
+    /// File to write; - is stdout. One whose reader goes away fails the command, stdout's does not
     #[arg(value_name = "FILE", default_value = "-")]
     output: PathBuf,
-    /// Format [default: from the file's name]
+    /// Format [default: from the file's name; on stdout csv, which carries any bytes]
     #[arg(long, value_enum)]
     format: Option<Format>,
     #[command(flatten)]
@@ -42,16 +42,18 @@ pub struct Export {
 impl Export {
     /// See the head of this file.
     pub fn run(&self) -> Result<()> {
+        let to_stdout = self.output.as_os_str() == "-";
+        let named = self.format.or(to_stdout.then_some(Format::Csv));
         let dialect = Dialect {
-            format: format_of(self.format, &self.output)?,
+            format: format_of(named, &self.output)?,
             hex: self.hex,
             header: self.header,
             typed: self.typed,
         };
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        if self.output.as_os_str() == "-" {
-            write_all(&keyspace, Writer::new(dialect, output::stdout()))?;
+        if to_stdout {
+            write_all(&keyspace, Writer::new(dialect, output::Stored::new()))?;
         } else {
             self.write_file(&keyspace, dialect)?;
         }

@@ -1,7 +1,8 @@
-//! `terrapin get`: one value, as it is; a newline behind it only on a terminal.
+//! `terrapin get`: one value, as it is; on a terminal its control characters are escaped, and a newline is behind it.
 
 use std::ffi::OsString;
-use std::io::{IsTerminal, Write};
+use std::io::Write;
+use std::process::ExitCode;
 
 use clap::Args;
 use terrapin_base::{Error, ErrorKind, Result};
@@ -25,25 +26,27 @@ pub struct Get {
 
 impl Get {
     /// See the head of this file.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&self) -> Result<ExitCode> {
         let key = bytes::argument(&self.key, self.hex)?;
         let database = self.database.open_to_read()?;
         let Some(value) = self.keyspace.find(&database)?.get(&key)? else {
-            return Err(Error::new(ErrorKind::NotFound, "there is no such key")
-                .with("key", bytes::show(&key)));
+            let missing = Error::new(ErrorKind::NotFound, "there is no such key");
+            output::complain(&missing.with("key", bytes::show(&key)));
+            return Ok(ExitCode::from(output::NO));
         };
         let mut shown = value.to_vec();
         if self.hex {
             shown.clear();
             bytes::encode_hex(&value, &mut shown);
         }
-        if self.hex || std::io::stdout().is_terminal() {
+        if self.hex || output::is_terminal() {
             shown.push(b'\n');
         }
-        let mut out = output::stdout();
+        let mut out = output::Stored::new();
         out.write_all(&shown)
             .and_then(|()| out.flush())
             .map_err(output::stdout_failed)?;
-        database.close()
+        database.close()?;
+        Ok(ExitCode::SUCCESS)
     }
 }

@@ -29,7 +29,7 @@ pub struct Import {
     /// File to read; - is stdin
     #[arg(value_name = "FILE")]
     input: PathBuf,
-    /// Format [default: from the file's name]
+    /// Format [default: from the file's name; stdin has none, and needs it]
     #[arg(long, value_enum)]
     format: Option<Format>,
     #[command(flatten)]
@@ -40,7 +40,8 @@ pub struct Import {
     /// csv: the first line names the columns key and value
     #[arg(long)]
     header: bool,
-    /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives kill -9
+    /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives kill -9. When their reader goes
+    /// away, a line on stderr says so, and the import goes on to its end
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     ack_every: Option<u64>,
     /// What a batch waits for
@@ -72,6 +73,7 @@ impl Import {
             records: 0,
             written: 0,
             acknowledged: None,
+            unheard: false,
             bar: bar.clone(),
         };
         let clock = Env::threads();
@@ -84,15 +86,13 @@ impl Import {
         let ended = loader.end(read);
         bar.finish_and_clear();
         let records = ended?;
-        if std::io::IsTerminal::is_terminal(&std::io::stderr()) {
-            let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
-            let rate = (records as f64 / seconds.max(1e-9)) as u64;
-            eprintln!(
-                "imported {} records in {seconds:.1} s, {} a second",
-                bytes::thousands(records),
-                bytes::thousands(rate)
-            );
-        }
+        let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
+        let rate = (records as f64 / seconds.max(1e-9)) as u64;
+        output::notice(format_args!(
+            "imported {} records in {seconds:.1} s, {} a second",
+            bytes::thousands(records),
+            bytes::thousands(rate)
+        ));
         Ok(())
     }
 }
@@ -100,6 +100,9 @@ impl Import {
 /// The format that was named, or that the file's name tells.
 pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
     named.or_else(|| Format::of_name(path)).ok_or_else(|| {
+        if path.as_os_str() == "-" {
+            return Error::invalid("stdin has no name that tells the format: give --format");
+        }
         Error::invalid("the file's name does not tell the format: give --format")
             .with("file", path.display())
     })
@@ -158,6 +161,8 @@ struct Loader<'a> {
     records: u64,
     written: u64,
     acknowledged: Option<u64>,
+    /// The reader of acknowledgements has gone.
+    unheard: bool,
     bar: ProgressBar,
 }
 
@@ -169,8 +174,7 @@ impl Loader<'_> {
         self.pending.lengths.push((key.len(), value.len()));
         self.records += 1;
         let due = self
-            .import
-            .ack_every
+            .ack_every()
             .is_some_and(|every| self.records.is_multiple_of(every));
         if due
             || self.pending.lengths.len() >= BATCH_RECORDS_MAX
@@ -183,8 +187,13 @@ impl Loader<'_> {
 
     fn open(&mut self) -> Result<&mut Target> {
         if self.target.is_none() {
-            let database = self.import.database.open_or_create()?;
-            let keyspace = self.import.keyspace.find_or_create(&database)?;
+            let import = self.import;
+            // What is said of it stands above the bar.
+            let (database, keyspace) = self.bar.suspend(|| -> Result<_> {
+                let database = import.database.open_or_create()?;
+                let keyspace = import.keyspace.find_or_create(&database)?;
+                Ok((database, keyspace))
+            })?;
             let batch_bytes_max = usize::try_from(database.batch_bytes_max()).unwrap_or(usize::MAX);
             self.target = Some(Target {
                 batch: database.batch(),
@@ -226,9 +235,26 @@ impl Loader<'_> {
         Ok(())
     }
 
+    /// After how many records somebody wants to hear of them.
+    fn ack_every(&self) -> Option<u64> {
+        self.import.ack_every.filter(|_| !self.unheard)
+    }
+
+    /// Who no longer listens wants the records all the same: half an import would be taken for a whole one.
     fn acknowledge(&mut self) -> Result<()> {
         self.acknowledged = Some(self.records);
-        output::say(format_args!("acknowledged {}", self.records))
+        match output::say(format_args!("acknowledged {}", self.records)) {
+            Err(error) if output::is_reader_gone(&error) => {
+                self.unheard = true;
+                self.bar.suspend(|| {
+                    output::warn(
+                        "the reader of acknowledgements has gone: the import goes on without them",
+                    );
+                });
+                Ok(())
+            }
+            said => said,
+        }
     }
 
     /// Writes what waits, even when reading failed: the database then holds what stands before the error.
@@ -251,7 +277,7 @@ impl Loader<'_> {
             return Err(error.with("records imported before it", self.written));
         }
         self.write()?;
-        if self.import.ack_every.is_some() && self.acknowledged != Some(self.records) {
+        if self.ack_every().is_some() && self.acknowledged != Some(self.records) {
             self.acknowledge()?;
         }
         if let Some(target) = &self.target {

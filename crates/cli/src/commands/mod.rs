@@ -2,6 +2,8 @@
 
 mod bench;
 mod checkpoint;
+mod completions;
+mod count;
 mod delete;
 mod demo;
 mod export;
@@ -23,13 +25,23 @@ use terrapin_base::Result;
 #[derive(Subcommand)]
 pub enum Command {
     /// Store a value under a key; creates database and keyspace where they are missing
+    ///
+    /// On a terminal stderr tells of what was created.
     Put(put::Put),
-    /// Print the value of a key as it is
+    /// Print the value of a key as it is; exit 1 if there is no such key
+    ///
+    /// Bytes are exact; only on a terminal control characters other than line ends and tabs, and what is not UTF-8, are shown as
+    /// \xNN.
     Get(get::Get),
     /// Remove a key
     Delete(delete::Delete),
     /// Print records in key order, one a line: key, tab, value
+    ///
+    /// Bytes are exact, so that tabs and newlines within keys and values look like those between them: --hex, or export --format
+    /// jsonl, is unambiguous. Only on a terminal control characters, and what is not UTF-8, are shown as \t, \n, \r or \xNN.
     Scan(scan::Scan),
+    /// Print how many records there are
+    Count(count::Count),
     /// Read records from a file or stdin into a keyspace, in order; of equal keys the last wins
     Import(import::Import),
     /// Write all records of a keyspace to a file or stdout, in key order
@@ -44,6 +56,8 @@ pub enum Command {
     Set(set::Set),
     /// List, create, drop or clear keyspaces
     Keyspace(keyspace::Keyspace),
+    /// Print a script that completes commands and options in a shell
+    Completions(completions::Completions),
     /// Measure speed, latency, device bytes and memory with the workloads of YCSB
     Bench(bench::Bench),
     /// Show the store at work: import or generate records, query them, turn the dial while it runs
@@ -55,9 +69,10 @@ impl Command {
     pub fn run(&self) -> Result<ExitCode> {
         match self {
             Command::Put(command) => command.run(),
-            Command::Get(command) => command.run(),
+            Command::Get(command) => return command.run(),
             Command::Delete(command) => command.run(),
             Command::Scan(command) => command.run(),
+            Command::Count(command) => command.run(),
             Command::Import(command) => command.run(),
             Command::Export(command) => command.run(),
             Command::Stat(command) => command.run(),
@@ -65,6 +80,7 @@ impl Command {
             Command::Checkpoint(command) => command.run(),
             Command::Set(command) => command.run(),
             Command::Keyspace(command) => command.run(),
+            Command::Completions(command) => command.run(),
             Command::Bench(command) => command.run(),
             Command::Demo(command) => command.run(),
         }

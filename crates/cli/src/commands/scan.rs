@@ -1,21 +1,19 @@
-//! `terrapin scan`: records of a range, in order from either end.
+//! `terrapin scan`: records of a range, in order from either end, exact to the byte; on a terminal control characters are escaped.
 
 use std::ffi::OsString;
 use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
-use terrapin::Range;
+use terrapin::{Keyspace, Range};
 use terrapin_base::Result;
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
 use crate::{bytes, output};
 
-/// Arguments of `scan`.
+/// The range of keys that a command works on; all keys if none is given.
 #[derive(Args)]
-pub struct Scan {
-    #[command(flatten)]
-    database: DatabaseArgs,
+pub struct RangeArgs {
     /// Only keys that begin so
     #[arg(long, conflicts_with_all = ["from", "to"])]
     prefix: Option<OsString>,
@@ -25,6 +23,34 @@ pub struct Scan {
     /// Up to, and without, this key
     #[arg(long, value_name = "KEY")]
     to: Option<OsString>,
+}
+
+impl RangeArgs {
+    /// Its records; keys are given as they are, or as hexadecimal digits.
+    pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Range> {
+        let key = |text: &Option<OsString>| {
+            text.as_ref()
+                .map(|text| bytes::argument(text, hex))
+                .transpose()
+        };
+        let (from, to) = (key(&self.from)?, key(&self.to)?);
+        Ok(match key(&self.prefix)? {
+            Some(prefix) => keyspace.prefix(prefix),
+            None => keyspace.range((
+                from.map_or(Bound::Unbounded, Bound::Included),
+                to.map_or(Bound::Unbounded, Bound::Excluded),
+            )),
+        })
+    }
+}
+
+/// Arguments of `scan`.
+#[derive(Args)]
+pub struct Scan {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
+    range: RangeArgs,
     /// From the largest key down
     #[arg(long)]
     reverse: bool,
@@ -44,27 +70,24 @@ pub struct Scan {
 impl Scan {
     /// See the head of this file.
     pub fn run(&self) -> Result<()> {
-        let key = |text: &Option<OsString>| {
-            text.as_ref()
-                .map(|text| bytes::argument(text, self.hex))
-                .transpose()
-        };
-        let (prefix, from, to) = (key(&self.prefix)?, key(&self.from)?, key(&self.to)?);
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        let range = match prefix {
-            Some(prefix) => keyspace.prefix(prefix),
-            None => keyspace.range((
-                from.map_or(Bound::Unbounded, Bound::Included),
-                to.map_or(Bound::Unbounded, Bound::Excluded),
-            )),
-        };
-        self.print(range)?;
+        self.print(self.range.of(&keyspace, self.hex)?)?;
         database.close()
     }
 
     fn print(&self, mut range: Range) -> Result<()> {
         let mut out = output::stdout();
+        let terminal = output::is_terminal();
+        let show = |bytes: &[u8], line: &mut Vec<u8>| {
+            if self.hex {
+                bytes::encode_hex(bytes, line);
+            } else if terminal {
+                bytes::escape(bytes, "", line);
+            } else {
+                line.extend_from_slice(bytes);
+            }
+        };
         let mut line = Vec::new();
         let mut left = self.limit.unwrap_or(u64::MAX);
         while left > 0 {
@@ -76,23 +99,15 @@ impl Scan {
             let Some(record) = record else { break };
             let (key, value) = record?;
             line.clear();
-            self.show(&key, &mut line);
+            show(&key, &mut line);
             if !self.keys_only {
                 line.push(b'\t');
-                self.show(&value, &mut line);
+                show(&value, &mut line);
             }
             line.push(b'\n');
             out.write_all(&line).map_err(output::stdout_failed)?;
             left -= 1;
         }
         out.flush().map_err(output::stdout_failed)
-    }
-
-    fn show(&self, bytes: &[u8], line: &mut Vec<u8>) {
-        if self.hex {
-            bytes::encode_hex(bytes, line);
-        } else {
-            line.extend_from_slice(bytes);
-        }
     }
 }

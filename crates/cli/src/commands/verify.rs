@@ -1,6 +1,7 @@
 //! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged, each finding with its place; 2: it
 //! cannot be opened.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -9,17 +10,17 @@ use terrapin::verify::{self, VerifyOptions, VerifyReport};
 use terrapin_base::Result;
 
 use crate::bytes::{human, thousands};
-use crate::database::DatabaseArgs;
-use crate::output;
-
-const DAMAGED: u8 = 1;
-const CANNOT_OPEN: u8 = 2;
+use crate::{arguments, output};
 
 /// Arguments of `verify`.
 #[derive(Args)]
 pub struct Verify {
-    #[command(flatten)]
-    database: DatabaseArgs,
+    /// Directory of the database
+    #[arg(value_name = "DB")]
+    path: PathBuf,
+    /// Memory for caches
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
+    memory: u64,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -28,24 +29,24 @@ pub struct Verify {
 impl Verify {
     /// See the head of this file.
     pub fn run(&self) -> ExitCode {
-        let mut options = VerifyOptions::default();
-        if let Some(bytes) = self.database.memory {
-            options.memory = bytes;
-        }
-        let report = match verify::verify(&self.database.path, &options) {
+        let options = VerifyOptions {
+            memory: self.memory,
+            ..VerifyOptions::default()
+        };
+        let report = match verify::verify(&self.path, &options) {
             Ok(report) => report,
             Err(error) => {
                 output::complain(&error);
-                return ExitCode::from(CANNOT_OPEN);
+                return ExitCode::from(output::FAILED);
             }
         };
         match self.print(&report) {
-            Err(error) if !output::is_closed_pipe(&error) => {
+            Err(error) if !output::is_reader_gone(&error) => {
                 output::complain(&error);
-                ExitCode::from(CANNOT_OPEN)
+                ExitCode::from(output::FAILED)
             }
             _ if report.is_sound() => ExitCode::SUCCESS,
-            _ => ExitCode::from(DAMAGED),
+            _ => ExitCode::from(output::NO),
         }
     }
 

@@ -106,7 +106,17 @@ pub fn complaint(output: &Output) -> String {
 
 /// Runs what must fail; the one line that it leaves on stderr.
 pub fn fail<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) -> String {
-    complaint(&run(arguments))
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+    complaint(&output)
+}
+
+/// Gets a key that must not be there.
+pub fn missing<S: AsRef<OsStr> + std::fmt::Debug>(arguments: &[S]) {
+    let output = run(arguments);
+    assert_eq!(output.status.code(), Some(1), "{arguments:?}");
+    assert!(complaint(&output).contains("no such key"));
+    assert!(output.stdout.is_empty());
 }
 
 /// Path as an argument.

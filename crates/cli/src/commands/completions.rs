@@ -1,0 +1,30 @@
+//! `terrapin completions`: a script that completes commands and options in a shell.
+
+use std::io::Write;
+
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+use terrapin_base::Result;
+
+use crate::{Cli, output};
+
+/// Arguments of `completions`.
+#[derive(Args)]
+pub struct Completions {
+    /// Shell to complete in
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+impl Completions {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        // What generates it would panic on a closed pipe.
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Cli::command(), "terrapin", &mut script);
+        let mut out = output::stdout();
+        out.write_all(&script)
+            .and_then(|()| out.flush())
+            .map_err(output::stdout_failed)
+    }
+}

@@ -1,0 +1,54 @@
+//! `terrapin count`: how many records there are, by a scan that shows none, or about how many at once.
+
+use clap::Args;
+use terrapin::Range;
+use terrapin_base::Result;
+
+use super::scan::RangeArgs;
+use crate::database::{DatabaseArgs, KeyspaceArgs};
+use crate::{output, progress};
+
+/// Arguments of `count`.
+#[derive(Args)]
+pub struct Count {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    #[command(flatten)]
+    range: RangeArgs,
+    /// About how many there are, without reading them: one that was overwritten may count more than once until it is merged
+    #[arg(long, conflicts_with_all = ["prefix", "from", "to"])]
+    approximate: bool,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
+    /// Keys are given as hexadecimal digits
+    #[arg(long)]
+    hex: bool,
+}
+
+impl Count {
+    /// See the head of this file.
+    pub fn run(&self) -> Result<()> {
+        let database = self.database.open_to_read()?;
+        let keyspace = self.keyspace.find(&database)?;
+        let count = if self.approximate {
+            keyspace.approximate_count()?
+        } else {
+            count(self.range.of(&keyspace, self.hex)?)?
+        };
+        output::say(count)?;
+        database.close()
+    }
+}
+
+fn count(mut range: Range) -> Result<u64> {
+    let bar = progress::of_records(None, "count");
+    let mut records = 0u64;
+    while range.next_ref()?.is_some() {
+        records += 1;
+        if records.is_multiple_of(1024) {
+            bar.set_position(records);
+        }
+    }
+    bar.finish_and_clear();
+    Ok(records)
+}

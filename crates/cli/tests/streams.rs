@@ -1,0 +1,180 @@
+//! Pipes whose reader goes away, and terminals. (A closed pipe behind what only prints is in `formats.rs`.)
+
+mod common;
+
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::ffi::OsStrExt;
+use std::process::Stdio;
+
+use common::{Place, command, complaint, run, run_with, succeed, text};
+use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+
+fn lines(numbers: std::ops::Range<u32>) -> String {
+    numbers.map(|n| format!("k{n:06}\tvalue\n")).collect()
+}
+
+#[test]
+fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
+    let place = Place::new();
+    let db = place.path("db");
+    let arguments = [
+        "import",
+        text(&db),
+        "-",
+        "--format",
+        "tsv",
+        "--ack-every",
+        "1000",
+    ];
+    let mut child = command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(lines(0..1000).as_bytes()).unwrap();
+    let mut said = String::new();
+    stdout.read_line(&mut said).unwrap();
+    assert_eq!(said, "acknowledged 1000\n");
+    drop(stdout);
+    stdin.write_all(lines(1000..5500).as_bytes()).unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(0), "{complaint}");
+    assert_eq!(complaint.lines().count(), 1, "{complaint}");
+    assert!(complaint.contains("goes on"), "{complaint}");
+    assert_eq!(succeed(&["count", text(&db)]), b"5500\n");
+}
+
+#[test]
+fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
+    let place = Place::new();
+    let db = place.path("db");
+    let arguments = [
+        "import",
+        text(&db),
+        "-",
+        "--format",
+        "tsv",
+        "--ack-every",
+        "10",
+    ];
+    let mut child = command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut stdin = child.stdin.take().unwrap();
+    stdin
+        .write_all((lines(0..100) + "no tab\n").as_bytes())
+        .unwrap();
+    drop(stdin);
+    let output = child.wait_with_output().unwrap();
+    let complaint = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2), "{complaint}");
+    assert!(complaint.contains("malformed line 101"), "{complaint}");
+}
+
+#[test]
+fn an_export_into_a_pipe_that_was_named_fails_with_its_reader() {
+    let place = Place::new();
+    let db = place.path("db");
+    let input = lines(0..100_000);
+    let import = ["import", text(&db), "-", "--format", "tsv"];
+    assert!(run_with(&import, input.as_bytes()).status.success());
+    let fifo = place.path("fifo");
+    mkfifoat(CWD, &fifo, Mode::RUSR | Mode::WUSR).unwrap();
+    let output = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut byte = [0];
+            let count = File::open(&fifo).unwrap().read(&mut byte).unwrap();
+            assert_eq!(count, 1);
+        });
+        let output = run(&["export", text(&db), text(&fifo), "--format", "tsv"]);
+        // Should the export never have opened it, its reader would wait for ever.
+        File::options().read(true).write(true).open(&fifo).unwrap();
+        output
+    });
+    assert_eq!(output.status.code(), Some(2));
+    assert!(complaint(&output).contains("cannot write"));
+}
+
+/// What a command leaves on a terminal, stdout or stderr, and on the other of the two, a pipe.
+fn on_terminal<S: AsRef<std::ffi::OsStr>>(arguments: &[S], stdout: bool) -> (String, String) {
+    let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
+    let ours = openpt(flags).unwrap();
+    grantpt(&ours).unwrap();
+    unlockpt(&ours).unwrap();
+    let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+    let mut command = command(arguments);
+    if stdout {
+        command.stdout(theirs);
+    } else {
+        command.stderr(theirs);
+    }
+    let child = command.spawn().unwrap();
+    // It holds the terminal's other side open.
+    drop(command);
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let piped = if stdout { output.stderr } else { output.stdout };
+    // A terminal whose other side is closed ends with an error, after all that it was given.
+    let (mut ours, mut shown) = (File::from(ours), Vec::new());
+    let mut piece = [0; 4096];
+    while let Ok(count @ 1..) = ours.read(&mut piece) {
+        shown.extend_from_slice(&piece[..count]);
+    }
+    let shown = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
+    (shown, String::from_utf8(piped).unwrap())
+}
+
+#[test]
+fn stored_control_characters_reach_pipes_and_no_terminal() {
+    let place = Place::new();
+    let db = place.path("db");
+    let key = "é\x1b[31m\n";
+    let value = ["x\\\x1b]0;title\x07\u{9b}2J\ty\nz".as_bytes(), b"\x9b\xff"].concat();
+    let argument = std::ffi::OsStr::from_bytes(&value);
+    succeed(&["put".as_ref(), db.as_os_str(), key.as_ref(), argument]);
+
+    assert_eq!(succeed(&["get", text(&db), key]), value);
+    let scanned = [key.as_bytes(), b"\t", &value[..], b"\n"].concat();
+    assert_eq!(succeed(&["scan", text(&db)]), scanned);
+    let exported = [&b"\""[..], key.as_bytes(), b"\",\"", &value, b"\"\r\n"].concat();
+    assert_eq!(succeed(&["export", text(&db)]), exported);
+
+    let shown = |arguments: &[&str]| {
+        let (shown, complaint) = on_terminal(arguments, true);
+        assert_eq!(complaint, "");
+        shown
+    };
+    let (head, tail) = ("x\\\\x1b]0;title\\x07\\xc2\\x9b2J", "\\x9b\\xff");
+    assert_eq!(
+        shown(&["get", text(&db), key]),
+        format!("{head}\ty\nz{tail}\n")
+    );
+    assert_eq!(
+        shown(&["scan", text(&db)]),
+        format!("é\\x1b[31m\\n\t{head}\\ty\\nz{tail}\n")
+    );
+    assert_eq!(
+        shown(&["export", text(&db)]),
+        format!("\"é\\x1b[31m\n\",\"{head}\ty\nz{tail}\"\r\n")
+    );
+}
+
+#[test]
+fn a_terminal_is_told_what_was_created() {
+    let place = Place::new();
+    let db = place.path("db");
+    let told = |arguments: &[&str]| {
+        let (told, said) = on_terminal(arguments, false);
+        assert_eq!(said, "");
+        told
+    };
+    let put = ["put", text(&db), "k", "v"];
+    assert_eq!(told(&put), format!("created the database {}\n", text(&db)));
+    assert_eq!(told(&put), "");
+    let put = ["put", text(&db), "k", "v", "-k", "other"];
+    assert_eq!(told(&put), "created the keyspace other\n");
+    assert_eq!(told(&put), "");
+    // Nobody watches a pipe.
+    succeed(&["put", text(&place.path("another")), "k", "v", "-k", "other"]);
+}
