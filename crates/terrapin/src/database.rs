@@ -114,6 +114,8 @@ impl Database {
             outcome = core
                 .checkpoint_through(log.tail())
                 .and_then(|()| core.give_space_back());
+            // Nobody waits for a checkpoint of what comes behind the log's end.
+            core.schedule.stop();
             outcome = outcome.and(log.close());
         }
         outcome.and(self.owner.shut())

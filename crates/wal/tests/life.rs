@@ -119,6 +119,31 @@ fn a_cut_divides_records_and_waits_for_those_below() {
     assert!(after.lsn >= cut.lsn);
 }
 
+/// A cut behind the filler that a close's sync adds was beyond the end that the next recovery finds: a checkpoint of that cut made a database that was
+/// refused for good.
+#[test]
+fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
+    for count in 0..40 {
+        let medium = SimDisk::new(count);
+        let process = Process::new(&medium, count);
+        let log = process.create(tiny()).unwrap();
+        let mut last = log.tail();
+        for index in 0..count {
+            last = process.append(&log, index).unwrap().end;
+        }
+        log.close().unwrap();
+        let (seen, cut) = log.cut(|lsn| lsn);
+        assert_eq!(seen, cut.lsn);
+        assert!(cut.lsn > last && log.cut_published(&cut));
+        assert!(log.tail() > cut.lsn, "the sync has filled a block");
+        medium.crash_process();
+        let process = Process::new(&medium, count);
+        let recovery = process.scan(tiny(), cut.lsn).unwrap();
+        assert!(recovery.clean());
+        assert_eq!((recovery.end(), recovery.records_to_replay()), (cut.lsn, 0));
+    }
+}
+
 #[test]
 fn a_record_is_visible_before_it_is_synced_and_synced_after_it_was_asked_for() {
     let medium = SimDisk::new(1);

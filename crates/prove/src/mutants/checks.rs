@@ -8,13 +8,14 @@ use std::thread;
 
 use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Env, ErrorKind, PageId, Sim};
+use terrapin_base::{Env, ErrorKind, Lsn, PageId, Sim};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 use terrapin_pages::DATA_FILE;
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
 use terrapin_pages::message::Message;
+use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN, Recovery};
 
 /// What a check comes to: what is wrong.
 type Outcome = Result<(), String>;
@@ -275,6 +276,37 @@ pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
     match right {
         true => Ok(()),
         false => Err("a closed database without its ring answers with errors".to_owned()),
+    }
+}
+
+/// A cut after a close is no later than the log's end as a recovery finds it, which refuses a tree that is ahead of it (D3).
+pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
+    let world = World::on(SimDisk::new(1));
+    let options = LogOptions {
+        ring_bytes: 64 << 10,
+        segment_bytes: 64 << 10,
+        ..LogOptions::new(1)
+    };
+    let log = Log::create(&world.env, &world.disk.handle(), options).map_err(text("create"))?;
+    let drain = world.env.spawn(log.drain_job());
+    drain.map_err(text("drain"))?;
+    match log.try_append(RECORD_KIND_USER_MIN, &[b"record"]) {
+        Ok(Append::Done(appended)) => log.publish(&appended),
+        Ok(Append::Full(_)) => return Err("a new log is full".to_owned()),
+        Err(error) => return Err(text("append")(error)),
+    }
+    log.close().map_err(text("close"))?;
+    let ((), cut) = log.cut(|_| ());
+    world.kill(None);
+    let disk = world.disk.handle();
+    let found = Recovery::scan(&world.env, &disk, options, Lsn(4096)).map_err(text("recovery"))?;
+    match cut.lsn <= found.end() {
+        true => Ok(()),
+        false => Err(format!(
+            "the log was cut at {} and ends at {}",
+            cut.lsn,
+            found.end()
+        )),
     }
 }
 

@@ -732,6 +732,13 @@ pub const TABLE: &[Mutant] = &[
             operations: 1000,
         },
     },
+    Mutant {
+        number: 75,
+        name: "a cut after a close lies behind what the close's sync added",
+        place: "crates/wal/src/log/mod.rs",
+        breaks: "D3: a log never ends before what a tree holds",
+        script: Script::Check("a cut after a close", checks::cut_after_close),
+    },
 ];
 
 #[cfg(test)]
