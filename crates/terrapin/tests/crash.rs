@@ -6,7 +6,8 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::{Database, Durability};
+use terrapin::verify::{Reach, reach_on};
+use terrapin::{CheckpointDistance, Database, Durability};
 use terrapin_disk::sim::CrashMode;
 
 /// Keyspaces of the test.
@@ -252,6 +253,72 @@ fn recovery_killed_at_every_call_loses_nothing() {
         );
         database.close().unwrap();
     }
+}
+
+fn reach(world: &World) -> Reach {
+    reach_on(world.disk.handle()).unwrap().unwrap()
+}
+
+/// A checkpoint that committed while the log was replayed said of keyspaces without a window that they were applied up to where the replay was, though they
+/// had been flushed beyond that: the next open replayed their records over what stood in their trees, and writes without the log were undone.
+#[test]
+fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {
+    let world = World::new(31);
+    let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
+    let [default, a, b] = NAMES.map(|name| database.keyspace(name).unwrap());
+    for i in 0..400 {
+        a.put(key(i), value(i, 100)).unwrap();
+        // Whose first records come when some of the others are merged.
+        if i == 230 || i == 320 {
+            default.put(key(i), value(i, 20)).unwrap();
+        }
+    }
+    b.put("changed", "1").unwrap();
+    b.delete("made").unwrap();
+    b.put("gone", "1").unwrap();
+    b.put_with("changed", "2", Durability::None).unwrap();
+    b.put_with("made", "2", Durability::None).unwrap();
+    b.delete_with("gone", Durability::None).unwrap();
+    database.flush().unwrap();
+    for keyspace in [&default, &a, &b] {
+        keyspace.put("later", "3").unwrap();
+    }
+    let expected = content(&database);
+    assert_eq!(expected.each_ref().map(Map::len), [3, 401, 3]);
+    drop((default, a, b));
+    world.kill(database);
+    let first = reach(&world);
+    assert!(first.log_from < first.log_through, "a keyspace lags");
+
+    let mut undisturbed = 0;
+    for dies_at in (1..200).step_by(3) {
+        let disk = world.disk.fork();
+        let (env, sim) = terrapin_base::Env::simulated(dies_at);
+        let again = World { env, sim, disk };
+        let mut last = first.clone();
+        for call in [dies_at, u64::MAX, u64::MAX] {
+            again.disk.die_at_call(call);
+            let opened = again.try_open(&tiny());
+            if again.disk.is_alive() {
+                again.disarm();
+                let found = content(opened.as_ref().unwrap());
+                assert_eq!(found, expected, "killed at call {dies_at}");
+                undisturbed += 1;
+            }
+            again.sim.kill();
+            again.disk.crash_process();
+            drop(opened);
+            again.sim.kill();
+            let now = reach(&again);
+            assert!(
+                now.log_from >= last.log_from && now.log_through >= last.log_through,
+                "killed at call {dies_at}: {now:?} after {last:?}"
+            );
+            last = now;
+        }
+        again.verify();
+    }
+    assert!(undisturbed >= 134, "{undisturbed}");
 }
 
 #[test]

@@ -28,6 +28,8 @@ const DAMAGE: [ErrorKind; 3] = [
     ErrorKind::NewerFormat,
     ErrorKind::NotADatabase,
 ];
+/// A keyspace whose writes are not logged, but flushed.
+const FLUSHED: &str = "flushed";
 /// The first file of a log.
 const FIRST_SEGMENT: &str = "log-0000000000000001";
 
@@ -430,7 +432,7 @@ fn flushed_after_clear_on(seed: u64) -> Outcome {
 }
 
 fn flushed(database: &Database) -> Result<Option<Vec<u8>>, String> {
-    let Ok(keyspace) = database.open_keyspace("cleared") else {
+    let Ok(keyspace) = database.open_keyspace(FLUSHED) else {
         return Ok(None);
     };
     let value = keyspace.get("x").map_err(text("get"))?;
@@ -444,7 +446,7 @@ fn clear_and_flush(
     allowed: &mut Vec<Option<Vec<u8>>>,
 ) -> terrapin::Result<()> {
     let busy = database.keyspace("busy")?;
-    let cleared = database.keyspace("cleared")?;
+    let cleared = database.keyspace(FLUSHED)?;
     for round in 0..8 {
         for number in 0..5 {
             busy.put(key(number), vec![7; 600])?;
@@ -466,6 +468,33 @@ fn clear_and_flush(
         busy.put(key(9), "and more")?;
     }
     Ok(())
+}
+
+/// What was flushed to one keyspace stays, though checkpoints run while the log is replayed for another, and the process dies then (D3).
+pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
+    let world = World::on(SimDisk::new(6));
+    let large = tiny().checkpoint_distance(CheckpointDistance::Fixed(100));
+    let database = world.open(&large).map_err(text("open"))?;
+    fill(&database.default_keyspace(), 300, Durability::Process)?;
+    log_and_flush(&database).map_err(text("flush"))?;
+    world.kill(Some(database));
+    // Windows are smaller from here on: some are merged before the replay comes to the put.
+    let database = world.open(&tiny()).map_err(text("recovery"))?;
+    world.kill(Some(database));
+    let database = world.open(&tiny()).map_err(text("second recovery"))?;
+    let found = flushed(&database)?;
+    world.kill(Some(database));
+    match found.as_deref() {
+        Some(b"flushed") => Ok(()),
+        found => Err(format!("{found:?} is there, and not what was flushed")),
+    }
+}
+
+fn log_and_flush(database: &Database) -> terrapin::Result<()> {
+    let keyspace = database.keyspace(FLUSHED)?;
+    keyspace.put_with("x", "logged", Durability::Process)?;
+    keyspace.put_with("x", "flushed", Durability::None)?;
+    database.flush()
 }
 
 /// A second open of a directory is refused while the first is there (D9).

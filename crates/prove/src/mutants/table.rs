@@ -739,6 +739,16 @@ pub const TABLE: &[Mutant] = &[
         breaks: "D3: a log never ends before what a tree holds",
         script: Script::Check("a cut after a close", checks::cut_after_close),
     },
+    Mutant {
+        number: 76,
+        name: "a checkpoint during a replay takes applied LSNs back to where the replay is",
+        place: "crates/terrapin/src/checkpoint/job.rs",
+        breaks: "D3: no record is replayed over what a tree has beyond it",
+        script: Script::Check(
+            "a kill after a checkpoint during a replay",
+            checks::checkpoint_in_replay,
+        ),
+    },
 ];
 
 #[cfg(test)]

@@ -52,7 +52,7 @@ pub(crate) struct Outcome {
     pub version: Arc<dyn Version>,
     /// Every record below is in it.
     pub applied: Lsn,
-    /// No window held a record of it below the cut: it is applied as far as the catalog.
+    /// No window held a record of it below the cut, and it is applied as far as the catalog.
     pub quiet: bool,
 }
 
@@ -62,8 +62,8 @@ pub(crate) struct Following<'a> {
     pub frozen: &'a State,
     /// The next keyspace's number as of the cut.
     pub next_id: u32,
-    /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied.
-    pub cut: Lsn,
+    /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied: no less than before.
+    pub applied: Lsn,
     /// What the checkpoint made of each keyspace of `frozen`.
     pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
     /// Which space its pages may take.
@@ -171,7 +171,7 @@ impl Catalog {
         let &Following {
             frozen,
             next_id,
-            cut,
+            applied,
             outcome,
             class,
         } = following;
@@ -185,7 +185,7 @@ impl Catalog {
             false => next_id,
         };
         let mut next = Catalog {
-            applied: cut,
+            applied,
             next_id,
             ..Catalog::default()
         };
@@ -208,11 +208,10 @@ impl Catalog {
                     applied: (!outcome.quiet).then_some(outcome.applied),
                     root: outcome.version.root(),
                 });
-                let applied = if outcome.quiet { cut } else { outcome.applied };
                 next.keyspaces.insert(
                     keyspace.id,
                     Entry {
-                        applied,
+                        applied: outcome.applied,
                         version: outcome.version,
                     },
                 );
@@ -253,7 +252,7 @@ impl Catalog {
         let root = store.write_page(
             PageKind::CatalogRoot,
             &RootPage {
-                applied: cut,
+                applied,
                 next_id,
                 leaves,
             }

@@ -15,7 +15,7 @@ use crate::core::Core;
 /// A checkpoint whose pages, catalog included, are written.
 pub(crate) struct Commit {
     superblock: Superblock,
-    /// The round's cut: no applied LSN in the catalog is above it.
+    /// The round's cut: applied LSNs in the catalog that are above it were so before, and the log was synced through them then.
     cut: Lsn,
     next: Stage,
 }

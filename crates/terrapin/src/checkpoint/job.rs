@@ -404,7 +404,7 @@ impl Coordinator {
         let following = Following {
             frozen: &round.frozen,
             next_id: round.next_id,
-            cut: round.cut,
+            applied: applied_by(&round, self.catalog.applied),
             outcome: &|id| self.outcome(&round, id),
             class: round.class(),
         };
@@ -467,11 +467,14 @@ impl Coordinator {
                 quiet: false,
             },
             // Read after everything below the cut was in its window (D3).
-            None if keyspace.active.window.is_empty() || mutant::active(39) => Outcome {
-                version,
-                applied: round.cut,
-                quiet: true,
-            },
+            None if keyspace.active.window.is_empty() || mutant::active(39) => {
+                let applied = applied_by(round, before);
+                Outcome {
+                    version,
+                    applied,
+                    quiet: applied == applied_by(round, self.catalog.applied),
+                }
+            }
             None => Outcome {
                 version,
                 applied: before.max(keyspace.active.start),
@@ -692,6 +695,15 @@ impl Coordinator {
             schedule.is_stopping() || schedule.asked_through() > asked
         });
         Step::Pending(condition.until(until_ns))
+    }
+}
+
+/// How far something is applied after a round of which no window has a record of it, and how far it was `before`. While the log is replayed it is cut where
+/// the replay is. What was applied beyond that stays so: were it replayed again, it would go over later writes that are in trees only.
+fn applied_by(round: &Round, before: Lsn) -> Lsn {
+    match mutant::active(76) {
+        true => round.cut,
+        false => round.cut.max(before),
     }
 }
 
