@@ -394,5 +394,11 @@ fn start(
     if let Some(replay) = replay {
         recovery::replay(&core, replay, schema_from)?;
     }
+    // Each life of the log begins with a file, and processes that write little before they are killed never checkpoint.
+    if let Some(log) = &log
+        && log.metrics().disk_bytes > core.settings.log_bytes_max
+    {
+        core.schedule.shorten_log();
+    }
     Ok(Database { owner })
 }

@@ -253,6 +253,30 @@ fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
     }
 }
 
+/// Each open begins a file of the log, and only a checkpoint trims it: processes that write little and are killed left one each, without bound.
+#[test]
+fn lives_that_end_without_a_checkpoint_do_not_make_the_log_longer_and_longer() {
+    let world = World::new(12);
+    let log_bytes = || {
+        let disk = world.disk.handle();
+        let files = disk.list().unwrap().into_iter();
+        let log = files.filter(|name| name.starts_with("log-") || name.starts_with("spare-"));
+        log.map(|name| world.disk.content(&name).unwrap().len() as u64)
+            .sum::<u64>()
+    };
+    let file_bytes = 68 << 10;
+    for life in 0..50 {
+        let database = world.open(&tiny());
+        assert_eq!(all(&database.default_keyspace()).len() as u64, life);
+        database.default_keyspace().put(key(life), "life").unwrap();
+        world.sim.settle();
+        world.kill(database);
+        let bytes = log_bytes();
+        assert!(bytes <= (512 << 10) + 4 * file_bytes, "{life}: {bytes}");
+    }
+    world.verify();
+}
+
 #[test]
 fn options_that_make_no_sense_are_refused() {
     let world = World::new(9);
