@@ -246,6 +246,39 @@ fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
 }
 
 #[test]
+fn a_slot_whose_sync_failed_is_written_again_before_anything_is_built_on_it() {
+    // Both slots show generation 3, but the sync of slot 1 failed: no later sync covers what it was to, and a power cut takes the slot back to 2.
+    let slots = |medium: &SimDisk| {
+        let content = medium.content(DATA_FILE).unwrap();
+        [content[..512].to_vec(), content[4096..4608].to_vec()]
+    };
+    for settles in [true, false] {
+        let medium = SimDisk::new(6);
+        let (store, new, superblock) = released_by_slot_0(&medium);
+        store.write_superblock(1, &superblock).unwrap();
+        medium.inject(Fault::nth(1, FaultError::Io).on(Op::Sync).of(DATA_FILE));
+        assert!(store.sync().is_err());
+        drop(store);
+        medium.crash_process();
+        let [first, second] = slots(&medium);
+        assert_eq!(first, second);
+        let lost = medium.fork();
+        lost.crash_power(CrashMode::LoseUnsynced);
+        assert_ne!(slots(&lost)[1], second, "the failed sync lost it");
+
+        let (store, _) = open(&medium, options(1 << 20, 0), &[PageUse::from(&new)], 2);
+        if settles {
+            store.settle_slots().unwrap();
+        } else {
+            write_node(&store, 4000);
+        }
+        drop(store);
+        medium.crash_power(CrashMode::LoseUnsynced);
+        assert_eq!(slots(&medium), [first, second]);
+    }
+}
+
+#[test]
 fn a_file_that_ends_within_the_slots_has_its_pages_behind_them() {
     // The power failed during the creation: slot 0 is there, the file's whole length is not.
     let medium = SimDisk::new(7);

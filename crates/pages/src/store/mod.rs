@@ -69,11 +69,8 @@ pub struct PageStore {
 /// What the superblock slots hold.
 struct Roots {
     newest: Superblock,
-    /// A slot that does not hold `newest` though it is the only root that was walked: it is brought up to date before any
-    /// page that it reaches may be overwritten.
-    stale: Option<usize>,
-    /// The slots are as they were found: the process that wrote them may have died before it synced them, even though they agree.
-    unsynced: bool,
+    /// The slots are as they were found, and the one that does not count is this.
+    unsettled: Option<usize>,
 }
 
 impl PageStore {
@@ -172,7 +169,7 @@ impl PageStore {
             return Ok(self.cache.purge_needed());
         }
         if self.space.reclaim_needed() {
-            self.refresh_stale_slot(None)?;
+            self.settle_slots()?;
             let done = self.space.reclaim_step().map_err(|e| self.place(e))?;
             self.counters.reclaimed(done.bytes);
             self.cache.forget(self.space.take_gone());

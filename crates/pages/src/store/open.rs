@@ -106,7 +106,6 @@ impl PageStore {
             disk.sync_directory()
         };
         begin().map_err(|e| store.place(e))?;
-        store.roots.lock().unsynced = false;
         store.rebuild(&mut std::iter::empty(), superblock.generation)?;
         Ok(store)
     }
@@ -156,9 +155,14 @@ impl PageStore {
         if let Some((slot, error)) = &damaged {
             tracing::warn!(file = name, slot, %error, "a superblock slot does not count; the other is used");
         }
-        let stale = (slots[other] != Slot::Valid(superblock)).then_some(other);
         let store = Self::with_file(
-            file, file_bytes, options, superblock, stale, damaged, read_only,
+            file,
+            file_bytes,
+            options,
+            superblock,
+            Some(other),
+            damaged,
+            read_only,
         )?;
         store
             .counters
@@ -171,7 +175,7 @@ impl PageStore {
         file_bytes: u64,
         options: StoreOptions,
         newest: Superblock,
-        stale: Option<usize>,
+        unsettled: Option<usize>,
         damaged: Option<(usize, Error)>,
         read_only: bool,
     ) -> Result<Arc<Self>> {
@@ -197,11 +201,7 @@ impl PageStore {
             next_page: AtomicU64::new(0),
             rebuilt: AtomicBool::new(false),
             poison: OnceLock::new(),
-            roots: Mutex::new(Roots {
-                newest,
-                stale,
-                unsynced: true,
-            }),
+            roots: Mutex::new(Roots { newest, unsettled }),
             outlines: Outlines::default(),
         }))
     }

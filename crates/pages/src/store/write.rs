@@ -175,7 +175,7 @@ impl PageStore {
                 Error::internal("an incarnation is used twice").with("incarnation", incarnation)
             );
         }
-        self.refresh_stale_slot(None)?;
+        self.settle_slots()?;
         let counter = self.next_page.fetch_add(1, Ordering::Relaxed);
         if counter >> 40 != 0 || incarnation > Incarnation::MAX {
             return Err(Error::internal("page ids exhausted")
@@ -214,43 +214,30 @@ impl PageStore {
                 .with("generation", superblock.generation)
                 .with("newest", newest.generation));
         }
-        self.refresh_stale_slot(Some(slot))?;
+        self.settle_slots()?;
         self.write_slot(slot, superblock)
             .map_err(|error| self.poisoned(error))?;
-        let mut roots = self.roots.lock();
-        roots.newest = *superblock;
-        if roots.stale == Some(slot) {
-            roots.stale = None;
-        }
+        self.roots.lock().newest = *superblock;
         Ok(())
     }
 
-    /// Brings the older slot up to date and both onto stable storage. To be called before anything is built on what a recovery
-    /// found: a slot may have been written by a process that died before its sync, and a power cut would take it back.
+    /// Writes both slots anew, onto stable storage, before the first change to any page and before anything else is built on what was found. One of them may
+    /// hold an older root, whose pages count as free. And what is there to be read may not be durable: the process that wrote it died before its
+    /// sync, or the sync failed, which is told once only; a sync of what was found would prove nothing then, and a power cut bring an older root back.
     pub fn settle_slots(&self) -> Result<()> {
-        self.refresh_stale_slot(None)
-    }
-
-    /// After a crash between the two slots, one holds an older root whose pages count as free, or a power cut may bring that root back: before
-    /// the first change to any page both hold the newest, durably. A slot that is `about_to_be_written` anyway need not.
-    pub(super) fn refresh_stale_slot(&self, about_to_be_written: Option<usize>) -> Result<()> {
         // Held over the I/O, once in a life: other writers must wait for it.
         let mut roots = self.roots.lock();
-        let stale = roots
-            .stale
-            .filter(|&slot| about_to_be_written != Some(slot));
-        if stale.is_none() && !roots.unsynced {
+        let Some(first) = roots.unsettled else {
             return Ok(());
-        }
-        // The newest slot may not be durable yet (D2): never both in flight.
+        };
+        // The newest slot may still be on its way (D2): never both.
         self.file.sync().map_err(|error| self.poisoned(error))?;
-        roots.unsynced = false;
-        if let Some(slot) = stale {
-            self.write_slot(slot, &roots.newest)
-                .map_err(|error| self.poisoned(error))?;
-            self.file.sync().map_err(|error| self.poisoned(error))?;
-            roots.stale = None;
+        for slot in [first, SLOTS - 1 - first] {
+            let written = self.write_slot(slot, &roots.newest);
+            let durable = written.and_then(|()| self.file.sync());
+            durable.map_err(|error| self.poisoned(error))?;
         }
+        roots.unsettled = None;
         Ok(())
     }
 
