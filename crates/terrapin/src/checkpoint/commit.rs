@@ -83,16 +83,19 @@ impl Commit {
                 if let Some(error) = log.failed() {
                     return Err(error);
                 }
-                if log.synced() < self.cut {
-                    let ended = || {
-                        Error::new(
-                            ErrorKind::Closed,
-                            "the log ended before a checkpoint could be committed",
-                        )
-                    };
-                    return Err(log.shortage().unwrap_or_else(ended));
+                if log.synced() >= self.cut {
+                    Stage::WriteFirstSlot
+                } else if let Some(error) = log.shortage() {
+                    return Err(error);
+                } else if log.has_ended() {
+                    return Err(Error::new(
+                        ErrorKind::Closed,
+                        "the log ended before a checkpoint could be committed",
+                    ));
+                } else {
+                    // There was a shortage, and it is over.
+                    Stage::AskForLog
                 }
-                Stage::WriteFirstSlot
             }
             Stage::WriteFirstSlot => {
                 self.next = Stage::SyncFirstSlot;
@@ -133,4 +136,69 @@ fn poison(core: &Core, error: Error) -> Error {
         log.poison(error.clone());
     }
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CheckpointDistance, Options};
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+    use terrapin_disk::sim::{Fault, FaultError, Op};
+
+    /// The wait for the log ends when its drain finds no room, and the drain may have found some before the checkpoint looks: that was taken for the log's end.
+    #[test]
+    fn a_shortage_of_log_space_that_is_over_does_not_end_a_checkpoint() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::new()
+            .memory(4 << 20)
+            .ring_bytes(64 << 10)
+            .log_segment_bytes(64 << 10)
+            .log_bytes_max(4 << 20)
+            .group_bytes(4 << 10)
+            .checkpoint_distance(CheckpointDistance::Fixed(200));
+        let database = options.open_on(env, disk.handle()).unwrap();
+        sim.settle();
+        let core = database.core();
+        let log = core.log().unwrap();
+        let no_room = Fault::nth(1, FaultError::NoSpace).on(Op::Allocate);
+        disk.inject(no_room.of("spare-").lasting());
+        let keyspace = database.default_keyspace();
+        for number in 0..2000_u32 {
+            if log.shortage().is_some() {
+                break;
+            }
+            keyspace.put(number.to_be_bytes(), [7; 200]).unwrap();
+            sim.settle();
+        }
+        assert!(log.shortage().is_some());
+        sim.set_breathing(false);
+        sim.settle();
+
+        let mut commit = Commit::new(core.store.superblock(), log.tail());
+        let condition = loop {
+            match commit.step(core).unwrap() {
+                Progress::Again => {}
+                Progress::Pending(condition) => break condition,
+                Progress::Durable => panic!("the log was not synced"),
+            }
+        };
+        sim.settle();
+        assert!(condition.holds() && log.synced() < commit.cut);
+        disk.clear_faults();
+        log.trim(Lsn(0)).unwrap(); // has the drain look again
+        while log.shortage().is_some() {
+            assert!(sim.step());
+        }
+        assert!(log.synced() < commit.cut);
+        assert!(matches!(commit.step(core), Ok(Progress::Again)));
+        assert!(matches!(commit.step(core), Ok(Progress::Pending(_))));
+        sim.settle();
+        assert!(log.synced() >= commit.cut);
+        assert!(matches!(commit.step(core), Ok(Progress::Again)));
+        assert!(matches!(commit.next, Stage::WriteFirstSlot));
+        drop(keyspace);
+        database.close().unwrap();
+    }
 }

@@ -492,6 +492,12 @@ impl Log {
         }
     }
 
+    /// Whether nothing is synced any more: the log was closed or stopped, or has failed.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.0.is_over()
+    }
+
     /// Why no segment can be had at the moment; appends go on until the ring is full.
     #[must_use]
     pub fn shortage(&self) -> Option<Error> {
