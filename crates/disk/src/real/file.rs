@@ -195,24 +195,31 @@ impl RealFile {
         let bytes = self.bytes()?;
         Ok(end <= bytes && bytes <= self.allocated_bytes()?)
     }
+}
 
-    /// Allocates by writing zeros behind the file's end, for file systems that cannot otherwise. Holes within the file stay.
-    fn allocate_by_writing(&self, end: u64) -> Result<()> {
-        let start = self.bytes()?;
-        if end <= start {
-            return Ok(());
-        }
-        self.set_bytes(end)?;
-        let unit = u64::from(self.alignment);
-        let zeros = AlignedBuf::zeroed(BOUNCE_BYTES);
-        let (mut at, end) = (start.next_multiple_of(unit), end - end % unit);
-        while at < end {
-            let count = usize::try_from(end - at).map_or(zeros.len(), |rest| rest.min(zeros.len()));
-            self.write_at(&zeros[..count], at)?;
+/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes within the file stay. An error leaves the file as long as
+/// it was, and at no time is it longer than what is allocated: the next try goes by its length.
+fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
+    let start = file.bytes()?;
+    if end <= start {
+        return Ok(());
+    }
+    let unit = u64::from(file.alignment());
+    let zeros = AlignedBuf::zeroed(BOUNCE_BYTES);
+    let write = || {
+        let (mut at, whole) = (start.next_multiple_of(unit), end - end % unit);
+        while at < whole {
+            let rest = usize::try_from(whole - at).unwrap_or(usize::MAX);
+            let count = rest.min(zeros.len());
+            file.write_at(&zeros[..count], at)?;
             at += count as u64;
         }
-        Ok(())
-    }
+        file.set_bytes(end)
+    };
+    write().inspect_err(|_| {
+        // It can be tried again either way.
+        let _ = file.set_bytes(start);
+    })
 }
 
 impl File for RealFile {
@@ -297,7 +304,7 @@ impl File for RealFile {
         }
         match retry(|| fallocate(&self.descriptor, FallocateFlags::empty(), offset, bytes)) {
             Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => self.allocate_by_writing(end),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => allocate_by_writing(self, end),
             // XFS asks for free space even where all is allocated already.
             Err(Errno::NOSPC) if self.is_allocated(end)? => Ok(()),
             Err(e) => Err(self
@@ -329,5 +336,38 @@ impl File for RealFile {
 
     fn describe(&self) -> String {
         self.path.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::SimDisk;
+    use terrapin_base::ErrorKind;
+
+    #[test]
+    fn an_allocation_by_writing_that_failed_is_not_done_when_it_is_tried_again() {
+        let disk = SimDisk::new(1);
+        let options = OpenOptions {
+            create_new: true,
+            write: true,
+            direct: true,
+            ..OpenOptions::default()
+        };
+        let file = disk.handle().open("file", options).unwrap();
+        file.write_at(&AlignedBuf::zeroed(4096), 0).unwrap();
+        let end = (4 << 20) + 100;
+        disk.set_capacity(3 << 20);
+        for _ in 0..2 {
+            let error = allocate_by_writing(&*file, end).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace);
+            assert_eq!(file.bytes().unwrap(), 4096);
+        }
+        disk.set_capacity(8 << 20);
+        allocate_by_writing(&*file, end).unwrap();
+        assert_eq!(file.bytes().unwrap(), end);
+        assert!(file.allocated_bytes().unwrap() >= 4 << 20);
+        allocate_by_writing(&*file, 1 << 20).unwrap();
+        assert_eq!(file.bytes().unwrap(), end);
     }
 }
