@@ -64,7 +64,8 @@ impl Health {
     }
 }
 
+/// What every call on a closed database gets.
 #[cold]
-fn closed() -> Error {
+pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the database is closed")
 }

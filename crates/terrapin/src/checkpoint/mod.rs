@@ -18,6 +18,7 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Error, Lsn, Result, Signal};
 
 use crate::core::Core;
+use crate::health::closed;
 use merges::RunningMerge;
 
 /// What jobs are asked for, and how far they are. Everything a job or a writer waits for changes before its signal is told.
@@ -225,10 +226,54 @@ impl Core {
             }
             match why {
                 Some(error) if failed != failures => return Err(error),
-                _ => self.health.check_open()?,
+                // A close waits here, too: that the database is being closed ends nobody's wait.
+                _ if self.schedule.is_stopping() => return Err(closed()),
+                // The next round committed, but not as far.
+                _ => failures = failed,
             }
-            // The next round committed, but not as far.
-            failures = failed;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Options;
+    use terrapin_base::{Env, Job, Step};
+    use terrapin_disk::SimDisk;
+
+    /// A round that fails, and another that commits too little, before anyone looks.
+    struct FailsAndCommits(Arc<Schedule>);
+
+    impl Job for FailsAndCommits {
+        fn name(&self) -> &'static str {
+            "fails-and-commits"
+        }
+
+        fn step(&mut self) -> Step {
+            self.0.failed(&Error::internal("a round"));
+            self.0.committed(Lsn(0));
+            Step::Done
+        }
+    }
+
+    #[test]
+    fn a_close_waits_on_when_a_round_failed_and_the_next_one_did_not() {
+        let mut failed = 0;
+        for seed in 0..20 {
+            let (env, sim) = Env::simulated(seed);
+            let disk = SimDisk::new(seed);
+            let database = Options::new().memory(8 << 20);
+            let database = database.open_on(env.clone(), disk.handle()).unwrap();
+            sim.settle();
+            let keyspace = database.default_keyspace();
+            keyspace.put("a", "b").unwrap();
+            let core = database.core();
+            env.spawn(Box::new(FailsAndCommits(core.schedule.clone())))
+                .unwrap();
+            database.close().unwrap();
+            failed += core.schedule.failures();
+        }
+        assert!(failed > 10, "{failed} of 20");
     }
 }
