@@ -12,7 +12,7 @@ use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::{AlignedBuf, File};
 
-use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up};
+use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up, next_number};
 use crate::segments::{Segments, Spare};
 use crate::stream::{Life, Piece, Stream};
 
@@ -175,10 +175,8 @@ impl<'a> Copier<'a> {
             self.piece = next;
             return Ok(());
         }
-        let number = self.piece.number.checked_add(1);
         self.piece = Piece {
-            number: number
-                .ok_or_else(|| Error::internal("log segments are numbered to the end"))?,
+            number: next_number(self.piece.number)?,
             start: self.at,
             capacity: self.segments.capacity(),
             first: if start < self.at { end } else { self.at },

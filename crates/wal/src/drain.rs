@@ -16,7 +16,8 @@ use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
 use terrapin_disk::{File, RingReader};
 
 use crate::format::{
-    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, segment_name,
+    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, next_number,
+    segment_name,
 };
 use crate::log::Shared;
 
@@ -290,7 +291,7 @@ impl Drain {
         };
         let header = SegmentHeader {
             database_id: self.log.seal.database_id,
-            number: self.current.number + 1,
+            number: next_number(self.current.number)?,
             incarnation: self.log.seal.incarnation,
             start: self.drained,
             previous_end: self.drained,

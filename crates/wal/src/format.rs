@@ -353,6 +353,12 @@ impl SegmentHeader {
 /// No LSN reaches this: two exbibytes of log, far from where sums of offsets could wrap.
 pub(crate) const LSN_LIMIT: u64 = 1 << 61;
 
+/// The number of the segment behind one. No log is ever that long, but a header may say anything.
+pub(crate) fn next_number(number: u64) -> Result<u64> {
+    let next = number.checked_add(1);
+    next.ok_or_else(|| Error::corrupt("log segments are numbered to the end"))
+}
+
 /// `lsn` rounded up to a block.
 pub(crate) fn block_up(lsn: u64) -> u64 {
     lsn.next_multiple_of(BLOCK_BYTES)

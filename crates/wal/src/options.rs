@@ -6,7 +6,7 @@ use crate::format::{BLOCK_BYTES, RING_BYTES_LIMIT};
 use crate::log::APPEND_RESERVE_BYTES;
 
 /// Smallest ring: a quarter for one record, and what fillers and a record that is half drained may hold, must leave room for another.
-const RING_BYTES_MIN: u64 = 64 << 10;
+pub(crate) const RING_BYTES_MIN: u64 = 64 << 10;
 const _: () = assert!(RING_BYTES_MIN / 2 + APPEND_RESERVE_BYTES + BLOCK_BYTES <= RING_BYTES_MIN);
 
 /// How a log is kept.

@@ -23,11 +23,11 @@ use crate::chain::{Chain, Place, find_chain};
 use crate::copy::Copier;
 use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, KIND_MARK, RECORD_KIND_USER_MIN, RING_NAME,
-    RING_NEW_NAME, SegmentHeader, block_down, block_up, segment_name, segment_number, spare_name,
-    spare_number,
+    RING_NEW_NAME, SegmentHeader, block_down, block_up, next_number, segment_name, segment_number,
+    spare_name, spare_number,
 };
 use crate::log::{Beginning, Log};
-use crate::options::LogOptions;
+use crate::options::{LogOptions, RING_BYTES_MIN};
 use crate::replay::Replay;
 use crate::segments::{SPARES_MIN, Segments, Spare};
 use crate::stream::{Life, Piece, RingFile, Stream};
@@ -264,7 +264,7 @@ impl Recovery {
         let start = block_up(self.end);
         let header = SegmentHeader {
             database_id: self.options.database_id,
-            number: number + 1,
+            number: next_number(number)?,
             incarnation,
             start,
             previous_end: self.end,
@@ -357,9 +357,8 @@ impl Recovery {
             let from = if is_there { across } else { last.first };
             (last.start, last.first, from)
         };
-        let number = last.number.checked_add(1);
         let piece = Piece {
-            number: number.ok_or_else(|| Error::corrupt("log segments are numbered to the end"))?,
+            number: next_number(last.number)?,
             start,
             capacity: segments.capacity().max(block_up(self.in_segments) - start),
             first,
@@ -451,7 +450,7 @@ fn make_ring(disk: &Arc<dyn Disk>, bytes: u64) -> Result<LogRing> {
 fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
     let file = disk.open(RING_NAME, OpenOptions::default())?;
     let bytes = file.bytes()?;
-    if !RingOptions::is_valid_size(bytes) {
+    if !RingOptions::is_valid_size(bytes) || bytes < RING_BYTES_MIN {
         return Err(Error::corrupt("the log's ring has an impossible size")
             .with("file", RING_NAME)
             .with("bytes", bytes));

@@ -289,6 +289,51 @@ fn the_last_life_that_page_ids_have_room_for_is_followed_by_none() {
     }
 }
 
+/// Numbers went on from the highest that a header names, without a look at where they end.
+#[test]
+fn segments_that_are_numbered_to_the_end_have_none_behind_them() {
+    for count in [0, 3] {
+        for number in [u64::MAX - 1, u64::MAX] {
+            let medium = SimDisk::new(1);
+            let process = Process::new(&medium, 0);
+            let log = process.create(tiny()).unwrap();
+            for index in 0..count {
+                process.append(&log, index).unwrap();
+            }
+            medium.crash_process();
+            let mut content = medium.content("log-0000000000000001").unwrap();
+            content[24..32].copy_from_slice(&number.to_le_bytes());
+            let crc = crc32c(&content[..84]);
+            content[84..88].copy_from_slice(&crc.to_le_bytes());
+            let process = Process::new(&medium, 0);
+            process.disk.remove("log-0000000000000001").unwrap();
+            medium.plant(&format!("log-{number:016x}"), &content);
+            let recovery = process.scan(tiny(), Lsn(4096)).unwrap();
+            match recovery.begin() {
+                Ok(_) => assert!(number < u64::MAX),
+                Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
+            }
+        }
+    }
+}
+
+/// The log reckons with rings of 64 KiB or more; one of 4 KiB would have been kept where a disk is too full for another.
+#[test]
+fn a_ring_that_is_smaller_than_a_log_makes_them_is_refused() {
+    for bytes in [4 << 10, 32 << 10] {
+        let medium = SimDisk::new(1);
+        let process = Process::new(&medium, 0);
+        let log = process.create(tiny()).unwrap();
+        process.append(&log, 0).unwrap();
+        log.close().unwrap();
+        medium.crash_process();
+        medium.plant("ring", &vec![0; bytes]);
+        let error = Process::new(&medium, 0).recover(tiny()).err().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Corrupt);
+        assert!(error.to_string().contains("impossible size"), "{error}");
+    }
+}
+
 /// A damaged block below a mark was passed over where the ring still had its records: the recovery gave them all, began the next life behind them, and with
 /// the ring's next round they were gone.
 #[test]
