@@ -139,6 +139,12 @@ impl Error {
     pub fn message(&self) -> &str {
         &self.0.message
     }
+
+    /// What the operating system said, if it was the one to refuse: for its error number. It is part of what the error displays.
+    #[must_use]
+    pub fn io_error(&self) -> Option<&std::io::Error> {
+        self.0.source.as_deref()
+    }
 }
 
 impl fmt::Display for Error {
@@ -169,7 +175,91 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
+    /// What lies behind what the operating system said; that itself is displayed, and a report of the whole chain would say it twice.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.0.source.as_deref().map(|e| e as _)
+        std::error::Error::source(self.io_error()?)
+    }
+}
+
+/// Of the kind that the operating system gave, or the nearest that there is; the error itself is inside
+/// ([`std::io::Error::get_ref`]).
+///
+/// ```
+/// use std::io;
+/// let e = io::Error::from(terrapin_base::Error::corrupt("block checksum"));
+/// assert_eq!(e.kind(), io::ErrorKind::InvalidData);
+/// assert_eq!(e.to_string(), "corrupt data: block checksum");
+/// ```
+impl From<Error> for std::io::Error {
+    fn from(error: Error) -> Self {
+        use std::io::ErrorKind as K;
+        let kind = match (error.io_error(), error.kind()) {
+            (Some(source), _) => source.kind(),
+            (_, ErrorKind::InvalidArgument | ErrorKind::TooLarge) => K::InvalidInput,
+            (_, ErrorKind::NotFound) => K::NotFound,
+            (_, ErrorKind::AlreadyExists) => K::AlreadyExists,
+            (_, ErrorKind::Corrupt | ErrorKind::NotADatabase) => K::InvalidData,
+            (_, ErrorKind::NewerFormat | ErrorKind::Unsupported) => K::Unsupported,
+            (_, ErrorKind::Locked) => K::ResourceBusy,
+            (_, ErrorKind::NoSpace) => K::StorageFull,
+            (_, ErrorKind::PermissionDenied | ErrorKind::ReadOnly) => K::PermissionDenied,
+            (_, ErrorKind::Stalled) => K::TimedOut,
+            (_, ErrorKind::OutOfMemory) => K::OutOfMemory,
+            (_, ErrorKind::Io | ErrorKind::Closed | ErrorKind::Poisoned | ErrorKind::Internal) => {
+                K::Other
+            }
+        };
+        std::io::Error::new(kind, error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error as _;
+    use std::io;
+
+    use super::*;
+
+    /// As reports of whole chains print it.
+    fn chain(error: &dyn std::error::Error) -> String {
+        match error.source() {
+            Some(source) => format!("{error}: {}", chain(source)),
+            None => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn what_the_system_said_is_told_once() {
+        let refused = || io::Error::from_raw_os_error(28);
+        let error = Error::io("cannot write", refused()).with("file", "f");
+        let said = format!("cannot write (file f): {}", refused());
+        assert_eq!(chain(&error), said);
+        assert_eq!(error.io_error().and_then(io::Error::raw_os_error), Some(28));
+        let deeper = io::Error::other(io::Error::other(Error::corrupt("deep")));
+        let error = Error::io("cannot write", deeper);
+        assert_eq!(chain(&error), "cannot write: corrupt data: deep");
+        assert!(Error::corrupt("alone").source().is_none());
+    }
+
+    #[test]
+    fn an_error_of_the_system_is_made_of_it_and_holds_it() {
+        for (error, kind) in [
+            (
+                Error::io("cannot write", io::ErrorKind::BrokenPipe.into()),
+                io::ErrorKind::BrokenPipe,
+            ),
+            (Error::corrupt("c"), io::ErrorKind::InvalidData),
+            (
+                Error::new(ErrorKind::Locked, "l"),
+                io::ErrorKind::ResourceBusy,
+            ),
+            (Error::internal("i"), io::ErrorKind::Other),
+        ] {
+            let made = io::Error::from(error.clone());
+            assert_eq!(made.kind(), kind);
+            assert_eq!(chain(&made), error.to_string());
+            let inside = made.get_ref().and_then(|e| e.downcast_ref::<Error>());
+            assert_eq!(inside.map(Error::kind), Some(error.kind()));
+        }
     }
 }

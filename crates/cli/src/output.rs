@@ -1,6 +1,5 @@
 //! What the command says: results on stdout, complaints of one line on stderr.
 
-use std::error::Error as _;
 use std::fmt::{self, Display};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::process::ExitCode;
@@ -117,12 +116,8 @@ pub fn say(line: impl Display) -> Result<()> {
 /// Whether the reader of stdout has gone, which is no failure of a command that only prints.
 #[must_use]
 pub fn is_reader_gone(error: &Error) -> bool {
-    let source = error
-        .source()
-        .and_then(|source| source.downcast_ref::<io::Error>());
-    source
-        .and_then(io::Error::get_ref)
-        .is_some_and(|inner| inner.is::<ReaderGone>())
+    let said = error.io_error().and_then(io::Error::get_ref);
+    said.is_some_and(|inner| inner.is::<ReaderGone>())
 }
 
 /// Prints an error as one line on stderr.
