@@ -36,7 +36,6 @@ impl DatabaseArgs {
 
     /// Opens what is there, or creates it, and says so: a mistyped path shows.
     pub fn open_or_create(&self) -> Result<Database> {
-        refuse_foreign(&self.path)?;
         if let Some(found) = unless_missing(self.open())? {
             return Ok(found);
         }
@@ -53,23 +52,6 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
-}
-
-/// The file that a database has from the first moment of its creation on.
-const DATA_FILE: &str = "data";
-
-/// Refuses to make a database among files that are something else: a mistyped path costs nothing then.
-pub fn refuse_foreign(path: &Path) -> Result<()> {
-    // What cannot be listed is told by the open, with its reason.
-    let Ok(entries) = std::fs::read_dir(path) else {
-        return Ok(());
-    };
-    let mut entries = entries.filter_map(std::io::Result::ok).peekable();
-    if entries.peek().is_none() || entries.any(|entry| entry.file_name() == DATA_FILE) {
-        return Ok(());
-    }
-    let message = "the directory holds something that is not a Terrapin database";
-    Err(Error::new(ErrorKind::NotADatabase, message).with("directory", path.display()))
 }
 
 /// The keyspace that a command works on.

@@ -68,7 +68,7 @@ fn a_created_store_opens_and_remembers_its_catalog() {
 
 #[test]
 fn a_creation_killed_at_any_call_is_absent_unfinished_or_whole() {
-    for seed in 0..4 {
+    for seed in 0..20 {
         for call in 1.. {
             let medium = SimDisk::new(seed);
             let disk: Arc<dyn Disk> = medium.handle();
@@ -77,11 +77,7 @@ fn a_creation_killed_at_any_call_is_absent_unfinished_or_whole() {
             let alive = medium.is_alive();
             drop((done, disk));
             let medium = medium.fork(); // without the death that did not come
-            medium.crash_power(if call % 2 == 0 {
-                CrashMode::RandomSubset
-            } else {
-                CrashMode::LoseUnsynced
-            });
+            medium.crash_power(CrashMode::ALL[(seed + call) as usize % CrashMode::ALL.len()]);
             let presence = PageStore::presence(&medium.handle()).unwrap();
             if presence == Presence::Present {
                 assert_eq!(try_open(&medium, false).unwrap().database_id, DATABASE);
@@ -143,14 +139,14 @@ fn other_files_and_newer_formats_are_refused() {
         let medium = SimDisk::new(4);
         medium.plant(DATA_FILE, foreign);
         assert_eq!(kind(&medium), ErrorKind::NotADatabase);
-        if foreign.len() as u64 > PAGES_START {
-            let disk: Arc<dyn Disk> = medium.handle();
-            assert_eq!(
-                PageStore::create(&disk, options(1 << 20, 0), 1)
-                    .unwrap_err()
-                    .kind(),
-                ErrorKind::AlreadyExists
-            );
+        let disk: Arc<dyn Disk> = medium.handle();
+        let created = PageStore::create(&disk, options(1 << 20, 0), 1);
+        match created.map(drop).map_err(|error| error.kind()) {
+            Ok(()) => assert!(foreign.is_empty()),
+            Err(kind) => assert_eq!(
+                (kind, foreign.is_empty()),
+                (ErrorKind::AlreadyExists, false)
+            ),
         }
     }
     let medium = SimDisk::new(5);
@@ -167,6 +163,53 @@ fn other_files_and_newer_formats_are_refused() {
         error.to_string().contains("format 9") && error.to_string().contains("here 2"),
         "{error}"
     );
+}
+
+/// A file of a few KiB that was named `data` by somebody was overwritten as a creation that had been interrupted.
+#[test]
+fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
+    let torn = |bytes: usize| {
+        let medium = SimDisk::new(8);
+        drop(create(&medium, options(1 << 20, 0)));
+        let mut content = medium.content(DATA_FILE).unwrap()[..bytes].to_vec();
+        content.resize(PAGES_START as usize, 0);
+        content
+    };
+    let presence_of = |content: &[u8], beside: Option<&str>| {
+        let medium = SimDisk::new(9);
+        medium.plant(DATA_FILE, content);
+        if let Some(name) = beside {
+            medium.plant(name, b"somebody's");
+        }
+        let presence = PageStore::presence(&medium.handle()).unwrap();
+        let disk: Arc<dyn Disk> = medium.handle();
+        let created = PageStore::create(&disk, options(1 << 20, 0), 1);
+        assert_eq!(created.is_ok(), presence == Presence::Unfinished);
+        if presence == Presence::Present {
+            assert_eq!(medium.content(DATA_FILE).unwrap(), content);
+        }
+        presence
+    };
+    for foreign in [
+        &b"x"[..],
+        b"TERRAPI",
+        &[b'x'; 511],
+        &[b'x'; 4095],
+        &[b'x'; 8191],
+    ] {
+        assert_eq!(presence_of(foreign, None), Presence::Present);
+    }
+    // As long as whole sectors: garbage that a power cut may leave, unless somebody has files there.
+    for foreign in [512, 4096, 8192].map(|bytes| vec![b'x'; bytes]) {
+        assert_eq!(presence_of(&foreign, None), Presence::Unfinished);
+        assert_eq!(presence_of(&foreign, Some("notes")), Presence::Present);
+    }
+    for unfinished in [vec![], vec![0; 100], vec![0; 8192], torn(8), torn(511)] {
+        assert_eq!(
+            presence_of(&unfinished, Some("notes")),
+            Presence::Unfinished
+        );
+    }
 }
 
 /// A store whose slot 0 durably holds generation 3 with a new page, while slot 1 is of an older one with the page that 3 released.

@@ -5,6 +5,8 @@
 //! A new database exists once a superblock names an incarnation other than 0, which is written after the log is there; whatever a
 //! creation that was interrupted before that has left is made anew.
 
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,9 +17,9 @@ use terrapin_base::{
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::{Pool, Window};
-use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
+use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
 use terrapin_structure::Structure;
-use terrapin_wal::{Log, LogOptions, Recovery, Replay};
+use terrapin_wal::{Log, LogOptions, Recovery, Replay, is_log_file};
 
 use crate::catalog::Catalog;
 use crate::catalog::format::Stored;
@@ -41,9 +43,35 @@ use crate::warm::Warm;
 /// Opens a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     options.settle()?;
+    if options.creates() {
+        refuse_foreign(path)?;
+    }
     let env = Env::threads();
     let disk = RealDisk::open(env.clone(), path, options.creates())?;
     open(options, env, Arc::new(disk), Some(path.to_path_buf()))
+}
+
+/// Refuses to make a database among files that are something else: a mistyped path costs nothing then.
+fn refuse_foreign(path: &Path) -> Result<()> {
+    // What cannot be listed is told by the open, with its reason.
+    let Ok(entries) = std::fs::read_dir(path) else {
+        return Ok(());
+    };
+    let names = entries.filter_map(std::io::Result::ok);
+    let names: BTreeSet<OsString> = names.map(|entry| entry.file_name()).collect();
+    // Hidden files, and what a fresh file system has, are beside the point.
+    let passes = |name: &str| is_log_file(name) || name.starts_with('.') || name == "lost+found";
+    let foreign = |name: &&OsString| !name.to_str().is_some_and(passes);
+    let Some(name) = names.iter().find(foreign) else {
+        return Ok(());
+    };
+    if names.contains(OsStr::new(DATA_FILE)) {
+        return Ok(());
+    }
+    let message = "the directory holds other files and no Terrapin database; a new one wants a directory of its own";
+    Err(Error::new(ErrorKind::NotADatabase, message)
+        .with("directory", path.display())
+        .with("first of them", name.display()))
 }
 
 /// Opens a disk of the caller's.

@@ -151,6 +151,44 @@ fn a_directory_that_is_not_there_is_named() {
     assert!(!directory.0.exists());
 }
 
+/// Only the command refused that; a program with a mistyped path had its files joined by a database.
+#[test]
+fn no_database_is_made_among_other_files() {
+    let directory = Directory::new("foreign");
+    let place = |name: &str| directory.0.join(name);
+    let refused = |first: &str| {
+        let error = options().open(&directory.0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotADatabase, "{error}");
+        assert!(error.to_string().contains(first), "{error}");
+    };
+    std::fs::create_dir_all(place("photos")).unwrap();
+    refused("photos");
+    std::fs::write(place("notes"), "mine").unwrap();
+    refused("notes");
+    assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 2);
+    std::fs::remove_dir(place("photos")).unwrap();
+    std::fs::remove_file(place("notes")).unwrap();
+    // A small file that has the data file's name.
+    for content in [&b"mine"[..], &[7; 3000]] {
+        std::fs::write(place("data"), content).unwrap();
+        refused("no Terrapin database");
+        assert_eq!(std::fs::read(place("data")).unwrap(), content);
+    }
+    std::fs::remove_file(place("data")).unwrap();
+    // What a fresh file system has, and what nobody sees.
+    std::fs::create_dir(place("lost+found")).unwrap();
+    std::fs::write(place(".keep"), "").unwrap();
+    options().open(&directory.0).unwrap().close().unwrap();
+    // Beside a database others may lie.
+    std::fs::write(place("notes"), "mine").unwrap();
+    options().open(&directory.0).unwrap().close().unwrap();
+    // A log without its data file is damage.
+    std::fs::remove_file(place("notes")).unwrap();
+    std::fs::remove_file(place("data")).unwrap();
+    let error = options().open(&directory.0).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+}
+
 #[test]
 fn an_idle_database_does_not_write() {
     let directory = Directory::new("idle");

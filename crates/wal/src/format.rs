@@ -403,6 +403,15 @@ pub(crate) fn spare_number(name: &str) -> Option<u64> {
     number_behind("spare-", name)
 }
 
+/// Whether a file of that name is one of a log's.
+#[must_use]
+pub fn is_log_file(name: &str) -> bool {
+    name == RING_NAME
+        || name == RING_NEW_NAME
+        || segment_number(name).is_some()
+        || spare_number(name).is_some()
+}
+
 fn number_behind(prefix: &str, name: &str) -> Option<u64> {
     let digits = name.strip_prefix(prefix)?;
     let plain = digits.len() == 16

@@ -1,5 +1,5 @@
 //! How a data file comes to be and is opened. A database exists from the moment one superblock slot is valid; a file
-//! without one that holds nothing else is a creation that was interrupted, and may be taken over.
+//! without one that holds nothing but what an interrupted creation leaves may be taken over.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, Incarnation, Result};
@@ -39,7 +39,7 @@ impl PageStore {
                 ..OpenOptions::default()
             },
         )?;
-        Ok(if is_unfinished(&*file)? {
+        Ok(if is_unfinished(&**disk, &*file)? {
             Presence::Unfinished
         } else {
             Presence::Present
@@ -73,7 +73,7 @@ impl PageStore {
                         ..mode
                     },
                 )?;
-                if !is_unfinished(&*file)? {
+                if !is_unfinished(&**disk, &*file)? {
                     return Err(error);
                 }
                 file
@@ -217,29 +217,38 @@ impl PageStore {
     }
 }
 
-fn read_slot(file: &dyn File, slot: usize, file_bytes: u64) -> Result<Slot> {
+/// The bytes of a slot, as far as the file has them.
+fn slot_bytes(file: &dyn File, slot: usize, file_bytes: u64) -> Result<AlignedBuf> {
     let offset = slot as u64 * SLOT_BYTES;
-    let mut bytes = AlignedBuf::zeroed(SLOT_BYTES as usize);
     let there = file_bytes.saturating_sub(offset).min(SLOT_BYTES) as usize;
+    let mut bytes = AlignedBuf::zeroed(there);
     if there > 0 {
-        file.read_at(&mut bytes[..there], offset)?;
+        file.read_at(&mut bytes, offset)?;
     }
-    Ok(superblock::format::decode(&bytes[..there]))
+    Ok(bytes)
 }
 
-/// Whether a file holds nothing but what an interrupted creation may leave.
-fn is_unfinished(file: &dyn File) -> Result<bool> {
+fn read_slot(file: &dyn File, slot: usize, file_bytes: u64) -> Result<Slot> {
+    slot_bytes(file, slot, file_bytes).map(|bytes| superblock::format::decode(&bytes))
+}
+
+/// Whether a file holds nothing but what an interrupted creation may leave: zeros, and slots that are torn behind their first bytes. A power cut
+/// may also have left anything in the sectors that were under way. What is as long as whole sectors, and alone in its directory, as the
+/// data file is before both slots are on stable storage, is taken for that; anything else is somebody's file.
+fn is_unfinished(disk: &dyn Disk, file: &dyn File) -> Result<bool> {
     let file_bytes = file.bytes()?;
     if file_bytes > PAGES_START {
         return Ok(false);
     }
+    let mut is_ours = true;
     for slot in 0..SLOTS {
-        if matches!(
-            read_slot(file, slot, file_bytes)?,
-            Slot::Valid(_) | Slot::Newer(_) | Slot::Older(_)
-        ) {
-            return Ok(false);
+        let bytes = slot_bytes(file, slot, file_bytes)?;
+        match superblock::format::decode(&bytes) {
+            Slot::Valid(_) | Slot::Newer(_) | Slot::Older(_) => return Ok(false),
+            Slot::Damaged => {}
+            Slot::Foreign => is_ours &= bytes.iter().all(|&byte| byte == 0),
         }
     }
-    Ok(true)
+    Ok(is_ours
+        || (file_bytes.is_multiple_of(u64::from(UNIT_BYTES_MIN)) && disk.list()? == [DATA_FILE]))
 }

@@ -98,9 +98,6 @@ impl Ycsb {
             Compression::None
         };
         let create = self.db.is_none() || !config.loaded;
-        if create {
-            database::refuse_foreign(directory)?;
-        }
         let options = Options::new()
             .create_if_missing(create)
             .memory(self.memory)

@@ -17,7 +17,7 @@ use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_by
 
 use super::import::{check_sizes, format_of, open_input};
 use crate::bytes::{human, show, thousands};
-use crate::database::{Temporary, refuse_foreign};
+use crate::database::Temporary;
 use crate::formats::{self, Dialect, Format};
 use crate::table::Table;
 use crate::{arguments, output, progress};
@@ -85,7 +85,6 @@ impl Demo {
             Some(path) => Some((format_of(self.format, path)?, open_input(path)?)),
             None => None,
         };
-        refuse_foreign(directory)?;
         let options = Options::new().memory(self.memory).error_if_exists(true);
         let database = options.open(directory)?;
         let keyspace = database.keyspace(KEYSPACE)?;
