@@ -100,15 +100,30 @@ impl Database {
     }
 
     /// Checkpoints everything, so that the next open replays nothing, and lets the files go. Handles, snapshots and iterators that
-    /// still live get `Closed` from then on. A second call does nothing.
+    /// still live get `Closed` from then on. Another close waits until the first is over, and returns what that came to.
     ///
     /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then: the
     /// next open replays it.
     pub fn close(&self) -> Result<()> {
         let core = self.core();
-        if !core.health.close() {
-            return Ok(());
+        if core.health.close() {
+            let outcome = self.close_first();
+            core.health.close_ended(outcome.clone());
+            return outcome;
         }
+        loop {
+            if let Some(outcome) = core.health.close_outcome() {
+                return outcome;
+            }
+            let closing = core.clone();
+            let over = move || closing.health.close_outcome().is_some();
+            core.env
+                .wait(&Condition::new(core.health.close_signal(), over))?;
+        }
+    }
+
+    fn close_first(&self) -> Result<()> {
+        let core = self.core();
         let mut outcome = Ok(());
         if let Some(log) = &core.log {
             outcome = core

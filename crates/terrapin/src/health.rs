@@ -1,10 +1,10 @@
 //! Whether the database is open, and what went wrong behind its callers' backs.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use terrapin_base::sync::{AtomicBool, Ordering};
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{Error, ErrorKind, Result, Signal};
 
 type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 
@@ -12,6 +12,9 @@ type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 #[derive(Default)]
 pub(crate) struct Health {
     closed: AtomicBool,
+    /// What the close that began first came to, once it is over.
+    outcome: OnceLock<Result<()>>,
+    ended: Arc<Signal>,
     background: Mutex<Option<Error>>,
     listeners: Mutex<Vec<Listener>>,
 }
@@ -36,6 +39,22 @@ impl Health {
     /// Closes; whether it was open before.
     pub fn close(&self) -> bool {
         !self.closed.swap(true, Ordering::AcqRel)
+    }
+
+    /// The close that began first is over.
+    pub fn close_ended(&self, outcome: Result<()>) {
+        self.outcome.get_or_init(|| outcome);
+        self.ended.notify();
+    }
+
+    /// What the close that began first came to; none while it goes on.
+    pub fn close_outcome(&self) -> Option<Result<()>> {
+        self.outcome.get().cloned()
+    }
+
+    /// Tells when it is over.
+    pub fn close_signal(&self) -> &Arc<Signal> {
+        &self.ended
     }
 
     /// Keeps an error of a background job, and tells every listener at once, on this thread.

@@ -2,11 +2,17 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
 use common::{World, all, key, tiny, value};
 use terrapin::verify::verify_on;
 use terrapin::{ErrorKind, Options};
+use terrapin_base::Env;
 use terrapin_base::checksum::crc32c;
-use terrapin_disk::sim::{CrashMode, Landing};
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Landing, Op};
+use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, SimDisk};
 
 #[test]
 fn a_clean_close_replays_nothing_and_a_drop_loses_nothing() {
@@ -67,6 +73,104 @@ fn close_lets_the_files_go_while_handles_live() {
     let again = world.open(&tiny());
     assert_eq!(all(&again.keyspace("k").unwrap()).len(), 300);
     again.close().unwrap();
+}
+
+/// A disk on which no sync ends while it is held up.
+struct Slow {
+    disk: Arc<dyn Disk>,
+    held: Arc<Held>,
+}
+
+struct SlowFile {
+    file: Arc<dyn File>,
+    held: Arc<Held>,
+}
+
+#[derive(Default)]
+struct Held {
+    up: AtomicBool,
+    /// Somebody came to a sync.
+    met: AtomicBool,
+}
+
+impl DiskThrough for Slow {
+    fn behind(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    fn open(&self, name: &str, options: OpenOptions) -> terrapin::Result<Arc<dyn File>> {
+        Ok(Arc::new(SlowFile {
+            file: self.disk.open(name, options)?,
+            held: self.held.clone(),
+        }))
+    }
+}
+
+impl FileThrough for SlowFile {
+    const FLIES: bool = true;
+
+    fn behind(&self) -> &dyn File {
+        &*self.file
+    }
+
+    fn sync(&self) -> terrapin::Result<()> {
+        while self.held.up.load(Ordering::SeqCst) {
+            self.held.met.store(true, Ordering::SeqCst);
+            pause(1);
+        }
+        self.file.sync()
+    }
+}
+
+#[allow(clippy::disallowed_methods)] // time for other threads to do what they should not
+fn pause(ms: u64) {
+    std::thread::sleep(Duration::from_millis(ms));
+}
+
+/// A second close said at once that all was well.
+#[test]
+fn a_second_close_waits_for_the_first() {
+    let held = Arc::new(Held::default());
+    let disk = Slow {
+        disk: SimDisk::new(1).handle(),
+        held: held.clone(),
+    };
+    let database = tiny().open_on(Env::threads(), Arc::new(disk)).unwrap();
+    database.default_keyspace().put("a", "b").unwrap();
+    held.up.store(true, Ordering::SeqCst);
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| database.close());
+        while database.keyspaces().is_ok() || !held.met.load(Ordering::SeqCst) {
+            pause(1);
+        }
+        let second = scope.spawn(|| {
+            let outcome = database.close();
+            assert!(!held.up.load(Ordering::SeqCst), "the first is not over");
+            outcome
+        });
+        pause(50);
+        held.up.store(false, Ordering::SeqCst);
+        first.join().unwrap().unwrap();
+        second.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn a_close_after_one_that_failed_fails_as_it_did() {
+    let world = World::new(10);
+    let database = world.open(&tiny());
+    database.default_keyspace().put("a", "b").unwrap();
+    let fault = Fault::nth(1, FaultError::Io).on(Op::Write).of("data");
+    world.disk.inject(fault.lasting());
+    let first = database.close().unwrap_err();
+    let second = database.close().unwrap_err();
+    assert_eq!(first.kind(), second.kind());
+    assert_eq!(first.to_string(), second.to_string());
+    drop(database);
+    world.disk.clear_faults();
+    let database = world.open(&tiny());
+    assert_eq!(all(&database.default_keyspace()).len(), 1);
+    database.close().unwrap();
 }
 
 #[test]
