@@ -31,6 +31,8 @@ pub(crate) struct TreeSize {
     /// `u64::MAX` until it is known.
     records: AtomicU64,
     bytes: AtomicU64,
+    /// Key and value bytes of the tree of the last commit, what is said twice included.
+    stored_bytes: AtomicU64,
 }
 
 impl Default for TreeSize {
@@ -38,6 +40,7 @@ impl Default for TreeSize {
         TreeSize {
             records: AtomicU64::new(u64::MAX),
             bytes: AtomicU64::new(0),
+            stored_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -50,6 +53,26 @@ impl TreeSize {
         (records != u64::MAX).then_some(Estimate { records, bytes })
     }
 
+    /// Key and value bytes in the tree, those included that others replace: as of the last commit, without a look at it.
+    pub fn stored_bytes(&self) -> u64 {
+        self.stored_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Takes note of the tree that a keyspace is opened with. May read nodes.
+    pub fn begin(&self, version: &dyn Version) -> Result<()> {
+        self.store_all(stored(version)?);
+        Ok(())
+    }
+
+    /// The tree is empty.
+    pub fn cleared(&self) {
+        self.store_all(Estimate::default());
+    }
+
+    fn store_all(&self, all: Estimate) {
+        self.stored_bytes.store(all.bytes, Ordering::Relaxed);
+    }
+
     /// It is known to hold that.
     pub fn set(&self, held: Estimate) {
         self.bytes.store(held.bytes, Ordering::Relaxed);
@@ -57,9 +80,14 @@ impl TreeSize {
     }
 }
 
-/// What a version holds. Of one that might fit in so much memory what is said twice counts once, for which all of its nodes are visited.
-fn held(version: &dyn Version, memory_bytes: u64) -> Result<Estimate> {
-    let all = version.estimate((Bound::Unbounded, Bound::Unbounded))?;
+/// All that a version says. May read nodes.
+fn stored(version: &dyn Version) -> Result<Estimate> {
+    version.estimate((Bound::Unbounded, Bound::Unbounded))
+}
+
+/// What a version holds of `all` that it says. Of one that might fit in so much memory what is said twice counts once, for which all of its nodes are
+/// visited.
+fn held(version: &dyn Version, all: Estimate, memory_bytes: u64) -> Result<Estimate> {
     if all.bytes / 2 > memory_bytes {
         return Ok(all);
     }
@@ -76,14 +104,16 @@ fn held(version: &dyn Version, memory_bytes: u64) -> Result<Estimate> {
 impl Core {
     /// Finds out what a keyspace's tree holds. May read nodes.
     pub fn measure(&self, size: &TreeSize, version: &dyn Version) -> Result<()> {
-        size.set(held(version, self.budget.limit())?);
+        size.set(held(version, stored(version)?, self.budget.limit())?);
         Ok(())
     }
 
     /// Takes note of what a keyspace's tree has come to hold by a merge that `added` so many records at most. A tree does not know
     /// which of its buffered records replace others before it meets them.
     pub fn measure_merged(&self, size: &TreeSize, version: &dyn Version, added: u64) -> Result<()> {
-        let now = held(version, self.budget.limit())?;
+        let all = stored(version)?;
+        size.store_all(all);
+        let now = held(version, all, self.budget.limit())?;
         let before = size.get().map_or(now.records, |before| before.records);
         let records = now.records.min(before.saturating_add(added));
         let bytes = u128::from(now.bytes) * u128::from(records) / u128::from(now.records.max(1));

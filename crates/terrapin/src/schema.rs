@@ -290,6 +290,7 @@ impl Core {
         }
         next.sealed = None;
         next.version = self.structure.empty();
+        next.shared.tree_size.cleared();
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));
         // No window says what a clear does: cached records of before must not meet the state of afterwards.

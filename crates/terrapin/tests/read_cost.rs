@@ -296,3 +296,40 @@ fn metadata_stays_in_memory_while_records_and_blocks_come_and_go() {
     assert!(after.memory.record_bytes > after.memory.block_bytes);
     assert!(reads <= 30, "{reads} reads of metadata");
 }
+
+/// What trees hold was asked of their nodes, which are not always in the cache.
+#[test]
+fn metrics_read_nothing_from_the_device_and_know_what_trees_hold() {
+    let world = World::new(9);
+    let options = || tiny().record_cache(false);
+    let database = world.open(&options());
+    let keyspace = database.keyspace("k").unwrap();
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    let held = |database: &Database| {
+        let before = reads(&world);
+        let metrics = database.metrics();
+        assert_eq!(reads(&world), before);
+        metrics.data_live_bytes as f64 / metrics.space_amplification
+    };
+    database.checkpoint().unwrap();
+    let user_bytes = (RECORDS * (8 + VALUE_BYTES as u64)) as f64;
+    assert!((held(&database) / user_bytes - 1.0).abs() < 0.2);
+    database.close().unwrap();
+    for read_only in [true, false] {
+        let database = world.open(&options().read_only(read_only));
+        let keyspace = database.keyspace("k").unwrap();
+        for i in 0..RECORDS {
+            keyspace.get(key(i)).unwrap();
+            if i % 1000 == 0 {
+                assert!((held(&database) / user_bytes - 1.0).abs() < 0.2);
+            }
+        }
+        database.close().unwrap();
+    }
+    let database = world.open(&options());
+    database.keyspace("k").unwrap().clear().unwrap();
+    assert_eq!(database.metrics().space_amplification, 0.0);
+    database.close().unwrap();
+}
