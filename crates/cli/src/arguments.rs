@@ -52,6 +52,16 @@ pub fn distance(text: &str) -> Result<CheckpointDistance, String> {
     }
 }
 
+/// χ as [`distance`] reads it, or none from `default`.
+pub fn distance_or_default(text: &str) -> Result<Option<CheckpointDistance>, String> {
+    if text.eq_ignore_ascii_case("default") {
+        return Ok(None);
+    }
+    distance(text)
+        .map(Some)
+        .map_err(|message| format!("{message}, or default"))
+}
+
 /// What a write waits for.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 pub enum DurabilityName {
@@ -110,6 +120,12 @@ mod tests {
         assert_eq!(distance("16"), Ok(CheckpointDistance::Fixed(16)));
         for text in ["0", "-1", "1.5", "", "much"] {
             assert!(distance(text).is_err(), "{text}");
+            assert!(distance_or_default(text).is_err(), "{text}");
         }
+        assert_eq!(distance_or_default("default"), Ok(None));
+        assert_eq!(
+            distance_or_default("16"),
+            Ok(Some(CheckpointDistance::Fixed(16)))
+        );
     }
 }

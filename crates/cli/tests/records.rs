@@ -142,17 +142,21 @@ fn the_dial_is_kept() {
     let place = Place::new();
     let db = &place.path("db");
     put(db, "k", "v");
-    let chi = |keyspace: usize| {
+    let figure = |name: &str| {
         let stat: serde_json::Value =
             serde_json::from_slice(&succeed(&["stat", text(db), "--json"])).unwrap();
-        stat["keyspaces"][keyspace]["chi"].clone()
+        stat["keyspaces"][0][name].clone()
     };
+    let chi = || figure("chi");
     succeed(&["set", text(db), "chi", "3"]);
-    assert_eq!(chi(0), 3);
+    assert_eq!(chi(), 3);
     succeed(&["set", text(db), "chi", "5", "--keyspace", "default"]);
-    assert_eq!(chi(0), 5);
+    assert_eq!(chi(), 5);
     succeed(&["set", text(db), "chi", "auto"]);
-    assert!(chi(0).as_u64().unwrap() > 0);
+    assert_eq!(figure("chi_set"), "auto");
+    succeed(&["set", text(db), "chi", "default"]);
+    assert!(figure("chi_set").is_null());
+    assert!(chi().as_u64().unwrap() > 0);
     let error = fail(&["set", text(db), "chi", "100000000"]);
     assert!(error.contains("largest possible"), "{error}");
     assert_eq!(

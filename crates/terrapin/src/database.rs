@@ -267,9 +267,13 @@ impl Database {
     }
 
     /// Sets χ of every keyspace, as [`Keyspace::set_checkpoint_distance`] does, also for later opens. Keyspaces that are created later go
-    /// by it until the database is closed.
-    pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
-        self.core().set_distance_of_all(distance)
+    /// by it until the database is closed. None: keyspaces go by what the database is opened with ([`Options::checkpoint_distance`]) again,
+    /// now and later.
+    pub fn set_checkpoint_distance(
+        &self,
+        distance: impl Into<Option<CheckpointDistance>>,
+    ) -> Result<()> {
+        self.core().set_distance_of_all(distance.into())
     }
 
     /// The last error of a background job, until a later attempt succeeds.

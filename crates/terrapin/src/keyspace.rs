@@ -79,12 +79,16 @@ impl Keyspace {
         self.core().distance_in_force(&self.shared)
     }
 
-    /// Changes χ from now on, also for later opens of the database. Raising it is free. Lowering it has a window that holds more than
+    /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of its own any more, but the database's
+    /// ([`crate::Options::checkpoint_distance`]). Raising it is free. Lowering it has a window that holds more than
     /// the new χ merged at once, in the background. Errors: `OutOfMemory` naming the largest χ that the memory budget holds; otherwise as
     /// [`Keyspace::put`].
-    pub fn set_checkpoint_distance(&self, distance: CheckpointDistance) -> Result<()> {
+    pub fn set_checkpoint_distance(
+        &self,
+        distance: impl Into<Option<CheckpointDistance>>,
+    ) -> Result<()> {
         let options = KeyspaceOptions {
-            checkpoint_distance: Some(distance),
+            checkpoint_distance: distance.into(),
         };
         self.core().set_keyspace_options(&self.shared, options)
     }

@@ -330,9 +330,13 @@ impl Core {
         self.rebalance(install);
     }
 
-    /// χ of every keyspace that has none of its own, and of those that have: the database's dial.
-    pub fn set_distance_of_all(&self, distance: CheckpointDistance) -> Result<()> {
+    /// χ of every keyspace that has none of its own, and of those that have: the database's dial. None: what the database was opened with.
+    pub fn set_distance_of_all(&self, distance: Option<CheckpointDistance>) -> Result<()> {
         self.health.check_open()?;
+        let options = KeyspaceOptions {
+            checkpoint_distance: distance,
+        };
+        let distance = distance.unwrap_or(self.settings.checkpoint_distance);
         self.settings
             .check_distance(distance, self.budget.limit())?;
         let all: Vec<_> = self
@@ -344,9 +348,6 @@ impl Core {
             .collect();
         self.install.lock().checkpoint_distance = distance;
         for shared in all {
-            let options = KeyspaceOptions {
-                checkpoint_distance: Some(distance),
-            };
             match self.set_keyspace_options(&shared, options) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 outcome => outcome?,

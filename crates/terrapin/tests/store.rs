@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, Durability, ErrorKind};
+use terrapin::{CheckpointDistance, Database, Durability, ErrorKind};
 
 #[test]
 fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
@@ -182,6 +182,43 @@ fn the_dial_turns_while_the_store_runs_and_stays_where_it_was_put() {
         .unwrap();
     assert_eq!(database.default_keyspace().checkpoint_distance(), 2);
     assert_eq!(database.keyspace("later").unwrap().checkpoint_distance(), 2);
+    database.close().unwrap();
+    // What is there keeps it, and what came later had it until the close.
+    let database = world.open(&tiny());
+    assert_eq!(database.keyspace("k").unwrap().checkpoint_distance(), 2);
+    assert_eq!(database.keyspace("later").unwrap().checkpoint_distance(), 4);
+    database.close().unwrap();
+}
+
+/// Once set, a keyspace's χ could only be set to another.
+#[test]
+fn the_dial_is_given_back_to_the_database() {
+    let world = World::new(12);
+    let with = |chi| tiny().checkpoint_distance(CheckpointDistance::Fixed(chi));
+    let database = world.open(&with(4));
+    let own = database.keyspace("own").unwrap();
+    let other = database.keyspace("other").unwrap();
+    let set = |database: &Database| -> Vec<_> {
+        let all = database.keyspaces().unwrap();
+        all.iter().map(|k| k.options.checkpoint_distance).collect()
+    };
+    database
+        .set_checkpoint_distance(CheckpointDistance::Fixed(2))
+        .unwrap();
+    own.set_checkpoint_distance(None).unwrap();
+    assert_eq!(own.checkpoint_distance(), 2, "the database's");
+    assert_eq!(
+        set(&database)[1..],
+        [None, Some(CheckpointDistance::Fixed(2))]
+    );
+    database.set_checkpoint_distance(None).unwrap();
+    assert_eq!(own.checkpoint_distance(), 4, "what it was opened with");
+    assert_eq!(other.checkpoint_distance(), 4);
+    drop((own, other));
+    world.kill(database);
+    let database = world.open(&with(8));
+    assert_eq!(set(&database), [None; 3]);
+    assert_eq!(database.keyspace("own").unwrap().checkpoint_distance(), 8);
     database.close().unwrap();
 }
 

@@ -16,7 +16,7 @@ pub struct Set {
     name: Setting,
     /// Its value
     value: String,
-    /// Keyspace to set it for [default: all, those that come included]
+    /// Keyspace to set it for [default: all that there are]
     #[arg(long, short, value_name = "NAME")]
     keyspace: Option<String>,
 }
@@ -24,7 +24,8 @@ pub struct Set {
 /// A setting.
 #[derive(Clone, Copy, ValueEnum)]
 enum Setting {
-    /// Checkpoint distance: a number from 1 on, or auto. More means less writing to the disk, and more memory for it
+    /// Checkpoint distance: a number from 1 on, auto, or default (whatever the database is opened with). More means less
+    /// writing to the disk, and more memory for it
     Chi,
 }
 
@@ -33,7 +34,8 @@ impl Set {
     pub fn run(&self) -> Result<()> {
         match self.name {
             Setting::Chi => {
-                let distance = arguments::distance(&self.value).map_err(Error::invalid)?;
+                let distance =
+                    arguments::distance_or_default(&self.value).map_err(Error::invalid)?;
                 let database = self.database.open()?;
                 match &self.keyspace {
                     Some(name) => database
