@@ -161,8 +161,8 @@ impl Options {
         self
     }
 
-    /// How blocks are compressed that are written from now on; others are read as they are. In a build without the feature `zstd`,
-    /// [`Compression::Zstd`] stores them uncompressed. Default [`Compression::None`].
+    /// How blocks are compressed that are written from now on; others are read as they are. In a build without the feature `zstd`, an
+    /// open with [`Compression::Zstd`] is [`ErrorKind::Unsupported`]. Default [`Compression::None`].
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
@@ -337,6 +337,7 @@ impl Options {
             "a block takes 512 to 32768 bytes",
             u64::from(self.block_bytes),
         )?;
+        self.compression.check()?;
         let segment_bytes = self
             .log_segment_bytes
             .unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));

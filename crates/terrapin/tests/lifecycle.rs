@@ -412,6 +412,12 @@ fn options_that_make_no_sense_are_refused() {
             "{options:?}"
         );
     }
+    // It was taken, and nothing compressed.
+    let zstd = world.try_open(&tiny().compression(terrapin::Compression::Zstd));
+    match zstd.map_err(|error| error.kind()) {
+        Ok(database) if cfg!(feature = "zstd") => database.close().unwrap(),
+        outcome => assert_eq!(outcome.unwrap_err(), ErrorKind::Unsupported),
+    }
     let error = world
         .try_open(&tiny().checkpoint_distance(terrapin::CheckpointDistance::Fixed(5000)))
         .unwrap_err();
