@@ -279,6 +279,7 @@ fn durability_word(durability: Durability) -> &'static str {
         Some(terrapin::Durability::Process) => " process",
         Some(terrapin::Durability::Sync) => " sync",
         Some(terrapin::Durability::None) => " none",
+        Some(_) => " other",
     }
 }
 

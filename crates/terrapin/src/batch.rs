@@ -12,7 +12,7 @@ use crate::record::format::put_operation;
 /// The largest batch is what [`crate::Database::batch_bytes_max`] says (a quarter of the log's ring); a larger one is refused
 /// with [`ErrorKind::TooLarge`] when it is written. What is wrong with a single operation (a key too long, a keyspace of
 /// another database) is told by the write, too, and then nothing of the batch is done.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Batch {
     payload: Vec<u8>,
     operations: usize,
@@ -28,8 +28,13 @@ pub struct Batch {
 impl Batch {
     pub(crate) fn new(database: u64) -> Self {
         Batch {
+            payload: Vec::new(),
+            operations: 0,
+            puts: 0,
+            keyspace: None,
+            spreads: false,
             database,
-            ..Batch::default()
+            failure: None,
         }
     }
 

@@ -23,6 +23,7 @@ const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
 /// What a write waits for before it returns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Durability {
     /// Survives the death of the process (`kill -9` included) without a system call; a power cut costs at most the sync
     /// interval ([`Options::sync_interval`]).
@@ -39,6 +40,7 @@ pub enum Durability {
 /// χ: how much a keyspace collects in memory before it is merged into its tree, in units of [`Options::group_bytes`]. A larger χ
 /// writes less to the disk; a smaller one leaves more memory for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CheckpointDistance {
     /// Chosen from the memory budget and from what is done: more while data is loaded, less while it is read or overwritten.
     #[default]
@@ -49,11 +51,27 @@ pub enum CheckpointDistance {
 
 /// Options of one keyspace. The database stores them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct KeyspaceOptions {
     /// χ; `None` follows the database's ([`Options::checkpoint_distance`]). [`Keyspace::set_checkpoint_distance`] changes it.
     ///
     /// [`Keyspace::set_checkpoint_distance`]: crate::Keyspace::set_checkpoint_distance
     pub checkpoint_distance: Option<CheckpointDistance>,
+}
+
+impl KeyspaceOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// χ; `None` (the default) follows the database's ([`Options::checkpoint_distance`]).
+    #[must_use]
+    pub fn checkpoint_distance(mut self, distance: impl Into<Option<CheckpointDistance>>) -> Self {
+        self.checkpoint_distance = distance.into();
+        self
+    }
 }
 
 /// How to open a database. Every option has a default; [`Options::open`] checks them all.
@@ -294,6 +312,7 @@ impl Options {
     }
 
     /// For tests: opens the database on a disk and in an environment of the caller's, such as simulated ones. Errors as for [`Options::open`].
+    #[doc(hidden)]
     pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
         crate::open::open_on(self, env, disk)
     }

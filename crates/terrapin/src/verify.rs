@@ -21,6 +21,7 @@ use crate::uses::PageUses;
 
 /// How to verify.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct VerifyOptions {
     /// Memory for caches, in bytes.
     pub memory: u64,
@@ -34,6 +35,28 @@ impl Default for VerifyOptions {
             memory: 64 << 20,
             findings_max: 1000,
         }
+    }
+}
+
+impl VerifyOptions {
+    /// The defaults.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Memory for caches, in bytes. Default 64 MiB.
+    #[must_use]
+    pub fn memory(mut self, bytes: u64) -> Self {
+        self.memory = bytes;
+        self
+    }
+
+    /// Findings after which it stops. Default 1000.
+    #[must_use]
+    pub fn findings_max(mut self, findings: usize) -> Self {
+        self.findings_max = findings;
+        self
     }
 }
 
@@ -75,7 +98,8 @@ pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyR
     verify_on(env, Arc::new(disk), options)
 }
 
-/// Verifies the database on a disk of the caller's.
+/// Verifies the database on a disk of the caller's: for tests on simulated disks.
+#[doc(hidden)]
 pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Result<VerifyReport> {
     let mut report = VerifyReport::default();
     let budget = Budget::new(options.memory);
@@ -160,7 +184,8 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     Ok(report)
 }
 
-/// What the newest superblock leads to, for tests that watch the order in which things are written (D1 to D3).
+/// What the newest superblock leads to, for tests on simulated disks that watch the order in which things are written (D1 to D3).
+#[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
     /// The checkpoint that it is the root of.
@@ -177,7 +202,8 @@ pub struct Reach {
     pub log_through: Lsn,
 }
 
-/// Walks the trees of the database on a disk of the caller's; `None` when there is no valid superblock.
+/// Walks the trees of the database on a disk of the caller's; `None` when there is no valid superblock. For tests on simulated disks.
+#[doc(hidden)]
 pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     let budget = Budget::new(VerifyOptions::default().memory);
     let store_options = StoreOptions {
@@ -210,7 +236,9 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     }))
 }
 
-/// Checks that the log on a disk of the caller's is sound and holds what a superblock needs of it from an LSN on; says where it ends.
+/// Checks that the log on a disk of the caller's is sound and holds what a superblock needs of it from an LSN on; says where it ends. For tests on
+/// simulated disks.
+#[doc(hidden)]
 pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> Result<Lsn> {
     let settings = Options::new().settle()?;
     let options = log_options(&settings, reach.database_id);

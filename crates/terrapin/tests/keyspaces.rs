@@ -169,9 +169,8 @@ fn a_thousand_keyspaces_survive_and_quiet_ones_cost_no_catalog_writes() {
     world.sim.set_breathing(false);
     let database = world.open(&tiny());
     for i in 0..1000 {
-        let options = KeyspaceOptions {
-            checkpoint_distance: (i % 3 == 0).then_some(CheckpointDistance::Fixed(2)),
-        };
+        let distance = (i % 3 == 0).then_some(CheckpointDistance::Fixed(2));
+        let options = KeyspaceOptions::new().checkpoint_distance(distance);
         database
             .create_keyspace(&format!("keyspace {i}"), options)
             .unwrap();

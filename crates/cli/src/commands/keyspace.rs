@@ -65,12 +65,8 @@ impl Keyspace {
                 chi,
             } => {
                 let database = database.open_or_create()?;
-                database.create_keyspace(
-                    name,
-                    KeyspaceOptions {
-                        checkpoint_distance: *chi,
-                    },
-                )?;
+                let options = KeyspaceOptions::new().checkpoint_distance(*chi);
+                database.create_keyspace(name, options)?;
                 database.close()
             }
             Action::Drop { database, name } => {

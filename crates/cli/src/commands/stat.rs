@@ -39,6 +39,7 @@ fn distance(set: Option<CheckpointDistance>) -> Value {
         None => Value::Null,
         Some(CheckpointDistance::Auto) => "auto".into(),
         Some(CheckpointDistance::Fixed(chi)) => chi.into(),
+        Some(other) => format!("{other:?}").into(),
     }
 }
 
@@ -132,6 +133,7 @@ fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
             None => "as the database".to_owned(),
             Some(CheckpointDistance::Auto) => "auto".to_owned(),
             Some(CheckpointDistance::Fixed(chi)) => format!("set to {chi}"),
+            Some(other) => format!("set to {other:?}"),
         };
         line(
             "keyspace",

@@ -29,10 +29,7 @@ pub struct Verify {
 impl Verify {
     /// See the head of this file.
     pub fn run(&self) -> ExitCode {
-        let options = VerifyOptions {
-            memory: self.memory,
-            ..VerifyOptions::default()
-        };
+        let options = VerifyOptions::new().memory(self.memory);
         let report = match verify::verify(&self.path, &options) {
             Ok(report) => report,
             Err(error) => {

@@ -6,6 +6,7 @@ use super::format::LZ4;
 
 /// How new blocks are compressed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Compression {
     /// Not at all.
     #[default]

@@ -184,10 +184,7 @@ impl World {
 /// Verifies a directory, opens it for reading, then for writing, and uses it; whether nothing was wrong.
 pub fn directory(disk: &SimDisk) -> bool {
     let world = World::new(disk.fork());
-    let options = VerifyOptions {
-        memory: 1 << 20,
-        findings_max: 100,
-    };
+    let options = VerifyOptions::new().memory(1 << 20).findings_max(100);
     let report = sound(verify_on(world.env.clone(), world.disk.handle(), &options));
     let sound = report.is_some_and(|report| report.is_sound());
     let reader = world.open(&tiny().read_only(true));

@@ -10,6 +10,7 @@ const BUCKETS: usize = 2 * STEPS + 60 * STEPS;
 
 /// Percentiles of a latency, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Latency {
     /// How many were measured; most operations are sampled, not all measured.
     pub count: u64,

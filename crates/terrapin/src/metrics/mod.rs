@@ -142,6 +142,7 @@ fn now(env: &Env) -> Timer {
 
 /// Bytes held, by what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct MemoryUse {
     /// The budget.
     pub limit_bytes: u64,

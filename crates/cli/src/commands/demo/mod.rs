@@ -390,10 +390,7 @@ impl Stage<'_> {
             thousands(replayed)
         ))?;
         database.close()?;
-        let options = VerifyOptions {
-            memory,
-            ..VerifyOptions::default()
-        };
+        let options = VerifyOptions::new().memory(memory);
         let start = Instant::now();
         let report = verify::verify(directory, &options)?;
         if let Some(finding) = report.findings.first() {
