@@ -36,7 +36,8 @@ impl Keyspace {
     }
 
     /// Sets a key's value, with the durability that the database was opened with. Errors: `TooLarge`, `NotFound` when the keyspace
-    /// was dropped, `Stalled`, `NoSpace`, `Poisoned`, `ReadOnly`, `Closed`; none of them leaves the write half done.
+    /// was dropped, `Stalled`, `NoSpace`, `Io` and `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`; none of
+    /// them leaves the write half done.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.core().settings.durability)
     }

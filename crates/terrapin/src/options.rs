@@ -15,7 +15,8 @@ use crate::database::Database;
 
 /// Memory of a database that names none, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
-/// The smallest memory budget, in bytes; besides, the log's ring may take a quarter of the budget at most.
+/// The smallest memory budget, in bytes, of a database with a ring of 256 KiB at most ([`Options::ring_bytes`]): the ring may take a quarter
+/// of the budget. With the default ring the smallest budget is 8 MiB.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
 /// What the reserve holds for nodes and catalog pages, beside 8 L for leaves.
@@ -149,15 +150,16 @@ impl Options {
         Self::default()
     }
 
-    /// Opens without writing anything: the log is replayed in memory only, and must fit there. Takes no lock. Default false.
+    /// Opens without writing anything: the log is replayed in memory only, and must fit there. Readers share the database; they
+    /// keep writers out, and a writer keeps them out ([`ErrorKind::Locked`]). Default false.
     #[must_use]
     pub fn read_only(mut self, on: bool) -> Self {
         self.read_only = on;
         self
     }
 
-    /// The one memory budget in bytes, for everything the database keeps in memory; at least [`MEMORY_BYTES_MIN`]. Default 256 MiB.
-    /// [`Database::set_memory`] changes it while the database is open.
+    /// The one memory budget in bytes, for everything the database keeps in memory; at least 8 MiB, with a smaller [`Options::ring_bytes`]
+    /// four times that and [`MEMORY_BYTES_MIN`]. Default 256 MiB. [`Database::set_memory`] changes it while the database is open.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = bytes;
@@ -213,8 +215,8 @@ impl Options {
         self
     }
 
-    /// How long a write waits for merges and the log's disk before it fails with [`ErrorKind::Stalled`]; it is not done then. Default
-    /// 60 s.
+    /// How long a write waits for merges and the log's disk before it fails with [`ErrorKind::Stalled`]; it is not done then. It does not
+    /// bound how long a [`Durability::Sync`] write, which is done, waits for its sync: that takes what the device takes. Default 60 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
@@ -304,9 +306,19 @@ impl Options {
 
 /// # Opening
 impl Options {
-    /// Opens the database in a directory. Errors: [`ErrorKind::InvalidArgument`] for options that make no sense,
-    /// [`ErrorKind::Locked`] when it is open elsewhere, [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`],
-    /// [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`], [`ErrorKind::Corrupt`] with file and place, or what the system said.
+    /// Opens the database in a directory. Errors:
+    ///
+    /// - [`ErrorKind::InvalidArgument`]: options that make no sense.
+    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that is to be replayed for reading only.
+    /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for another one.
+    /// - [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
+    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
+    /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
+    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; a device whose
+    ///   blocks are larger than 4 KiB; or the database was opened for writing as often as one can be, 16,777,215 times: export it, and import it
+    ///   into a new one.
+    /// - [`ErrorKind::Corrupt`], with file and place.
+    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the system said, the last also that it gives no thread.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
         crate::open::open_path(self, path.as_ref())
     }

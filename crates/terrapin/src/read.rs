@@ -25,8 +25,8 @@ impl Keyspace {
         )
     }
 
-    /// The value of a key, as of the newest published write. The value is a copy; a long one may share its cached block
-    /// instead. Costs two window lookups at most and, in a store far beyond its memory, one device read.
+    /// The value of a key, as of the newest published write. The value is a copy; one that is half of its block or more shares it
+    /// if the block is too long for the cache's slabs (a 1024th of the memory, 4 to 128 KiB), and keeps it in memory. Costs two window lookups at most and, in a store far beyond its memory, one device read.
     /// Errors: `Corrupt`, `Io`, `Closed`, and `NotFound` when the keyspace was dropped; never "no value" in their place.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let core = self.core();

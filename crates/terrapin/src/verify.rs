@@ -91,7 +91,8 @@ impl VerifyReport {
 }
 
 /// Verifies the database in a directory. An error means that it cannot be opened at all: it is not there, not a database, of a newer format, or may not
-/// be read. What is damaged is a finding. The database should not be open for writing meanwhile.
+/// be read. What is damaged is a finding. It keeps writers out meanwhile, and is `Locked` while somebody has the
+/// database open for writing, as a read-only open is ([`Options::read_only`]).
 pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
     let env = Env::threads();
     let disk = RealDisk::open(env.clone(), path.as_ref(), false)?;

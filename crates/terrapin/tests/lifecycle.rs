@@ -412,6 +412,13 @@ fn options_that_make_no_sense_are_refused() {
             "{options:?}"
         );
     }
+    let error = world.try_open(&Options::new().memory(4 << 20)).unwrap_err();
+    assert!(error.to_string().contains("smallest 8388608"), "{error}");
+    let smallest = world.open(&Options::new().memory(8 << 20));
+    let longest = vec![b'k'; terrapin::KEY_BYTES_MAX];
+    let largest = value(1, terrapin::VALUE_BYTES_MAX);
+    smallest.default_keyspace().put(longest, largest).unwrap();
+    smallest.close().unwrap();
     // It was taken, and nothing compressed.
     let zstd = world.try_open(&tiny().compression(terrapin::Compression::Zstd));
     match zstd.map_err(|error| error.kind()) {

@@ -2,7 +2,8 @@
 //!
 //! Who may write (D9): a file opened for writing holds `flock` on that very descriptor, so that a second process waits until
 //! even the writes that a killed one left in flight are over. Within the process a registry of what is held tells a second
-//! writer at once, and lets one disk at a time write in a directory. Handles for reading only take no lock and write nothing (D11).
+//! writer at once, and lets one disk at a time write in a directory. A handle for reading takes no lock, unless it is to share the file: then it takes a shared one, beside
+//! other readers, and keeps writers out (D11).
 
 mod alignment;
 mod awake;
