@@ -11,8 +11,13 @@ use bytes::Bytes;
 /// ```
 /// use terrapin_base::Slice;
 /// let s = Slice::copy(b"hello");
-/// assert_eq!(&s.sub(1..3)[..], b"el");
+/// assert_eq!(s.sub(1..3), b"el");
+/// let owned: Vec<u8> = s.into();
+/// assert_eq!(owned, b"hello");
 /// ```
+///
+/// It is compared with arrays, slices and vectors of bytes and with strings as it is, hashes and sorts like its bytes, and takes part in
+/// all that takes `impl AsRef<[u8]>`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slice(Bytes);
 
@@ -67,14 +72,110 @@ impl fmt::Debug for Slice {
     }
 }
 
-impl PartialEq<[u8]> for Slice {
-    fn eq(&self, other: &[u8]) -> bool {
-        self.0[..] == *other
+impl From<Slice> for Vec<u8> {
+    /// Takes the bytes over where no other slice shares them and they lie in a vector, as a value that was copied does; else copies them.
+    fn from(slice: Slice) -> Self {
+        let mut bytes = Vec::from(slice.0);
+        // A part may come with the memory of the whole.
+        bytes.shrink_to_fit();
+        bytes
     }
 }
 
-impl PartialEq<&[u8]> for Slice {
-    fn eq(&self, other: &&[u8]) -> bool {
-        self.0[..] == **other
+/// Comparisons with what bytes are held in, both ways.
+macro_rules! compares_with {
+    ($($other:ty $(, $n:ident)?;)*) => {$(
+        impl $(<const $n: usize>)? PartialEq<$other> for Slice {
+            fn eq(&self, other: &$other) -> bool {
+                let other: &[u8] = other.as_ref();
+                self.0[..] == *other
+            }
+        }
+
+        impl $(<const $n: usize>)? PartialEq<Slice> for $other {
+            fn eq(&self, other: &Slice) -> bool {
+                other == self
+            }
+        }
+    )*};
+}
+
+compares_with! {
+    [u8];
+    &[u8];
+    [u8; N], N;
+    &[u8; N], N;
+    Vec<u8>;
+    str;
+    &str;
+    String;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, HashMap};
+
+    use super::*;
+
+    #[test]
+    fn a_slice_compares_with_whatever_holds_bytes() {
+        let slice = Slice::copy(b"slow");
+        let (vector, string) = (b"slow".to_vec(), String::from("slow"));
+        assert_eq!(slice, b"slow");
+        assert_eq!(slice, *b"slow");
+        assert_eq!(slice, b"slow"[..]);
+        assert_eq!(slice, &b"slow"[..]);
+        assert_eq!(slice, vector);
+        assert_eq!(slice, "slow");
+        assert_eq!(slice, *"slow");
+        assert_eq!(slice, string);
+        assert_eq!(b"slow", slice);
+        assert_eq!(*b"slow", slice);
+        assert_eq!(b"slow"[..], slice);
+        assert_eq!(&b"slow"[..], slice);
+        assert_eq!(vector, slice);
+        assert_eq!("slow", slice);
+        assert_eq!(*"slow", slice);
+        assert_eq!(string, slice);
+        for other in ["", "slo", "slow ", "Slow"] {
+            assert_ne!(slice, other);
+            assert_ne!(other.as_bytes(), slice);
+        }
+        assert_eq!([slice], ["slow"]);
+        assert_eq!(Slice::default(), b"");
+    }
+
+    #[test]
+    fn maps_of_slices_are_asked_with_bytes() {
+        let keys = [&b"a"[..], b"", b"ab", b"\xff", b"b"];
+        let hashed: HashMap<Slice, usize> = keys.iter().map(|k| Slice::copy(k)).zip(0..).collect();
+        let sorted: BTreeMap<Slice, usize> = keys.iter().map(|k| Slice::copy(k)).zip(0..).collect();
+        for (number, key) in keys.iter().enumerate() {
+            assert_eq!(
+                (hashed.get(*key), sorted.get(*key)),
+                (Some(&number), Some(&number))
+            );
+        }
+        let in_order: Vec<&Slice> = sorted.keys().collect();
+        assert_eq!(in_order, [&b""[..], b"a", b"ab", b"b", b"\xff"]);
+    }
+
+    #[test]
+    fn a_vector_of_a_slice_takes_its_memory_over_if_it_can_and_no_more_than_it_needs() {
+        let whole = Slice::from_vec(b"a long value".to_vec());
+        let place = whole.as_ptr();
+        let part = whole.sub(2..6);
+        assert_eq!(Vec::from(part.clone()), b"long");
+        drop(part);
+        let vector = Vec::from(whole);
+        assert_eq!(
+            (&vector[..], vector.as_ptr()),
+            (&b"a long value"[..], place)
+        );
+        let part = Slice::from_vec(vec![7; 1000]).sub(990..1000);
+        let vector = Vec::from(part);
+        assert_eq!(vector, [7; 10]);
+        assert!(vector.capacity() < 100, "{}", vector.capacity());
+        assert_eq!(Vec::from(Slice::from_owner([1, 2, 3])), [1, 2, 3]);
     }
 }
