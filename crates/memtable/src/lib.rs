@@ -5,7 +5,8 @@
 //! so whatever a read returns borrows from the window and needs no epoch, no reference count and no copy.
 //!
 //! To change how bytes are allocated look in `chunk` and `arena`; what a key and its versions look like, `leaf`; the
-//! node sizes, `node`; who may do what beside whom, `lock` and `window`; ordered reading, `cursor`.
+//! node sizes, `node`; who may do what beside whom, `lock` and `window`; ordered reading, `cursor`; how much a
+//! range holds, `estimate`.
 //!
 //! ```
 //! use terrapin_base::{Budget, Lsn};
@@ -21,6 +22,7 @@ mod arena;
 mod bytes;
 mod chunk;
 mod cursor;
+mod estimate;
 mod leaf;
 mod lock;
 mod node;
@@ -29,6 +31,7 @@ mod window;
 
 pub use chunk::Pool;
 pub use cursor::{Cursor, OwnedCursor};
+pub use estimate::Estimate;
 pub use window::Window;
 
 /// What a version says about its key.

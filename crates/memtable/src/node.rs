@@ -36,7 +36,8 @@ const TAIL_BYTES: usize = 7;
 pub(crate) const BEFORE_ALL: u16 = 0;
 /// Position behind every entry of a node.
 pub(crate) const BEHIND_ALL: u16 = 258;
-const TERMINAL: u16 = 1;
+/// Position of the terminal.
+pub(crate) const TERMINAL: u16 = 1;
 
 /// The position of the child under `byte`.
 pub(crate) fn position(byte: u8) -> u16 {
@@ -634,6 +635,28 @@ impl<'a> NodeRef<'a> {
             (count, last) = (count + 1, TERMINAL);
         }
         (count, last, Stop::End)
+    }
+
+    /// How many entries it has, or had a moment ago.
+    pub(crate) fn entries(self) -> usize {
+        self.count() + usize::from(self.terminal().is_some())
+    }
+
+    /// Shows the entries from one position to another, both included, in key order. For who does not need to be right: beside a writer an
+    /// entry may be shown twice, or not at all.
+    pub(crate) fn visit(self, from: u16, to: u16, mut show: impl FnMut(u16, Child<'a>)) {
+        if from <= TERMINAL
+            && let Some(leaf) = self.terminal()
+        {
+            show(TERMINAL, Child::Leaf(leaf));
+        }
+        let mut entries = Entries::new::<true>(self, from.max(position(0)) - 1);
+        while let Some((byte, link)) = entries.next::<true>() {
+            if position(byte) > to {
+                break;
+            }
+            show(position(byte), self.load(link));
+        }
     }
 
     /// Asks the processor to bring the node near.

@@ -1,12 +1,12 @@
 //! The window against a `BTreeMap` of version chains: every read, both directions, version bounds, counts.
 
 use std::collections::BTreeMap;
-use std::ops::Bound;
+use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Cursor, Op, Window};
+use terrapin_memtable::{Cursor, Estimate, Op, Window};
 
 type Chain = BTreeMap<u64, Option<Vec<u8>>>;
 type Model = BTreeMap<Vec<u8>, Chain>;
@@ -111,6 +111,33 @@ fn check_counts(window: &Window, model: &Model) {
     assert!(window.live_bytes() + window.garbage_bytes() <= window.arena_bytes());
 }
 
+/// Ranges of so few keys are counted.
+fn check_estimates(window: &Window, model: &Model, probes: &[Vec<u8>], befores: &[(u64, u64)]) {
+    for (pair, &(_, before)) in probes.windows(2).zip(befores.iter().cycle()) {
+        let (a, b) = (&pair[0][..], &pair[1][..]);
+        let ranges = [
+            (Bound::Included(a), Bound::Excluded(b)),
+            (Bound::Excluded(a), Bound::Included(b)),
+            (Bound::Included(a), Bound::Included(a)),
+            (Bound::Excluded(a), Bound::Excluded(a)),
+            (Bound::Included(a), Bound::Unbounded),
+            (Bound::Unbounded, Bound::Included(b)),
+            (Bound::Unbounded, Bound::Excluded(b)),
+        ];
+        for range in ranges {
+            let mut expected = Estimate::default();
+            for (key, _, op) in visible(model, 0, before) {
+                if RangeBounds::<[u8]>::contains(&range, key) {
+                    expected.records += u64::from(op != Op::Delete);
+                    expected.tombstones += u64::from(op == Op::Delete);
+                    expected.bytes += (key.len() + op.value().map_or(0, <[u8]>::len)) as u64;
+                }
+            }
+            assert_eq!(window.estimate(range, Lsn(before)), expected, "{range:?}");
+        }
+    }
+}
+
 fn insert(window: &Window, model: &mut Model, key: &[u8], lsn: u64, value: Option<Vec<u8>>) {
     window.insert(key, Lsn(lsn), op(&value));
     model.entry(key.to_vec()).or_default().insert(lsn, value);
@@ -151,6 +178,7 @@ proptest! {
         bounds.push((0, u64::MAX));
         check_reads(&window, &model, &probes, &bounds);
         check_counts(&window, &model);
+        check_estimates(&window, &model, &probes, &bounds);
         prop_assert_eq!(budget.used(Purpose::Window), window.arena_bytes());
         drop(window);
         prop_assert_eq!(budget.used(Purpose::Window), 0);
@@ -209,6 +237,11 @@ fn an_empty_window_shows_nothing() {
         &[(0, u64::MAX)],
     );
     check_counts(&window, &Model::new());
+    let all = (Bound::Unbounded, Bound::Unbounded);
+    let behind = (Bound::Excluded(&b"a"[..]), Bound::Unbounded);
+    for range in [all, behind] {
+        assert_eq!(window.estimate(range, Lsn(9)), Estimate::default());
+    }
     let mut cursor = window.cursor(Lsn(0), Lsn(9));
     cursor.next();
     cursor.prev();
