@@ -12,6 +12,8 @@ pub struct BatchLimits {
     pub bytes: usize,
     /// Once it holds a record, it takes only what needs no further read: the reader may not want more.
     pub sparing: bool,
+    /// Records come without their values.
+    pub keys_only: bool,
 }
 
 /// Records in the order in which a scan showed them.
@@ -29,6 +31,7 @@ impl Default for BatchLimits {
             records: usize::MAX,
             bytes: usize::MAX,
             sparing: false,
+            keys_only: false,
         }
     }
 }
@@ -71,6 +74,13 @@ impl Batch {
         self.limits.sparing && !self.places.is_empty()
     }
 
+    /// Whether records are to be appended without their values: see [`BatchLimits::keys_only`].
+    #[inline]
+    #[must_use]
+    pub fn keys_only(&self) -> bool {
+        self.limits.keys_only
+    }
+
     /// Appends a record, key and value back to back in two pieces: the key ends `key_bytes` behind the start of the second.
     #[inline]
     pub fn push(&mut self, first: &[u8], second: &[u8], key_bytes: usize) {
@@ -84,7 +94,8 @@ impl Batch {
 
     /// As [`Batch::push`]; `word` is what the first piece begins with, filled up, which costs less to copy than a short
     /// piece of unknown length.
-    #[inline]
+    // Always: a call is 6 % of a scan's step, and two loops copy records.
+    #[inline(always)]
     pub fn push_behind(
         &mut self,
         first: &[u8],
@@ -179,6 +190,7 @@ mod tests {
                 records: limits.0,
                 bytes: limits.1,
                 sparing: true,
+                ..BatchLimits::default()
             };
             batch.restart(limits, 1, 1);
             assert!(batch.is_empty() && !batch.spares_reads() && batch.last_key().is_none());

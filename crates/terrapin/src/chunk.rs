@@ -81,9 +81,30 @@ impl Chunk {
         (bytes.sub(start..key_end), bytes.sub(key_end..end))
     }
 
-    /// Drops what there was, all of it taken, and makes room for so many records of the same kind. None of what is filled in
-    /// can be taken before [`Chunk::fetched`].
-    pub fn restart(&mut self, records: usize, sparing: bool) -> &mut Batch {
+    /// A record that was taken: a share of the chunk that holds its key.
+    #[inline]
+    pub fn key_slice(&mut self, record: usize) -> Slice {
+        let (start, key_end, _) = self.records.place(record).unwrap_or_default();
+        let records = &mut self.records;
+        let bytes = self
+            .shared
+            .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
+        bytes.sub(start..key_end)
+    }
+
+    /// Gives up the records of keys that are out and that nobody took; out are all up to a key, or all from one on.
+    pub fn leave_out(&mut self, is_out: impl Fn(&[u8]) -> bool) {
+        while self.first < self.end && is_out(self.record(self.first).0) {
+            self.first += 1;
+        }
+        while self.first < self.end && is_out(self.record(self.end - 1).0) {
+            self.end -= 1;
+        }
+    }
+
+    /// Drops what there was, all of it taken, and makes room for so many records of the same kind, with their values or without. None of
+    /// what is filled in can be taken before [`Chunk::fetched`].
+    pub fn restart(&mut self, records: usize, sparing: bool, keys_only: bool) -> &mut Batch {
         let bytes = match &self.shared {
             Some(shared) => shared.len(),
             None => self.records.bytes().len(),
@@ -99,6 +120,7 @@ impl Chunk {
             records,
             bytes: CHUNK_BYTES_MAX,
             sparing,
+            keys_only,
         };
         self.records.restart(
             limits,

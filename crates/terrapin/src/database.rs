@@ -310,7 +310,7 @@ impl Database {
                 name: keyspace.shared.name.to_string(),
                 id: keyspace.id,
                 structure: core.structure.name(),
-                records: crate::read::approximate_count(keyspace, observed.before)?,
+                records: crate::estimate::count(keyspace, observed.before)?,
                 tree,
                 window_bytes: windows.clone().map(|w| w.window.live_bytes()).sum(),
                 window_memory_bytes: windows.map(|w| w.window.arena_bytes()).sum(),

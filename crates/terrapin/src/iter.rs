@@ -13,7 +13,8 @@ use terrapin_memtable::{Cursor, Op};
 use terrapin_structure::{Batch, Direction, Filled, Scan, Version};
 
 use crate::chunk::Chunk;
-use crate::read::{OwnedBounds, windows};
+use crate::key_range::{OwnedBounds, borrowed, is_empty};
+use crate::read::windows;
 use crate::state::{KeyspaceShared, KeyspaceState};
 use crate::view::ViewHandle;
 
@@ -52,6 +53,8 @@ pub struct Range {
     shared: Option<Arc<KeyspaceShared>>,
     /// One record is wanted, whatever other ranges were read for.
     one: bool,
+    /// Nobody wants values.
+    keys_only: bool,
 }
 
 /// One end of a range.
@@ -102,7 +105,7 @@ impl Range {
         bounds: OwnedBounds,
     ) -> Self {
         let (lower, upper) = bounds;
-        let exhausted = is_empty(&lower, &upper);
+        let exhausted = is_empty((borrowed(&lower), borrowed(&upper)));
         let (handle, error) = match handle {
             Ok(handle) => {
                 handle.core().env.breathe();
@@ -122,6 +125,7 @@ impl Range {
             back: End::default(),
             shared: None,
             one: false,
+            keys_only: false,
         }
     }
 
@@ -161,15 +165,100 @@ impl Range {
         self.step_ref(Direction::Backward)
     }
 
+    /// The keys alone, in order, from either end. No value is copied, so that going over the keys of long values costs less; the same
+    /// blocks are read, as values lie beside their keys.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keys-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// for name in ["apple", "banana", "cherry"] {
+    ///     fruit.put(name, "sweet")?;
+    /// }
+    /// let names: Vec<_> = fruit.range("b"..).keys().collect::<terrapin::Result<_>>()?;
+    /// assert_eq!(names, ["banana", "cherry"]);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn keys(mut self) -> Keys {
+        self.keys_only = true;
+        Keys(self)
+    }
+
+    /// What of the range lies behind a key: a page of a prefix or a range goes on there when `key` was the last of the page before. It
+    /// need not exist any more. Nothing changes where the range is further on already.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-after-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// for name in ["apple/green", "apple/red", "apple/yellow", "banana"] {
+    ///     fruit.put(name, "sweet")?;
+    /// }
+    /// let mut apples = fruit.prefix("apple/").after("apple/green").keys();
+    /// assert_eq!(apples.next().transpose()?.unwrap(), "apple/red");
+    /// assert_eq!(apples.count(), 1);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn after(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.leave_out(Direction::Forward, key.as_ref());
+        self
+    }
+
+    /// What of the range lies before a key: as [`Range::after`], for who reads from the back.
+    #[must_use]
+    pub fn before(mut self, key: impl AsRef<[u8]>) -> Self {
+        self.leave_out(Direction::Backward, key.as_ref());
+        self
+    }
+
+    /// Leaves out what comes up to a key in a direction, that included.
+    fn leave_out(&mut self, direction: Direction, key: &[u8]) {
+        let is_out = |other: &[u8]| match direction {
+            Direction::Forward => other <= key,
+            Direction::Backward => other >= key,
+        };
+        self.front.fetched.leave_out(is_out);
+        self.back.fetched.leave_out(is_out);
+        let (bound, end) = match direction {
+            Direction::Forward => (&mut self.lower, &mut self.front),
+            Direction::Backward => (&mut self.upper, &mut self.back),
+        };
+        let is_behind = match bound {
+            Bound::Unbounded => false,
+            Bound::Included(first) => !is_out(&first[..]),
+            Bound::Excluded(last) => last[..] == *key || !is_out(&last[..]),
+        };
+        if is_behind {
+            return;
+        }
+        exclude(bound, key);
+        // They stand where the region began.
+        end.scan = None;
+        end.in_windows = InWindows::Unknown;
+        self.exhausted |= is_empty((borrowed(&self.lower), borrowed(&self.upper)));
+    }
+
     #[inline]
-    fn step(&mut self, direction: Direction) -> Option<Result<(Slice, Slice)>> {
+    fn step<T>(
+        &mut self,
+        direction: Direction,
+        share: impl Fn(&mut Chunk, usize) -> T,
+    ) -> Option<Result<T>> {
         if let Some(record) = self.take_fetched(direction) {
-            return Some(Ok(self.end(direction).fetched.slices(record)));
+            return Some(Ok(share(&mut self.end(direction).fetched, record)));
         }
         match self.find(direction) {
             Ok(Some(found)) => {
                 let chunk = &mut self.end(found.end).fetched;
-                Some(Ok(chunk.slices(found.record)))
+                Some(Ok(share(chunk, found.record)))
             }
             Ok(None) => None,
             Err(error) => Some(Err(error)),
@@ -275,9 +364,10 @@ impl Range {
                 tree
             }
         };
+        let is_sparing = end.total_records < SPARING_RECORDS;
         let batch = end
             .fetched
-            .restart(end.chunk_records, end.total_records < SPARING_RECORDS);
+            .restart(end.chunk_records, is_sparing, self.keys_only);
         let in_windows = &mut end.in_windows;
         let whole = match from_tree(tree, region, in_windows, batch)? {
             Some(whole) => whole,
@@ -328,13 +418,13 @@ impl Iterator for Range {
     type Item = Result<(Slice, Slice)>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        self.step(Direction::Forward)
+        self.step(Direction::Forward, Chunk::slices)
     }
 }
 
 impl DoubleEndedIterator for Range {
     fn next_back(&mut self) -> Option<Self::Item> {
-        self.step(Direction::Backward)
+        self.step(Direction::Backward, Chunk::slices)
     }
 }
 
@@ -360,13 +450,45 @@ impl std::fmt::Debug for Range {
     }
 }
 
+/// The keys of a range in order, from either end: `Item = Result<Slice>`; made by [`Range::keys`]. As there, slices share allocations,
+/// and after an error it ends.
+#[derive(Debug)]
+pub struct Keys(Range);
+
+impl Keys {
+    /// The next key from the front, borrowed until the next call: see [`Range::next_ref`].
+    #[inline]
+    pub fn next_ref(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.0.next_ref()?.map(|(key, _)| key))
+    }
+
+    /// As [`Keys::next_ref`], from the back.
+    #[inline]
+    pub fn next_back_ref(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.0.next_back_ref()?.map(|(key, _)| key))
+    }
+}
+
+impl Iterator for Keys {
+    type Item = Result<Slice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.step(Direction::Forward, Chunk::key_slice)
+    }
+}
+
+impl DoubleEndedIterator for Keys {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.0.step(Direction::Backward, Chunk::key_slice)
+    }
+}
+
+impl std::iter::FusedIterator for Keys {}
+
 impl TreeScan {
     /// A scan of the keyspace's version, which is going to be asked for about so many records.
     fn open(keyspace: &KeyspaceState, region: Region<'_>, expected: usize) -> Result<Self> {
-        let bounds = (
-            region.lower.as_ref().map(Vec::as_slice),
-            region.upper.as_ref().map(Vec::as_slice),
-        );
+        let bounds = (borrowed(region.lower), borrowed(region.upper));
         let version = keyspace.version.clone();
         let scan = version.scan_expecting(bounds, region.direction, expected)?;
         Ok(TreeScan { version, scan })
@@ -402,7 +524,7 @@ impl<'a> Region<'a> {
             Direction::Forward => self.upper,
             Direction::Backward => self.lower,
         };
-        end.as_ref().map(Vec::as_slice)
+        borrowed(end)
     }
 
     /// Whether a key lies before its end.
@@ -493,7 +615,10 @@ fn merge(
         let Some((place, key)) = first else {
             return Ok(true);
         };
-        if let Some(Op::Put(value)) = cursors[place].as_ref().map(Cursor::op) {
+        if let Some(Op::Put(mut value)) = cursors[place].as_ref().map(Cursor::op) {
+            if chunk.keys_only() {
+                value = &[];
+            }
             chunk.push(key, value, 0);
         }
         tree.scan.skip(key);
@@ -534,16 +659,5 @@ fn seek_back_to(cursor: &mut Cursor<'_>, key: &[u8]) {
     cursor.seek(key);
     if cursor.key() != Some(key) {
         cursor.seek_before(key);
-    }
-}
-
-/// Whether no key can lie between the bounds.
-fn is_empty(lower: &Bound<Vec<u8>>, upper: &Bound<Vec<u8>>) -> bool {
-    match (lower, upper) {
-        (Bound::Unbounded, _) | (_, Bound::Unbounded) => false,
-        (Bound::Included(a), Bound::Included(b)) => a > b,
-        (Bound::Included(a) | Bound::Excluded(a), Bound::Included(b) | Bound::Excluded(b)) => {
-            a >= b
-        }
     }
 }

@@ -8,9 +8,11 @@
 //! let database = terrapin::Database::open(&directory)?;
 //! let animals = database.keyspace("animals")?;
 //! animals.put("turtle", "slow")?;
-//! assert_eq!(animals.get("turtle")?.as_deref(), Some(&b"slow"[..]));
-//! let first = animals.prefix("t").next().transpose()?;
-//! assert!(first.is_some());
+//! assert_eq!(animals.get("turtle")?.unwrap(), "slow");
+//! for record in animals.prefix("t") {
+//!     let (animal, pace) = record?;
+//!     println!("the {animal:?} is {pace:?}");
+//! }
 //! database.close()?;
 //! # let _ = std::fs::remove_dir_all(directory);
 //! # Ok(()) }
@@ -20,10 +22,13 @@
 //!
 //! - A [`Database`] is a directory. [`Database::open`] opens or makes one; [`Options`] says how.
 //! - A [`Keyspace`] is a named, ordered map in it, from byte strings to byte strings. Reads: [`Keyspace::get`], [`Keyspace::multi_get`],
-//!   [`Keyspace::range`], [`Keyspace::prefix`]. Writes: [`Keyspace::put`], [`Keyspace::delete`], [`Keyspace::clear`].
+//!   [`Keyspace::range`], [`Keyspace::prefix`]; how much a range holds: [`Keyspace::approximate`].
+//!   Writes: [`Keyspace::put`], [`Keyspace::delete`], [`Keyspace::clear`].
 //! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]).
 //! - A [`Snapshot`] is the whole database as of one moment ([`Database::snapshot`]).
 //! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a check of every byte.
+//!
+//! `crates/terrapin/examples` has a secondary index, pages of a prefix, and a queue of work.
 //!
 //! # How it works
 //!
@@ -60,11 +65,13 @@ mod compaction;
 mod core;
 mod cut;
 mod database;
+mod estimate;
 mod fit;
 mod forecast;
 mod gate;
 mod health;
 mod iter;
+mod key_range;
 mod keyspace;
 mod metrics;
 mod open;
@@ -92,7 +99,9 @@ mod write;
 
 pub use batch::Batch;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
-pub use iter::Range;
+pub use estimate::Estimate;
+pub use iter::{Keys, Range};
+pub use key_range::KeyRange;
 pub use keyspace::Keyspace;
 pub use metrics::{
     CacheCounts, DeviceReads, Latency, MemoryUse, Metrics, WriteWaits, WrittenBytes,

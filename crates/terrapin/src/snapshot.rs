@@ -1,12 +1,13 @@
 //! Snapshots: a view that the user holds on to.
 
-use std::ops::RangeBounds;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Result, Slice, mutant};
 
 use crate::database::Database;
+use crate::estimate::{self, Estimate};
 use crate::iter::Range;
+use crate::key_range::{KeyRange, owned, prefix_bounds};
 use crate::keyspace::Keyspace;
 use crate::read;
 use crate::state::KeyspaceState;
@@ -100,21 +101,28 @@ impl Snapshot {
 
     /// About how many records there were; see [`Keyspace::approximate_count`].
     pub fn approximate_count(&self, keyspace: &Keyspace) -> Result<u64> {
-        self.with(keyspace, read::approximate_count)
+        self.with(keyspace, estimate::count)
     }
 
-    /// The records of a range of keys, in order, from either end.
-    pub fn range<K: AsRef<[u8]>>(&self, keyspace: &Keyspace, range: impl RangeBounds<K>) -> Range {
+    /// About how much a range of keys held; see [`Keyspace::approximate`].
+    pub fn approximate(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Estimate> {
+        self.with(keyspace, |k, before| {
+            estimate::estimate(k, before, range.bounds())
+        })
+    }
+
+    /// The records of a range of keys, in order, from either end; see [`Keyspace::range`].
+    pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Range {
         Range::new(
             self.check(keyspace).map(|()| self.handle.clone()),
             keyspace.id(),
-            read::bounds(&range),
+            owned(&range),
         )
     }
 
     /// The records whose keys begin with `prefix`, in order, from either end.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
-        let bounds = read::prefix_bounds(prefix.as_ref());
+        let bounds = prefix_bounds(prefix.as_ref());
         Range::new(
             self.check(keyspace).map(|()| self.handle.clone()),
             keyspace.id(),

@@ -35,6 +35,29 @@ struct Run {
     largest_height: u32,
 }
 
+/// Takes the keys of all that is left, shared and borrowed ones in turn.
+fn take_keys(open: Open, chooses_front: impl Fn() -> bool) {
+    let (mut keys, mut left) = (open.range.keys(), open.left);
+    for step in 0.. {
+        let forward = chooses_front();
+        let got = match (forward, step % 3 == 0) {
+            (true, true) => keys.next().map(|key| Vec::from(key.unwrap())),
+            (false, true) => keys.next_back().map(|key| Vec::from(key.unwrap())),
+            (true, false) => keys.next_ref().unwrap().map(<[u8]>::to_vec),
+            (false, false) => keys.next_back_ref().unwrap().map(<[u8]>::to_vec),
+        };
+        let expected = match forward {
+            true => left.pop_front(),
+            false => left.pop_back(),
+        };
+        assert_eq!(got, expected.map(|(key, _)| key));
+        if got.is_none() {
+            break;
+        }
+    }
+    assert!(keys.next().is_none() && keys.next_back().is_none());
+}
+
 impl Run {
     fn new(seed: u64) -> Self {
         let world = World::new(seed);
@@ -208,12 +231,7 @@ impl Run {
             _ => {
                 // Some empty ranges in passing, which a map would refuse.
                 let inverted = (Bound::Excluded(b"b"), Bound::Excluded(b"b"));
-                assert!(
-                    self.keyspaces[at]
-                        .range::<&[u8; 1]>(inverted)
-                        .next()
-                        .is_none()
-                );
+                assert!(self.keyspaces[at].range(inverted).next().is_none());
                 assert!(self.keyspaces[at].range("b".."a").next_back().is_none());
             }
         }
@@ -251,17 +269,25 @@ impl Run {
             .map(copied)
             .collect();
         let range = match snapshot {
-            Some(snapshot) => snapshot.range::<Vec<u8>>(keyspace, bounds),
-            None => keyspace.range::<Vec<u8>>(bounds),
+            Some(snapshot) => snapshot.range(keyspace, bounds),
+            None => keyspace.range(bounds),
         };
         Open { range, left }
     }
 
     /// Takes records from one end, the other, or both; gives the iterator back unless it is at its end.
     fn take(&self, mut open: Open, steps: usize) -> Option<Open> {
+        if self.below(6) == 0 {
+            open = self.narrow(open);
+        }
         let ends = self.below(3);
+        let chooses_front = || ends == 0 || (ends == 1 && self.below(2) == 0);
+        if steps == usize::MAX && self.below(3) == 0 {
+            take_keys(open, chooses_front);
+            return None;
+        }
         for _ in 0..steps {
-            let forward = ends == 0 || (ends == 1 && self.below(2) == 0);
+            let forward = chooses_front();
             let (got, expected) = match forward {
                 true => (open.range.next(), open.left.pop_front()),
                 false => (open.range.next_back(), open.left.pop_back()),
@@ -274,6 +300,22 @@ impl Run {
             }
         }
         Some(open)
+    }
+
+    /// Goes on behind a key, or before it, wherever the ends stand.
+    fn narrow(&self, open: Open) -> Open {
+        let (Open { range, mut left }, key) = (open, self.key());
+        let range = match self.below(2) {
+            0 => {
+                left.retain(|record| record.0 > key);
+                range.after(&key)
+            }
+            _ => {
+                left.retain(|record| record.0 < key);
+                range.before(&key)
+            }
+        };
+        Open { range, left }
     }
 
     fn read_held(&self, at: usize) {

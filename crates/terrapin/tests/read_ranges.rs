@@ -158,7 +158,7 @@ fn bounds_of_every_kind() {
                 .filter(|(k, _)| inside(k))
                 .map(|(k, v)| (k.clone(), v.clone()))
                 .collect();
-            let range = || keyspace.range::<Vec<u8>>(bounds.clone());
+            let range = || keyspace.range(&bounds);
             assert_eq!(drain(range(), |_| true), expected, "{bounds:?}");
             assert_eq!(drain(range(), |_| false), expected, "{bounds:?}");
         }

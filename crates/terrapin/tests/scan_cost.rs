@@ -76,6 +76,15 @@ fn a_range_allocates_little_at_its_start_and_nothing_for_a_step() {
     assert!(some <= 15.0, "{some} allocations for 50 records");
     let step = (many - some) / 3950.0;
     assert!(step <= 0.03, "{step} allocations for a step");
+    let bytes = |go_on: &mut dyn FnMut() -> bool| {
+        let info = allocation_counter::measure(|| while go_on() {});
+        info.bytes_total
+    };
+    let (mut records, mut keys) = (keyspace.iter(), keyspace.iter().keys());
+    let of_records = bytes(&mut || records.next().is_some());
+    let of_keys = bytes(&mut || keys.next().is_some());
+    println!("{of_records} bytes allocated for all records, {of_keys} for their keys");
+    assert!(of_keys * 4 < of_records, "values of 100 bytes are copied");
     database.close().unwrap();
 }
 

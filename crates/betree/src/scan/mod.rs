@@ -563,8 +563,12 @@ impl TreeScan {
         source.head = Head::Start;
     }
 
-    /// Fills a batch; the caller takes note of errors and of the end.
-    fn fill_batch(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled> {
+    /// Fills a batch, with `KEYS` alone or whole records; the caller takes note of errors and of the end.
+    fn fill_batch<const KEYS: bool>(
+        &mut self,
+        until: Bound<&[u8]>,
+        batch: &mut Batch,
+    ) -> Result<Filled> {
         let until_head = match until {
             Bound::Unbounded => u64::MAX,
             Bound::Included(key) | Bound::Excluded(key) => self.path.in_order(head_of(key)),
@@ -586,14 +590,19 @@ impl TreeScan {
             if head >= until_head && !self.path.lets_in(until, self.path.key(slot, source)) {
                 return Ok(Filled::Reached);
             }
-            self.take_run(until, until_head, batch)?;
+            self.take_run::<KEYS>(until, until_head, batch)?;
         }
     }
 
     /// Appends the record that the first source stands at, and those that follow it in its block up to where another source
     /// or `until` comes first.
     #[inline]
-    fn take_run(&mut self, until: Bound<&[u8]>, until_head: u64, batch: &mut Batch) -> Result<()> {
+    fn take_run<const KEYS: bool>(
+        &mut self,
+        until: Bound<&[u8]>,
+        until_head: u64,
+        batch: &mut Batch,
+    ) -> Result<()> {
         let slot = self.order[0].slot;
         let second = self.order.get(1).map_or(u64::MAX, |second| second.head);
         let mut limit = until_head.min(second);
@@ -606,7 +615,7 @@ impl TreeScan {
         loop {
             let source = &mut self.sources[usize::from(slot)];
             // The records whose heads are below both others' come first without a look at more.
-            if !source.copy_run(limit, self.path.direction, batch) {
+            if !source.copy_run::<KEYS>(limit, self.path.direction, batch) {
                 self.returned = true;
                 return Ok(());
             }
@@ -681,7 +690,10 @@ impl Scan for TreeScan {
         if self.done {
             return Ok(Filled::End);
         }
-        let filled = self.fill_batch(until, batch);
+        let filled = match batch.keys_only() {
+            true => self.fill_batch::<true>(until, batch),
+            false => self.fill_batch::<false>(until, batch),
+        };
         self.ended(filled, |filled| *filled == Filled::End, Filled::End)
     }
 

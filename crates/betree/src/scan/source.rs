@@ -243,8 +243,14 @@ impl Source {
 
     /// Appends the current record to a batch, and those that follow it in its block as long as their heads are below `limit`: deletes are
     /// passed. Whether it came to one that is not; else it stands at the last that was appended. By itself, so that the loop has the registers.
+    /// `KEYS`: without their values.
     #[inline(never)]
-    pub(super) fn copy_run(&mut self, limit: u64, direction: Direction, batch: &mut Batch) -> bool {
+    pub(super) fn copy_run<const KEYS: bool>(
+        &mut self,
+        limit: u64,
+        direction: Direction,
+        batch: &mut Batch,
+    ) -> bool {
         let Some(block) = &self.block else {
             return false;
         };
@@ -257,7 +263,10 @@ impl Source {
         let (mut at, mut following) = (self.at, self.following);
         let came = loop {
             if !place.is_delete {
-                let record = &bytes[place.suffix_and_value()];
+                let record = match KEYS {
+                    true => &bytes[place.suffix()],
+                    false => &bytes[place.suffix_and_value()],
+                };
                 batch.push_behind(prefix, word, record, place.suffix().len());
             }
             if following == 0 || batch.is_full() {

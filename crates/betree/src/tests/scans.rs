@@ -119,6 +119,7 @@ fn list_in_batches(
             records,
             bytes: [1 + random.below(200), usize::MAX][random.below(2)],
             sparing: random.one_in(2),
+            keys_only: random.one_in(4),
         };
         batch.restart(limits, random.below(9), random.below(99));
         let reads = grown.store.block_reads();
@@ -137,10 +138,12 @@ fn list_in_batches(
         for record in 0..batch.len() {
             let (start, middle, end) = batch.place(record).unwrap();
             assert!(lets_in(&batch.bytes()[start..middle]), "{until:?}");
-            out.push((
-                batch.bytes()[start..middle].to_vec(),
-                batch.bytes()[middle..end].to_vec(),
-            ));
+            let mut value = &batch.bytes()[middle..end];
+            if limits.keys_only {
+                assert_eq!(value, b"");
+                value = wanted.get(out.len()).map_or(value, |record| &record.1);
+            }
+            out.push((batch.bytes()[start..middle].to_vec(), value.to_vec()));
         }
         let next = wanted.get(out.len());
         match filled {
@@ -265,8 +268,8 @@ fn waits(expected: usize, count: usize) -> f64 {
             while returned < count {
                 let limits = BatchLimits {
                     records: count - returned,
-                    bytes: usize::MAX,
                     sparing: true,
+                    ..BatchLimits::default()
                 };
                 batch.restart(limits, 0, 0);
                 let filled = scan.fill(Bound::Unbounded, &mut batch).unwrap();

@@ -229,7 +229,8 @@ fn read_keyspace(keyspace: &Keyspace, verified: bool) -> Option<Records> {
     let forward = collect(&mut keyspace.iter(), false);
     let backward = collect(&mut keyspace.iter(), true);
     let count = sound(keyspace.approximate_count());
-    let mut whole = count.is_some();
+    let part = sound(keyspace.approximate(KEYS[0]..));
+    let mut whole = count.is_some() && part.is_some();
     for key in KEYS {
         whole &= sound(keyspace.get(key)).is_some();
     }

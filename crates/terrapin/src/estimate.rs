@@ -1,0 +1,52 @@
+//! How much a range of keys holds, roughly: what the tree says and what the windows do.
+
+use std::ops::Bound;
+
+use terrapin_base::{Lsn, Result};
+use terrapin_structure::KeyBounds;
+
+use crate::key_range::is_empty;
+use crate::read::windows;
+use crate::state::KeyspaceState;
+
+/// About how much a range of keys holds: see [`Keyspace::approximate`](crate::Keyspace::approximate).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// Records.
+    pub records: u64,
+    /// Bytes of their keys and values, as they were put: what they take on disk is less where blocks are compressed, and more by what buffers
+    /// and metadata take.
+    pub bytes: u64,
+}
+
+/// About how many records a keyspace has.
+pub(crate) fn count(keyspace: &KeyspaceState, before: Lsn) -> Result<u64> {
+    Ok(estimate(keyspace, before, (Bound::Unbounded, Bound::Unbounded))?.records)
+}
+
+/// About how much a range holds.
+pub(crate) fn estimate(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    bounds: KeyBounds<'_>,
+) -> Result<Estimate> {
+    if is_empty(bounds) {
+        return Ok(Estimate::default());
+    }
+    let tree = keyspace.version.estimate(bounds)?;
+    let (mut records, mut bytes, mut deleted) = (tree.records, tree.bytes, 0);
+    for window in windows(keyspace, before).into_iter().flatten() {
+        let inside = window.estimate(bounds, before);
+        records = u64::saturating_add(records, inside.records);
+        bytes = u64::saturating_add(bytes, inside.bytes);
+        deleted = u64::saturating_add(deleted, inside.tombstones);
+    }
+    // A tombstone most often takes a record away, which is as long as the others.
+    let left = records.saturating_sub(deleted);
+    let share = u128::from(bytes) * u128::from(left) / u128::from(records.max(1));
+    Ok(Estimate {
+        records: left,
+        bytes: u64::try_from(share).unwrap_or(bytes),
+    })
+}
