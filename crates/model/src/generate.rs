@@ -462,7 +462,18 @@ impl Generator {
         if self.profile.crashes && self.random.one_in(12) {
             let deletes = self.random.one_in(5);
             let change = self.change(UNLOGGED.to_owned(), deletes);
-            return Self::write(change, Some(terrapin::Durability::None));
+            let unlogged = Self::write(change.clone(), Some(terrapin::Durability::None));
+            if !self.random.one_in(6) {
+                return unlogged;
+            }
+            // A write in the log, where it has its place behind what was flushed, and one of the same key that goes over it in a tree.
+            let value = match deletes {
+                true => Some(self.value()),
+                false => None,
+            };
+            let logged = Self::write(Change { value, ..change }, self.durability());
+            self.queued = vec![Operation::Flush, unlogged, logged];
+            return Operation::Flush;
         }
         match self.random.below(100) {
             0..30 => {

@@ -78,7 +78,7 @@ pub struct Oracle {
     holds_unlogged: bool,
 }
 
-/// The only keyspace that crash tests write to without the log, and they write to it in no other way.
+/// The only keyspace that crash tests write to without the log. They write to it with the log only when all before is durable.
 pub const UNLOGGED: &str = "bulk";
 
 impl State {

@@ -500,7 +500,7 @@ pub const TABLE: &[Mutant] = &[
         place: "crates/terrapin/src/catalog/mod.rs",
         breaks: "D7: ids are never reused",
         script: Script::Crash {
-            seeds: 100,
+            seeds: 400,
             operations: 600,
         },
     },
