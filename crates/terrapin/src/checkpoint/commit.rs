@@ -87,7 +87,7 @@ impl Commit {
                     Stage::WriteFirstSlot
                 } else if let Some(error) = log.shortage() {
                     return Err(error);
-                } else if log.has_ended() {
+                } else if log.has_ended() || log.synced() >= log.tail() {
                     return Err(Error::new(
                         ErrorKind::Closed,
                         "the log ended before a checkpoint could be committed",
