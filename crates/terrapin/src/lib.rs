@@ -73,6 +73,9 @@ mod health;
 mod iter;
 mod key_range;
 mod keyspace;
+#[cfg(any(test, terrapin_mutants))]
+#[doc(hidden)]
+pub mod late;
 mod metrics;
 mod open;
 mod options;

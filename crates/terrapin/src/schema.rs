@@ -20,7 +20,8 @@ use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 
 /// What a change of the schema under the `install` lock came to.
-enum Attempt {
+pub(crate) enum Attempt {
+    /// It is in the log and in the state; to be published.
     Done(Appended, Arc<KeyspaceShared>),
     /// The ring is full; nothing was done.
     Full(Condition),
@@ -88,51 +89,58 @@ impl Core {
                 "the default keyspace cannot be dropped; clear it instead",
             ));
         }
-        self.change(|log, install| {
-            let shared = self.named(install, name).ok_or_else(|| {
-                Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
-            })?;
-            let logged = match mutant::active(18) {
-                true => KeyspaceId(u32::MAX),
-                false => shared.id,
-            };
-            let (kind, payload) = Schema::Drop(logged).encode();
-            let appended = match log.try_append(kind, &[&payload])? {
-                Append::Done(appended) => appended,
-                Append::Full(condition) => return Ok(Attempt::Full(condition)),
-            };
-            self.apply_drop(install, shared.id, appended.lsn);
-            Ok(Attempt::Done(appended, shared))
-        })?;
+        self.change(|log, install| self.try_drop(log, install, name))?;
         self.ask_for_space();
         Ok(())
     }
 
-    /// Removes all records of a keyspace. The append and the emptied window are one step under the log's append lock, so
-    /// that every write below the clear's LSN goes to the old window, and every later one to the new.
-    pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
-        self.change(|log, _install| {
-            let state = self.state.load_full();
-            if state.keyspaces.get(shared.id).is_none() {
-                return Err(self.dropped().with("keyspace", &shared.name));
-            }
-            let (kind, payload) = Schema::Clear(shared.id).encode();
-            let window = self.new_window();
-            let mut last = None;
-            let appended = log.try_append_with(kind, &[&payload], |lsn| {
-                last = Some(self.install_cleared(&state, shared.id, lsn, window));
-            })?;
-            drop(last);
-            match appended {
-                Append::Done(appended) => {
-                    self.after_unseal(&state, shared.id);
-                    Ok(Attempt::Done(appended, shared.clone()))
-                }
-                Append::Full(condition) => Ok(Attempt::Full(condition)),
-            }
+    /// Appends the record of a drop, and takes the keyspace out of the state.
+    pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt> {
+        let shared = self.named(install, name).ok_or_else(|| {
+            Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
         })?;
+        let logged = match mutant::active(18) {
+            true => KeyspaceId(u32::MAX),
+            false => shared.id,
+        };
+        let (kind, payload) = Schema::Drop(logged).encode();
+        let appended = match log.try_append(kind, &[&payload])? {
+            Append::Done(appended) => appended,
+            Append::Full(condition) => return Ok(Attempt::Full(condition)),
+        };
+        self.apply_drop(install, shared.id, appended.lsn);
+        Ok(Attempt::Done(appended, shared))
+    }
+
+    /// Removes all records of a keyspace.
+    pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
+        self.change(|log, _install| self.try_clear(log, shared))?;
         self.ask_for_space();
         Ok(())
+    }
+
+    /// Appends the record of a clear, and empties the keyspace: one step under the log's append lock, so that every later write goes to the
+    /// new window. An earlier one goes to the old window, or, if its writer looks only now, nowhere: a round that was frozen in between
+    /// takes care of that (`checkpoint::job`). The caller holds `install`.
+    pub fn try_clear(&self, log: &Log, shared: &Arc<KeyspaceShared>) -> Result<Attempt> {
+        let state = self.state.load_full();
+        if state.keyspaces.get(shared.id).is_none() {
+            return Err(self.dropped().with("keyspace", &shared.name));
+        }
+        let (kind, payload) = Schema::Clear(shared.id).encode();
+        let window = self.new_window();
+        let mut last = None;
+        let appended = log.try_append_with(kind, &[&payload], |lsn| {
+            last = Some(self.install_cleared(&state, shared.id, lsn, window));
+        })?;
+        drop(last);
+        match appended {
+            Append::Done(appended) => {
+                self.after_unseal(&state, shared.id);
+                Ok(Attempt::Done(appended, shared.clone()))
+            }
+            Append::Full(condition) => Ok(Attempt::Full(condition)),
+        }
     }
 
     /// Changes a keyspace's options.

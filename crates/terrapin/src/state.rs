@@ -31,7 +31,8 @@ pub(crate) struct State {
     pub generation: Generation,
     /// Keeps that checkpoint's pages from being reused (D5). None once the database is closed.
     pub pin: Option<Pin>,
-    /// A view of this state must see at least up to here: below it lies a record (a clear) whose effect the state already shows.
+    /// A view of this state must see at least up to here: below it lies a record (a clear, a drop) whose effect the state already shows. Every
+    /// such record raises it.
     pub floor: Lsn,
     /// The keyspaces by id.
     pub keyspaces: Keyspaces,
@@ -167,7 +168,8 @@ pub(crate) struct SealedWindow {
 }
 
 impl KeyspaceState {
-    /// The window that owns a write of that LSN. None when the keyspace was cleared above it: then the write does not matter any more.
+    /// The window that owns a write of that LSN. None when the keyspace was cleared above it: then the write does not matter any more, as long
+    /// as nothing is durable without it unless the clear is, too (`checkpoint::job`).
     #[inline]
     pub fn window_of(&self, lsn: Lsn) -> Option<&Arc<WriteWindow>> {
         if lsn >= self.active.start {

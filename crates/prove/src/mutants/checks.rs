@@ -497,6 +497,17 @@ fn log_and_flush(database: &Database) -> terrapin::Result<()> {
     database.flush()
 }
 
+/// A write that is late for a clear or a drop goes with it or stays, after a power cut, too (D2, D7). Only the engine itself can place that.
+#[cfg(terrapin_mutants)]
+pub(super) fn late_writes(_scratch: &Path) -> Outcome {
+    terrapin::late::check()
+}
+
+#[cfg(not(terrapin_mutants))]
+pub(super) fn late_writes(_scratch: &Path) -> Outcome {
+    Err("it is in builds with --cfg terrapin_mutants only".to_owned())
+}
+
 /// A second open of a directory is refused while the first is there (D9).
 pub(super) fn second_open(scratch: &Path) -> Outcome {
     let first = Database::open(scratch).map_err(text("open"))?;

@@ -749,6 +749,13 @@ pub const TABLE: &[Mutant] = &[
             checks::checkpoint_in_replay,
         ),
     },
+    Mutant {
+        number: 77,
+        name: "a checkpoint leaves out of the log what a late write of it was swallowed by",
+        place: "crates/terrapin/src/checkpoint/job.rs",
+        breaks: "D2, D7: what is durable is a prefix of the commits, and batches are whole",
+        script: Script::Check("writes that are late for a clear", checks::late_writes),
+    },
 ];
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! How a checkpoint becomes durable. This file is D2:
 //!
-//! write pages → sync → sync the log through the cut's LSN → write one superblock slot {generation, catalog root, CRC} →
+//! write pages → sync → sync the log through what the round relies on → write one superblock slot {generation, catalog root, CRC} →
 //! sync → write the same into the other slot → sync; only now free and trim.
+//!
+//! That is all below its cut, and a clear or drop above it that a write below came too late for (`job`).
 //!
 //! The pages are written before a [`Commit`] is made; freeing and trimming is what its caller does once it is [`Progress::Durable`].
 //! A failure before the first slot leaves the last checkpoint in force, and the pages can be given back. From the first slot on nobody knows
@@ -15,8 +17,8 @@ use crate::core::Core;
 /// A checkpoint whose pages, catalog included, are written.
 pub(crate) struct Commit {
     superblock: Superblock,
-    /// The round's cut: applied LSNs in the catalog that are above it were so before, and the log was synced through them then.
-    cut: Lsn,
+    /// How much of the log is synced first: applied LSNs in the catalog that are above it were so before, and the log was synced through them then.
+    through: Lsn,
     next: Stage,
 }
 
@@ -43,11 +45,11 @@ pub(crate) enum Progress {
 }
 
 impl Commit {
-    /// Of a superblock that leads to the new catalog.
-    pub fn new(superblock: Superblock, cut: Lsn) -> Self {
+    /// Of a superblock that leads to the new catalog, which must not be durable before so much of the log is.
+    pub fn new(superblock: Superblock, through: Lsn) -> Self {
         Commit {
             superblock,
-            cut,
+            through,
             next: Stage::SyncPages,
         }
     }
@@ -77,13 +79,13 @@ impl Commit {
             Stage::AskForLog if mutant::active(12) => Stage::WriteFirstSlot,
             Stage::AskForLog => {
                 self.next = Stage::SyncLog;
-                return Ok(Progress::Pending(log.request_sync(self.cut)));
+                return Ok(Progress::Pending(log.request_sync(self.through)));
             }
             Stage::SyncLog => {
                 if let Some(error) = log.failed() {
                     return Err(error);
                 }
-                if log.synced() >= self.cut {
+                if log.synced() >= self.through {
                     Stage::WriteFirstSlot
                 } else if let Some(error) = log.shortage() {
                     return Err(error);
@@ -185,17 +187,17 @@ mod tests {
             }
         };
         sim.settle();
-        assert!(condition.holds() && log.synced() < commit.cut);
+        assert!(condition.holds() && log.synced() < commit.through);
         disk.clear_faults();
         log.trim(Lsn(0)).unwrap(); // has the drain look again
         while log.shortage().is_some() {
             assert!(sim.step());
         }
-        assert!(log.synced() < commit.cut);
+        assert!(log.synced() < commit.through);
         assert!(matches!(commit.step(core), Ok(Progress::Again)));
         assert!(matches!(commit.step(core), Ok(Progress::Pending(_))));
         sim.settle();
-        assert!(log.synced() >= commit.cut);
+        assert!(log.synced() >= commit.through);
         assert!(matches!(commit.step(core), Ok(Progress::Again)));
         assert!(matches!(commit.next, Stage::WriteFirstSlot));
         drop(keyspace);

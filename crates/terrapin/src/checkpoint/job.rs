@@ -6,7 +6,9 @@
 //! ```
 //!
 //! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits until every record below it is in its
-//! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it.
+//! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it, where a power
+//! cut may take it away again. But a writer that is late finds no window any more once its keyspace is cleared or dropped, though its record lies
+//! below the cut: what the trees lack then, only the clear explains. So the commit syncs the log through that, too.
 //!
 //! A round without a sealed window compacts a stretch of a tree if ranges have paid for that (`compaction`); one that comes to be sealed
 //! meanwhile waits for as long as sixteen page groups take.
@@ -74,6 +76,8 @@ struct Round {
     next_id: u32,
     cut: Lsn,
     publish_to: Lsn,
+    /// How much of the log is to be durable before what the round makes is.
+    through: Lsn,
     /// Keyspaces with a sealed window; those before `at` are merged.
     parts: Vec<Part>,
     at: usize,
@@ -222,6 +226,7 @@ impl Coordinator {
             next_id: install.next_id,
             cut: cut.lsn,
             publish_to: cut.publish_to,
+            through: cut.lsn,
             parts,
             at: 0,
             changes: Changes::default(),
@@ -231,11 +236,16 @@ impl Coordinator {
     }
 
     /// Waits until every record below the cut is in its window.
-    fn settle(&mut self, round: Box<Round>) -> Result<Step> {
+    fn settle(&mut self, mut round: Box<Round>) -> Result<Step> {
+        let log = self.core.log()?;
         if self.core.visible() >= round.publish_to {
+            // What took the window of a late write away was appended and in the state before that write was published.
+            let floor = self.core.state.load().floor;
+            if floor > round.cut && !mutant::active(77) {
+                round.through = log.tail();
+            }
             return self.next_part(round);
         }
-        let log = self.core.log()?;
         let cut = terrapin_wal::Cut {
             lsn: round.cut,
             publish_to: round.publish_to,
@@ -421,7 +431,7 @@ impl Coordinator {
         superblock.generation.0 += 1;
         superblock.catalog = next.root;
         superblock.incarnation = core.log()?.incarnation();
-        let commit = Commit::new(superblock, round.cut);
+        let commit = Commit::new(superblock, round.through);
         self.phase = Phase::Commit(Box::new(Committing {
             round,
             next,
