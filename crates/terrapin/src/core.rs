@@ -1,7 +1,7 @@
 //! What every handle, job and view shares: [`Core`].
 //!
 //! Locks: `install` comes before the log's append lock; nothing else is taken under the latter, and no wait happens under
-//! either. Reads and writes of records take neither: they load the state, which is replaced as a whole.
+//! it. Under the former a change of the set of keyspaces waits for earlier writers to publish, who need no lock for that. Reads and writes of records take neither: they load the state, which is replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -232,7 +232,7 @@ impl Core {
             if unchanged && before >= state.floor {
                 return Ok(Observed { state, before });
             }
-            // A state is being stored, or a clear is between its append and its publication: nanoseconds either way.
+            // A state is being stored, or a clear is between its append and its publication, which waits for writers before it only.
             backoff.pause();
         }
     }

@@ -105,7 +105,7 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
             Gone::Dropped => core.try_drop(log, &mut install, goes.name())?,
         }
     };
-    let Attempt::Done(appended, _) = attempt else {
+    let Attempt::Done(appended, _, replaced) = attempt else {
         return Err(Error::internal("the ring is full"));
     };
     for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
@@ -114,6 +114,7 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
     log.publish(&late);
     log.sync(late.end)?;
     log.publish(&appended);
+    drop(replaced);
     if log.synced() > appended.lsn || core.counters.checkpoints.get() != rounds {
         return Err(Error::internal("it is not the order that was meant"));
     }

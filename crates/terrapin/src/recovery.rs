@@ -143,7 +143,7 @@ fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: L
                 core.apply_create(install, id, &name, options, record.lsn);
             }
         }
-        Schema::Drop(id) => core.apply_drop(install, id, record.lsn),
+        Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),
         Schema::Clear(id) => core.apply_clear(id, record.lsn),
         Schema::SetOptions(id, options) => core.apply_options(install, id, options),
     }

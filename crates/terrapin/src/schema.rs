@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Window;
+use terrapin_recordcache::Suspended;
 use terrapin_structure::Estimate;
 use terrapin_wal::{Append, Appended, Log};
 
@@ -20,11 +21,29 @@ use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 
 /// What a change of the schema under the `install` lock came to.
-pub(crate) enum Attempt {
+pub(crate) enum Attempt<'c> {
     /// It is in the log and in the state; to be published.
-    Done(Appended, Arc<KeyspaceShared>),
+    Done(Appended, Arc<KeyspaceShared>, Replaced<'c>),
     /// The ring is full; nothing was done.
     Full(Condition),
+}
+
+/// What goes with a change. Letting go of it takes long, and until the change is published, every reader and later writer waits: so it comes
+/// after that.
+#[derive(Default)]
+pub(crate) struct Replaced<'c> {
+    /// The state of before, which may be the last to hold windows.
+    state: Option<Arc<State>>,
+    /// The cache of records, closed: it opens empty.
+    records: Option<Suspended<'c>>,
+}
+
+impl Replaced<'_> {
+    /// Lets it go. The caller holds `install` still, or another clear would open the cache that this one has closed.
+    fn let_go(self) {
+        drop(self.records);
+        drop(self.state);
+    }
 }
 
 impl Core {
@@ -78,7 +97,7 @@ impl Core {
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
             let shared = self.apply_create(install, id, name, options, appended.lsn);
-            Ok(Attempt::Done(appended, shared))
+            Ok(Attempt::Done(appended, shared, Replaced::default()))
         })
     }
 
@@ -95,7 +114,7 @@ impl Core {
     }
 
     /// Appends the record of a drop, and takes the keyspace out of the state.
-    pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt> {
+    pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt<'_>> {
         let shared = self.named(install, name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
         })?;
@@ -108,8 +127,11 @@ impl Core {
             Append::Done(appended) => appended,
             Append::Full(condition) => return Ok(Attempt::Full(condition)),
         };
-        self.apply_drop(install, shared.id, appended.lsn);
-        Ok(Attempt::Done(appended, shared))
+        let replaced = Replaced {
+            state: self.apply_drop(install, shared.id, appended.lsn),
+            records: None,
+        };
+        Ok(Attempt::Done(appended, shared, replaced))
     }
 
     /// Removes all records of a keyspace.
@@ -122,22 +144,21 @@ impl Core {
     /// Appends the record of a clear, and empties the keyspace: one step under the log's append lock, so that every later write goes to the
     /// new window. An earlier one goes to the old window, or, if its writer looks only now, nowhere: a round that was frozen in between
     /// takes care of that (`checkpoint::job`). The caller holds `install`.
-    pub fn try_clear(&self, log: &Log, shared: &Arc<KeyspaceShared>) -> Result<Attempt> {
+    pub fn try_clear(&self, log: &Log, shared: &Arc<KeyspaceShared>) -> Result<Attempt<'_>> {
         let state = self.state.load_full();
         if state.keyspaces.get(shared.id).is_none() {
             return Err(self.dropped().with("keyspace", &shared.name));
         }
         let (kind, payload) = Schema::Clear(shared.id).encode();
         let window = self.new_window();
-        let mut last = None;
+        let mut replaced = Replaced::default();
         let appended = log.try_append_with(kind, &[&payload], |lsn| {
-            last = Some(self.install_cleared(&state, shared.id, lsn, window));
+            replaced = self.install_cleared(&state, shared.id, lsn, window);
         })?;
-        drop(last);
         match appended {
             Append::Done(appended) => {
                 self.after_unseal(&state, shared.id);
-                Ok(Attempt::Done(appended, shared.clone()))
+                Ok(Attempt::Done(appended, shared.clone(), replaced))
             }
             Append::Full(condition) => Ok(Attempt::Full(condition)),
         }
@@ -160,7 +181,7 @@ impl Core {
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
             self.apply_options(install, shared.id, options);
-            Ok(Attempt::Done(appended, shared.clone()))
+            Ok(Attempt::Done(appended, shared.clone(), Replaced::default()))
         })?;
         // Lowering χ cuts at once; raising it costs nothing.
         self.cut_full();
@@ -175,9 +196,9 @@ impl Core {
     }
 
     /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the database's durability.
-    fn change(
-        &self,
-        mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt>,
+    fn change<'c>(
+        &'c self,
+        mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt<'c>>,
     ) -> Result<Arc<KeyspaceShared>> {
         self.env.breathe();
         let since = self.env.now_ns();
@@ -187,8 +208,9 @@ impl Core {
             let mut install = self.install.lock();
             self.health.check_open()?;
             let condition = match attempt(log, &mut install)? {
-                Attempt::Done(appended, shared) => {
+                Attempt::Done(appended, shared, replaced) => {
                     log.publish(&appended);
+                    replaced.let_go();
                     self.rebalance(&install);
                     drop(install);
                     if self.settings.durability == Durability::Sync {
@@ -258,29 +280,34 @@ impl Core {
         shared
     }
 
-    /// Takes a keyspace out of the state, if it is there.
-    pub fn apply_drop(&self, install: &mut Install, id: KeyspaceId, lsn: Lsn) {
+    /// Takes a keyspace out of the state, if it is there: returns the state of before.
+    pub fn apply_drop(
+        &self,
+        install: &mut Install,
+        id: KeyspaceId,
+        lsn: Lsn,
+    ) -> Option<Arc<State>> {
         let current = self.state.load_full();
-        let Some(keyspace) = current.keyspaces.get(id) else {
-            return;
-        };
+        let keyspace = current.keyspaces.get(id)?;
         install.names.remove(&keyspace.shared.name);
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.remove(id);
-        self.replace_state(State {
+        let last = self.replace_state(State {
             generation: current.generation,
             pin: current.pin.clone(),
             floor: Lsn(current.floor.0.max(lsn.0 + 1)),
             keyspaces,
         });
         self.after_unseal(&current, id);
+        Some(last)
     }
 
-    /// Empties a keyspace at an LSN, if it is there.
+    /// Empties a keyspace at an LSN, if it is there. The caller holds `install`.
     pub fn apply_clear(&self, id: KeyspaceId, lsn: Lsn) {
         let current = self.state.load_full();
         if current.keyspaces.get(id).is_some() {
-            drop(self.install_cleared(&current, id, lsn, self.new_window()));
+            self.install_cleared(&current, id, lsn, self.new_window())
+                .let_go();
             self.after_unseal(&current, id);
         }
     }
@@ -291,8 +318,11 @@ impl Core {
         id: KeyspaceId,
         lsn: Lsn,
         window: Window,
-    ) -> Option<Arc<State>> {
-        let mut next = (**current.keyspaces.get(id)?).clone();
+    ) -> Replaced<'_> {
+        let Some(keyspace) = current.keyspaces.get(id) else {
+            return Replaced::default();
+        };
+        let mut next = (**keyspace).clone();
         if !mutant::active(49) {
             next.active = WriteWindow::new(lsn, window);
         }
@@ -302,13 +332,17 @@ impl Core {
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));
         // No window says what a clear does: cached records of before must not meet the state of afterwards.
-        let _closed = self.records.suspend();
-        Some(self.replace_state(State {
+        let closed = self.records.suspend();
+        let last = self.replace_state(State {
             generation: current.generation,
             pin: current.pin.clone(),
             floor: Lsn(current.floor.0.max(lsn.0 + 1)),
             keyspaces,
-        }))
+        });
+        Replaced {
+            state: Some(last),
+            records: Some(closed),
+        }
     }
 
     /// A clear or drop took a sealed window out of the state.
@@ -362,5 +396,65 @@ impl Core {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn what_a_clear_takes_away_goes_after_its_publication() {
+        let options = Options::new()
+            .memory(2 << 20)
+            .ring_bytes(64 << 10)
+            .log_segment_bytes(64 << 10)
+            .log_bytes_max(512 << 10)
+            .group_bytes(4 << 10)
+            .block_bytes(512);
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let database = options.open_on(env, disk.handle()).unwrap();
+        sim.set_breathing(false);
+        let (keyspace, other) = (database.keyspace("k").unwrap(), database.default_keyspace());
+        for number in 0..100u64 {
+            other.put(number.to_be_bytes(), [7; 50]).unwrap();
+        }
+        database.checkpoint().unwrap();
+        for number in 0..100u64 {
+            assert!(other.get(number.to_be_bytes()).unwrap().is_some());
+        }
+        keyspace.put("a", "1").unwrap();
+        let core = database.core();
+        let is_open = || core.records.is_still(core.records.epoch());
+        let windows = Arc::downgrade(
+            &core
+                .state
+                .load()
+                .keyspaces
+                .get(keyspace.id())
+                .unwrap()
+                .active,
+        );
+        assert!(core.records.counts().records > 0 && is_open());
+        let log = core.log().unwrap();
+        let install = core.install.lock();
+        let Attempt::Done(appended, _, replaced) = core.try_clear(log, &keyspace.shared).unwrap()
+        else {
+            panic!("the ring is full");
+        };
+        assert!(core.records.counts().records > 0 && !is_open());
+        assert!(windows.upgrade().is_some());
+        log.publish(&appended);
+        replaced.let_go();
+        assert!(core.records.counts().records == 0 && is_open());
+        assert!(windows.upgrade().is_none());
+        drop(install);
+        assert_eq!(keyspace.get("a").unwrap(), None);
+        database.close().unwrap();
     }
 }
