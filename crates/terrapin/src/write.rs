@@ -99,6 +99,15 @@ impl Core {
                 "a batch without durability touches one keyspace",
             ));
         }
+        // Whether it goes into the log or into a window only.
+        if payload.len() as u64 > log.record_bytes_max() {
+            return Err(Error::new(
+                ErrorKind::TooLarge,
+                "the batch is larger than a quarter of the log's ring",
+            )
+            .with("bytes", payload.len())
+            .with("limit", log.record_bytes_max()));
+        }
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let frees = batch.only_deletes();

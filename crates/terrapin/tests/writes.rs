@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use common::{World, all, key, tiny, value};
+use common::{LEVELS, World, all, key, tiny, value};
 use terrapin::{Durability, ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
@@ -42,10 +42,11 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     while (large.bytes() as u64) <= database.batch_bytes_max() {
         large.put(&a, "x", [0; 1000]);
     }
-    assert_eq!(
-        database.write(large).unwrap_err().kind(),
-        ErrorKind::TooLarge
-    );
+    for durability in LEVELS {
+        let error = database.write_with(&large, durability).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{durability:?}");
+    }
+    assert_eq!(a.get("x").unwrap(), None);
 
     let other = World::new(2);
     let foreign = other.open(&tiny());
