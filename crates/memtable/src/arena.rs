@@ -5,14 +5,16 @@
 //! no shared cache line; a lock is taken once per sub-chunk, or for a large record. Threads without a slot share one,
 //! under a lock.
 //!
-//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`]: a database may have thousands of keyspaces
-//! that hold next to nothing.
+//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], and slots come with the first insert: a database may have
+//! thousands of keyspaces that hold next to nothing. What is charged for a window is what a merge of it frees, so an empty one is
+//! charged nothing.
 
 use std::cell::Cell;
-use std::mem::size_of;
 use std::ptr::{NonNull, null_mut};
 
-use terrapin_base::sync::{Arc, AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
+use terrapin_base::sync::{
+    Arc, AtomicI64, AtomicU64, AtomicUsize, Mutex, MutexGuard, OnceLock, Ordering,
+};
 use terrapin_base::{Budget, Purpose};
 
 use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
@@ -91,8 +93,8 @@ pub(crate) struct Arena {
     bytes: AtomicU64,
     /// Slots that may have counts: those below this number.
     slots_used: AtomicUsize,
-    /// One a thread, and a last one for all threads without a number.
-    slots: Box<[Slot]>,
+    /// One a thread, and a last one for all threads without a number; none before the first thread enters.
+    slots: OnceLock<Box<[Slot]>>,
     numberless: Mutex<()>,
     shared: Mutex<Shared>,
 }
@@ -105,22 +107,13 @@ unsafe impl Send for Arena {}
 
 impl Arena {
     pub(crate) fn new(budget: &Arc<Budget>, pool: Option<Arc<Pool>>, exact: bool) -> Self {
-        let slots: Box<[Slot]> = (0..=slots::COUNT)
-            .map(|_| Slot {
-                records: Bump::new(),
-                nodes: Bump::new(),
-                counts: Default::default(),
-            })
-            .collect();
-        let fixed = size_of::<Slot>() as u64 * slots.len() as u64;
-        budget.take(Purpose::Window, fixed);
         Arena {
             budget: budget.clone(),
             pool,
             exact,
-            bytes: AtomicU64::new(fixed),
+            bytes: AtomicU64::new(0),
             slots_used: AtomicUsize::new(0),
-            slots,
+            slots: OnceLock::new(),
             numberless: Mutex::new(()),
             shared: Mutex::new(Shared {
                 chunks: Vec::new(),
@@ -134,11 +127,15 @@ impl Arena {
     /// The current thread's slot.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
+        let slots: &[Slot] = match self.slots.get() {
+            Some(slots) => slots,
+            None => self.make_slots(),
+        };
         match slots::current() {
             Some(number) => Entered {
                 arena: self,
                 number,
-                slot: &self.slots[number],
+                slot: &slots[number],
                 _guard: None,
             },
             None => {
@@ -147,11 +144,36 @@ impl Arena {
                 Entered {
                     arena: self,
                     number,
-                    slot: &self.slots[number],
+                    slot: &slots[number],
                     _guard: Some(guard),
                 }
             }
         }
+    }
+
+    #[cold]
+    fn make_slots(&self) -> &[Slot] {
+        let fresh: Box<[Slot]> = (0..=slots::COUNT)
+            .map(|_| Slot {
+                records: Bump::new(),
+                nodes: Bump::new(),
+                counts: Default::default(),
+            })
+            .collect();
+        let mut is_first = false;
+        let slots = self.slots.get_or_init(|| {
+            is_first = true;
+            fresh
+        });
+        if is_first {
+            self.charge(size_of_val(&**slots) as u64);
+        }
+        slots
+    }
+
+    fn charge(&self, bytes: u64) {
+        self.budget.take(Purpose::Window, bytes);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     /// All memory taken, in bytes.
@@ -162,7 +184,10 @@ impl Arena {
     /// A count over all threads: exact when nobody writes. Takes as long as there were writing threads.
     pub(crate) fn count(&self, count: Count) -> u64 {
         let used = self.slots_used.load(Ordering::Acquire);
-        let sum: i64 = self.slots[..used]
+        let sum: i64 = self
+            .slots
+            .get()
+            .map_or(&[][..], |slots| &slots[..used])
             .iter()
             .map(|s| s.counts[count as usize].load(Ordering::Relaxed))
             .sum();
@@ -171,8 +196,7 @@ impl Arena {
     }
 
     fn new_chunk(&self, bytes: usize) -> Chunk {
-        self.budget.take(Purpose::Window, bytes as u64);
-        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.charge(bytes as u64);
         match &self.pool {
             Some(pool) if bytes == CHUNK_BYTES => pool.take(),
             _ => Chunk::new(bytes),
@@ -350,8 +374,10 @@ mod tests {
     fn a_small_window_is_cheap_and_chunks_grow_to_their_full_size() {
         let budget = Budget::new(1 << 30);
         let arena = Arena::new(&budget, None, false);
-        assert!(arena.bytes() < 8 << 10);
+        assert_eq!((arena.bytes(), budget.used(Purpose::Window)), (0, 0));
+        assert_eq!(arena.count(Count::Records), 0);
         let entered = arena.enter();
+        assert!(arena.bytes() < 8 << 10);
         entered.record(64);
         entered.node(64);
         assert!(arena.bytes() < 72 << 10);

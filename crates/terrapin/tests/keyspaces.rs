@@ -208,3 +208,30 @@ fn a_thousand_keyspaces_survive_and_quiet_ones_cost_no_catalog_writes() {
     );
     database.close().unwrap();
 }
+
+#[test]
+fn many_empty_keyspaces_leave_windows_their_memory() {
+    let world = World::new(9);
+    let database = world.open(&tiny());
+    for number in 0..1000 {
+        database.keyspace(&format!("k{number}")).unwrap();
+    }
+    let keyspace = database.keyspace("k500").unwrap();
+    let rounds = database.metrics().checkpoints;
+    for i in 0..100 {
+        keyspace.put(key(i), value(i, 20)).unwrap();
+    }
+    let metrics = database.metrics();
+    assert!(metrics.checkpoints <= rounds + 2, "{metrics:?}");
+    drop(keyspace);
+    world.kill(database);
+    let reader = world.open(&tiny().read_only(true));
+    assert_eq!(all(&reader.open_keyspace("k500").unwrap()).len(), 100);
+    drop(reader);
+    let database = world.open(&tiny());
+    let metrics = database.metrics();
+    assert!(metrics.checkpoints <= 2, "{metrics:?}");
+    assert_eq!(all(&database.keyspace("k500").unwrap()).len(), 100);
+    assert_eq!(database.keyspaces().unwrap().len(), 1001);
+    database.close().unwrap();
+}
