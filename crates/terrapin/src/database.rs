@@ -282,7 +282,8 @@ impl Database {
         self.core().health.background_error()
     }
 
-    /// Calls back at once when a background job fails, on that job's thread: be short, and do not call the database.
+    /// Calls back at once when a background job fails, on that job's thread: be short, and do not call the database. A
+    /// panic of it is caught.
     pub fn on_background_error(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
         self.core().health.listen(Arc::new(listener));
     }
@@ -361,7 +362,7 @@ fn windows<'a>(
 impl Core {
     /// Checkpoints the keyspaces with writes below `through` that the log does not hold.
     fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
-        let failures = self.schedule.failures();
+        let mut failures = self.schedule.failures();
         loop {
             let releases = self.schedule.releases();
             {
@@ -383,11 +384,14 @@ impl Core {
                     schedule.releases() != releases || schedule.failures() != failures
                 }))?;
             self.health.check_open()?;
-            if self.schedule.failures() != failures
+            let failed = self.schedule.failures();
+            if failed != failures
                 && let Some(error) = self.schedule.last_error()
             {
                 return Err(error);
             }
+            // The next round committed, but not these windows.
+            failures = failed;
         }
     }
 }
@@ -451,5 +455,61 @@ fn metrics(core: &Core) -> Metrics {
         memory: MemoryUse::of(&core.budget),
         views: core.views.len() as u64,
         folds: counters.folds.get(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::{Env, Job, Step};
+    use terrapin_disk::SimDisk;
+
+    use super::*;
+
+    /// Once a window is sealed, a round that fails and one that commits, before anybody looks.
+    struct Between(Arc<Core>);
+
+    impl Job for Between {
+        fn name(&self) -> &'static str {
+            "between"
+        }
+
+        fn step(&mut self) -> Step {
+            let begun = |core: &Core| {
+                core.schedule.sealed_count() > 0 || core.counters.checkpoints.get() > 0
+            };
+            let schedule = &self.0.schedule;
+            if !begun(&self.0) {
+                let core = self.0.clone();
+                return Step::Pending(Condition::new(schedule.work(), move || begun(&core)));
+            }
+            schedule.failed(&Error::internal("on purpose"));
+            schedule.committed(Lsn(0));
+            Step::Done
+        }
+    }
+
+    /// This found that the flush waited no more from then on: it went round and round, here for ever.
+    #[test]
+    fn a_flush_waits_on_after_a_failure_that_is_overcome() {
+        for seed in 0..10 {
+            let (env, sim) = Env::simulated(seed);
+            let options = Options::new()
+                .memory(2 << 20)
+                .ring_bytes(64 << 10)
+                .log_segment_bytes(64 << 10)
+                .log_bytes_max(512 << 10)
+                .block_bytes(512);
+            let disk = SimDisk::new(seed);
+            let database = options.open_on(env.clone(), disk.handle()).unwrap();
+            sim.set_breathing(false);
+            let job = env
+                .spawn(Box::new(Between(database.core().clone())))
+                .unwrap();
+            let keyspace = database.default_keyspace();
+            keyspace.put_with("a", "1", Durability::None).unwrap();
+            database.flush().unwrap();
+            job.join().unwrap();
+            database.close().unwrap();
+        }
     }
 }

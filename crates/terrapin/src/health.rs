@@ -1,5 +1,6 @@
 //! Whether the database is open, and what went wrong behind its callers' backs.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, OnceLock};
 use terrapin_base::sync::{AtomicBool, Ordering};
 
@@ -63,13 +64,20 @@ impl Health {
         *self.background.lock() = Some(error.clone());
         let listeners = self.listeners.lock().clone();
         for listener in listeners {
-            listener(error);
+            // It is the user's. The job that tells it goes on whatever it does, or a close would wait for that for ever.
+            if catch_unwind(AssertUnwindSafe(|| listener(error))).is_err() {
+                tracing::error!("a listener for background errors panicked");
+            }
         }
     }
 
-    /// Background work succeeded again: there is no error to show any more.
-    pub fn recovered(&self) {
+    /// Background work succeeded again: there is no error to show any more but one that `lasting` says no success ends.
+    pub fn recovered(&self, lasting: impl FnOnce() -> Option<Error>) {
         *self.background.lock() = None;
+        // Asked for only now: one that comes later is reported later.
+        if let Some(error) = lasting() {
+            *self.background.lock() = Some(error);
+        }
     }
 
     /// The last background error that is not yet overcome.

@@ -241,3 +241,66 @@ fn a_failed_write_of_a_page_is_told_and_tried_again() {
     database.close().unwrap();
     world.verify();
 }
+
+#[test]
+fn a_listener_that_panics_holds_up_neither_jobs_nor_the_close() {
+    let world = World::new(9);
+    let database = world.open(&tiny());
+    let told = Arc::new(AtomicUsize::new(0));
+    let count = told.clone();
+    database.on_background_error(|error| panic!("a listener's, on purpose: {error}"));
+    database.on_background_error(move |_| {
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    let keyspace = database.default_keyspace();
+    for i in 0..200 {
+        keyspace.put(key(i), value(i, 50)).unwrap();
+    }
+    world
+        .disk
+        .inject(Fault::nth(1, FaultError::Io).on(Op::Write).of("data"));
+    let error = database.checkpoint().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    assert_eq!(told.load(Ordering::SeqCst), 1);
+    database.checkpoint().unwrap();
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_log_file_that_cannot_be_given_up_is_told_until_one_can() {
+    let world = World::new(10);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    world.sim.set_breathing(false);
+    for op in [Op::Rename, Op::Remove] {
+        let first = "log-0000000000000001";
+        world
+            .disk
+            .inject(Fault::nth(1, FaultError::Io).on(op).of(first).lasting());
+    }
+    for i in 0..1000 {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let error = database.background_error().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+    keyspace.put("more", "1").unwrap();
+    database.checkpoint().unwrap();
+    assert!(database.background_error().is_some());
+    world.disk.clear_faults();
+    keyspace.put("more", "2").unwrap();
+    database.checkpoint().unwrap();
+    assert!(database.background_error().is_none());
+    // Whether its name is gone for good is unknown once the directory could not be synced: nothing ends that.
+    world
+        .disk
+        .inject(Fault::nth(1, FaultError::Io).on(Op::SyncDirectory));
+    let failed = (0..5000).any(|i| keyspace.put(key(i), value(i, 200)).is_err());
+    assert!(failed);
+    world.sim.settle();
+    let error = database.background_error().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+    drop(keyspace);
+    world.kill(database);
+}

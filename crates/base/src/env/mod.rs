@@ -7,6 +7,8 @@
 mod sim;
 mod threads;
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Condvar, Mutex, Ordering};
 use crate::{Error, Result};
 
@@ -266,7 +268,7 @@ impl JobHandle {
     /// Steps a job once; a panic becomes an error, told to the job and to whoever joins. When the job is over, its driver drops
     /// it and then calls [`JobHandle::finish`] with the error, so that who joins finds everything released that the job held.
     fn step(&self, job: &mut Box<dyn Job>) -> Stepped {
-        match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| job.step())) {
+        match catch_unwind(AssertUnwindSafe(|| job.step())) {
             Ok(Step::Done) => Stepped::Over(None),
             Ok(Step::Again) => Stepped::Again,
             Ok(Step::Pending(condition)) => Stepped::Pending(condition),
@@ -279,7 +281,9 @@ impl JobHandle {
                 let error = Error::internal("a background job panicked")
                     .with("job", job.name())
                     .with("message", text);
-                job.panicked(error.clone());
+                // If that panics in turn, who joins must still learn that the job is over; it was told already that it panicked.
+                let told = catch_unwind(AssertUnwindSafe(|| job.panicked(error.clone())));
+                drop(told);
                 Stepped::Over(Some(error))
             }
         }

@@ -335,7 +335,9 @@ mod tests {
         );
     }
 
-    struct Panics;
+    struct Panics {
+        twice: bool,
+    }
     impl Job for Panics {
         fn name(&self) -> &'static str {
             "panics"
@@ -343,13 +345,20 @@ mod tests {
         fn step(&mut self) -> Step {
             panic!("on purpose")
         }
+        fn panicked(&mut self, _error: Error) {
+            assert!(!self.twice, "again");
+        }
     }
 
     #[test]
     fn a_panic_in_a_job_is_an_error_for_who_joins() {
         let (env, _sim) = Env::simulated(1);
-        for env in [env, Env::threads()] {
-            let error = env.spawn(Box::new(Panics)).unwrap().join().unwrap_err();
+        for (env, twice) in [env, Env::threads()]
+            .into_iter()
+            .flat_map(|env| [(env.clone(), false), (env, true)])
+        {
+            let job = env.spawn(Box::new(Panics { twice })).unwrap();
+            let error = job.join().unwrap_err();
             assert!(error.to_string().contains("on purpose"), "{error}");
         }
     }

@@ -594,6 +594,8 @@ impl Coordinator {
         // Before the pages are given up, so that the frozen state's pin does not hold them.
         drop((parts, frozen));
         core.store.commit(superblock.generation, changes);
+        let failed = || core.log.as_ref().and_then(|log| log.failed());
+        core.health.recovered(failed);
         if let Some(log) = &core.log
             && let Err(error) = log.trim(durable_through)
         {
@@ -601,7 +603,6 @@ impl Coordinator {
         }
         self.rest_ns = REST_NS_MIN;
         core.counters.checkpoints.add(1);
-        core.health.recovered();
         self.slicing &= !self.slices.is_empty();
         if core.schedule.space_is_short() {
             core.see_whether_room_is_back();
