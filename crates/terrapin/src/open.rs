@@ -222,6 +222,7 @@ impl Files {
             store_options(settings, budget),
             settings.read_only && !mutant::active(52),
         )?;
+        check_blocks(&store, settings)?;
         if !settings.read_only && !mutant::active(40) {
             // Found is not durable: see D2.
             store.settle_slots()?;
@@ -250,6 +251,7 @@ impl Files {
             _ => error,
         })?;
         let store = PageStore::create(disk, store_options(settings, budget), database_id)?;
+        check_blocks(&store, settings)?;
         let superblock = store.superblock();
         let mut files = Files {
             store,
@@ -278,6 +280,18 @@ impl Files {
         self.log = Some(log);
         Ok(())
     }
+}
+
+/// A block of the tree takes a unit of the data file at least, which came from the device that it was made on: merges refuse to write smaller ones.
+fn check_blocks(store: &PageStore, settings: &Settings) -> Result<()> {
+    if settings.read_only || settings.merge.block_bytes >= store.unit() {
+        return Ok(());
+    }
+    Err(
+        Error::invalid("the blocks asked for are smaller than a unit of the data file")
+            .with("block bytes", settings.merge.block_bytes)
+            .with("smallest", store.unit()),
+    )
 }
 
 /// The database as of its last checkpoint.

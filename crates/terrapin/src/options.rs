@@ -264,7 +264,8 @@ impl Options {
     }
 
     /// Bytes of a block, the unit of a point read: 512 to 32,768. A record that is longer has a block of its own. Default
-    /// 4096. Blocks that are there already stay as they are.
+    /// 4096. Blocks that are there already stay as they are. Less than the data file's unit, which is the device's block where the database was
+    /// made, is refused at open.
     #[must_use]
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;

@@ -434,3 +434,28 @@ fn options_that_make_no_sense_are_refused() {
         "{error}"
     );
 }
+
+#[test]
+fn blocks_smaller_than_the_files_unit_are_refused_at_open() {
+    let world = World::new(15);
+    world.disk.set_alignment(4096);
+    let small = tiny().group_bytes(64 << 10).memory(4 << 20);
+    let fitting = small.clone().block_bytes(4096);
+    let refused = || {
+        let error = world.try_open(&small).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+        assert!(error.to_string().contains("smallest"), "{error}");
+    };
+    // Where there is none yet, and where there is one.
+    refused();
+    let database = world.open(&fitting);
+    database.default_keyspace().put("a", "1").unwrap();
+    database.close().unwrap();
+    refused();
+    let reader = world.open(&small.clone().read_only(true));
+    assert_eq!(all(&reader.default_keyspace()).len(), 1);
+    drop(reader);
+    let database = world.open(&fitting);
+    assert_eq!(all(&database.default_keyspace()).len(), 1);
+    database.close().unwrap();
+}

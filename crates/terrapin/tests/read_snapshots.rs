@@ -372,6 +372,55 @@ fn a_fold_that_fails_is_tried_again_and_nobody_reads_amiss() {
 }
 
 #[test]
+fn a_view_that_cannot_be_folded_holds_up_no_other() {
+    let world = World::new(13);
+    let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
+    let database = world.open(&options);
+    fill(&database.keyspace("first").unwrap(), 0..1000, 1, 100);
+    database.close().unwrap();
+    let database = world.open(&options);
+    let (first, second) = (
+        database.keyspace("first").unwrap(),
+        database.keyspace("second").unwrap(),
+    );
+    world.sim.set_breathing(false);
+    fill(&first, 0..1000, 2, 100);
+    let older = database.snapshot().unwrap();
+    fill(&first, 0..1000, 3, 100);
+    database.checkpoint().unwrap();
+    fill(&second, 0..100, 4, 100);
+    let newer = database.snapshot().unwrap();
+    fill(&second, 0..100, 5, 100);
+    database.checkpoint().unwrap();
+    assert_eq!(database.metrics().folds, 0);
+    // The older view comes first, and its window goes into a tree that must be read.
+    world
+        .disk
+        .inject(Fault::nth(1, FaultError::Io).on(Op::Read).of("data"));
+    grow_old(&world);
+    assert_eq!(database.metrics().folds, 1);
+    assert_eq!(
+        newer.get(&second, key(7)).unwrap().as_deref(),
+        Some(&value(4_000_007, 100)[..])
+    );
+    grow_old(&world);
+    assert_eq!(database.metrics().folds, 2);
+    for (view, keyspace, records, generation) in [
+        (&older, &first, 1000, 2),
+        (&newer, &first, 1000, 3),
+        (&newer, &second, 100, 4),
+    ] {
+        let expected: Map = (0..records)
+            .map(|i| (key(i), value(i + generation * 1_000_000, 100)))
+            .collect();
+        assert_eq!(seen(view, keyspace), expected);
+    }
+    drop((older, newer));
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
 fn after_close_every_read_is_refused() {
     let world = World::new(10);
     let database = world.open(&tiny());

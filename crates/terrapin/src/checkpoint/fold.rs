@@ -13,7 +13,9 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Purpose, Result, Step, mutant};
+use terrapin_base::{
+    Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Purpose, Result, Step, mutant,
+};
 use terrapin_memtable::Window;
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Merge, MergeInput, MergeStep, Version};
@@ -25,14 +27,17 @@ use crate::view::{Held, View};
 
 /// Age from which on a view gives its windows back.
 const AGE_NS: u64 = 1_000_000_000;
-/// Pause after a fold that failed (a full disk, most likely).
+/// Pause of a view whose fold failed, and of all on a full disk.
 const RETRY_NS: u64 = 1_000_000_000;
 
 /// The job.
 pub(crate) struct FoldJob {
     core: Arc<Core>,
     work: Option<Fold>,
-    failed_at_ns: Option<u64>,
+    /// Moments whose fold failed, and when each is tried again: the others do not wait for them.
+    failed: Vec<(Lsn, u64)>,
+    /// Nothing is folded before: the disk was full.
+    rests_until_ns: Option<u64>,
 }
 
 /// One window on its way into a private version, as the views of one moment see it.
@@ -64,7 +69,8 @@ impl FoldJob {
         FoldJob {
             core,
             work: None,
-            failed_at_ns: None,
+            failed: Vec::new(),
+            rests_until_ns: None,
         }
     }
 
@@ -73,8 +79,9 @@ impl FoldJob {
         self.core.budget.used(Purpose::Window) > self.core.window_memory_high()
     }
 
-    fn search(&self) -> Search {
+    fn search(&mut self) -> Search {
         let now = self.core.env.now_ns();
+        self.failed.retain(|(_, retry)| *retry > now);
         let short = self.memory_is_short();
         // In this order: then no view is of a later state than `state`, and what it lacks was merged (or cleared) indeed. A
         // window of a later state would look the same, and be folded below an older one.
@@ -106,8 +113,13 @@ impl FoldJob {
                 released = true;
                 continue;
             }
-            let due = view.born_ns.saturating_add(AGE_NS);
-            if !short && now < due {
+            let failed = self.failed.iter().find(|(at, _)| *at == view.before);
+            let due = match failed {
+                Some((_, retry)) => *retry,
+                None if short => now,
+                None => view.born_ns.saturating_add(AGE_NS),
+            };
+            if now < due {
                 later = Some(later.map_or(due, |at: u64| at.min(due)));
                 continue;
             }
@@ -247,24 +259,28 @@ impl Job for FoldJob {
                 Ok(false) => {}
                 Ok(true) => {
                     self.work = None;
-                    self.failed_at_ns = None;
                     // The view's windows may have been the last to hold memory that writers wait for.
                     schedule.released();
                 }
                 Err(error) => {
+                    let retry_ns = self.core.env.now_ns().saturating_add(RETRY_NS);
+                    if error.kind() == ErrorKind::NoSpace {
+                        self.rests_until_ns = Some(retry_ns);
+                    } else if let Some(fold) = &self.work {
+                        self.failed.push((fold.before, retry_ns));
+                    }
                     self.abandon();
-                    self.failed_at_ns = Some(self.core.env.now_ns());
                     tracing::warn!(%error, "a view could not give its window back; it will be tried again");
                 }
             }
             return Step::Again;
         }
         let releases = schedule.releases();
-        let retry = self.failed_at_ns.map(|at| at.saturating_add(RETRY_NS));
-        if let Some(retry) = retry.filter(|&at| at > self.core.env.now_ns()) {
+        let now = self.core.env.now_ns();
+        if let Some(until) = self.rests_until_ns.filter(|&until| until > now) {
             let stopping = schedule.clone();
             return Step::Pending(
-                Condition::new(schedule.work(), move || stopping.is_stopping()).until(retry),
+                Condition::new(schedule.work(), move || stopping.is_stopping()).until(until),
             );
         }
         match self.search() {
