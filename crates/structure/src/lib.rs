@@ -78,8 +78,10 @@ pub struct MergeOptions {
     pub compression: terrapin_pages::block::Compression,
     /// Accepted space amplification while overwriting, times 100 (130 means 1.3×); none bounds buffers by the paper's rule only.
     pub space_amplification_percent: Option<u32>,
-    /// Disk space is short: flush what comes in straight to the leaves, touch little else, and allocate from the reserve (D10).
+    /// Disk space is short: flush what the input brings straight to the leaves, touch little else, and allocate from the reserve (D10).
     pub space_is_short: bool,
+    /// The result lies beside the version that it is made from, for views alone: what is cached of that is not the result's to inherit.
+    pub is_private: bool,
 }
 
 /// What a merge's step came to.

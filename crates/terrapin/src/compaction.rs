@@ -7,12 +7,12 @@
 //! it: they are taken to go on, and what is not in memory was written long ago. What was written lately is, and comes again with the next window.
 //! LevelDB counts seeks for the same purpose (its `allowed_seeks`); there each file pays for itself.
 //!
-//! Gets pay nothing: filters keep them from runs that do not hold their key.
+//! Gets pay nothing: filters keep them from runs that do not hold their key. Nor do ranges over snapshots that are older than the tree.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 
-use terrapin_base::{Condition, Job, KeyspaceId, Result, Step};
+use terrapin_base::{Condition, Job, KeyspaceId, Result, Step, mutant};
 use terrapin_structure::ToCompact;
 
 use crate::core::Core;
@@ -109,13 +109,20 @@ impl Ranges {
 }
 
 impl Core {
-    /// A range over a keyspace began in so many runs besides a leaf.
+    /// A range over a keyspace, as a view has it, began in so many runs besides a leaf. In a tree that is not the keyspace's any more no compaction
+    /// makes them fewer: they do not pay, and what was read there pays for nothing either.
     #[inline]
-    pub fn range_visited(&self, visits: &Visits, runs: u64) {
+    pub fn range_visited(&self, keyspace: &KeyspaceState, runs: u64) {
         if runs == 0 {
             return;
         }
-        visits.0.fetch_add(runs, Ordering::Relaxed);
+        let state = self.state.load();
+        let current = state.keyspaces.get(keyspace.id);
+        if current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
+            || mutant::active(79)
+        {
+            keyspace.shared.visits.0.fetch_add(runs, Ordering::Relaxed);
+        }
         let before = self.compactions.runs.fetch_add(runs, Ordering::Relaxed);
         let next = self.compactions.next_look.load(Ordering::Relaxed);
         if before < next && next <= before + runs {

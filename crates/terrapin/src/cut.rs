@@ -20,7 +20,7 @@ use terrapin_memtable::Window;
 
 use crate::balance::RANGE_MISSES;
 use crate::core::{Core, Install};
-use crate::options::CheckpointDistance;
+use crate::options::{CheckpointDistance, DISTANCE_MAX};
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
 
 /// The part of the budget that active windows on auto share.
@@ -153,7 +153,7 @@ fn counted_bytes(window: &Window) -> u64 {
 }
 
 /// Whether a keyspace takes a share of the windows' memory.
-fn is_written(keyspace: &KeyspaceState) -> bool {
+pub(crate) fn is_written(keyspace: &KeyspaceState) -> bool {
     keyspace.sealed.is_some() || !keyspace.active.window.is_empty()
 }
 
@@ -334,7 +334,7 @@ impl Core {
                 }
             }
         };
-        units.max(1) * unit
+        units.clamp(1, DISTANCE_MAX) * unit
     }
 
     /// χ in force.

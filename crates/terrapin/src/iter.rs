@@ -360,7 +360,7 @@ impl Range {
             Some(scan) => scan,
             none => {
                 let tree = none.insert(TreeScan::open(keyspace, region, expected)?);
-                core.range_visited(&keyspace.shared.visits, tree.scan.runs() as u64);
+                core.range_visited(keyspace, tree.scan.runs() as u64);
                 tree
             }
         };

@@ -19,7 +19,12 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// of the budget. With the default ring the smallest budget is 8 MiB.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// What the reserve holds for nodes and catalog pages, beside 8 L for leaves.
+/// The largest χ. One merge makes of a window at most some two leaves for each L, of records that are a little more than half a leaf; these, and those that
+/// were there, come under one node while it is written, which counts to 65,535.
+pub(crate) const DISTANCE_MAX: u64 = 16_384;
+
+/// What the reserve holds for nodes and catalog pages, beside 8 L for leaves and levels: a slice of a window that is merged from it, of one record
+/// if need be, makes of each node on its way one level of what the node above held for it (an L or two), and a leaf or two.
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
 /// What a write waits for before it returns.
@@ -46,7 +51,7 @@ pub enum CheckpointDistance {
     /// Chosen from the memory budget and from what is done: more while data is loaded, less while it is read or overwritten.
     #[default]
     Auto,
-    /// So many units, from 1 up to what a quarter of the memory budget holds.
+    /// So many units, from 1 up to what a quarter of the memory budget holds, but 16,384 at most.
     Fixed(u32),
 }
 
@@ -425,6 +430,7 @@ impl Options {
                 compression: self.compression,
                 space_amplification_percent,
                 space_is_short: false,
+                is_private: false,
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,
@@ -482,9 +488,9 @@ pub(crate) struct Settings {
 
 impl Settings {
     /// The largest χ that a budget holds: a quarter of it as the window, since a second one is sealed meanwhile and arenas take
-    /// about 1.6 times what they hold.
+    /// about 1.6 times what they hold. Never above [`DISTANCE_MAX`].
     pub fn distance_max(&self, memory: u64) -> u64 {
-        memory / 4 / self.merge.group_bytes
+        (memory / 4 / self.merge.group_bytes).min(DISTANCE_MAX)
     }
 
     /// Whether memory can hold a χ.
@@ -496,6 +502,11 @@ impl Settings {
                 Err(Error::invalid("the checkpoint distance is at least 1"))
             }
             CheckpointDistance::Fixed(chi) if u64::from(chi) <= largest => Ok(()),
+            CheckpointDistance::Fixed(chi) if largest == DISTANCE_MAX => {
+                Err(Error::invalid("the checkpoint distance is too large")
+                    .with("checkpoint distance", chi)
+                    .with("largest possible", largest))
+            }
             CheckpointDistance::Fixed(chi) => Err(Error::new(
                 ErrorKind::OutOfMemory,
                 "the memory budget cannot hold a window of that checkpoint distance",

@@ -3,10 +3,19 @@
 //! accepted all the time; merging them makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only when somebody else fills the disk does a merge find no space;
 //! then it takes the reserve (see `checkpoint::job`).
 
+use std::sync::Arc;
+
+use terrapin_base::mutant;
 use terrapin_base::sync::Ordering;
 
+use crate::compaction::STRETCH_GROUPS;
 use crate::core::Core;
-use crate::cut::window_live_bytes;
+use crate::cut::{is_written, window_live_bytes};
+use crate::state::KeyspaceState;
+
+/// What a compaction of a stretch takes at most before it lets anything go, in stretches: its leaves, what buffers hold for them and for the others
+/// of the pivots that it flushes, and its nodes.
+const STRETCH_ROOM: u64 = 4;
 
 impl Core {
     /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not use.
@@ -28,18 +37,31 @@ impl Core {
     /// merge rewrites several times what comes in before it can let go of the old pages, but never more than the trees; and files for the log.
     fn room_needed(&self) -> u64 {
         let state = self.state.load();
-        let writing = state
-            .keyspaces
-            .iter()
-            .filter(|k| k.sealed.is_some() || !k.active.window.is_empty());
-        let limits: u64 = writing
-            .map(|k| k.shared.window_bytes.load(Ordering::Relaxed))
-            .sum();
-        let windows = window_live_bytes(&state) + limits;
+        let writing = state.keyspaces.iter().filter(|k| is_written(k));
+        let limits: u64 = writing.map(window_limit).sum();
+        self.room_needed_for(window_live_bytes(&state) + limits)
+    }
+
+    /// As much, for windows of so many bytes.
+    fn room_needed_for(&self, windows: u64) -> u64 {
         let merges = (windows * 8).min(windows * 3 + self.store.live_bytes());
         let spares = self.log.as_ref().map_or(0, |log| log.spares() as u64);
         let log = self.settings.segment_bytes * 3u64.saturating_sub(spares);
         self.settings.reserve_bytes + merges + log
+    }
+
+    /// Whether there is room to compact a stretch of a tree beside what windows will need once they are full, one among them that is not begun:
+    /// nobody's put is refused for what nobody asked for. A system call.
+    pub fn has_room_for_stretch(&self) -> bool {
+        let state = self.state.load();
+        let (writing, resting): (Vec<_>, Vec<_>) =
+            state.keyspaces.iter().partition(|k| is_written(k));
+        let limits: u64 = writing.into_iter().map(window_limit).sum();
+        let begun = resting.into_iter().map(window_limit).max();
+        // A sealed one, an active one, and what the next may hold.
+        let needed = self.room_needed_for(3 * (limits + begun.unwrap_or(0)));
+        let stretch = STRETCH_GROUPS * self.settings.merge.group_bytes;
+        self.room() >= needed.saturating_add(STRETCH_ROOM * stretch) || mutant::active(78)
     }
 
     /// Refuses puts from now on if room is short, though the log give up what it has put aside. Called when windows are cut and as the
@@ -93,4 +115,9 @@ impl Core {
             self.rebalance(&self.install.lock());
         }
     }
+}
+
+/// Bytes at which a keyspace's active window is cut.
+fn window_limit(keyspace: &Arc<KeyspaceState>) -> u64 {
+    keyspace.shared.window_bytes.load(Ordering::Relaxed)
 }

@@ -2,8 +2,11 @@
 
 mod common;
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use common::{World, all, key, tiny, value};
-use terrapin::{Database, Options};
+use terrapin::{Database, ErrorKind, Options};
 
 const RECORDS: u64 = 40_000;
 const VALUE_BYTES: usize = 100;
@@ -191,4 +194,105 @@ fn a_compaction_killed_at_any_call_loses_nothing() {
         }
     }
     assert!(killed > 20 && compactions > 40, "{killed}, {compactions}");
+}
+
+#[test]
+fn ranges_over_a_snapshot_that_is_older_than_the_tree_pay_nothing() {
+    let world = World::new(35);
+    let database = written(&world, &options());
+    let keyspace = database.default_keyspace();
+    let snapshot = database.snapshot().unwrap();
+    for i in 0..500 {
+        keyspace.put(key(i), value(i + 1, VALUE_BYTES)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for i in 0..20_000 {
+        let from = i * 104_729 % RECORDS;
+        let first = snapshot.range(&keyspace, key(from)..).next();
+        assert_eq!(first.unwrap().unwrap().1, value(from, VALUE_BYTES)[..]);
+    }
+    world.sim.settle();
+    assert_eq!(database.metrics().compactions, 0);
+    drop(snapshot);
+    database.close().unwrap();
+}
+
+/// What a snapshot holds lies there twice once it is compacted: not where puts need the room.
+#[test]
+fn a_compaction_leaves_the_room_that_puts_need() {
+    for (room, compacts) in [(3 << 20, false), (64 << 20, true)] {
+        let world = World::new(36);
+        let database = written(&world, &options());
+        let keyspace = database.default_keyspace();
+        world.disk.set_capacity(world.disk.used_bytes() + room);
+        let snapshot = database.snapshot().unwrap();
+        ranges(&database, 40_000);
+        world.sim.settle();
+        let compactions = database.metrics().compactions;
+        assert_eq!(compactions > 8, compacts, "{compactions} with {room} bytes");
+        for i in 0..1000 {
+            keyspace
+                .put(key(i), value(i + 1, VALUE_BYTES))
+                .unwrap_or_else(|e| panic!("put {i} after {compactions} compactions: {e}"));
+        }
+        drop(snapshot);
+        database.close().unwrap();
+    }
+}
+
+/// Changes a byte of a record's value wherever a data file has it.
+fn damage(world: &World, number: u64) {
+    let record = value(number, VALUE_BYTES);
+    let content = world.disk.content("data").unwrap();
+    let places: Vec<u64> = content
+        .windows(record.len())
+        .enumerate()
+        .filter(|(_, bytes)| *bytes == record)
+        .map(|(place, _)| place as u64)
+        .collect();
+    assert!(!places.is_empty());
+    for place in places {
+        assert!(world.disk.corrupt("data", place + 20, 0x40));
+    }
+}
+
+#[test]
+fn a_compaction_that_meets_damage_fails_nobodys_checkpoint() {
+    let world = World::new(37);
+    let database = written(&world, &options());
+    database.close().unwrap();
+    damage(&world, 12_345);
+    let database = world.open(&options());
+    let failed = Arc::new(AtomicU64::new(0));
+    let failures = failed.clone();
+    database.on_background_error(move |error| {
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        failures.fetch_add(1, Ordering::SeqCst);
+    });
+    let keyspace = database.default_keyspace();
+    // What is put lies behind all else.
+    let behind = |i: u64| [&[0xff; 9][..], &i.to_be_bytes()].concat();
+    world.sim.set_breathing(false);
+    for i in 0..60_000u64 {
+        let from = i * 104_729 % RECORDS;
+        // A range may come to the damage, too.
+        drop(keyspace.range(key(from)..).next());
+        if i % 100 == 0 {
+            // A compaction may be under way by then.
+            for _ in 0..i / 100 % 40 {
+                world.sim.step();
+            }
+            keyspace.put(behind(i), "more").unwrap();
+            database
+                .checkpoint()
+                .unwrap_or_else(|e| panic!("checkpoint after {i} ranges: {e}"));
+        }
+    }
+    assert!(
+        failed.load(Ordering::SeqCst) > 0,
+        "no compaction came there"
+    );
+    assert!(database.metrics().compactions > 0);
+    assert_eq!(database.metrics().checkpoints_failed, 0);
+    database.close().unwrap();
 }

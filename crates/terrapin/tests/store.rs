@@ -363,6 +363,59 @@ fn deletes_that_are_synced_one_by_one_go_through_on_a_full_disk_though_each_take
     world.verify();
 }
 
+/// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer, where it frees nothing.
+#[test]
+fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
+    let world = World::new(13);
+    let options = tiny().group_bytes(16 << 10).block_bytes(2048).fanout(64);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 40_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let tree = || database.stat().unwrap().keyspaces.swap_remove(0).tree;
+    assert!(tree().height >= 2, "{:?}", tree());
+    world.disk.set_capacity(world.disk.used_bytes());
+    let mut buffered = tree().buffered_records;
+    for i in (0..records).step_by(4001) {
+        keyspace.delete(key(i)).unwrap();
+        database
+            .checkpoint()
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+        let before = std::mem::replace(&mut buffered, tree().buffered_records);
+        assert!(buffered <= before, "delete {i}: {before} to {buffered}");
+    }
+    world.disk.set_capacity(u64::MAX);
+    assert_eq!(keyspace.iter().count(), 40_000 - 10);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn a_window_holds_no_more_units_than_one_merge_takes() {
+    let world = World::new(14);
+    let options = tiny()
+        .memory(1 << 30)
+        .checkpoint_distance(CheckpointDistance::Auto);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.checkpoint_distance(), 16_384, "on auto");
+    keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(16_384))
+        .unwrap();
+    let error = keyspace
+        .set_checkpoint_distance(CheckpointDistance::Fixed(16_385))
+        .unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
+    assert!(
+        error.to_string().contains("largest possible 16384"),
+        "{error}"
+    );
+    database.close().unwrap();
+}
+
 #[test]
 fn writers_that_outrun_the_disk_are_slowed_and_never_run_away() {
     let world = World::new(9);

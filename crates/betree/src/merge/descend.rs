@@ -83,7 +83,7 @@ impl Descend {
         });
         let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
         let flush = if context.policy.flush_what_comes {
-            loads.iter().map(|load| load.arriving.records > 0).collect()
+            self.window_set(context, &ranges)
         } else if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else {
@@ -139,6 +139,13 @@ impl Descend {
         frame.clear(|pivot| flush[pivot], changes);
         frame.waiting = tasks.len();
         Ok((frame, tasks))
+    }
+
+    /// What is flushed while space is short: where the window brings a record, and nothing that only a node above had. A slice of a window is
+    /// small, and its estimates say nothing of where it lies.
+    fn window_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
+        let brings = |range| self.incoming.iter().any(|run| run.brings(context, range));
+        ranges.iter().map(brings).collect()
     }
 
     /// What a compaction of a stretch flushes: whole pivots, as ever, where any of it lies and something comes in, or buffers hold something,
@@ -225,8 +232,12 @@ impl Descend {
         flush: &[bool],
         loads: &[Load],
     ) -> Vec<Task> {
-        if self.kept(frame, flush).is_empty() {
+        if self.kept(context, frame, flush).is_empty() {
             return Vec::new();
+        }
+        let is_short = context.policy.flush_what_comes;
+        if is_short {
+            frame.open_level(context.policy.levels_max());
         }
         let mut weights: Vec<u64> = loads
             .iter()
@@ -242,11 +253,14 @@ impl Descend {
         let there: Vec<_> = frame.levels.iter().map(|level| kept_of(level)).collect();
         let sum = |parts: &Vec<(usize, u64)>| parts.iter().map(|(_, bytes)| bytes).sum();
         let levels: Vec<u64> = there.iter().map(sum).collect();
-        let level = context.policy.level_for(weights.iter().sum(), &levels);
+        let level = match is_short {
+            true => 0,
+            false => context.policy.level_for(weights.iter().sum(), &levels),
+        };
         for &(pivot, bytes) in there.iter().take(level + 1).flatten() {
             weights[pivot] += bytes;
         }
-        let parts = match context.options.space_is_short {
+        let parts = match is_short {
             true => vec![(0, flush.len() - 1)],
             false => parts(&weights, PART_GROUPS_MIN * context.group_bytes()),
         };
@@ -273,7 +287,7 @@ impl Descend {
                 },
                 lowers.clone(),
                 frame.range_of(first, last),
-                self.kept(frame, &left_out),
+                self.kept(context, frame, &left_out),
                 older,
                 weights[first..=last].iter().sum(),
             );
@@ -283,12 +297,14 @@ impl Descend {
         tasks
     }
 
-    /// What comes in for pivots that are not left out.
-    fn kept(&self, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
+    /// What comes in for pivots that are not left out. While space is short all that the window brings is flushed.
+    fn kept(&self, context: &Context, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
         let kept = spans(left_out)
             .map(|(first, last)| frame.range_of(first, last))
             .collect::<Vec<_>>();
-        let runs = self.incoming.iter().map(|run| run.narrowed_to_all(&kept));
+        let stays = |run: &&Run| !(context.policy.flush_what_comes && run.is_window());
+        let runs = self.incoming.iter().filter(stays);
+        let runs = runs.map(|run| run.narrowed_to_all(&kept));
         runs.filter(|run| !run.is_empty()).collect()
     }
 }

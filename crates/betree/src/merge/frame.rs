@@ -179,6 +179,16 @@ impl Frame {
         }
     }
 
+    /// Makes the first level an empty one, if that can be: what is above an empty level, or where there is room for one more all there is, moves down by one.
+    pub(super) fn open_level(&mut self, levels_max: usize) {
+        match self.levels.iter().position(Vec::is_empty) {
+            Some(empty) => drop(self.levels.remove(empty)),
+            None if self.levels.len() < levels_max => {}
+            None => return,
+        }
+        self.levels.insert(0, Vec::new());
+    }
+
     /// So many parts of a level are going to be written.
     pub(super) fn await_level(&mut self, parts: usize) {
         self.level_parts = vec![None; parts];

@@ -200,6 +200,25 @@ impl Run {
         self.pieces.is_empty()
     }
 
+    /// Whether it is the window's.
+    pub(super) fn is_window(&self) -> bool {
+        let is_window = |piece: &Piece| matches!(piece.origin, Origin::Window);
+        self.pieces.first().is_some_and(is_window)
+    }
+
+    /// Whether the run is the window's and has a record in a range: no estimate.
+    pub(super) fn brings(&self, context: &Context, range: &KeyRange) -> bool {
+        let brings = |range: KeyRange| {
+            let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
+            context.input.clone().cursor(lo, hi).key().is_some()
+        };
+        let mut ranges = self
+            .pieces
+            .iter()
+            .filter_map(|piece| piece.range.intersection(range));
+        self.is_window() && ranges.any(brings)
+    }
+
     /// How much the run holds in a range. Reads indexes of groups.
     pub(super) fn estimate(&self, context: &Context, range: &KeyRange) -> Result<Estimate> {
         let mut sum = Estimate::default();
@@ -259,6 +278,7 @@ impl RunCursor {
                     lo,
                     hi,
                     ReadAhead::MERGE,
+                    !self.context.options.is_private,
                 )?)),
             };
             if cursor.key().is_some() {

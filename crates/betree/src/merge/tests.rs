@@ -1,11 +1,15 @@
 //! Merges against a map, with trees so small-limbed that every rare path is common, and a check of every rule after each.
 
+mod beside;
 mod compaction;
+mod large;
+mod short;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
+use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError};
@@ -164,6 +168,7 @@ impl Tree {
                 compression: Compression::None,
                 space_amplification_percent: space,
                 space_is_short: false,
+                is_private: false,
             },
             fanout,
             oracle: BTreeMap::new(),
@@ -483,7 +488,9 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
         let chi = [1, 1, 2, 4, 16][random.below(5) as usize];
         let bytes = group_bytes * chi / (1 + random.below(2));
         let messages = window(&mut random, kind, bytes, &tree);
+        tree.options.space_is_short = random.below(10) == 0;
         tree.merge(&messages);
+        tree.options.space_is_short = false;
         if random.below(6) == 0 {
             let from = key_of(random.below(20_000));
             let _ = tree.compact(&from, group_bytes * (1 + random.below(40)));

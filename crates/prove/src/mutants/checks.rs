@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
+use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options, Snapshot};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Env, ErrorKind, Lsn, PageId, Sim};
 use terrapin_disk::SimDisk;
@@ -506,6 +506,60 @@ pub(super) fn late_writes(_scratch: &Path) -> Outcome {
 #[cfg(not(terrapin_mutants))]
 pub(super) fn late_writes(_scratch: &Path) -> Outcome {
     Err("it is in builds with --cfg terrapin_mutants only".to_owned())
+}
+
+/// A tree of many windows, of which buffers hold some, and a snapshot of it.
+fn buffered(world: &World, count: u64) -> Result<(Database, Snapshot), String> {
+    let options = tiny().group_bytes(4 << 10);
+    let database = world.open(&options).map_err(text("open"))?;
+    fill(&database.default_keyspace(), count, Durability::Process)?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    let snapshot = database.snapshot().map_err(text("snapshot"))?;
+    Ok((database, snapshot))
+}
+
+/// On a disk that is nearly full no tree is compacted into the room that puts need, though a snapshot keeps what was there (D10).
+pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
+    const RECORDS: u64 = 16_000;
+    let world = World::on(SimDisk::new(6));
+    let (database, snapshot) = buffered(&world, RECORDS)?;
+    let keyspace = database.default_keyspace();
+    world.disk.set_capacity(world.disk.used_bytes() + (1 << 20));
+    for number in 0..2 * RECORDS {
+        drop(keyspace.range(key(number % RECORDS)..).next());
+    }
+    world.sim.settle();
+    // More than a window.
+    for number in 0..150 {
+        let put = keyspace.put(key(number), value(number));
+        put.map_err(text("a put after ranges"))?;
+    }
+    drop(snapshot);
+    world.kill(Some(database));
+    Ok(())
+}
+
+/// Ranges over a snapshot that is older than its tree have nothing compacted: it would not help them.
+pub(super) fn old_views(_scratch: &Path) -> Outcome {
+    const RECORDS: u64 = 4000;
+    let world = World::on(SimDisk::new(6));
+    let (database, snapshot) = buffered(&world, RECORDS)?;
+    let keyspace = database.default_keyspace();
+    fill(&keyspace, 100, Durability::Process)?;
+    database.checkpoint().map_err(text("checkpoint"))?;
+    for number in 0..5 * RECORDS {
+        drop(snapshot.range(&keyspace, key(number % RECORDS)..).next());
+    }
+    world.sim.settle();
+    let compactions = database.metrics().compactions;
+    drop(snapshot);
+    world.kill(Some(database));
+    match compactions {
+        0 => Ok(()),
+        some => Err(format!(
+            "{some} compactions were paid for by ranges that they cannot help"
+        )),
+    }
 }
 
 /// A second open of a directory is refused while the first is there (D9).

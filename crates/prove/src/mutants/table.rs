@@ -756,6 +756,23 @@ pub const TABLE: &[Mutant] = &[
         breaks: "D2, D7: what is durable is a prefix of the commits, and batches are whole",
         script: Script::Check("writes that are late for a clear", checks::late_writes),
     },
+    Mutant {
+        number: 78,
+        name: "a stretch is compacted without a look at the room",
+        place: "crates/terrapin/src/room.rs",
+        breaks: "D10: puts are refused for want of what was acknowledged, and of nothing else",
+        script: Script::Check(
+            "puts after ranges on a nearly full disk",
+            checks::room_for_puts,
+        ),
+    },
+    Mutant {
+        number: 79,
+        name: "ranges over an older tree pay for a compaction",
+        place: "crates/terrapin/src/compaction.rs",
+        breaks: "a tree is compacted for ranges that it makes cheaper (decision 0018)",
+        script: Script::Check("ranges over an old snapshot", checks::old_views),
+    },
 ];
 
 #[cfg(test)]

@@ -167,6 +167,7 @@ impl FoldJob {
                 }
                 let mut options = self.core.settings.merge.clone();
                 options.space_is_short = false;
+                options.is_private = true;
                 let merge = self
                     .core
                     .structure

@@ -302,9 +302,14 @@ impl MessageCursor for WindowCursor {
 
 #[cfg(test)]
 mod tests {
-    use terrapin_base::Budget;
+    use terrapin_base::{Budget, Generation, Incarnation};
+    use terrapin_betree::{BeTree, BeTreeParams};
+    use terrapin_disk::SimDisk;
+    use terrapin_pages::{PageStore, StoreOptions};
+    use terrapin_structure::{MergeOptions, MergeStep, Structure, Version};
 
     use super::*;
+    use crate::options::Options;
 
     fn window() -> Arc<Window> {
         let window = Arc::new(Window::new(&Budget::new(1 << 30)));
@@ -358,6 +363,71 @@ mod tests {
             input.estimate(Some(b"\xff"), None).records <= 5,
             "at most half a mark"
         );
+    }
+
+    fn prepared(mut preparation: Preparation) -> Arc<WindowInput> {
+        std::iter::from_fn(|| Some(preparation.step()))
+            .flatten()
+            .next()
+            .unwrap()
+    }
+
+    /// No mark of the window's sketch lies in a slice of one record, so that it estimates as if half of that came first and half last.
+    #[test]
+    fn a_slice_of_one_record_leaves_the_first_and_the_last_leaves_of_a_tree_alone() {
+        let budget = Budget::new(64 << 20);
+        let options = StoreOptions {
+            budget: budget.clone(),
+            reserve_bytes: 0,
+        };
+        let store = PageStore::create(&SimDisk::new(1).handle(), options, 1).unwrap();
+        store.begin_life(Incarnation(1));
+        let params = BeTreeParams { fanout: 4, budget };
+        let tree = BeTree::new(store.clone(), params);
+        let settings = Options::new().group_bytes(16 << 10).settle().unwrap();
+        let mut generation = Generation(1);
+        let mut merge = |version: &Arc<dyn Version>, input, options: &MergeOptions| {
+            let merge = tree.begin_merge(version, input, options).unwrap();
+            while !matches!(merge.step().unwrap(), MergeStep::Done) {}
+            let merged = merge.finish().unwrap();
+            generation.0 += 1;
+            store.commit(generation, merged.changes);
+            merged.version
+        };
+        let window = window();
+        let input = prepared(WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000)));
+        let version = merge(&tree.empty(), input, &settings.merge);
+        let pages = |version: &Arc<dyn Version>| {
+            let mut pages = Vec::new();
+            version
+                .pages(&mut |page| {
+                    pages.push(page.id);
+                    Ok(())
+                })
+                .unwrap();
+            pages
+        };
+        let (before, records) = (pages(&version), version.stats().unwrap().leaf_records);
+        let options = MergeOptions {
+            space_is_short: true,
+            ..settings.merge
+        };
+        // The delete of a key in the middle.
+        let from: Box<[u8]> = 5000u64.to_be_bytes().into();
+        let slice = WindowInput::prepare(window, Lsn(50_000), Lsn(200_000)).slice(Some(from), 1);
+        let input = prepared(slice);
+        assert_eq!((input.total.records, input.marks.len()), (1, 0));
+        assert!(input.estimate(None, Some(&[])).bytes * 2 >= input.total.bytes - 1);
+        let after = merge(&version, input, &options);
+        let stats = after.stats().unwrap();
+        assert_eq!(
+            (stats.leaf_records, stats.buffered_records),
+            (records - 1, 0)
+        );
+        let now = pages(&after);
+        let replaced = before.iter().filter(|page| !now.contains(page)).count();
+        // Its leaf, and each node above it.
+        assert_eq!(replaced, stats.height as usize + 1, "of {}", before.len());
     }
 
     #[test]

@@ -11,9 +11,9 @@
 //! below the cut: what the trees lack then, only the clear explains. So the commit syncs the log through that, too.
 //!
 //! A round without a sealed window compacts a stretch of a tree if ranges have paid for that (`compaction`); one that comes to be sealed
-//! meanwhile waits for as long as sixteen page groups take.
+//! meanwhile waits for as long as sixteen page groups take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
-//! When a merge finds no space the next round takes the reserve, merges with everything flushed straight to the leaves, and only a slice of one window at
+//! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same.
 
@@ -157,8 +157,9 @@ impl Coordinator {
     }
 
     fn idle(&mut self) -> Step {
+        let may_compact = self.may_compact();
         if Self::has_work(&self.core) {
-            self.phase = Phase::Settle(Box::new(self.freeze()));
+            self.phase = Phase::Settle(Box::new(self.freeze(may_compact)));
             return Step::Again;
         }
         let core = self.core.clone();
@@ -173,8 +174,24 @@ impl Coordinator {
         Step::Pending(condition.until(self.core.env.now_ns() + SPACE_POLL_NS))
     }
 
+    /// Whether a compaction is asked for and finds room for its next stretch; one that does not is given up.
+    fn may_compact(&self) -> bool {
+        let core = &self.core;
+        if !core.compactions.is_any_asked() {
+            return false;
+        }
+        let has_room = core.has_room_for_stretch();
+        if !has_room {
+            tracing::info!(
+                "the disk is nearly full: a tree stays as it is, and is not compacted for ranges"
+            );
+            core.compactions.went_on(None);
+        }
+        has_room
+    }
+
     /// Cuts what is asked for and what holds the log up, and freezes the state.
-    fn freeze(&mut self) -> Round {
+    fn freeze(&mut self, may_compact: bool) -> Round {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
@@ -211,6 +228,7 @@ impl Coordinator {
             parts.truncate(1);
         } else if parts.is_empty()
             && !short
+            && may_compact
             && let Some(stretches) = core.compactions.asked()
         {
             match cut.state.keyspaces.get(stretches.keyspace) {
@@ -653,8 +671,17 @@ impl Coordinator {
         }
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
-            if error.kind() == ErrorKind::NoSpace {
-                tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
+            let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
+            if !is_poisoned {
+                // Nobody's checkpoint: what somebody waits for is the next round's.
+                match error.kind() {
+                    ErrorKind::NoSpace => {
+                        tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
+                    }
+                    _ => core
+                        .health
+                        .report(&error.with("while", "compacting a tree for ranges")),
+                }
                 self.phase = Phase::Idle;
                 return Step::Again;
             }
