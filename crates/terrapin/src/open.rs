@@ -441,9 +441,11 @@ fn start(
     if let Some(replay) = replay {
         recovery::replay(&core, replay, schema_from)?;
     }
-    // Each life of the log begins with a file, and processes that write little before they are killed never checkpoint.
+    // Each life of the log begins with a file, and processes that write little before they are killed never checkpoint. Where room is short it waits for
+    // an open that finds some, or for writers: a checkpoint would take room first.
     if let Some(log) = &log
         && log.metrics().disk_bytes > core.settings.log_bytes_max
+        && core.has_room()
     {
         core.schedule.shorten_log();
     }

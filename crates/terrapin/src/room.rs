@@ -64,6 +64,11 @@ impl Core {
         self.room() >= needed.saturating_add(STRETCH_ROOM * stretch) || mutant::active(78)
     }
 
+    /// Whether there is room for all that was, and what is about to be, acknowledged: a few system calls.
+    pub fn has_room(&self) -> bool {
+        self.room() >= self.room_needed() && self.log_can_grow()
+    }
+
     /// Refuses puts from now on if room is short, though the log give up what it has put aside. Called when windows are cut and as the
     /// log grows: a few system calls.
     pub fn watch_room(&self) {
@@ -79,7 +84,7 @@ impl Core {
             return;
         }
         log.set_space_is_scarce(true);
-        if self.room() < self.room_needed() || !self.log_can_grow() {
+        if !self.has_room() {
             tracing::warn!("the disk is nearly full: puts are refused until there is room");
             self.schedule.set_space_is_short(true);
             self.rebalance(&self.install.lock());
