@@ -231,13 +231,14 @@ pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
     ones == n && !is_one(end - 1)
 }
 
-/// (n, r, m) of the cell of that index, of so many, when its header says that it has fingerprints and they have room.
+/// (n, r, m) of the cell of that index, of so many, when its header says that it has fingerprints and they have room. A builder never leaves
+/// fewer quotients than fingerprints: with those the places that one fingerprint may stand for, which [`outline`] visits, are few.
 #[inline]
 fn shape(header: u16, index: usize, cells: usize) -> Option<(usize, usize, usize)> {
     let n = usize::from(header & ((1 << COUNT_BITS) - 1));
     let r = usize::from(header >> COUNT_BITS);
     let m = capacity(cell_bytes(index, cells)).checked_sub(n * (r + 1))?;
-    (n > 0 && r <= REMAINDER_BITS_MAX && m > 0).then_some((n, r, m))
+    (n > 0 && r <= REMAINDER_BITS_MAX && m >= n).then_some((n, r, m))
 }
 
 /// What a header says that leaves no quotients: the cell is saturated, empty or impossible.

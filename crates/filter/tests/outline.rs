@@ -7,8 +7,8 @@ use common::crowd;
 use proptest::prelude::*;
 use terrapin_base::checksum::hash64;
 use terrapin_filter::{
-    BITS_PER_KEY, CELL_BYTES, FilterBuilder, Outline, PARTITION_BYTES_MAX, may_contain,
-    partition_of, partitions_in,
+    BITS_PER_KEY, CELL_BYTES, FilterBuilder, Outline, PARTITION_BYTES_MAX, check_cells,
+    check_partition, may_contain, partition_of, partitions_in, seal_partition,
 };
 
 const UNIT: usize = 512;
@@ -78,6 +78,27 @@ fn an_overfull_partition_is_denied_nothing_and_an_empty_one_everything() {
 fn what_has_no_partitions_length_has_no_outline() {
     for bytes in [0, 1, CELL_BYTES - 1, PARTITION_BYTES_MAX + CELL_BYTES] {
         assert!(Outline::of(&vec![0; bytes]).is_err(), "{bytes}");
+    }
+}
+
+/// One quotient for all fingerprints: each might be any hash of its cell, and an outline would visit all places for each of them.
+#[test]
+fn cells_with_fewer_quotients_than_fingerprints_are_refused_and_denied_nothing() {
+    let mut bytes = vec![0xff; PARTITION_BYTES_MAX];
+    for (index, cell) in bytes.chunks_mut(CELL_BYTES).enumerate() {
+        let is_last = index + 1 == PARTITION_BYTES_MAX / CELL_BYTES;
+        let end = if is_last { CELL_BYTES - 4 } else { CELL_BYTES };
+        let fingerprints = (end * 8 - 16 - 1) as u16;
+        cell[..2].copy_from_slice(&fingerprints.to_le_bytes());
+        cell[end - 1] = 0x7f;
+    }
+    seal_partition(&mut bytes, 7);
+    check_partition(&bytes, 7).unwrap();
+    assert!(check_cells(&bytes).is_err());
+    let outline = Outline::of(&bytes).unwrap();
+    for number in 0..10_000 {
+        assert!(outline.may_contain(hash(number)));
+        assert!(may_contain(&bytes, hash(number)).is_err());
     }
 }
 
