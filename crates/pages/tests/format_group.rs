@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use terrapin_base::codec::Reader;
+use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{ErrorKind, KEY_BYTES_MAX, PageId, VALUE_BYTES_MAX};
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{
@@ -11,8 +11,8 @@ use terrapin_filter::{
 };
 use terrapin_pages::block::{Block, Compression, PART_FILTER, PART_INDEX, part_seed};
 use terrapin_pages::group::{
-    Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, PendingGroup, check_filter_partition,
-    check_group,
+    Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, LOGICAL_BYTES_MAX, PendingGroup,
+    check_filter_partition, check_group,
 };
 use terrapin_pages::message::Message;
 
@@ -526,6 +526,41 @@ fn changed_index_bytes_are_harmless_even_when_the_checksum_is_made_to_fit() {
             }
             index[at] = before;
         }
+    }
+}
+
+/// What one group holds is added to what others do: no sum may come near the end of a u64.
+#[test]
+fn an_index_of_more_bytes_than_a_group_can_hold_is_refused() {
+    let decode = |blocks: &[u64]| {
+        let mut bytes = vec![0; 12];
+        put_prefixed(&mut bytes, b"a");
+        put_prefixed(&mut bytes, b"z");
+        put_prefixed(&mut bytes, b"");
+        for &logical_bytes in blocks {
+            [10, 1, logical_bytes]
+                .iter()
+                .for_each(|&value| put_varint(&mut bytes, value));
+        }
+        for number in 1..blocks.len() {
+            put_prefixed(&mut bytes, &[b'a' + number as u8]);
+        }
+        let used = bytes.len() as u32;
+        bytes[4..8].copy_from_slice(&used.to_le_bytes());
+        bytes[8..12].copy_from_slice(&(blocks.len() as u32).to_le_bytes());
+        seal_index(&mut bytes, PageId(1));
+        GroupIndex::decode(&bytes, PageId(1))
+    };
+    let most = decode(&[1, LOGICAL_BYTES_MAX - 1]).unwrap();
+    assert_eq!(most.bytes_before(2), LOGICAL_BYTES_MAX);
+    for blocks in [
+        &[LOGICAL_BYTES_MAX + 1][..],
+        &[1, LOGICAL_BYTES_MAX],
+        &[1, u64::MAX - 1],
+        &[1, u64::MAX],
+    ] {
+        let error = decode(blocks).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{blocks:?}");
     }
 }
 

@@ -452,6 +452,13 @@ fn superblocks_that_cannot_follow_are_refused() {
                 ..good
             },
         ),
+        (
+            0,
+            Superblock {
+                generation: Generation(u64::MAX),
+                ..good
+            },
+        ),
     ] {
         assert_eq!(
             store.write_superblock(slot, &bad).unwrap_err().kind(),

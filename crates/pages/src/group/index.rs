@@ -15,8 +15,8 @@ use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, mutant};
 
-use super::GROUP_TARGET_BYTES_MAX;
 use super::sums::{SLACK_BYTES, Sums};
+use super::{GROUP_TARGET_BYTES_MAX, LOGICAL_BYTES_MAX};
 use crate::block::{PART_INDEX, common_prefix, part_seed};
 use crate::cache::Standing;
 use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
@@ -197,6 +197,7 @@ impl<'a> Parts<'a> {
             records_sum = add_u32(reader, records_sum, count)?;
             logical_sum = logical_sum
                 .checked_add(logical)
+                .filter(|&sum| sum <= LOGICAL_BYTES_MAX)
                 .ok_or_else(|| reader.corrupt("sum too large"))?;
         }
         starts.push(u64::from(bytes_sum));

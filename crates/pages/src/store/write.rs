@@ -14,7 +14,7 @@ use crate::metrics::WriteOf;
 use crate::page::{Extent, PageKind, PageRef, format};
 use crate::space::SpaceClass;
 use crate::store::read::{FilterPage, block_key};
-use crate::superblock::{SLOTS, Superblock};
+use crate::superblock::{GENERATION_MAX, SLOTS, Superblock};
 
 impl PageStore {
     /// Writes a page group as a leaf: one large direct write. Not durable before [`PageStore::sync`]. Its index goes into the
@@ -200,7 +200,8 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::InvalidArgument`] for a slot that does not exist, or a superblock of another database or an older generation.
+    /// [`terrapin_base::ErrorKind::InvalidArgument`] for a slot that does not exist, or a superblock of another database, or an older generation or one
+    /// that could not be read back.
     pub fn write_superblock(&self, slot: usize, superblock: &Superblock) -> Result<()> {
         self.check_writable()?;
         let newest = self.superblock();
@@ -208,6 +209,7 @@ impl PageStore {
             || superblock.database_id != newest.database_id
             || superblock.unit != self.unit
             || superblock.generation < newest.generation
+            || superblock.generation > GENERATION_MAX
         {
             return Err(Error::invalid("a superblock that cannot follow the newest")
                 .with("slot", slot)

@@ -5,7 +5,7 @@ use terrapin_base::checksum::crc32c;
 use terrapin_base::codec::Reader;
 use terrapin_base::{Generation, Incarnation, Result, mutant};
 
-use super::{FORMAT_VERSION, SLOT_BYTES, Slot, Superblock};
+use super::{FORMAT_VERSION, GENERATION_MAX, SLOT_BYTES, Slot, Superblock};
 use crate::page::PageRef;
 
 /// First eight bytes of a slot.
@@ -71,7 +71,8 @@ fn parse(bytes: &[u8]) -> Result<Slot> {
         1 => Some(PageRef::decode(&mut reader)?),
         _ => return Ok(Slot::Damaged),
     };
-    if format_version == 0 || !unit.is_power_of_two() || !(512..=4096).contains(&unit) {
+    let unit_possible = unit.is_power_of_two() && (512..=4096).contains(&unit);
+    if format_version == 0 || !unit_possible || generation > GENERATION_MAX {
         return Ok(Slot::Damaged);
     }
     Ok(Slot::Valid(Superblock {
@@ -167,5 +168,21 @@ mod tests {
             ..sample()
         };
         assert_eq!(decode(&absurd.encode()), Slot::Damaged);
+    }
+
+    #[test]
+    fn no_slot_has_a_generation_that_none_can_follow() {
+        let of = |generation| {
+            let generation = Generation(generation);
+            decode(
+                &Superblock {
+                    generation,
+                    ..sample()
+                }
+                .encode(),
+            )
+        };
+        assert!(matches!(of(u64::MAX - 1), Slot::Valid(_)));
+        assert_eq!(of(u64::MAX), Slot::Damaged);
     }
 }

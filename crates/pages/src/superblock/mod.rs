@@ -16,6 +16,9 @@ pub const SLOTS: usize = 2;
 /// Where pages start.
 pub const PAGES_START: u64 = SLOT_BYTES * SLOTS as u64;
 
+/// The last generation: there is one number behind it, so that counting on from any that a slot has is no overflow.
+pub(crate) const GENERATION_MAX: Generation = Generation(u64::MAX - 1);
+
 /// What a superblock slot says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Superblock {
