@@ -206,6 +206,91 @@ fn the_reserve_survives_a_reopen_on_a_full_disk() {
         .unwrap();
 }
 
+/// The reserve lies in one free run with the hole beside it, and other holes would hold it too.
+#[test]
+fn the_reserve_is_found_beside_holes_on_a_full_disk() {
+    let medium = SimDisk::new(15);
+    let store = create(&medium, options(4 * MIB, MIB / 2));
+    let groups: Vec<_> = (0..6).map(|_| write_group(&store, 10_000)).collect();
+    checkpoint(&store, added(&groups));
+    let every_other = groups.iter().step_by(2).map(|group| group.id);
+    checkpoint(&store, released(every_other));
+    store.begin_reclaim();
+    reclaim_all(&store);
+    medium.set_capacity(medium.used_bytes());
+    drop(store);
+    medium.crash_process();
+    let kept: Vec<_> = groups.iter().skip(1).step_by(2).collect();
+    let uses: Vec<_> = kept.iter().map(|&group| PageUse::from(group)).collect();
+    let (store, _) = open(&medium, options(4 * MIB, MIB / 2), &uses, 2);
+    assert_eq!(store.reserve_held_bytes(), MIB / 2);
+    let write = |class| store.write_page(PageKind::Node, b"x", class);
+    let refused = write(SpaceClass::Normal).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    write(SpaceClass::Reserve).unwrap();
+    for group in kept {
+        assert!(store.read_whole_group(group).is_ok());
+    }
+}
+
+/// Holes on both sides of it, however they lie to the pieces that are asked for.
+#[test]
+fn the_reserve_is_found_between_holes_on_a_full_disk() {
+    for records in [700, 2000, 3100, 4300] {
+        let medium = SimDisk::new(16);
+        let store = create(&medium, options(4 * MIB, 0));
+        let before = write_group(&store, records);
+        checkpoint(&store, added(&[before]));
+        drop(store);
+        medium.crash_process();
+        let uses = [PageUse::from(&before)];
+        let (store, _) = open(&medium, options(4 * MIB, MIB / 2), &uses, 2);
+        let behind: Vec<_> = (0..2).map(|_| write_group(&store, 10_000)).collect();
+        checkpoint(&store, added(&behind));
+        checkpoint(&store, released([before.id, behind[0].id]));
+        store.begin_reclaim();
+        reclaim_all(&store);
+        medium.set_capacity(medium.used_bytes());
+        drop(store);
+        medium.crash_process();
+        let uses = [PageUse::from(&behind[1])];
+        let (store, _) = open(&medium, options(4 * MIB, MIB / 2), &uses, 3);
+        // But for what was asked for with a part of a hole.
+        let held = store.reserve_held_bytes();
+        assert!(held + 2 * (64 << 10) >= MIB / 2, "{records}: {held}");
+        assert!(store.free_bytes() > MIB, "no holes");
+        store
+            .write_group(pending(0, 2000, 100, true), SpaceClass::Reserve)
+            .unwrap();
+    }
+}
+
+/// Space that could not be given back is allocated, but nobody can rely on it.
+#[test]
+fn a_reserve_that_is_used_up_finds_what_is_allocated_behind_a_hole() {
+    let medium = SimDisk::new(17);
+    let store = create(&medium, options(4 * MIB, MIB / 2));
+    let groups: Vec<_> = (0..3).map(|_| write_group(&store, 10_000)).collect();
+    checkpoint(&store, added(&groups));
+    checkpoint(&store, released([groups[0].id]));
+    store.begin_reclaim();
+    reclaim_all(&store);
+    checkpoint(&store, released([groups[1].id]));
+    store.begin_reclaim();
+    medium.inject(
+        Fault::nth(1, FaultError::Io)
+            .on(Op::PunchHole)
+            .of(DATA_FILE),
+    );
+    assert!((0..100).any(|_| store.reclaim_step().is_err()));
+    medium.set_capacity(medium.used_bytes());
+    let write = || store.write_group(pending(0, 3500, 100, true), SpaceClass::Reserve);
+    write().unwrap();
+    assert!(store.space_is_short());
+    write().unwrap();
+    assert!(store.read_whole_group(&groups[2]).is_ok());
+}
+
 #[test]
 fn a_failed_write_or_allocation_gives_its_space_back() {
     let medium = SimDisk::new(7);

@@ -1,4 +1,4 @@
-//! Keeps the kernel's map of a file coarse, where reads would make it fine.
+//! The kernel's map of a file: keeps it coarse where reads would make it fine, and asks it what is allocated.
 //!
 //! ext4 remembers where the parts of a file lie that were asked for, each as long as the read was. Once its map of a large file was dropped
 //! (by a reboot, or short of memory), random reads fill it with one entry for each of their blocks: hundreds of thousands, in a tree
@@ -31,6 +31,29 @@ struct Map {
     room: u32,
     reserved: u32,
 }
+
+/// One extent of an answer: `struct fiemap_extent` of the kernel.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Extent {
+    start: u64,
+    physical: u64,
+    bytes: u64,
+    reserved: [u64; 2],
+    flags: u32,
+    reserved_too: [u32; 3],
+}
+
+/// What is asked about a file's extents, and room for some.
+#[repr(C)]
+struct Extended {
+    map: Map,
+    extents: [Extent; EXTENTS],
+}
+
+const EXTENTS: usize = 32;
+/// Flags of an extent that a write may need more space for: its place is not known or not chosen yet, or another file has it too.
+const UNSURE: u32 = 0x2 | 0x4 | 0x2000;
 
 const MAP: Opcode = opcode::read_write::<Map>(b'f', 11);
 
@@ -76,14 +99,47 @@ impl Extents {
     }
 }
 
+/// Whether all of a range of a file is allocated, for that file alone; none where the file system does not tell.
+pub(super) fn is_allocated(file: &impl AsFd, start: u64, end: u64) -> Option<bool> {
+    let mut start = start;
+    while start < end {
+        let mut asked = Extended {
+            map: Map {
+                start,
+                bytes: end - start,
+                room: EXTENTS as u32,
+                ..Map::default()
+            },
+            extents: [Extent::default(); EXTENTS],
+        };
+        // SAFETY: that is the request's structure, and behind it the kernel writes to as many extents as there is room for.
+        unsafe { ioctl::ioctl(file, Updater::<MAP, Extended>::new(&mut asked)) }.ok()?;
+        let count = (asked.map.extents as usize).min(EXTENTS);
+        let from = start;
+        for extent in &asked.extents[..count] {
+            if extent.start > start || extent.flags & UNSURE != 0 {
+                return Some(false);
+            }
+            start = start.max(extent.start.saturating_add(extent.bytes));
+        }
+        if start == from {
+            return Some(false);
+        }
+    }
+    Some(true)
+}
+
 #[cfg(test)]
 mod tests {
     use std::fs::File;
 
+    use rustix::fs::{FallocateFlags, fallocate};
+
     use super::*;
 
-    fn file() -> File {
-        let path = std::env::temp_dir().join(format!("terrapin-extents-{}", std::process::id()));
+    fn file(test: &str) -> File {
+        let name = format!("terrapin-extents-{test}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let file = File::create(&path).expect("a file can be made");
         std::fs::remove_file(&path).expect("and its name taken away");
         file
@@ -91,7 +147,7 @@ mod tests {
 
     #[test]
     fn the_map_is_looked_at_before_the_first_read_and_then_once_in_many() {
-        let file = file();
+        let file = file("counted");
         let extents = Extents {
             left: AtomicI64::new(1),
         };
@@ -109,10 +165,43 @@ mod tests {
 
     #[test]
     fn nobody_looks_where_it_is_of_no_use() {
-        let file = file();
+        let file = file("unused");
         let extents = Extents::new(&file, false);
         extents.count(&file, 1);
         extents.count(&file, 1 << 20);
         assert!(extents.left.load(Ordering::Relaxed) < 0);
+    }
+
+    #[test]
+    fn what_is_allocated_is_told_of_each_part_of_a_file() {
+        const MIB: u64 = 1 << 20;
+        let file = file("allocated");
+        let allocated = |start: u64, end: u64| is_allocated(&file, start, end);
+        if fallocate(&file, FallocateFlags::empty(), 0, 80 * MIB).is_err()
+            || allocated(0, MIB).is_none()
+        {
+            return; // a file system that cannot allocate, or does not tell
+        }
+        assert_eq!(allocated(0, 80 * MIB), Some(true));
+        assert_eq!(allocated(79 * MIB, 81 * MIB), Some(false));
+        // More extents than one answer has room for.
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        for hole in 0..40 {
+            fallocate(&file, flags, hole * 2 * MIB, MIB).expect("a hole");
+        }
+        for hole in 0..40 {
+            let start = hole * 2 * MIB;
+            assert_eq!(allocated(start + MIB, start + 2 * MIB), Some(true));
+            assert_eq!(allocated(start + MIB, start + 2 * MIB + 1), Some(false));
+            assert_eq!(allocated(start + MIB - 1, start + 2 * MIB), Some(false));
+        }
+        // In pieces that the file system cannot make one of.
+        for at in (0..40).map(|piece| piece * 2 * MIB) {
+            std::os::unix::fs::FileExt::write_all_at(&file, &[1; 8192], at).expect("written");
+            fallocate(&file, FallocateFlags::empty(), at, MIB).expect("allocated");
+        }
+        rustix::fs::fsync(&file).expect("synced");
+        assert_eq!(allocated(0, 80 * MIB), Some(true));
+        assert_eq!(allocated(0, 80 * MIB + 1), Some(false));
     }
 }

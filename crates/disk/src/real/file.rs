@@ -10,7 +10,7 @@ use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::{Env, Error, Result};
 
 use super::awake;
-use super::extents::Extents;
+use super::extents::{self, Extents};
 use super::lock::{Held, Shared};
 use super::retry;
 use super::uring::read_awake;
@@ -190,10 +190,16 @@ impl RealFile {
         Ok(())
     }
 
-    /// Whether the file reaches so far and has all the space that it needs.
-    fn is_allocated(&self, end: u64) -> Result<bool> {
+    /// Whether the file reaches so far and has all the space that it needs from the offset on.
+    fn is_allocated(&self, offset: u64, end: u64) -> Result<bool> {
         let bytes = self.bytes()?;
-        Ok(end <= bytes && bytes <= self.allocated_bytes()?)
+        if end > bytes {
+            return Ok(false);
+        }
+        match extents::is_allocated(&self.descriptor, offset, end) {
+            Some(allocated) => Ok(allocated),
+            None => Ok(bytes <= self.allocated_bytes()?),
+        }
     }
 }
 
@@ -306,7 +312,7 @@ impl File for RealFile {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => allocate_by_writing(self, end),
             // XFS asks for free space even where all is allocated already.
-            Err(Errno::NOSPC) if self.is_allocated(end)? => Ok(()),
+            Err(Errno::NOSPC) if self.is_allocated(offset, end)? => Ok(()),
             Err(e) => Err(self
                 .fail("cannot allocate space", e)
                 .with("offset", offset)

@@ -5,10 +5,12 @@
 //! Space is allocated in the file system before it is written, so a full disk shows at allocation (D10). A reserve is kept
 //! allocated and out of reach of [`SpaceClass::Normal`], in as few runs as can be, so that deletes get through on a full disk.
 //!
-//! Locks: `resizing` (held over calls that change the file's allocation at its end) before `state` (short, no I/O).
+//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over a search for the reserve) before `state`
+//! (short, no I/O).
 
 mod live;
 mod reclaim;
+mod reserve;
 mod runs;
 
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
@@ -181,7 +183,7 @@ impl State {
 pub(crate) struct Space {
     file: Arc<dyn File>,
     state: Mutex<State>,
-    /// Held by whoever changes the file's length, or decides by it.
+    /// Held by whoever changes the file's length, or decides by it, or searches for the reserve.
     resizing: Mutex<()>,
     /// The file's length, for bounds checks of reads without a lock.
     file_bytes: AtomicU64,
@@ -381,13 +383,12 @@ impl Space {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
         }
-        let mut state = self.state.lock();
         if class == SpaceClass::Reserve
-            && let Some(extent) = state.free.reserve.fit(wanted, None)
+            && let Some(extent) = self.take_reserve(wanted)?
         {
-            state.free.reserve.remove(extent);
             return Ok(extent);
         }
+        let state = self.state.lock();
         Err(Error::new(ErrorKind::NoSpace, "the disk is full")
             .with("file", self.file.describe())
             .with("bytes wanted", wanted)
@@ -484,46 +485,6 @@ impl Space {
             self.find_reserve()
         } else {
             Ok(())
-        }
-    }
-
-    /// Fills the reserve after an open: from free space of the file as far as it can be allocated, else by growing. A full disk
-    /// is no error here: writes will see it.
-    fn find_reserve(&self) -> Result<()> {
-        loop {
-            let (extent, gaps) = {
-                let mut state = self.state.lock();
-                let target = state.reserve_target;
-                let free = &mut state.free;
-                free.refill_reserve(target);
-                if free.reserve.total() >= target {
-                    return Ok(());
-                }
-                let missing = (target - free.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
-                // Ready space is all in the reserve by now: what is left are ranges of unknown state.
-                match free.all.fit(missing, None).or_else(|| free.all.largest()) {
-                    Some(extent) => {
-                        free.take(extent);
-                        (extent, [extent])
-                    }
-                    None => break,
-                }
-            };
-            match self.fill(extent, &gaps) {
-                Ok(()) => self.state.lock().free.reserve.insert(extent),
-                Err(error) if error.kind() == ErrorKind::NoSpace => break,
-                Err(error) => return Err(error),
-            }
-        }
-        match self.grow(0, SpaceClass::Normal) {
-            Err(error) if error.kind() == ErrorKind::NoSpace => {
-                tracing::warn!(
-                    file = self.file.describe(),
-                    "the disk is full: no reserve for deletes"
-                );
-                Ok(())
-            }
-            done => done,
         }
     }
 

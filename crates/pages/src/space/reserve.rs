@@ -1,0 +1,148 @@
+//! Finding the reserve (D10). After an open nobody knows which free space the file system holds for us, and the reserve of the last life is
+//! one run with the holes beside it, which a full disk has nothing for. What is allocated already is given however full the disk is, so
+//! free space is asked for in pieces: first in such as would do, then in halves of what was refused.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
+
+use super::{Space, SpaceClass};
+use crate::page::Extent;
+
+/// Refused pieces are halved down to about this.
+const PIECE_BYTES_MIN: u64 = 64 << 10;
+/// Pieces of one search: it ends within milliseconds.
+const PIECES_MAX: usize = 1024;
+
+/// What a search was refused, and took out of the free space so as not to ask for it again.
+#[derive(Default)]
+struct Refused {
+    /// Halves that were not asked for by themselves yet; the largest, and of those the lowest, is next.
+    halves: BinaryHeap<(u64, Reverse<u64>)>,
+    /// What is too small to be halved.
+    rest: Vec<Extent>,
+}
+
+impl Refused {
+    fn add(&mut self, piece: Extent) {
+        if piece.bytes < 2 * PIECE_BYTES_MIN {
+            self.rest.push(piece);
+            return;
+        }
+        let half = (piece.bytes / 2).next_multiple_of(EXTENT_ALIGNMENT);
+        self.halves.push((half, Reverse(piece.offset)));
+        self.halves
+            .push((piece.bytes - half, Reverse(piece.offset + half)));
+    }
+
+    /// The next half, if it is larger than that.
+    fn next_above(&mut self, bytes: u64) -> Option<Extent> {
+        let next = self.halves.peek()?;
+        if next.0 <= bytes {
+            return None;
+        }
+        let (bytes, Reverse(offset)) = self.halves.pop()?;
+        Some(Extent { offset, bytes })
+    }
+
+    fn into_extents(self) -> impl Iterator<Item = Extent> {
+        let halves = self.halves.into_iter();
+        halves
+            .map(|(bytes, Reverse(offset))| Extent { offset, bytes })
+            .chain(self.rest)
+    }
+}
+
+impl Space {
+    /// Fills the reserve after an open: from free space of the file as far as it can be allocated, else by growing. A full disk
+    /// is no error here: writes will see it.
+    pub(super) fn find_reserve(&self) -> Result<()> {
+        if self.search_reserve()? {
+            return Ok(());
+        }
+        match self.grow(0, SpaceClass::Normal) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                tracing::warn!(
+                    file = self.file.describe(),
+                    bytes = self.reserve_held_bytes(),
+                    "the disk is full: the reserve for deletes is not whole"
+                );
+                Ok(())
+            }
+            done => done,
+        }
+    }
+
+    /// Takes so much of the reserve, if it has a run of that; where it is not whole, after a search for what it lacks.
+    pub(super) fn take_reserve(&self, wanted: u64) -> Result<Option<Extent>> {
+        let take = || {
+            let mut state = self.state.lock();
+            let extent = state.free.reserve.fit(wanted, None)?;
+            state.free.reserve.remove(extent);
+            Some(extent)
+        };
+        if let Some(extent) = take() {
+            return Ok(Some(extent));
+        }
+        if self.is_short() {
+            self.search_reserve()?;
+        }
+        Ok(take())
+    }
+
+    /// Fills the reserve from free space of the file as far as that can be allocated; whether it is whole.
+    fn search_reserve(&self) -> Result<bool> {
+        // Two searches would hide from each other what they hold, and the file keeps its end.
+        let _resizing = self.resizing.lock();
+        let mut refused = Refused::default();
+        let searched = self.search(&mut refused);
+        let mut state = self.state.lock();
+        for extent in refused.into_extents() {
+            // It may be allocated in part.
+            state.free.add(extent, false, true);
+        }
+        let target = state.reserve_target;
+        state.free.refill_reserve(target);
+        searched.map(|()| state.free.reserve.total() >= target)
+    }
+
+    fn search(&self, refused: &mut Refused) -> Result<()> {
+        for _ in 0..PIECES_MAX {
+            let piece = {
+                let mut state = self.state.lock();
+                let target = state.reserve_target;
+                let free = &mut state.free;
+                free.refill_reserve(target);
+                let missing = target.saturating_sub(free.reserve.total());
+                if missing == 0 {
+                    return Ok(());
+                }
+                let missing = missing.next_multiple_of(EXTENT_ALIGNMENT);
+                // Ready space is all in the reserve by now: what is left are ranges of unknown state.
+                let unasked = free.all.fit(missing, None).or_else(|| free.all.largest());
+                match (
+                    refused.next_above(unasked.map_or(0, |extent| extent.bytes)),
+                    unasked,
+                ) {
+                    (Some(half), _) => half,
+                    (None, Some(extent)) => {
+                        free.take(extent);
+                        extent
+                    }
+                    (None, None) => return Ok(()),
+                }
+            };
+            match self.file.allocate(piece.offset, piece.bytes) {
+                Ok(()) => self.state.lock().free.add(piece, true, true),
+                Err(error) => {
+                    refused.add(piece);
+                    if error.kind() != ErrorKind::NoSpace {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
