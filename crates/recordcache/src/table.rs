@@ -124,10 +124,12 @@ impl Table {
             .filter(move |(_, place)| place.has_tag_of(hash))
     }
 
-    /// Whether a place still leads to the same record.
+    /// Whether a place still leads to the same record. One that was taken out and put in again with the same bits does: then the record's words
+    /// are those that were written before this look, not before the first one, since a segment's stamp does not tell of what is appended.
+    /// (A processor that keeps loads in order does so without being asked; so does the checker of interleavings, which therefore cannot miss this.)
     #[inline]
     pub(crate) fn still(&self, at: usize, place: Place) -> bool {
-        (self.places[at].load(Ordering::Relaxed) ^ place.0) & !USES_MASK == 0
+        (self.places[at].load(Ordering::Acquire) ^ place.0) & !USES_MASK == 0
     }
 
     /// Counts a use of what stands there, unless it changed, or was used often already.
