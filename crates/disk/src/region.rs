@@ -9,6 +9,8 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::num::NonZero;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -67,14 +69,8 @@ impl Region {
 
     /// Zeroes a part and gives its memory back; it is taken again when it is written to. Both ends are multiples of
     /// [`MEMORY_ALIGNMENT`]; panics when they lie outside.
-    pub(crate) fn release(&self, range: std::ops::Range<usize>) {
-        assert!(range.start <= range.end && range.end <= self.bytes());
-        if range.is_empty() {
-            return;
-        }
-        // SAFETY: the range lies in the region, which is ours; what others may read there meanwhile are atomics (`Words`),
-        // for which this is a store of zeros, or nobody looks there (`Slabs`).
-        unsafe { system::release(self.start().add(range.start), range.len()) };
+    pub(crate) fn release(&self, range: Range<usize>) {
+        self.0.release(range);
     }
 
     fn take(bytes: usize, zeroed: bool) -> Self {
@@ -117,6 +113,61 @@ impl Drop for Region {
         let pages = std::mem::replace(&mut self.0, Pages::NONE);
         // What goes back to the kernel for it does so outside of the lock.
         let _surplus = Kept::lock().put(pages);
+    }
+}
+
+/// Addresses of which the first are memory. They go back to the kernel at once: nobody else can use what is no memory.
+pub(crate) struct Reach(Pages);
+
+#[cfg_attr(terrapin_shuttle, allow(dead_code))]
+impl Reach {
+    /// `bytes` of zeros, of which no memory is taken before they are written to, and addresses for `bytes_max` in all, if the system spares so
+    /// many; both rounded up to whole units of alignment. Aborts, as any allocation does, when it refuses `bytes`.
+    pub(crate) fn new(bytes: usize, bytes_max: usize) -> Self {
+        let whole = |bytes: usize| match bytes.checked_next_multiple_of(MEMORY_ALIGNMENT) {
+            Some(whole) => whole,
+            None => panic!("capacity overflow"),
+        };
+        let (bytes, bytes_max) = (whole(bytes), whole(bytes_max));
+        if bytes_max > bytes
+            && let Some(start) = system::addresses(bytes_max)
+        {
+            let reach = Reach(Pages {
+                start,
+                bytes: bytes_max,
+            });
+            if reach.open(bytes) {
+                return reach;
+            }
+        }
+        Reach(match bytes {
+            0 => Pages::NONE,
+            bytes => Pages::map(bytes, true),
+        })
+    }
+
+    /// Makes memory of the first `bytes`, a multiple of [`MEMORY_ALIGNMENT`]; what is memory already stays as it is. `false` when the system
+    /// refuses. Panics beyond the end.
+    pub(crate) fn open(&self, bytes: usize) -> bool {
+        assert!(bytes <= self.bytes());
+        // SAFETY: they lie within what is ours.
+        bytes == 0 || unsafe { system::open(self.start(), bytes) }
+    }
+
+    /// As [`Region::release`], of what is memory.
+    pub(crate) fn release(&self, range: Range<usize>) {
+        self.0.release(range);
+    }
+
+    /// Where it starts: a multiple of [`MEMORY_ALIGNMENT`], also when it is empty.
+    #[inline]
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.0.start
+    }
+
+    /// How many addresses there are.
+    pub(crate) fn bytes(&self) -> usize {
+        self.0.bytes
     }
 }
 
@@ -182,7 +233,7 @@ impl Kept {
 
 /// Memory of our own from the kernel, given back when dropped.
 struct Pages {
-    /// Dangling when `bytes` is 0.
+    /// A multiple of [`MEMORY_ALIGNMENT`]; dangling when `bytes` is 0.
     start: NonNull<u8>,
     /// A multiple of [`MEMORY_ALIGNMENT`].
     bytes: usize,
@@ -195,7 +246,8 @@ unsafe impl Sync for Pages {}
 
 impl Pages {
     const NONE: Pages = Pages {
-        start: NonNull::dangling(),
+        // An empty slice of anything may begin there.
+        start: NonNull::without_provenance(NonZero::new(MEMORY_ALIGNMENT).unwrap()),
         bytes: 0,
     };
 
@@ -205,6 +257,16 @@ impl Pages {
             Some(start) => Pages { start, bytes },
             None => std::alloc::handle_alloc_error(system::layout(bytes)),
         }
+    }
+
+    fn release(&self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.bytes);
+        if range.is_empty() {
+            return;
+        }
+        // SAFETY: the range lies in memory of ours; what others may read there meanwhile are atomics (`Words`),
+        // for which this is a store of zeros, or nobody looks there (`Slabs`).
+        unsafe { system::release(self.start.add(range.start), range.len()) };
     }
 }
 
@@ -222,6 +284,7 @@ mod system {
     use std::alloc::Layout;
     use std::ptr::NonNull;
 
+    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
     use terrapin_base::MEMORY_ALIGNMENT;
 
     /// What is asked for, for messages.
@@ -238,22 +301,38 @@ mod system {
             // SAFETY: the layout's size is not zero.
             return NonNull::new(unsafe { std::alloc::alloc_zeroed(layout(bytes)) });
         }
-        use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
         let reserve = if sparse {
             MapFlags::NORESERVE
         } else {
             MapFlags::empty()
         };
+        mapping(bytes, ProtFlags::READ | ProtFlags::WRITE, reserve)
+    }
+
+    /// `bytes` of address space, more than 0, that a system which counts what it has promised does not count before [`open`].
+    pub(super) fn addresses(bytes: usize) -> Option<NonNull<u8>> {
+        // Under Miri addresses are memory.
+        if cfg!(miri) {
+            return None;
+        }
+        mapping(bytes, ProtFlags::empty(), MapFlags::NORESERVE)
+    }
+
+    fn mapping(bytes: usize, access: ProtFlags, flags: MapFlags) -> Option<NonNull<u8>> {
+        let flags = MapFlags::PRIVATE | flags;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
-        let start = unsafe {
-            mmap_anonymous(
-                std::ptr::null_mut(),
-                bytes,
-                ProtFlags::READ | ProtFlags::WRITE,
-                MapFlags::PRIVATE | reserve,
-            )
-        };
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
         start.ok().and_then(|start| NonNull::new(start.cast()))
+    }
+
+    /// Lets the first bytes of what [`addresses`] gave be used; whether the kernel does.
+    ///
+    /// # Safety
+    /// It gave at least so many, which are more than 0 and a multiple of [`MEMORY_ALIGNMENT`].
+    pub(super) unsafe fn open(start: NonNull<u8>, bytes: usize) -> bool {
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: by contract, ours alone; what is open already stays so.
+        unsafe { mprotect(start.as_ptr().cast(), bytes, access) }.is_ok()
     }
 
     /// Gives the memory of a part back and leaves zeros.

@@ -1,26 +1,35 @@
 //! A large array of atomic words for caches that are read without locks: address space is reserved at once, memory comes as
-//! words are stored to, and goes back to the kernel in pieces while readers may still look at them (they see zeros).
+//! words are stored to, and goes back to the kernel in pieces while readers may still look at them (they see zeros). The array may grow
+//! beside its readers, within its address space.
 
 use std::ops::Range;
 
 use terrapin_base::sync::AtomicU64;
+#[cfg(not(terrapin_shuttle))]
+use terrapin_base::sync::{AtomicUsize, Ordering};
 
 #[cfg(not(terrapin_shuttle))]
-use crate::region::Region;
+use crate::region::Reach;
 
 /// The array. What was never stored to, or released since, is zero.
 ///
 /// ```
 /// use terrapin_base::sync::Ordering::Relaxed;
-/// let words = terrapin_disk::Words::reserve(1 << 20);
+/// let words = terrapin_disk::Words::reserve(1 << 20, 1 << 30);
 /// words.all()[5].store(7, Relaxed);
+/// assert!(words.grow(2 << 20));
+/// assert_eq!((words.all().len(), words.all()[5].load(Relaxed)), (1 << 18, 7));
 /// words.release(0..512);
 /// assert_eq!(words.all()[5].load(Relaxed), 0);
 /// ```
 #[cfg(not(terrapin_shuttle))]
-pub struct Words(Region);
+pub struct Words {
+    reach: Reach,
+    /// Words that there are.
+    count: AtomicUsize,
+}
 
-/// As in other builds, but with the words of a checker of schedules, which are no plain memory.
+/// As in other builds, but with the words of a checker of schedules, which are no plain memory, and do not grow.
 #[cfg(terrapin_shuttle)]
 pub struct Words(Box<[AtomicU64]>);
 
@@ -28,18 +37,63 @@ impl Words {
     /// Words in a page of memory: what [`Words::release`] counts in.
     pub const IN_PAGE: usize = 512;
 
-    /// Reserves address space for `bytes`, rounded up. Aborts, as any allocation does, when the system refuses.
+    /// An array of `bytes` with address space for `bytes_max`, or as far as the system spares it; both rounded up to pages. Aborts, as
+    /// any allocation does, when the system refuses even `bytes`.
     #[must_use]
     #[cfg(not(terrapin_shuttle))]
-    pub fn reserve(bytes: usize) -> Self {
-        Words(Region::reserved(bytes))
+    pub fn reserve(bytes: usize, bytes_max: usize) -> Self {
+        let reach = Reach::new(bytes, bytes_max);
+        let count = bytes.next_multiple_of(Self::IN_PAGE * 8) / 8;
+        Words {
+            reach,
+            count: AtomicUsize::new(count),
+        }
     }
 
     /// As in other builds.
     #[must_use]
     #[cfg(terrapin_shuttle)]
-    pub fn reserve(bytes: usize) -> Self {
+    pub fn reserve(bytes: usize, _bytes_max: usize) -> Self {
         Words((0..bytes / 8).map(|_| AtomicU64::new(0)).collect())
+    }
+
+    /// The most bytes that [`Words::grow`] can make of it.
+    #[must_use]
+    #[cfg(not(terrapin_shuttle))]
+    pub fn bytes_max(&self) -> usize {
+        self.reach.bytes()
+    }
+
+    /// As in other builds.
+    #[must_use]
+    #[cfg(terrapin_shuttle)]
+    pub fn bytes_max(&self) -> usize {
+        self.0.len() * 8
+    }
+
+    /// Makes the array at least `bytes` long, rounded up to pages; `false` when it cannot be, or the system does not promise so much memory.
+    #[cfg(not(terrapin_shuttle))]
+    pub fn grow(&self, bytes: usize) -> bool {
+        let Some(bytes) = bytes
+            .checked_next_multiple_of(Self::IN_PAGE * 8)
+            .filter(|&bytes| bytes <= self.bytes_max())
+        else {
+            return false;
+        };
+        if bytes > self.all().len() * 8 {
+            if !self.reach.open(bytes) {
+                return false;
+            }
+            // Another may have made it longer meanwhile.
+            self.count.fetch_max(bytes / 8, Ordering::AcqRel);
+        }
+        true
+    }
+
+    /// As in other builds.
+    #[cfg(terrapin_shuttle)]
+    pub fn grow(&self, bytes: usize) -> bool {
+        bytes <= self.bytes_max()
     }
 
     /// All of them.
@@ -47,9 +101,10 @@ impl Words {
     #[inline]
     #[cfg(not(terrapin_shuttle))]
     pub fn all(&self) -> &[AtomicU64] {
-        // SAFETY: the region is ours for as long as `self` lives, zeroed, aligned to more than a word, and is only ever looked at
-        // as atomics, which any bytes are.
-        unsafe { std::slice::from_raw_parts(self.0.start().as_ptr().cast(), self.0.bytes() / 8) }
+        let count = self.count.load(Ordering::Acquire);
+        // SAFETY: so many words are memory, before they are counted, and ours for as long as `self` lives; zeroed, aligned to more than a word,
+        // and only ever looked at as atomics, which any bytes are.
+        unsafe { std::slice::from_raw_parts(self.reach.start().as_ptr().cast(), count) }
     }
 
     /// As in other builds.
@@ -65,8 +120,9 @@ impl Words {
         assert!(
             range.start.is_multiple_of(Self::IN_PAGE) && range.end.is_multiple_of(Self::IN_PAGE)
         );
+        assert!(range.end <= self.all().len());
         #[cfg(not(terrapin_shuttle))]
-        self.0.release(range.start * 8..range.end * 8);
+        self.reach.release(range.start * 8..range.end * 8);
         #[cfg(terrapin_shuttle)]
         for word in &self.0[range] {
             word.store(0, terrapin_base::sync::Ordering::Relaxed);
@@ -83,7 +139,7 @@ mod tests {
 
     #[test]
     fn released_words_are_zero_and_their_neighbours_are_kept() {
-        let words = Words::reserve(64 << 10);
+        let words = Words::reserve(64 << 10, 0);
         assert_eq!(words.all().len(), 8192);
         for (value, word) in words.all().iter().enumerate() {
             word.store(value as u64 + 1, Relaxed);
@@ -100,8 +156,36 @@ mod tests {
 
     #[test]
     fn reserving_much_costs_no_memory() {
-        let words = Words::reserve(1 << 40);
+        let words = Words::reserve(1 << 40, 0);
         words.all()[(1 << 37) - 1].store(1, Relaxed);
         assert_eq!(words.all()[(1 << 37) - 1].load(Relaxed), 1);
+    }
+
+    #[test]
+    fn an_array_grows_where_it_stands_and_not_beyond_its_addresses() {
+        let words = Words::reserve(10_000, 1 << 20);
+        assert_eq!(words.all().len(), 3 * Words::IN_PAGE);
+        let start = words.all().as_ptr();
+        words.all()[0].store(7, Relaxed);
+        if words.bytes_max() < 1 << 20 {
+            return; // a system that spares no addresses
+        }
+        for bytes in [100, 20_000, 1 << 20] {
+            assert!(words.grow(bytes));
+            let last = words.all().last().expect("a page at least");
+            assert_eq!(last.swap(1, Relaxed), 0);
+        }
+        assert_eq!((words.all().len(), words.all().as_ptr()), (1 << 17, start));
+        assert_eq!(words.all()[0].load(Relaxed), 7);
+        assert!(!words.grow((1 << 20) + 1) && !words.grow(usize::MAX));
+    }
+
+    #[test]
+    fn an_array_of_none_is_an_empty_one() {
+        for bytes_max in [0, 1 << 20] {
+            let words = Words::reserve(0, bytes_max);
+            assert!(words.all().is_empty() && words.all().as_ptr().is_aligned());
+            words.release(0..0);
+        }
     }
 }

@@ -8,6 +8,9 @@ use crate::segments::Segments;
 use crate::shard::{Said, Shard, Writing};
 use crate::table::WORDS_MAX;
 
+/// There are addresses for so many times the memory there may be, since a budget may grow.
+const GROWTH: u64 = 64;
+
 /// A segment is about this part of the memory there may be.
 const SEGMENTS: u64 = 1024;
 const SEGMENT_BYTES_MIN: u64 = 4 << 10;
@@ -69,7 +72,8 @@ pub struct RecordCache {
 }
 
 impl RecordCache {
-    /// An empty cache with a share of 0, which can come to hold `bytes_max`; costs little until it is filled.
+    /// An empty cache with a share of 0, laid out for `bytes_max`; costs little until it is filled. Should the budget grow, it can come to
+    /// hold many times that: [`RecordCache::bytes_max`].
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max.min(8 * WORDS_MAX);
@@ -81,12 +85,18 @@ impl RecordCache {
             .checked_ilog2()
             .map_or(1, |log| 1 << log)
             .min(SHARDS_MAX);
-        let reserved = usize::try_from(bytes_max).unwrap_or(usize::MAX);
+        let grown_max = bytes_max.saturating_mul(GROWTH).min(8 * WORDS_MAX);
+        let whole = |bytes: u64| usize::try_from(bytes).unwrap_or(usize::MAX);
         let shards: Box<[Shard]> = (0..shards).map(|_| Shard::new(budget)).collect();
         RecordCache {
             tables_bytes_min: shards.iter().map(Shard::table_bytes).sum(),
             shards,
-            segments: Segments::new(budget, reserved, segment_bytes as usize),
+            segments: Segments::new(
+                budget,
+                whole(bytes_max),
+                whole(grown_max),
+                segment_bytes as usize,
+            ),
             epoch: AtomicU64::new(0),
             share: AtomicU64::new(0),
             next_to_shrink: AtomicUsize::new(0),
@@ -235,6 +245,18 @@ impl RecordCache {
         self.share.load(Ordering::Relaxed)
     }
 
+    /// The most bytes of records that the cache can hold, whatever the budget.
+    #[must_use]
+    pub fn bytes_max(&self) -> u64 {
+        self.segments.bytes_max()
+    }
+
+    /// The most bytes that a record may take in the cache, header and padding included; a larger one does not come in.
+    #[must_use]
+    pub fn record_bytes_max(&self) -> u64 {
+        self.segments.record_words_max() as u64 * 8
+    }
+
     /// What the cache may hold now: its share, or what blocks leave unused if that is more.
     #[must_use]
     pub fn target(&self) -> u64 {
@@ -244,7 +266,8 @@ impl RecordCache {
         }
         let room = self.budget.room_for_data();
         let kept = self.budget.used(Purpose::Blocks) + room / SPARE_PART;
-        share_of(room, share).max(room.saturating_sub(kept))
+        let target = share_of(room, share).max(room.saturating_sub(kept));
+        target.min(self.bytes_max())
     }
 
     /// Whether [`RecordCache::shrink_step`] would find something to do.

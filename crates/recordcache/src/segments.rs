@@ -17,33 +17,70 @@ pub(crate) struct Segments {
     words: Words,
     /// Words of a segment are two to this.
     segment_shift: u32,
-    stamps: Box<[AtomicU64]>,
-    /// When each came into its queue.
-    births: Box<[AtomicU64]>,
-    vacant: Mutex<Vec<u32>>,
+    /// Of each segment its stamp, and when it came into its queue.
+    notes: Words,
+    /// How many there are addresses for.
+    most: u32,
+    vacant: Mutex<Vacant>,
     taken: AtomicUsize,
     budget: Arc<Budget>,
 }
 
+/// Segments that are nobody's.
+struct Vacant {
+    /// Those that were given back.
+    given: Vec<u32>,
+    /// From this one on none was ever taken.
+    fresh: u32,
+}
+
+/// Words of a segment's notes.
+const NOTES: usize = 2;
+
 impl Segments {
-    /// Address space for `bytes` in segments of `segment_bytes`, which is a power of two and at least a page of memory.
-    pub(crate) fn new(budget: &Arc<Budget>, bytes: usize, segment_bytes: usize) -> Self {
-        let count = bytes / segment_bytes;
-        let segments = u32::try_from(count).unwrap_or(u32::MAX);
+    /// Memory for `bytes` in segments of `segment_bytes`, which is a power of two and at least a page of memory; and addresses for `bytes_max`, as
+    /// far as the system spares them.
+    pub(crate) fn new(
+        budget: &Arc<Budget>,
+        bytes: usize,
+        bytes_max: usize,
+        segment_bytes: usize,
+    ) -> Self {
+        let notes = |segments: usize| segments * NOTES * 8;
+        let count = |bytes: usize| bytes / segment_bytes;
+        let words = Words::reserve(
+            count(bytes) * segment_bytes,
+            count(bytes_max) * segment_bytes,
+        );
+        let notes = Words::reserve(notes(count(bytes)), notes(count(bytes_max)));
+        let most = count(words.bytes_max()).min(notes.bytes_max() / (NOTES * 8));
         Segments {
-            words: Words::reserve(segments as usize * segment_bytes),
+            words,
             segment_shift: (segment_bytes / 8).ilog2(),
-            stamps: (0..segments).map(|_| AtomicU64::new(0)).collect(),
-            births: (0..segments).map(|_| AtomicU64::new(0)).collect(),
-            vacant: Mutex::new((0..segments).rev().collect()),
+            notes,
+            most: u32::try_from(most).unwrap_or(u32::MAX),
+            vacant: Mutex::new(Vacant {
+                given: Vec::new(),
+                fresh: 0,
+            }),
             taken: AtomicUsize::new(0),
             budget: budget.clone(),
         }
     }
 
+    /// The most bytes that all can have together.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        u64::from(self.most) * self.segment_bytes() as u64
+    }
+
     /// Words of one.
     pub(crate) fn segment_words(&self) -> usize {
         1 << self.segment_shift
+    }
+
+    /// The most words of a record: larger ones would not let a segment be used well.
+    pub(crate) fn record_words_max(&self) -> usize {
+        self.segment_words() / 4
     }
 
     /// Bytes of all that are taken.
@@ -72,11 +109,18 @@ impl Segments {
         self.words.all().get(word..end).unwrap_or_default()
     }
 
+    /// A note of the segment of a word; none beyond all.
+    #[inline]
+    fn note(&self, word: usize, which: usize) -> Option<&AtomicU64> {
+        self.notes
+            .all()
+            .get((word >> self.segment_shift) * NOTES + which)
+    }
+
     /// A reader's first look at the segment of a word: none while it is rewritten.
     #[inline]
     pub(crate) fn stamp(&self, word: usize) -> Option<u64> {
-        let stamp = self.stamps.get(word >> self.segment_shift)?;
-        let stamp = stamp.load(Ordering::Acquire);
+        let stamp = self.note(word, 0)?.load(Ordering::Acquire);
         stamp.is_multiple_of(2).then_some(stamp)
     }
 
@@ -84,15 +128,14 @@ impl Segments {
     #[inline]
     pub(crate) fn unchanged(&self, word: usize, stamp: u64) -> bool {
         atomic::fence(Ordering::Acquire);
-        self.stamps
-            .get(word >> self.segment_shift)
+        self.note(word, 0)
             .is_some_and(|now| now.load(Ordering::Relaxed) == stamp)
     }
 
     /// When the segment of a word came into its queue; of a word beyond all, late.
     #[inline]
     pub(crate) fn birth(&self, word: usize) -> Birth {
-        let birth = self.births.get(word >> self.segment_shift);
+        let birth = self.note(word, 1);
         let birth = birth.map_or(u64::MAX, |birth| birth.load(Ordering::Relaxed));
         Birth {
             number: birth >> 1,
@@ -103,27 +146,56 @@ impl Segments {
     /// Says when a segment came into its queue. Only its owner calls this.
     pub(crate) fn set_birth(&self, segment: u32, birth: Birth) {
         let birth = birth.number << 1 | u64::from(birth.grown);
-        self.births[segment as usize].store(birth, Ordering::Relaxed);
+        self.notes_of(segment)[1].store(birth, Ordering::Relaxed);
+    }
+
+    fn notes_of(&self, segment: u32) -> &[AtomicU64; NOTES] {
+        &self.notes.all().as_chunks().0[segment as usize]
     }
 
     /// Before a segment is rewritten. Only its owner calls this.
     pub(crate) fn begin(&self, segment: u32) {
-        self.stamps[segment as usize].fetch_add(1, Ordering::Relaxed);
+        self.notes_of(segment)[0].fetch_add(1, Ordering::Relaxed);
         atomic::fence(Ordering::Release);
     }
 
     /// After it was.
     pub(crate) fn end(&self, segment: u32) {
-        self.stamps[segment as usize].fetch_add(1, Ordering::Release);
+        self.notes_of(segment)[0].fetch_add(1, Ordering::Release);
     }
 
     /// A segment of nobody's, charged.
     pub(crate) fn take(&self) -> Option<u32> {
-        let segment = self.vacant.lock().pop()?;
+        let segment = {
+            let mut vacant = self.vacant.lock();
+            match vacant.given.pop() {
+                Some(segment) => segment,
+                None => {
+                    let fresh = vacant.fresh;
+                    self.reach(fresh)?;
+                    vacant.fresh += 1;
+                    fresh
+                }
+            }
+        };
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.budget
             .take(Purpose::Records, self.segment_bytes() as u64);
         Some(segment)
+    }
+
+    /// Sees to it that a segment has memory, twice as much as there is where it has none: the budget has grown. None when there are no
+    /// more addresses, or the system refuses.
+    fn reach(&self, segment: u32) -> Option<()> {
+        let there = self.words.all().len() >> self.segment_shift;
+        if (segment as usize) < there {
+            return Some(());
+        }
+        let count = (2 * there).max(1).min(self.most as usize);
+        let grown = (segment as usize) < count
+            && self.notes.grow(count * NOTES * 8)
+            && self.words.grow(count * self.segment_bytes());
+        grown.then_some(())
     }
 
     /// Gives a segment back with its memory. Nothing leads to it any more.
@@ -135,7 +207,7 @@ impl Segments {
         self.taken.fetch_sub(1, Ordering::Relaxed);
         self.budget
             .give(Purpose::Records, self.segment_bytes() as u64);
-        self.vacant.lock().push(segment);
+        self.vacant.lock().given.push(segment);
     }
 }
 

@@ -288,8 +288,7 @@ impl Writing<'_> {
     /// Writes a record behind the others of a queue; its first word.
     fn append(&mut self, age: Age, key: &Key<'_>, value: &[u8], may_grow: bool) -> Option<usize> {
         let words = entry::words(key, value.len())?;
-        // Larger ones would not let a segment be used well.
-        if words > self.segments.segment_words() / 4 {
+        if words > self.segments.record_words_max() {
             return None;
         }
         let word = self.room(age, words, may_grow)?;

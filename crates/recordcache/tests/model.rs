@@ -542,3 +542,32 @@ fn what_blocks_leave_unused_is_for_records_until_they_want_it() {
     cache.set_share(0);
     assert_eq!(cache.target(), 0, "none at all");
 }
+
+#[test]
+fn the_cache_follows_a_budget_that_grows_far_beyond_what_it_began_with_and_shrinks_again() {
+    let budget = contested(1 << 20);
+    let cache = RecordCache::new(&budget, 1 << 20);
+    if cache.bytes_max() < 64 << 20 {
+        return; // a system that spares no addresses
+    }
+    cache.set_share(1000);
+    let fill = |numbers: std::ops::Range<u64>| {
+        for number in numbers {
+            let bytes = key(number);
+            let (epoch, hash) = (cache.epoch(), hash64(&bytes));
+            cache.fill(epoch, KeyspaceId(7), &bytes, hash, &[1; 500]);
+        }
+    };
+    fill(0..10_000);
+    assert!((900 << 10..=1 << 20).contains(&cache.bytes()));
+    budget.set_limit(32 << 20);
+    fill(10_000..40_000);
+    assert!((10_000..40_000).all(|number| is_there(&cache, number)));
+    budget.set_limit(1 << 40);
+    assert_eq!(cache.target(), cache.bytes_max());
+    budget.set_limit(1 << 20);
+    while cache.shrink_step() {}
+    assert!((900 << 10..=1 << 20).contains(&cache.bytes()));
+    drop(cache);
+    assert_eq!(budget.used(Purpose::Records), 0);
+}

@@ -122,19 +122,24 @@ impl Core {
         Ok(())
     }
 
-    /// What all trees of a state hold, as cached records; none where that is not known of all.
+    /// What all trees of a state hold, as cached records; none where that is not known of all, or they are mostly too long to be cached.
     fn all_as_records(&self, state: &State) -> Option<u64> {
-        let mut keyspaces = state.keyspaces.iter();
-        keyspaces.try_fold(0u64, |sum, keyspace| {
+        let mut all = Estimate::default();
+        for keyspace in state.keyspaces.iter() {
             let held = keyspace.shared.tree_size.get()?;
-            let overhead = held.records.saturating_mul(RECORD_BYTES);
-            Some(sum.saturating_add(held.bytes).saturating_add(overhead))
-        })
+            all.records = all.records.saturating_add(held.records);
+            all.bytes = all.bytes.saturating_add(held.bytes);
+        }
+        if all.bytes / all.records.max(1) > self.records.record_bytes_max() {
+            return None;
+        }
+        let overhead = all.records.saturating_mul(RECORD_BYTES);
+        Some(all.bytes.saturating_add(overhead))
     }
 
     /// What so many bytes of cached records leave to windows of the budget; none where they would not fit.
     fn left_to_windows(&self, all: u64) -> Option<u64> {
-        if !self.settings.record_cache {
+        if !self.settings.record_cache || all > self.records.bytes_max() {
             return None;
         }
         let taken = self.taken_besides() + self.budget.used(Purpose::Metadata);

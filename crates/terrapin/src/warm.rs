@@ -35,6 +35,8 @@ const BLOCK_COST: u64 = 8;
 const BLOCK_BYTES: u64 = 4096;
 /// After a pass the gets of so many more come first: what left since may leave again.
 const WAIT_PASSES: u64 = 8;
+/// Twice as many after each in succession that did not bring nearly everything in, up to this.
+const WAIT_PASSES_MAX: u64 = 128;
 /// And in a small store so many misses come first, which is also how often it is looked at what is mostly asked for.
 const MISSES_MIN: u64 = 2048;
 /// The records' share of the memory for reads when all of them come in, and when all blocks do, in thousandths.
@@ -55,10 +57,19 @@ pub(crate) struct Warm {
     /// What is mostly asked for, and how much was missed before it was.
     kind: Kind,
     since: u64,
-    /// What must have been missed for a pass of each kind.
-    records_due: u64,
-    blocks_due: u64,
+    /// When a pass of each kind is next.
+    records_due: Due,
+    blocks_due: Due,
     pass: Option<Pass>,
+}
+
+/// When a pass is next.
+#[derive(Clone, Copy)]
+struct Due {
+    /// What must have been missed.
+    missed: u64,
+    /// What came first after the last one, in passes.
+    wait: u64,
 }
 
 /// What was asked for so far.
@@ -129,16 +140,39 @@ impl Kind {
         MISSES_MIN.max(misses)
     }
 
+    /// Whether nearly all of so many records, or of all blocks, is there.
+    fn is_there(self, core: &Core, records: u64) -> bool {
+        match self {
+            Kind::Records => core.records.counts().records >= records / 8 * 7,
+            Kind::Blocks => core.budget.used(Purpose::Blocks) >= core.store.live_bytes() / 8 * 7,
+        }
+    }
+
     /// Whether what is to come in fits, and is not there already.
     fn is_worth_it(self, core: &Core, state: &State, records: u64) -> bool {
-        match self {
-            Kind::Records => {
-                core.records.counts().records < records / 8 * 7 && core.could_hold_all(state)
-            }
-            Kind::Blocks => {
-                let cached = core.budget.used(Purpose::Blocks);
-                cached < core.store.live_bytes() / 8 * 7 && core.could_hold_blocks(state)
-            }
+        let fits = || match self {
+            Kind::Records => core.could_hold_all(state),
+            Kind::Blocks => core.could_hold_blocks(state),
+        };
+        !self.is_there(core, records) && fits()
+    }
+}
+
+impl Due {
+    const FIRST: Due = Due {
+        missed: 0,
+        wait: WAIT_PASSES,
+    };
+
+    /// After a pass that was worth so many misses, at so many, and brought nearly everything in or did not.
+    fn after(self, missed: u64, worth: u64, is_there: bool) -> Due {
+        let wait = match is_there {
+            true => WAIT_PASSES,
+            false => (2 * self.wait).min(WAIT_PASSES_MAX),
+        };
+        Due {
+            missed: missed.saturating_add(wait.saturating_mul(worth)),
+            wait,
         }
     }
 }
@@ -153,13 +187,13 @@ impl Warm {
             last: Asked::default(),
             kind: Kind::Records,
             since: 0,
-            records_due: 0,
-            blocks_due: 0,
+            records_due: Due::FIRST,
+            blocks_due: Due::FIRST,
             pass: None,
         })
     }
 
-    fn due(&mut self) -> &mut u64 {
+    fn due(&mut self) -> &mut Due {
         match self.kind {
             Kind::Records => &mut self.records_due,
             Kind::Blocks => &mut self.blocks_due,
@@ -180,7 +214,7 @@ impl Warm {
         if kind != self.kind {
             (self.kind, self.since) = (kind, before);
         }
-        if missed < *self.due() {
+        if missed < self.due().missed {
             return Ok(());
         }
         let state = core.observe()?.state.clone();
@@ -196,7 +230,7 @@ impl Warm {
         if missed < self.since + worth {
             return Ok(());
         }
-        *self.due() = missed + worth;
+        self.due().missed = missed + worth;
         if records == 0 || !kind.is_worth_it(&core, &state, records) {
             return Ok(());
         }
@@ -240,8 +274,10 @@ impl Warm {
         if has_room && !pass.step(core)? {
             return Ok(true);
         }
-        let due = missed(core) + WAIT_PASSES * pass.kind.worth(core, pass.records);
-        *self.due() = due;
+        let worth = pass.kind.worth(core, pass.records);
+        let is_there = pass.kind.is_there(core, pass.records);
+        let missed = missed(core);
+        *self.due() = self.due().after(missed, worth, is_there);
         self.end();
         Ok(false)
     }
@@ -366,5 +402,21 @@ impl Job for Warm {
         Step::Pending(Condition::new(&signal, move || {
             core.schedule.is_stopping() || missed(&core) >= next
         }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_that_do_not_bring_everything_in_come_ever_less_often_and_others_as_before() {
+        let mut due = Due::FIRST;
+        let mut waits = Vec::new();
+        for is_there in [false, false, false, false, false, true, true, false] {
+            due = due.after(1000, 10, is_there);
+            waits.push((due.missed - 1000) / 10);
+        }
+        assert_eq!(waits, [16, 32, 64, 128, 128, 8, 8, 16]);
     }
 }

@@ -56,6 +56,62 @@ fn what_fits_is_read_once_gets_ask_for_much_of_it_and_needs_no_device_then() {
 }
 
 #[test]
+fn what_fits_once_the_memory_was_set_higher_is_read_and_needs_no_device_then() {
+    let world = World::new(17);
+    let database = cold_store(&world, &options(5));
+    let keyspace = database.default_keyspace();
+    database.set_memory(16 << 20).unwrap();
+    for i in 0..GETS {
+        assert!(keyspace.get(key(i)).unwrap().is_some());
+    }
+    world.sim.settle();
+    let metrics = database.metrics();
+    assert_eq!(metrics.cached_records, RECORDS, "{:?}", metrics.memory);
+    let before = world.disk.stats("data").reads;
+    for i in RECORDS / 2..RECORDS {
+        let found = keyspace.get(key(i)).unwrap();
+        assert_eq!(found.as_deref(), Some(&value(i, VALUE_BYTES)[..]));
+    }
+    assert_eq!(world.disk.stats("data").reads, before);
+    database.set_memory(5 << 20).unwrap();
+    world.sim.settle();
+    let memory = database.metrics().memory;
+    assert!(memory.total_bytes() <= memory.limit_bytes, "{memory:?}");
+    database.close().unwrap();
+}
+
+/// Records of 12 KB: none of them is ever cached, whatever room there is.
+#[test]
+fn windows_leave_no_room_for_records_that_cannot_come_in() {
+    let world = World::new(18);
+    let options = options(18)
+        .group_bytes(16 << 10)
+        .checkpoint_distance(CheckpointDistance::Auto);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 1000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 12_000)).unwrap();
+    }
+    database.close().unwrap();
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let before = keyspace.checkpoint_distance();
+    for _ in 0..3 {
+        for i in 0..records {
+            assert!(keyspace.get(key(i)).unwrap().is_some());
+            if i % 4 == 0 {
+                keyspace.put(key(i % 32), value(i, 12_000)).unwrap();
+            }
+        }
+        database.checkpoint().unwrap();
+    }
+    assert_eq!(database.metrics().cached_records, 0);
+    assert_eq!(keyspace.checkpoint_distance(), before);
+    database.close().unwrap();
+}
+
+#[test]
 fn where_ranges_are_what_is_asked_for_all_blocks_are_read_and_need_no_device_then() {
     let world = World::new(12);
     let database = cold_store(&world, &options(16));
