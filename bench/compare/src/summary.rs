@@ -47,6 +47,8 @@ impl Figure {
 /// All figures of one engine in one phase.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
+    /// How many runs are in the medians.
+    pub runs: usize,
     /// Operations a second, the settling included.
     pub rate: Figure,
     /// Median latency, and so on, in microseconds.
@@ -81,6 +83,7 @@ impl Row {
             Figure::of(outcomes.iter().map(|outcome| value(outcome)).collect())
         };
         Row {
+            runs: outcomes.len(),
             rate: figure(Outcome::rate),
             p50_us: figure(|o| o.latency_us.p50),
             p99_us: figure(|o| o.latency_us.p99),
@@ -107,7 +110,7 @@ pub struct Contender {
     pub versions: Vec<String>,
     /// Whether it runs with a log.
     pub logged: bool,
-    /// How many repeats are in the medians.
+    /// How many runs of it there are; of some phases there may be fewer.
     pub repeats: usize,
     /// Why runs of it failed, each reason once.
     pub failures: Vec<String>,

@@ -72,18 +72,13 @@ fn cell(summary: &Summary) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
-        "## {}\n\n`{}`: {} records of {} MiB, memory {} MiB, {} repeats, {} to {}.\n\n![rates]({}.svg)\n",
+        "## {}\n\n`{}`: {} records of {} MiB, memory {} MiB, {} of each engine, {} to {}.\n\n![rates]({}.svg)\n",
         summary.title,
         summary.cell,
         summary.records,
         summary.data_bytes >> 20,
         summary.memory_bytes >> 20,
-        summary
-            .contenders
-            .iter()
-            .map(|c| c.repeats)
-            .min()
-            .unwrap_or(0),
+        runs(summary),
         day(summary.began),
         day(summary.ended),
         summary.cell,
@@ -91,7 +86,7 @@ fn cell(summary: &Summary) -> String {
     for note in &summary.notes {
         let _ = writeln!(text, "Not as planned: {note}.\n");
     }
-    text.push_str("Thousands of operations a second, the settling included: median ± half the spread. The best is bold.\n\n");
+    text.push_str("Thousands of operations a second, the settling included: median ± half the spread, which a single run has none of. The best is bold.\n\n");
     text.push_str(&rates(summary));
     text.push_str("\nWhat they cost, medians.\n\n");
     for phase in &summary.phases {
@@ -103,6 +98,17 @@ fn cell(summary: &Summary) -> String {
         }
     }
     text
+}
+
+/// How many runs there are: "3 runs", "1 to 3 runs".
+fn runs(summary: &Summary) -> String {
+    let repeats = || summary.contenders.iter().map(|c| c.repeats);
+    let (fewest, most) = (repeats().min().unwrap_or(0), repeats().max().unwrap_or(0));
+    match (fewest, most) {
+        (1, 1) => "1 run".to_owned(),
+        _ if fewest == most => format!("{most} runs"),
+        _ => format!("{fewest} to {most} runs"),
+    }
 }
 
 fn rates(summary: &Summary) -> String {
@@ -125,12 +131,10 @@ fn rates(summary: &Summary) -> String {
                 continue;
             };
             let bold = if row.rate.median >= *best { "**" } else { "" };
-            let _ = write!(
-                text,
-                "| {bold}{}{bold} ±{:.0} % ",
-                short(row.rate.median / 1000.0),
-                row.rate.spread() * 100.0
-            );
+            let _ = write!(text, "| {bold}{}{bold} ", short(row.rate.median / 1000.0));
+            if row.runs > 1 {
+                let _ = write!(text, "±{:.0} % ", row.rate.spread() * 100.0);
+            }
         }
         text.push_str("|\n");
     }
