@@ -5,7 +5,8 @@ mod common;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
-use std::process::Stdio;
+use std::path::Path;
+use std::process::{Child, Stdio};
 
 use common::{Place, command, complaint, run, run_with, succeed, text};
 use rustix::fs::{CWD, Mode, mkfifoat};
@@ -15,20 +16,18 @@ fn lines(numbers: std::ops::Range<u32>) -> String {
     numbers.map(|n| format!("k{n:06}\tvalue\n")).collect()
 }
 
+/// An import of tsv from a pipe, under way.
+fn import(db: &Path, ack_every: &str) -> Child {
+    let mut command = command(&["import", text(db), "-", "--format", "tsv"]);
+    command.args(["--ack-every", ack_every]);
+    command.stdin(Stdio::piped()).spawn().unwrap()
+}
+
 #[test]
 fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
     let place = Place::new();
     let db = place.path("db");
-    let arguments = [
-        "import",
-        text(&db),
-        "-",
-        "--format",
-        "tsv",
-        "--ack-every",
-        "1000",
-    ];
-    let mut child = command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = import(&db, "1000");
     let mut stdin = child.stdin.take().unwrap();
     let mut stdout = BufReader::new(child.stdout.take().unwrap());
     stdin.write_all(lines(0..1000).as_bytes()).unwrap();
@@ -50,16 +49,7 @@ fn an_import_goes_on_when_nobody_reads_its_acknowledgements() {
 fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
     let place = Place::new();
     let db = place.path("db");
-    let arguments = [
-        "import",
-        text(&db),
-        "-",
-        "--format",
-        "tsv",
-        "--ack-every",
-        "10",
-    ];
-    let mut child = command(&arguments).stdin(Stdio::piped()).spawn().unwrap();
+    let mut child = import(&db, "10");
     drop(child.stdout.take());
     let mut stdin = child.stdin.take().unwrap();
     stdin

@@ -63,14 +63,7 @@ pub fn check() -> std::result::Result<(), String> {
 }
 
 fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
-    let options = Options::new()
-        .memory(2 << 20)
-        .ring_bytes(64 << 10)
-        .log_segment_bytes(64 << 10)
-        .log_bytes_max(512 << 10)
-        .group_bytes(4 << 10)
-        .block_bytes(512)
-        .background_threads(1);
+    let options = Options::small().background_threads(1);
     let disk = SimDisk::new(seed);
     let (env, sim) = Env::simulated(seed);
     let database = options.open_on(env, disk.handle())?;

@@ -155,6 +155,18 @@ impl Options {
         Self::default()
     }
 
+    /// Small in everything, for simulated disks.
+    #[cfg(any(test, terrapin_mutants))]
+    pub(crate) fn small() -> Self {
+        Options::new()
+            .memory(2 << 20)
+            .ring_bytes(64 << 10)
+            .log_segment_bytes(64 << 10)
+            .log_bytes_max(512 << 10)
+            .group_bytes(4 << 10)
+            .block_bytes(512)
+    }
+
     /// Opens without writing anything: the log is replayed in memory only, and must fit there. Readers share the database; they
     /// keep writers out, and a writer keeps them out ([`ErrorKind::Locked`]). Default false.
     #[must_use]

@@ -409,13 +409,7 @@ mod tests {
 
     #[test]
     fn what_a_clear_takes_away_goes_after_its_publication() {
-        let options = Options::new()
-            .memory(2 << 20)
-            .ring_bytes(64 << 10)
-            .log_segment_bytes(64 << 10)
-            .log_bytes_max(512 << 10)
-            .group_bytes(4 << 10)
-            .block_bytes(512);
+        let options = Options::small();
         let (env, sim) = Env::simulated(1);
         let disk = SimDisk::new(1);
         let database = options.open_on(env, disk.handle()).unwrap();

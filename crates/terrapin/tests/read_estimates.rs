@@ -141,31 +141,20 @@ fn deletes_take_away_while_in_windows_and_count_until_they_are_merged_down() {
     }
     let lower = || keyspace.approximate(..number(half)).unwrap();
     let upper = || keyspace.approximate(number(half)..).unwrap();
+    let old_lower = || before.approximate(&keyspace, ..number(half)).unwrap();
     let near = |found: u64, exact: u64| {
         assert!(found.abs_diff(exact) * 50 < all, "{found} for {exact}");
     };
     near(lower().records, 0);
     assert!(lower().bytes < all * 108 / 50);
     near(upper().records, half);
-    near(
-        before
-            .approximate(&keyspace, ..number(half))
-            .unwrap()
-            .records,
-        half,
-    );
+    near(old_lower().records, half);
     world.sim.set_breathing(true);
     database.checkpoint().unwrap();
     // In leaves and in buffers, at most; no range suffers for another.
     assert!(lower().records <= 2 * half, "{:?}", lower());
     near(upper().records, half);
-    near(
-        before
-            .approximate(&keyspace, ..number(half))
-            .unwrap()
-            .records,
-        half,
-    );
+    near(old_lower().records, half);
     drop(before);
     keyspace.clear().unwrap();
     assert_eq!(lower().records, 0);
