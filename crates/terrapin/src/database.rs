@@ -106,9 +106,9 @@ impl Database {
     /// next open replays it.
     pub fn close(&self) -> Result<()> {
         let core = self.core();
-        if core.health.close() {
+        if let Some(closing) = core.health.close() {
             let outcome = self.close_first();
-            core.health.close_ended(outcome.clone());
+            closing.ended(outcome.clone());
             return outcome;
         }
         loop {

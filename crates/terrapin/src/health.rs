@@ -37,13 +37,13 @@ impl Health {
         }
     }
 
-    /// Closes; whether it was open before.
-    pub fn close(&self) -> bool {
-        !self.closed.swap(true, Ordering::AcqRel)
+    /// Closes; none if it was closed already.
+    pub fn close(&self) -> Option<Closing<'_>> {
+        let first = !self.closed.swap(true, Ordering::AcqRel);
+        first.then(|| Closing(self))
     }
 
-    /// The close that began first is over.
-    pub fn close_ended(&self, outcome: Result<()>) {
+    fn close_ended(&self, outcome: Result<()>) {
         self.outcome.get_or_init(|| outcome);
         self.ended.notify();
     }
@@ -91,8 +91,53 @@ impl Health {
     }
 }
 
+/// The close that began first. Others wait until it is over, and it is over once this is gone, if by a panic, too.
+pub(crate) struct Closing<'a>(&'a Health);
+
+impl Closing<'_> {
+    /// What it came to.
+    pub fn ended(self, outcome: Result<()>) {
+        self.0.close_ended(outcome);
+    }
+}
+
+impl Drop for Closing<'_> {
+    fn drop(&mut self) {
+        // Counts only if nothing was said before.
+        self.0.close_ended(Err(Error::internal(
+            "the close that began first panicked; the next open replays what it left",
+        )));
+    }
+}
+
 /// What every call on a closed database gets.
 #[cold]
 pub(crate) fn closed() -> Error {
     Error::new(ErrorKind::Closed, "the database is closed")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_first_close_closes_and_others_get_what_it_came_to() {
+        let health = Health::default();
+        let closing = health.close().expect("it was open");
+        assert!(health.close().is_none() && health.close_outcome().is_none());
+        closing.ended(Ok(()));
+        assert!(matches!(health.close_outcome(), Some(Ok(()))));
+    }
+
+    #[test]
+    fn a_close_that_panics_is_over_and_failed_for_those_that_wait_for_it() {
+        let health = Health::default();
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _closing = health.close().expect("it was open");
+            panic!("a close");
+        }));
+        assert!(panicked.is_err());
+        let error = health.close_outcome().expect("it is over").unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal);
+    }
 }
