@@ -44,6 +44,14 @@ impl Records {
         out.resize(self.key_bytes, b'k');
     }
 
+    /// About how many of so many records have keys behind this one: keys lie evenly among all numbers of eight bytes.
+    pub(crate) fn follow(key: &[u8], records: u64) -> u64 {
+        let before = key
+            .first_chunk()
+            .map_or(0, |first| u64::from_be_bytes(*first));
+        ((u128::from(u64::MAX - before) * u128::from(records)) >> 64) as u64
+    }
+
     /// A value for a key: eight bytes of `tag`, then bits that follow from key and tag.
     pub(crate) fn value(&self, key: &[u8], tag: u64, out: &mut Vec<u8>) {
         out.clear();
@@ -94,6 +102,16 @@ fn seed(key: &[u8], tag: u64) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn as_many_records_follow_a_key_as_its_place_says() {
+        assert_eq!(Records::follow(&[0; 8], 1000), 999);
+        assert_eq!(
+            Records::follow(&[0x80, 0, 0, 0, 0, 0, 0, 0, b'k'], 1000),
+            499
+        );
+        assert_eq!(Records::follow(&[0xff; 8], u64::MAX), 0);
+    }
 
     #[test]
     fn a_value_belongs_to_its_key_and_no_other() {

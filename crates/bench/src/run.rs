@@ -18,6 +18,10 @@ use crate::workload::{Action, Workload};
 /// Longest scan of workload E.
 const SCAN_RECORDS_MAX: u64 = 100;
 
+/// A scan that ends early is at the end of all records if no more than so many are to be expected behind it: chance alone puts 64 where none are
+/// to be once in e⁶⁴ times.
+const FOLLOW_MAX: u64 = 64;
+
 /// What all phases of a run have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
@@ -357,7 +361,7 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             }
             Action::Scan => {
                 let count = 1 + random.below(SCAN_RECORDS_MAX);
-                scan(shape, &mut store, &key, count as usize, &mut found)?;
+                scan(driver.config, &mut store, &key, count as usize, &mut found)?;
                 true
             }
         };
@@ -419,9 +423,9 @@ fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Ra
     }
 }
 
-/// A scan whose records are in order, from the asked key on, and belong to their keys.
+/// A scan whose records are in order, from the asked key on, belong to their keys, and are as many as were asked for or as there are.
 fn scan(
-    shape: Records,
+    config: &Config,
     store: &mut impl Client,
     start: &[u8],
     count: usize,
@@ -445,7 +449,7 @@ fn scan(
                     ),
             );
         }
-        shape.check(key, value)?;
+        config.shape.check(key, value)?;
         last.clear();
         last.extend_from_slice(key);
         seen += 1;
@@ -454,6 +458,10 @@ fn scan(
     if seen == 0 {
         return Err(Error::corrupt("a scan found nothing where a record is")
             .with("from", format!("{start:02x?}")));
+    }
+    if seen < count && Records::follow(last, config.records) > FOLLOW_MAX {
+        return Err(Error::corrupt("a scan ends before the records do")
+            .with("after", format!("{last:02x?}")));
     }
     Ok(())
 }
@@ -465,11 +473,12 @@ mod tests {
     use std::ops::Bound;
     use terrapin_base::sync::Mutex;
 
-    /// A store in memory; `lossy` forgets one record in a hundred.
+    /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of more than one.
     #[derive(Default)]
     struct Memory {
         records: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
         lossy: bool,
+        short: bool,
     }
 
     impl Store for Memory {
@@ -508,6 +517,11 @@ mod tests {
             mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
         ) -> Result<()> {
             let records = self.records.lock();
+            let count = if self.short && count > 1 {
+                count / 2
+            } else {
+                count
+            };
             let bounds = (Bound::Included(start), Bound::Unbounded);
             records
                 .range::<[u8], _>(bounds)
@@ -594,6 +608,24 @@ mod tests {
             &mut |_| {},
         );
         assert!(error.unwrap_err().to_string().contains("missing"));
+    }
+
+    #[test]
+    fn a_scan_that_ends_too_soon_fails_the_run() {
+        let store = Memory {
+            short: true,
+            ..Memory::default()
+        };
+        let phases = [Workload::Load, Workload::E].map(|w| phase(w, Distribution::Uniform));
+        let error = run(
+            &config(),
+            &phases,
+            &store,
+            &std::env::temp_dir(),
+            &Progress::default(),
+            &mut |_| {},
+        );
+        assert!(error.unwrap_err().to_string().contains("ends before"));
     }
 
     #[test]
