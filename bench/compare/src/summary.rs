@@ -146,8 +146,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of all runs of a cell; none if there are none. The phases of a run that failed count as far as they went, but not
-    /// where it found a wrong record.
+    /// Of all runs of a cell; none if there are none. What a run that failed has measured counts for nothing, unless it failed by being
+    /// too slow: the rate that its load had until then does.
     pub fn new(size: Size, cell: Cell, runs: &[Run]) -> Option<Self> {
         let first = runs.iter().min_by_key(|run| run.began)?;
         let mut contenders = Vec::new();
@@ -189,6 +189,7 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
     for (name, ..) in PHASES {
         let outcomes: Vec<_> = runs
             .iter()
+            .filter(|run| counts(run))
             .flat_map(|run| run.outcomes.iter().filter(|o| o.phase == name))
             .collect();
         if !outcomes.is_empty() {
@@ -203,6 +204,11 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
         failures: distinct(runs.iter().filter_map(|run| run.failure.clone())),
         rows,
     }
+}
+
+fn counts(run: &Run) -> bool {
+    let unfinished = |o: &Outcome| o.phase == "load" && o.operations < run.plan.records;
+    run.failure.is_none() || run.outcomes.iter().all(unfinished)
 }
 
 fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {

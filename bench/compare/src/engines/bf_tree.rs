@@ -2,8 +2,9 @@
 //! either, but for snapshots of everything. So nothing that it was given is durable, its write amplification counts what its buffer
 //! evicted only, and tables mark it.
 //!
-//! Its buffer takes a power of two: the largest that fits the memory. Inner nodes and the table of pages lie beside it. Pages are
-//! written and read through the page cache, as by default, which makes use of what the buffer leaves of the memory.
+//! It is told how large records are. Its buffer takes a power of two: the largest that fits the memory. Inner nodes and the table of
+//! pages lie beside it. Pages are written and read through the page cache, as by default, which makes use of what the buffer leaves of
+//! the memory.
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use terrapin_base::{Error, Result};
@@ -18,7 +19,7 @@ pub(super) const ENGINE: Engine = Engine {
     name: "bf-tree",
     packages: &["bf-tree"],
     logged: false,
-    memory: MemoryKind::PageCache,
+    memory: MemoryKind::Bounded,
     overhead_bytes: 0,
     small_only: false,
     how: "buffered I/O, no log, no checkpoint: nothing is durable",
@@ -33,6 +34,9 @@ fn run(job: &Job) -> Result<()> {
     let buffer = 1usize << memory.ilog2();
     let mut config = Config::new(job.directory.join("records.bftree"), buffer);
     config.storage_backend(StorageBackend::Std);
+    // The sizes of its small pages follow from these.
+    let record = job.plan.cell.record.bytes();
+    config.cb_min_record_size(record).cb_max_record_size(record);
     let tree = BfTree::with_config(config, None)
         .map_err(|e| Error::invalid(format!("bf-tree refuses its options: {e:?}")))?;
     let store = BfStore {
