@@ -22,7 +22,7 @@ pub struct Latencies {
 }
 
 /// One phase with its settling. Bytes and CPU are those of both.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Outcome {
     /// The phase's name.
     pub phase: String,

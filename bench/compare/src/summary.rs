@@ -206,6 +206,7 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
     }
 }
 
+/// Whether what a run has measured counts: it did not fail, or only by a load that was not done in time.
 fn counts(run: &Run) -> bool {
     let unfinished = |o: &Outcome| o.phase == "load" && o.operations < run.plan.records;
     run.failure.is_none() || run.outcomes.iter().all(unfinished)
@@ -224,6 +225,9 @@ fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::host::Machine;
+    use crate::plan::Plan;
+    use std::path::Path;
 
     #[test]
     fn the_median_is_the_middle_and_the_spread_half_the_distance() {
@@ -232,5 +236,42 @@ mod tests {
         assert_eq!(figure.spread(), 0.2);
         assert_eq!(Figure::of(vec![1.0, 2.0]).median, 1.5);
         assert_eq!(Figure::of(Vec::new()), Figure::default());
+    }
+
+    #[test]
+    fn a_run_that_failed_has_no_figures_unless_its_load_was_too_slow() {
+        let cell: Cell = "128-third-2".parse().unwrap();
+        let plan = Plan::new(Size::Tiny, cell, &[]).unwrap();
+        let loaded = plan.records;
+        let mut run = Run {
+            engine: "terrapin".into(),
+            version: "0".into(),
+            repeat: 1,
+            plan,
+            began: 0,
+            machine: Machine::here(Path::new(".")),
+            allocator: String::new(),
+            memory_limit_bytes: None,
+            notes: Vec::new(),
+            failure: None,
+            outcomes: Vec::new(),
+        };
+        let mut phases = |failure: Option<&str>, operations| {
+            run.failure = failure.map(str::to_owned);
+            run.outcomes = vec![Outcome {
+                phase: "load".into(),
+                operations,
+                ..Outcome::default()
+            }];
+            let summary = Summary::new(Size::Tiny, cell, std::slice::from_ref(&run)).unwrap();
+            assert_eq!(
+                summary.contenders[0].failures.len(),
+                usize::from(failure.is_some())
+            );
+            summary.phases
+        };
+        assert_eq!(phases(None, loaded), ["load"]);
+        assert!(phases(Some("a wrong record"), loaded).is_empty());
+        assert_eq!(phases(Some("too slow"), loaded - 1), ["load"]);
     }
 }
