@@ -217,7 +217,8 @@ pub struct Plan {
 pub enum MemoryKind {
     /// It gets a tenth and 64 MiB above what it is told, which is what Terrapin promises; whoever uses the page cache too has the rest there.
     Bounded,
-    /// Its only cache is its own and as large as it is told; what the allocator cannot use besides is not its to answer for: half and 64 MiB.
+    /// Its own memory goes beyond what it is told, by what the allocator cannot use again or by what waits for flushes, and it was killed at
+    /// less: half and 64 MiB. Whoever uses the page cache too has the rest there.
     Allocated,
 }
 

@@ -1,7 +1,7 @@
 //! fjall: leveled compaction, its default filters (10 bits, more for the newest level), no compression, 2 worker threads. It has no
 //! direct I/O. Its cache gets a quarter of the memory, as its documentation advises, or three quarters where all data fits; memtables
-//! an eighth each, of which several wait for their flushes at times; the page cache what is left. Its journal goes to the page cache with
-//! each write, as by default, and is not synced.
+//! an eighth each, of which up to five wait for their flushes and nothing bounds their sum; the page cache what is left. Its journal goes to
+//! the page cache with each write, as by default, and is not synced.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) const ENGINE: Engine = Engine {
     name: "fjall",
     packages: &["fjall", "lsm-tree"],
     logged: true,
-    memory: MemoryKind::Bounded,
+    memory: MemoryKind::Allocated,
     overhead_bytes: 0,
     small_only: false,
     how: "buffered I/O, buffered log",
