@@ -3,8 +3,8 @@
 //! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and faulted in at once:
 //! first touch page by page costs two to four times as much (DESIGN §4). But at once takes 5 ms, and 30 at worst, where a hypervisor backs the
 //! memory on first use, and a writer that takes a chunk has an LSN, for which all others wait. So a job has chunks ready ([`Pool::stock`]), and a writer
-//! that finds none pays page by page ([`Chunk::in_small_pages`]). Smaller chunks, for windows that stay small,
-//! come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
+//! that finds none pays page by page ([`Chunk::in_small_pages`]); once its window is gone the job has a huge page in its place ([`Pool::enlarge_one`]). Smaller
+//! chunks, for windows that stay small, come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -34,7 +34,8 @@ enum Pages {
 pub(crate) struct Chunk {
     at: NonNull<u8>,
     bytes: usize,
-    mapped: bool,
+    /// None where the global allocator gave it.
+    mapped: Option<Pages>,
 }
 
 // SAFETY: a chunk owns its memory like a box does.
@@ -58,7 +59,7 @@ impl Chunk {
             return Chunk {
                 at,
                 bytes,
-                mapped: true,
+                mapped: Some(pages),
             };
         }
         let layout = Self::layout(bytes);
@@ -69,7 +70,7 @@ impl Chunk {
         Chunk {
             at,
             bytes,
-            mapped: false,
+            mapped: None,
         }
     }
 
@@ -91,7 +92,7 @@ impl Chunk {
 
 impl Drop for Chunk {
     fn drop(&mut self) {
-        if self.mapped {
+        if self.mapped.is_some() {
             // SAFETY: mapped by `system::map`, and owned, so that nothing refers to it any more.
             unsafe { system::unmap(self.at) };
         } else {
@@ -238,9 +239,9 @@ impl Pool {
         self.keep_only(bytes);
     }
 
-    /// Gives everything that waits here back to the system; the bound stays.
-    pub fn release(&self) {
-        self.keep_only(0);
+    /// Gives what waits here, but for so many bytes, back to the system; the bound stays.
+    pub fn release_beyond(&self, bytes: u64) {
+        self.keep_only(bytes);
     }
 
     /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system takes.
@@ -260,8 +261,9 @@ impl Pool {
         let count = usize::try_from(bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX);
         let surplus = {
             let mut chunks = self.chunks.lock();
-            let keep = chunks.len().min(count);
-            chunks.split_off(keep)
+            let first_kept = chunks.len().saturating_sub(count);
+            let kept = chunks.split_off(first_kept);
+            std::mem::replace(&mut *chunks, kept)
         };
         self.budget
             .give(Purpose::Window, (surplus.len() * CHUNK_BYTES) as u64);
@@ -319,6 +321,23 @@ impl Pool {
         wanted
     }
 
+    /// Gives a chunk back that came in small pages, if there is one, and takes one from the system that is a huge page, if the kernel can; whether there
+    /// was one. A key's way through a large window meets other pages all along, and where a small one lies takes the processor long to look up. For
+    /// a job: it takes as long as the system takes.
+    pub fn enlarge_one(&self) -> bool {
+        let small = {
+            let mut chunks = self.chunks.lock();
+            let small = |chunk: &Chunk| chunk.mapped == Some(Pages::Small);
+            let at = chunks.iter().position(small);
+            at.map(|at| chunks.swap_remove(at))
+        };
+        let Some(small) = small else { return false };
+        self.budget.give(Purpose::Window, small.bytes as u64);
+        drop(small);
+        self.keep(vec![Chunk::new(CHUNK_BYTES)]);
+        true
+    }
+
     /// Keeps what a window leaves: those of its chunks that are whole, the few others go.
     pub(crate) fn keep(&self, mut left: Vec<Chunk>) {
         let bytes_max = self.bytes_max.load(Ordering::Relaxed);
@@ -362,7 +381,7 @@ mod tests {
     fn chunks_are_aligned_and_writable_to_the_last_byte() {
         for bytes in [1, 64 << 10, CHUNK_BYTES, CHUNK_BYTES + 4096] {
             let chunk = Chunk::new(bytes);
-            let wanted = if chunk.mapped {
+            let wanted = if chunk.mapped.is_some() {
                 CHUNK_BYTES
             } else {
                 CHUNK_ALIGNMENT
@@ -399,6 +418,29 @@ mod tests {
     }
 
     #[test]
+    fn what_came_in_small_pages_is_given_back_for_huge_ones_one_at_a_time() {
+        let budget = Budget::new(1 << 30);
+        let chunk = CHUNK_BYTES as u64;
+        let pool = Pool::new(&budget, 4 * chunk);
+        let small = || Chunk::with_pages(CHUNK_BYTES, Pages::Small);
+        let is_mapped = small().mapped.is_some();
+        pool.keep(vec![small(), Chunk::new(CHUNK_BYTES), small()]);
+        for _ in 0..2 {
+            assert_eq!(pool.enlarge_one(), is_mapped);
+            assert_eq!(pool.bytes(), 3 * chunk);
+            assert_eq!(budget.used(Purpose::Window), 3 * chunk);
+        }
+        assert!(!pool.enlarge_one(), "all are");
+        let taken = pool.take();
+        // SAFETY: the chunk is ours and that long.
+        unsafe { taken.at().write_bytes(0xa5, CHUNK_BYTES) };
+        pool.keep(vec![small()]);
+        pool.set_bytes_max(0);
+        assert!(!pool.enlarge_one(), "closed");
+        assert_eq!(budget.used(Purpose::Window), 0);
+    }
+
+    #[test]
     fn the_pool_is_bounded_and_charged() {
         let budget = Budget::new(1 << 30);
         let chunk = CHUNK_BYTES as u64;
@@ -421,7 +463,7 @@ mod tests {
         drop(pool.take());
         assert_eq!(budget.used(Purpose::Window), chunk);
         keep();
-        pool.release();
+        pool.release_beyond(0);
         kept(0);
         keep();
         pool.trim();

@@ -127,7 +127,7 @@ impl Mix {
     }
 
     /// Whether reads were mostly ranges, which need blocks.
-    fn is_mostly_ranged(&self) -> bool {
+    pub fn is_mostly_ranged(&self) -> bool {
         self.is_mostly_ranged.load(Ordering::Relaxed)
     }
 
@@ -276,11 +276,7 @@ impl Core {
     /// Sets every keyspace's window limit anew from χ, the memory budget, and how many keyspaces write.
     pub fn rebalance(&self, install: &Install) {
         let state = self.state.load();
-        let beside_all = match (self.mix.is_often_read(), self.mix.is_mostly_ranged()) {
-            (true, true) => self.arenas_beside_blocks(),
-            (true, false) => self.arenas_beside_all(&state),
-            (false, _) => None,
-        };
+        let beside_all = self.arenas_beside_what_is_read(&state);
         let writers = state.keyspaces.iter().filter(|k| is_written(k)).count();
         let limit = self.budget.limit();
         let mut high = Self::window_memory_usual(limit);

@@ -168,6 +168,39 @@ impl Core {
         self.shared_by_windows(left)
     }
 
+    /// What applies of those two, by what users do; none where they hardly read.
+    pub fn arenas_beside_what_is_read(&self, state: &State) -> Option<u64> {
+        match (self.mix.is_often_read(), self.mix.is_mostly_ranged()) {
+            (true, true) => self.arenas_beside_blocks(),
+            (true, false) => self.arenas_beside_all(state),
+            (false, _) => None,
+        }
+    }
+
+    /// What windows leave for the next ones, as far as to give it to the caches would save no read: where all that is read is cached beside
+    /// windows, all of it; elsewhere nothing.
+    pub fn left_for_windows_only(&self, state: &State) -> u64 {
+        let beside = self.arenas_beside_what_is_read(state).unwrap_or(0);
+        (2 * beside)
+            .min(windows(state))
+            .saturating_sub(self.in_windows())
+    }
+
+    /// Gives what the last windows left for the next ones to the caches, except for what an active window may take beside all records and
+    /// beside all pages.
+    pub fn release_pool(&self, state: &State) {
+        let arenas = self.arenas_beside_all(state).unwrap_or(0);
+        let arenas = arenas.min(self.arenas_beside_blocks().unwrap_or(0));
+        self.pool
+            .release_beyond(arenas.saturating_sub(self.in_windows()));
+    }
+
+    /// Bytes that windows have, without what waits for the next ones.
+    fn in_windows(&self) -> u64 {
+        let all = self.budget.used(Purpose::Window);
+        all.saturating_sub(self.pool.bytes())
+    }
+
     fn shared_by_windows(&self, left: u64) -> Option<u64> {
         let each = left / 2;
         (each >= self.budget.limit() / WINDOWS_PART_MIN).then_some(each)
@@ -213,4 +246,60 @@ fn windows(state: &State) -> u64 {
         2 * (held / 1000).saturating_mul(arena_permille)
     });
     windows.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+
+    use crate::options::Options;
+
+    /// Read over and over, windows of a database that fits gave their memory to caches that did not want it, and writers took it from the
+    /// system again, page by page.
+    #[test]
+    fn caches_get_what_windows_leave_only_where_they_want_it() {
+        let (env, _sim) = Env::simulated(1);
+        let database = Options::new()
+            .memory(64 << 20)
+            .open_on(env, SimDisk::new(1).handle())
+            .unwrap();
+        let keyspace = database.default_keyspace();
+        let core = &database.owner.core;
+        let put = |numbers: std::ops::Range<u64>| {
+            for number in numbers {
+                keyspace.put(number.to_be_bytes(), [0; 1 << 10]).unwrap();
+            }
+            database.checkpoint().unwrap();
+        };
+        // Half of its bound at least comes to wait for the next window.
+        let pooled = || {
+            core.pool.set_bytes_max(60 << 20);
+            while core.pool.stock(usize::MAX) {}
+            assert!(core.pool.bytes() >= 30 << 20);
+        };
+        put(0..8 << 10);
+        pooled();
+        let state = core.state.load_full();
+        let arenas = core.arenas_beside_all(&state).unwrap();
+        assert!((8 << 20..30 << 20).contains(&arenas), "{arenas}");
+        core.release_pool(&state);
+        assert_eq!(core.pool.bytes() >> 21, arenas >> 21);
+        assert_eq!(core.left_for_windows_only(&state), 0, "nobody reads");
+        for number in 0..6000u64 {
+            keyspace.get((number % 512).to_be_bytes()).unwrap();
+            keyspace.put((number % 512).to_be_bytes(), [1]).unwrap();
+        }
+        core.look_at_operations();
+        let state = core.state.load_full();
+        let left = core.left_for_windows_only(&state);
+        assert!(left >= 8 << 20 && left + core.in_windows() <= 2 * arenas);
+        put(8 << 10..64 << 10);
+        pooled();
+        let state = core.state.load_full();
+        assert_eq!(core.arenas_beside_all(&state), None);
+        core.release_pool(&state);
+        assert_eq!(core.pool.bytes(), 0, "there is no room for all records");
+        assert_eq!(core.left_for_windows_only(&state), 0);
+    }
 }

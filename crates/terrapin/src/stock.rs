@@ -5,7 +5,7 @@
 //!
 //! How much of either goes by the rate at which chunks are taken now: what is taken in [`AHEAD_NS`] is stocked, and the pool keeps what is taken in
 //! [`KEEP_NS`], between an eighth of the budget and what the windows of a load take. Slow writers thus leave the memory to caches; with fast ones
-//! the next window would take it from the caches at once.
+//! the next window would take it from the caches at once. Where everything that is read is cached beside the windows, caches do not want it: the pool keeps all.
 
 use std::sync::Arc;
 
@@ -86,13 +86,14 @@ impl Stock {
         })
     }
 
-    /// Takes a chunk from the system unless there are enough, or the last one took too long; whether it did.
+    /// Takes a chunk from the system, unless there are enough and all of them are huge pages, or the last one took too long; whether it did.
     fn stock(&mut self) -> bool {
         let since = self.core.env.now_ns();
         if since < self.rests_until_ns {
             return false;
         }
-        let stocked = self.core.pool.stock(self.demand.ahead());
+        let pool = &self.core.pool;
+        let stocked = pool.stock(self.demand.ahead()) || pool.enlarge_one();
         let now = self.core.env.now_ns();
         if now.saturating_sub(since) > SLOW_NS {
             self.rests_until_ns = now.saturating_add(REST_NS);
@@ -121,7 +122,8 @@ impl Job for Stock {
         }
         core.pool.trim();
         if self.demand.look(core.pool.taken(), core.env.now_ns()) {
-            let least = core.budget.limit() / POOL_SHARE;
+            let least = core.left_for_windows_only(&core.state.load());
+            let least = least.max(core.budget.limit() / POOL_SHARE);
             // What a load's window leaves, whole: more was never taken together, since the next window is as good as full by then.
             let most = core.arenas_of_load().max(least);
             let bytes = self.demand.kept.saturating_mul(Pool::CHUNK_BYTES);

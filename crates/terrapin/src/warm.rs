@@ -234,8 +234,7 @@ impl Warm {
         if records == 0 || !kind.is_worth_it(&core, &state, records) {
             return Ok(());
         }
-        // What the last windows left for the next ones would be in the way.
-        core.pool.release();
+        core.release_pool(&state);
         core.records.set_share(match kind {
             Kind::Records => RECORDS_PERMILLE,
             Kind::Blocks => BLOCKS_PERMILLE,
