@@ -1,6 +1,6 @@
 //! redb. It has no log, and a commit either syncs or is lost with the process. Writes here are transactions that do not sync
 //! (`Durability::None`), and at least once a second one that does, without which the file would grow with every write. All of the
-//! memory is its cache; its file goes through the page cache besides.
+//! memory is its cache, or half of it with everything in memory, where it was killed at its limit: its file goes through the page cache besides.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
@@ -10,7 +10,7 @@ use terrapin_base::{Error, Result};
 use terrapin_bench::{Client, Store};
 
 use super::{Engine, foreign};
-use crate::plan::MemoryKind;
+use crate::plan::{Memory, MemoryKind};
 use crate::worker::{self, Job};
 
 pub(super) const ENGINE: Engine = Engine {
@@ -31,7 +31,12 @@ const SYNC_INTERVAL: Duration = Duration::from_secs(1);
 
 fn run(job: &Job) -> Result<()> {
     let mut builder = Database::builder();
-    builder.set_cache_size(job.plan.memory_bytes as usize);
+    let memory = job.plan.memory_bytes;
+    let cache = match job.plan.cell.memory {
+        Memory::Third => memory,
+        Memory::All => memory / 2,
+    };
+    builder.set_cache_size(cache as usize);
     let store = RedbStore {
         database: builder
             .create(job.directory.join("records.redb"))
