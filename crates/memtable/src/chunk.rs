@@ -239,11 +239,6 @@ impl Pool {
         self.keep_only(bytes);
     }
 
-    /// Gives what waits here, but for so many bytes, back to the system; the bound stays.
-    pub fn release_beyond(&self, bytes: u64) {
-        self.keep_only(bytes);
-    }
-
     /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system takes.
     pub fn trim(&self) {
         if self.surplus.swap(false, Ordering::AcqRel) {
@@ -257,13 +252,14 @@ impl Pool {
         self.surplus.load(Ordering::Acquire)
     }
 
-    fn keep_only(&self, bytes: u64) {
+    /// Gives what waits here, but for so many bytes, back to the system; the bound stays.
+    pub fn keep_only(&self, bytes: u64) {
         let count = usize::try_from(bytes / CHUNK_BYTES as u64).unwrap_or(usize::MAX);
         let surplus = {
             let mut chunks = self.chunks.lock();
-            let first_kept = chunks.len().saturating_sub(count);
-            let kept = chunks.split_off(first_kept);
-            std::mem::replace(&mut *chunks, kept)
+            let surplus = chunks.len().saturating_sub(count);
+            // Those in small pages lie in front: see `enlarge_one`.
+            chunks.drain(..surplus).collect::<Vec<_>>()
         };
         self.budget
             .give(Purpose::Window, (surplus.len() * CHUNK_BYTES) as u64);
@@ -463,7 +459,7 @@ mod tests {
         drop(pool.take());
         assert_eq!(budget.used(Purpose::Window), chunk);
         keep();
-        pool.release_beyond(0);
+        pool.keep_only(0);
         kept(0);
         keep();
         pool.trim();

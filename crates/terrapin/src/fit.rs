@@ -192,7 +192,7 @@ impl Core {
         let arenas = self.arenas_beside_all(state).unwrap_or(0);
         let arenas = arenas.min(self.arenas_beside_blocks().unwrap_or(0));
         self.pool
-            .release_beyond(arenas.saturating_sub(self.in_windows()));
+            .keep_only(arenas.saturating_sub(self.in_windows()));
     }
 
     /// Bytes that windows have, without what waits for the next ones.
@@ -250,20 +250,13 @@ fn windows(state: &State) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use terrapin_base::Env;
-    use terrapin_disk::SimDisk;
-
     use crate::options::Options;
 
     /// Read over and over, windows of a database that fits gave their memory to caches that did not want it, and writers took it from the
     /// system again, page by page.
     #[test]
     fn caches_get_what_windows_leave_only_where_they_want_it() {
-        let (env, _sim) = Env::simulated(1);
-        let database = Options::new()
-            .memory(64 << 20)
-            .open_on(env, SimDisk::new(1).handle())
-            .unwrap();
+        let (database, _sim) = Options::new().memory(64 << 20).open_simulated();
         let keyspace = database.default_keyspace();
         let core = &database.owner.core;
         let put = |numbers: std::ops::Range<u64>| {

@@ -347,6 +347,14 @@ impl Options {
         crate::open::open_on(self, env, disk)
     }
 
+    /// A new database on a simulated disk, and its environment's clock and threads.
+    #[cfg(test)]
+    pub(crate) fn open_simulated(&self) -> (crate::Database, terrapin_base::Sim) {
+        let (env, sim) = Env::simulated(1);
+        let disk = terrapin_disk::SimDisk::new(1).handle();
+        (self.open_on(env, disk).unwrap(), sim)
+    }
+
     pub(crate) fn creates(&self) -> bool {
         self.create_if_missing && !self.read_only
     }

@@ -17,7 +17,7 @@ const REST_SHARE: u64 = 32;
 /// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
 
-/// After so many looks of the balance between the caches without a checkpoint, nothing is kept for the next window.
+/// After so many looks of the balance between the caches without a checkpoint, nothing that caches want is kept for the next window.
 const QUIET_LOOKS: u32 = 8;
 
 /// Gives back what nobody needs.
@@ -48,7 +48,7 @@ impl Reclaim {
         })
     }
 
-    /// For some looks everybody read and no window was merged: what the last windows left for the next goes to the caches.
+    /// For some looks everybody read and no window was merged: what the last windows left for the next goes to the caches, as far as those want it.
     fn release_pool(&mut self) {
         self.looks = self.looks.saturating_add(1);
         if self.looks == QUIET_LOOKS {

@@ -143,20 +143,13 @@ impl Job for Stock {
 
 #[cfg(test)]
 mod tests {
-    use terrapin_base::Env;
-    use terrapin_disk::SimDisk;
-
     use super::*;
     use crate::options::Options;
 
     /// It had all its memory from the system, a huge page at a time, in puts that all others waited for.
     #[test]
     fn the_first_window_of_an_opened_database_takes_its_memory_from_the_pool() {
-        let (env, _sim) = Env::simulated(1);
-        let database = Options::new()
-            .memory(64 << 20)
-            .open_on(env, SimDisk::new(1).handle())
-            .unwrap();
+        let (database, _sim) = Options::new().memory(64 << 20).open_simulated();
         let keyspace = database.default_keyspace();
         for number in 0..6u64 << 10 {
             keyspace.put(number.to_be_bytes(), [0; 1 << 10]).unwrap();
