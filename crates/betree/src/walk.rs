@@ -18,6 +18,9 @@ use terrapin_structure::{Direction, KeyBounds};
 use crate::bounds::{is_empty, lets_in_above, lets_in_below};
 use crate::stream::Stream;
 
+/// Cached blocks that are brought near at once: as much as stays near until it is read.
+const NEAR_BLOCKS_MAX: usize = 8;
+
 /// How far a walk reads ahead, and what it leaves in the cache.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReadAhead {
@@ -106,6 +109,8 @@ pub(crate) struct BlockWalk {
     read: Vec<Arc<Block>>,
     /// The number of the next block that is returned.
     next_number: usize,
+    /// So many of the blocks that are not yet read were asked to come near.
+    near: usize,
 }
 
 impl BlockWalk {
@@ -138,6 +143,7 @@ impl BlockWalk {
             found: None,
             read: Vec::new(),
             next_number: next_block,
+            near: 0,
         }
     }
 
@@ -252,6 +258,32 @@ impl BlockWalk {
             self.passed(1);
         }
         self.given.is_some()
+    }
+
+    /// As [`BlockWalk::take_cached`], where so many records are wanted: those of the blocks to come that are cached are brought near together.
+    pub(crate) fn take_near(&mut self, store: &PageStore, records: usize) -> bool {
+        if self.near == 0 && !self.is_ready() {
+            let count = self.near_blocks(records).min(self.unread);
+            // One has nobody to share its waits with.
+            if count > 1 {
+                store.prefetch_blocks(self.places(count));
+                self.near_is(store, count);
+            }
+        }
+        self.take_cached(store)
+    }
+
+    /// How many blocks are brought near where so many records are wanted: one at least.
+    pub(crate) fn near_blocks(&self, records: usize) -> usize {
+        records
+            .div_ceil(self.records_of_block())
+            .clamp(1, NEAR_BLOCKS_MAX)
+    }
+
+    /// So many of the next blocks are near: brings near where their records begin.
+    pub(crate) fn near_is(&mut self, store: &PageStore, blocks: usize) {
+        store.prefetch_records(self.places(blocks));
+        self.near = blocks.min(self.unread);
     }
 
     /// The places of so many of the blocks that it has not read.
@@ -467,6 +499,7 @@ impl BlockWalk {
             self.pace.passed_bytes += u64::from(self.index.block_place(number).1);
         }
         self.unread -= count;
+        self.near = self.near.saturating_sub(count);
         self.next_block = next;
     }
 }

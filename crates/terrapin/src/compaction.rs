@@ -23,8 +23,11 @@ const LOOK_RUNS: u64 = 64;
 const LOOK_RUNS_MAX: u64 = 1 << 16;
 /// And so many while a tree is being compacted.
 const BUSY_RUNS: u64 = 1 << 12;
-/// A visit to a cached block of a run takes as long as merging so many bytes does: half a microsecond.
-const VISIT_BYTES: u64 = 64;
+/// A visit to a cached block of a run takes as long as merging so many bytes does: nearly a microsecond.
+const VISIT_BYTES: u64 = 256;
+/// It pays less where more than so many bytes would be written for each that buffers hold.
+const WRITTEN_MAX: u64 = 16;
+const VISIT_BYTES_THEN: u64 = 64;
 /// And one to a block that must be read first so many more: forty.
 const READ_BYTES: u64 = 5 << 10;
 /// Where ranges are taken to go on, each read counts as so many.
@@ -103,8 +106,16 @@ impl Ranges {
         let read = u128::from(self.reads) * u128::from(to_do.buffered_bytes)
             / u128::from(to_do.merged_bytes.max(1));
         let go_on = if self.go_on { GO_ON } else { 1 };
-        let visited = u128::from(self.runs) * u128::from(VISIT_BYTES);
+        let visited = u128::from(self.runs) * u128::from(visit_bytes(to_do));
         u64::try_from(visited + read * u128::from(READ_BYTES * go_on)).unwrap_or(u64::MAX)
+    }
+}
+
+/// What a visit to a run pays: less where buffers hold so little that most of what is written lay in leaves before.
+fn visit_bytes(to_do: ToCompact) -> u64 {
+    match to_do.merged_bytes / WRITTEN_MAX > to_do.buffered_bytes {
+        true => VISIT_BYTES_THEN,
+        false => VISIT_BYTES,
     }
 }
 
@@ -290,6 +301,11 @@ mod tests {
         assert_eq!(reading(false).paid(to_do), read(1), "a quarter of it");
         assert_eq!(reading(true).paid(to_do), read(GO_ON));
         assert_eq!(Ranges::default().paid(ToCompact::default()), 0);
+        let little = ToCompact {
+            buffered_bytes: 249,
+            ..to_do
+        };
+        assert_eq!(visiting.paid(little), 1000 * VISIT_BYTES_THEN);
         let much = Ranges {
             runs: u64::MAX,
             reads: u64::MAX,

@@ -326,9 +326,6 @@ impl Range {
         core.env.breathe();
         let view = handle.view();
         let held = view.held()?;
-        let Some(held) = &*held else {
-            return Err(Error::internal("a view without a state"));
-        };
         let keyspace = held.keyspace(self.keyspace)?;
         let (lower, upper) = (&self.lower, &self.upper);
         let end = match direction {

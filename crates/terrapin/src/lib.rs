@@ -85,6 +85,7 @@ mod read;
 mod reclaim;
 mod record;
 mod recovery;
+mod relay;
 mod replacing;
 mod room;
 mod schema;

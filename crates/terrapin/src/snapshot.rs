@@ -46,11 +46,11 @@ impl Snapshot {
         let core = self.handle.core();
         core.env.breathe();
         let held = self.handle.view().held()?;
-        match &*held {
-            Some(held) if mutant::active(16) => read(held.keyspace(keyspace.id())?, Lsn(u64::MAX)),
-            Some(held) => read(held.keyspace(keyspace.id())?, self.handle.view().before),
-            None => Err(Error::internal("a view without a state")),
-        }
+        let before = match mutant::active(16) {
+            true => Lsn(u64::MAX),
+            false => self.handle.view().before,
+        };
+        read(held.keyspace(keyspace.id())?, before)
     }
 
     fn check(&self, keyspace: &Keyspace) -> Result<()> {

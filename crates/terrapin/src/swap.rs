@@ -2,9 +2,9 @@
 //! where another thread may come in between (see `terrapin_base::sync`).
 
 #[cfg(not(terrapin_shuttle))]
-pub(crate) use arc_swap::{ArcSwap, ArcSwapOption};
+pub(crate) use arc_swap::ArcSwap;
 #[cfg(terrapin_shuttle)]
-pub(crate) use checked::{ArcSwap, ArcSwapOption};
+pub(crate) use checked::ArcSwap;
 
 #[cfg(terrapin_shuttle)]
 mod checked {
@@ -34,34 +34,6 @@ mod checked {
         pub fn swap(&self, next: Arc<T>) -> Arc<T> {
             point();
             self.0.swap(next)
-        }
-    }
-
-    /// As arc-swap's.
-    pub(crate) struct ArcSwapOption<T>(arc_swap::ArcSwapOption<T>);
-
-    impl<T> ArcSwapOption<T> {
-        pub fn from_pointee(value: T) -> Self {
-            ArcSwapOption(arc_swap::ArcSwapOption::from_pointee(value))
-        }
-
-        pub fn load(&self) -> Guard<Option<Arc<T>>> {
-            point();
-            self.0.load()
-        }
-
-        pub fn store(&self, next: Option<Arc<T>>) {
-            point();
-            self.0.store(next);
-        }
-
-        pub fn compare_and_swap(
-            &self,
-            current: &Option<Arc<T>>,
-            next: Option<Arc<T>>,
-        ) -> Guard<Option<Arc<T>>> {
-            point();
-            self.0.compare_and_swap(current, next)
         }
     }
 }

@@ -9,15 +9,14 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_pages::PrivatePages;
 
 use crate::core::Core;
 use crate::owner::Owner;
+use crate::relay::Relay;
 use crate::state::{KeyspaceState, State};
-use crate::swap::ArcSwapOption;
 
 /// One view: a bound and, until the database closes, a state.
 pub(crate) struct View {
@@ -25,7 +24,7 @@ pub(crate) struct View {
     pub before: Lsn,
     /// When it was made, on the environment's clock.
     pub born_ns: u64,
-    held: ArcSwapOption<Held>,
+    held: Relay<Held>,
 }
 
 /// What a view holds now.
@@ -39,21 +38,14 @@ pub(crate) struct Held {
 impl View {
     /// What it holds; `Closed` once the database is.
     #[inline]
-    pub fn held(&self) -> Result<Guard<Option<Arc<Held>>>> {
-        let held = self.held.load();
-        if held.is_some() {
-            Ok(held)
-        } else {
-            Err(closed())
-        }
+    pub fn held(&self) -> Result<Arc<Held>> {
+        self.held.load().ok_or_else(closed)
     }
 
     /// Replaces what the view holds by something that reads the same, unless the database was closed or somebody else
     /// replaced it meanwhile.
     pub fn replace(&self, expected: &Arc<Held>, next: Arc<Held>) {
-        let _previous = self
-            .held
-            .compare_and_swap(&Some(expected.clone()), Some(next));
+        self.held.replace(expected, next);
     }
 }
 
@@ -85,7 +77,7 @@ impl ViewHandle {
         let view = Arc::new(View {
             before: observed.before,
             born_ns: core.env.now_ns(),
-            held: ArcSwapOption::from_pointee(held),
+            held: Relay::new(held),
         });
         let number = core.views.register(&view);
         let handle = Arc::new(ViewHandle {
@@ -160,7 +152,7 @@ impl Views {
     /// Lets go of everything that registered views hold; their next call gets `Closed`.
     pub fn close(&self) {
         for view in self.all() {
-            view.held.store(None);
+            view.held.close();
         }
     }
 }

@@ -25,10 +25,9 @@ impl TreeScan {
                 self.runs += u16::from(begun && slot != LEAF);
             }
         }
-        // Who asks for more records than a block has mostly comes to the leaf's second.
-        let blocks = |walk: &BlockWalk| 1 + usize::from(self.expected > walk.records_of_block());
+        // Who asks for more records than a block has mostly comes to more of the leaf's.
         let leaf = self.sources[usize::from(LEAF)].walk.iter();
-        let leaf = leaf.flat_map(|walk| walk.places(blocks(walk)).skip(1));
+        let leaf = leaf.flat_map(|walk| walk.places(walk.near_blocks(self.expected)).skip(1));
         let firsts = self.walks().flat_map(|walk| walk.places(1));
         self.store.prefetch_blocks(firsts.chain(leaf));
         let mut waits = false;
@@ -41,6 +40,9 @@ impl TreeScan {
             self.read_together(self.expected, None)?;
         }
         self.walks().for_each(BlockWalk::prefetch_search);
+        if let Some(leaf) = &mut self.sources[usize::from(LEAF)].walk {
+            leaf.near_is(&self.store, leaf.near_blocks(self.expected) - 1);
+        }
         for (slot, source) in (0..).zip(&mut self.sources) {
             let (path, range) = (&self.path, source.range);
             if let Some(walk) = &mut source.walk {

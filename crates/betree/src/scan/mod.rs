@@ -78,6 +78,8 @@ pub(crate) struct TreeScan {
     key: Vec<u8>,
     /// How many records are likely to be asked for; 0 when nobody knows.
     expected: usize,
+    /// How many are wanted by the call that goes on.
+    asked: usize,
     /// Buffer levels that had something where it began.
     runs: u16,
 }
@@ -142,6 +144,7 @@ impl TreeScan {
             done: is_empty(bounds.0, bounds.1),
             key: spare.key,
             expected,
+            asked: 0,
             runs: 0,
         }
     }
@@ -149,6 +152,7 @@ impl TreeScan {
     /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to. So many records are
     /// asked for.
     fn find_next(&mut self, sparing: bool, asked: usize) -> Result<Next> {
+        self.asked = asked;
         if self.returned {
             self.returned = false;
             self.move_first()?;
@@ -336,7 +340,7 @@ impl TreeScan {
             && !walk.is_ready()
             && !walk.is_over()
             // The leaf's is most often the next one.
-            && !(slot == LEAF && walk.take_cached(&self.store))
+            && !(slot == LEAF && walk.take_near(&self.store, self.asked))
         {
             source.head = Head::Between;
             return Ok(());

@@ -13,6 +13,9 @@ use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum
 use crate::heads::{head, head_mask};
 use crate::message::{KIND_DELETE, KIND_PUT, Message};
 
+/// Bytes at the start of a block that are brought near before its records are read in order: the processor sees to those behind.
+const FIRST_BYTES: usize = 128;
+
 /// Bytes of a record's short head.
 const SHORT_HEAD_BYTES: usize = 2;
 
@@ -366,6 +369,13 @@ impl Block {
         let block = Arc::as_ptr(self);
         prefetch(block.wrapping_byte_sub(1).cast());
         prefetch(block.wrapping_add(1).wrapping_byte_sub(1).cast());
+    }
+
+    /// Asks the processor to bring near what says where the records are, and the first of them.
+    #[inline]
+    pub(crate) fn prefetch_ends(&self) {
+        prefetch_all(&self.payload[self.records_end..self.heads_start]);
+        prefetch_all(&self.payload[..self.payload.len().min(FIRST_BYTES)]);
     }
 
     /// Asks the processor to bring near what a search looks at first.

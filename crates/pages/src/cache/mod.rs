@@ -225,6 +225,13 @@ impl Cache {
         }
     }
 
+    /// Asks for the memory in which blocks' first and last records begin, once what lookups visit is near.
+    pub(crate) fn prefetch_records(&self, keys: &[Key]) {
+        for &key in keys {
+            shard(&self.blocks, key).lock().prefetch(key, Step::Records);
+        }
+    }
+
     /// Finds a block without a trace: neither counted nor worth more afterwards.
     pub(crate) fn peek_block(&self, key: Key) -> Option<Arc<Block>> {
         shard(&self.blocks, key).lock().peek(key)

@@ -120,6 +120,8 @@ pub(super) enum Step {
     Slot,
     /// What it finds.
     Block,
+    /// Where that has its records.
+    Records,
 }
 
 /// An entry that left the cache.
@@ -356,6 +358,7 @@ impl Shard<Arc<Block>> {
         let slot = slot.and_then(|at| self.slots.get(at as usize));
         match slot {
             Some(Some(slot)) if step == Step::Block => slot.value.prefetch(),
+            Some(Some(slot)) if step == Step::Records => slot.value.prefetch_ends(),
             Some(slot) => prefetch_all(slot),
             None => {}
         }

@@ -120,6 +120,19 @@ pub(super) fn block_key(page: PageId, number: usize) -> Key {
     }
 }
 
+/// The keys of blocks, and how many there are, up to a bound.
+fn first_keys<'a>(
+    blocks: impl Iterator<Item = (&'a GroupRef, usize)>,
+) -> ([Key; PREFETCHED_MAX], usize) {
+    let mut keys = [block_key(PageId(0), 0); PREFETCHED_MAX];
+    let mut count = 0;
+    for (key, (group, number)) in keys.iter_mut().zip(blocks) {
+        *key = block_key(group.id, number);
+        count += 1;
+    }
+    (keys, count)
+}
+
 fn index_key(page: PageId) -> Key {
     Key {
         page,
@@ -320,13 +333,14 @@ impl PageStore {
     /// Has the processor bring near what lookups of cached blocks visit: it waits for memory once a step, and not for each
     /// block. Of very many only for some.
     pub fn prefetch_blocks<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
-        let mut keys = [block_key(PageId(0), 0); PREFETCHED_MAX];
-        let mut count = 0;
-        for (key, (group, number)) in keys.iter_mut().zip(blocks) {
-            *key = block_key(group.id, number);
-            count += 1;
-        }
+        let (keys, count) = first_keys(blocks);
         self.cache.prefetch_blocks(&keys[..count]);
+    }
+
+    /// Has it bring near where those blocks' records begin, for who reads them in order; after [`PageStore::prefetch_blocks`].
+    pub fn prefetch_records<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
+        let (keys, count) = first_keys(blocks);
+        self.cache.prefetch_records(&keys[..count]);
     }
 
     /// How a block stands in the cache whose group is being replaced. It leaves its lives to what takes its place in the new one, see

@@ -89,9 +89,8 @@ impl FoldJob {
         let state = self.core.state.load_full();
         let (mut later, mut released) = (None, false);
         for view in views {
-            let Ok(guard) = view.held() else { continue };
-            let Some(held) = &*guard else { continue };
-            let Some((keyspace, window)) = retired(held, &state) else {
+            let Ok(held) = view.held() else { continue };
+            let Some((keyspace, window)) = retired(&held, &state) else {
                 continue;
             };
             if window.start >= view.before {
@@ -102,7 +101,7 @@ impl FoldJob {
                 };
                 let state = without(&self.core, &held.state, keyspace, &window.window, version);
                 view.replace(
-                    held,
+                    &held,
                     Arc::new(Held {
                         state: Arc::new(state),
                         private: held.private.clone(),
@@ -129,7 +128,6 @@ impl FoldJob {
             };
             let preparation = WindowInput::prepare(window.window.clone(), window.start, before);
             let stage = Stage::Prepare(Box::new(preparation));
-            let held = held.clone();
             return Search::Found(Box::new(Fold {
                 before: view.before,
                 held,
@@ -209,10 +207,7 @@ impl Fold {
             // Private pages come with a state of their own.
             Arc::ptr_eq(&held.state, &self.held.state)
         };
-        view.before == self.before
-            && view
-                .held()
-                .is_ok_and(|held| held.as_deref().is_some_and(same))
+        view.before == self.before && view.held().is_ok_and(|held| same(&held))
     }
 
     /// Gives every view that it serves the version in the place of the window.
@@ -236,9 +231,8 @@ impl Fold {
             .into_iter()
             .filter(|view| self.serves(view))
         {
-            let held = view.held();
-            if let Ok(Some(held)) = held.as_deref() {
-                view.replace(held, next.clone());
+            if let Ok(held) = view.held() {
+                view.replace(&held, next.clone());
             }
         }
     }

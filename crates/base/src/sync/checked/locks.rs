@@ -128,6 +128,15 @@ impl<T> RwLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// None while somebody writes.
+    pub fn try_read(&self) -> Option<checked::RwLockReadGuard<'_, T>> {
+        match self.0.try_read() {
+            Ok(held) => Some(held),
+            Err(TryLockError::Poisoned(held)) => Some(held.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
     /// Waits until nobody else holds it.
     pub fn write(&self) -> checked::RwLockWriteGuard<'_, T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
