@@ -40,7 +40,9 @@ impl TreeScan {
             self.read_together(self.expected, None)?;
         }
         self.walks().for_each(BlockWalk::prefetch_search);
-        if let Some(leaf) = &mut self.sources[usize::from(LEAF)].walk {
+        if let Some(leaf) = &mut self.sources[usize::from(LEAF)].walk
+            && !waits
+        {
             leaf.near_is(&self.store, leaf.near_blocks(self.expected) - 1);
         }
         for (slot, source) in (0..).zip(&mut self.sources) {
