@@ -140,6 +140,17 @@ impl Batch {
         Some((start, key_end, end))
     }
 
+    /// Keys and values, in order.
+    pub fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..self.len()).filter_map(|record| {
+            let (start, key_end, end) = self.place(record)?;
+            Some((
+                self.bytes.get(start..key_end)?,
+                self.bytes.get(key_end..end)?,
+            ))
+        })
+    }
+
     /// The key of the last record.
     #[must_use]
     pub fn last_key(&self) -> Option<&[u8]> {
@@ -205,11 +216,10 @@ mod tests {
             }
             assert_eq!((batch.len(), pushed), (3, 3));
             assert!(batch.spares_reads());
-            for record in 0..3 {
-                let (start, middle, end) = batch.place(record).unwrap();
-                assert_eq!(&batch.bytes()[start..middle], b"key");
-                assert_eq!(batch.bytes()[middle..end], [record as u8; 4]);
+            for (record, found) in batch.records().enumerate() {
+                assert_eq!(found, (&b"key"[..], &[record as u8; 4][..]));
             }
+            assert_eq!(batch.records().count(), 3);
             assert!(batch.place(3).is_none());
             assert_eq!(batch.last_key(), Some(&b"key"[..]));
         }

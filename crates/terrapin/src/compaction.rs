@@ -23,8 +23,8 @@ const LOOK_RUNS: u64 = 64;
 const LOOK_RUNS_MAX: u64 = 1 << 16;
 /// And so many while a tree is being compacted.
 const BUSY_RUNS: u64 = 1 << 12;
-/// A visit to a cached block of a run takes as long as merging so many bytes does: nearly a microsecond.
-const VISIT_BYTES: u64 = 256;
+/// A visit to a cached block of a run takes as long as merging so many bytes does: a microsecond or two.
+const VISIT_BYTES: u64 = 512;
 /// It pays less where more than so many bytes would be written for each that buffers hold.
 const WRITTEN_MAX: u64 = 16;
 const VISIT_BYTES_THEN: u64 = 64;

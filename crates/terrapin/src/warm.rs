@@ -18,15 +18,20 @@ use std::sync::Arc;
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Condition, Job, KeyspaceId, Lsn, Purpose, Result, Step};
 use terrapin_recordcache::Epoch;
-use terrapin_structure::{Direction, Estimate, Scan};
+use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
 use crate::balance::RANGE_MISSES;
 use crate::core::Core;
 use crate::read::in_windows;
 use crate::state::State;
 
-/// Records of a step: a millisecond or two.
-const STEP_RECORDS: usize = 1024;
+/// What a step reads: a millisecond's or two's.
+const STEP: BatchLimits = BatchLimits {
+    records: 1024,
+    bytes: 128 << 10,
+    sparing: false,
+    keys_only: false,
+};
 /// A get that reads its block costs about so many times what a record costs that is read in order,
 const GET_COST: u64 = 128;
 /// and a block that is read alone so many times what one costs in order.
@@ -96,6 +101,8 @@ struct Pass {
     /// What was read of that one, and of all.
     read: Estimate,
     records: u64,
+    /// What the last step read.
+    batch: Batch,
     stretch: Option<Stretch>,
 }
 
@@ -246,6 +253,7 @@ impl Warm {
             behind: None,
             read: Estimate::default(),
             records: 0,
+            batch: Batch::default(),
             stretch: None,
         });
         Ok(())
@@ -309,23 +317,28 @@ impl Pass {
         let Some(keyspace) = stretch.state.keyspaces.get(id) else {
             return Ok(false);
         };
-        for _ in 0..STEP_RECORDS {
-            let Some((key, value)) = stretch.scan.next()? else {
-                keyspace.shared.tree_size.set(self.read);
-                self.next_keyspace();
-                return Ok(false);
-            };
-            self.read.records += 1;
-            self.read.bytes += (key.len() + value.len()) as u64;
-            let is_wanted = self.kind == Kind::Records;
-            if is_wanted && in_windows(keyspace, stretch.before, key).is_none() {
-                core.records
-                    .fill(stretch.epoch, id, key, hash64(key), value);
+        self.batch.restart(STEP, STEP.records, 0);
+        let filled = stretch.scan.fill(Bound::Unbounded, &mut self.batch)?;
+        self.read.records += self.batch.len() as u64;
+        self.read.bytes += self.batch.bytes().len() as u64;
+        self.records += self.batch.len() as u64;
+        if self.kind == Kind::Records {
+            for (key, value) in self.batch.records() {
+                if in_windows(keyspace, stretch.before, key).is_none() {
+                    core.records
+                        .fill(stretch.epoch, id, key, hash64(key), value);
+                }
             }
-            self.records += 1;
+        }
+        if filled == Filled::End {
+            keyspace.shared.tree_size.set(self.read);
+            self.next_keyspace();
+            return Ok(false);
+        }
+        if let Some(last) = self.batch.last_key() {
             let behind = self.behind.get_or_insert_default();
             behind.clear();
-            behind.extend_from_slice(key);
+            behind.extend_from_slice(last);
         }
         self.stretch = Some(stretch);
         Ok(false)
