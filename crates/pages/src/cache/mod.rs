@@ -225,7 +225,7 @@ impl Cache {
         }
     }
 
-    /// Asks for the memory in which blocks' first and last records begin, once what lookups visit is near.
+    /// Asks for the memory in which blocks say where their records are, and where the first of those is, once what lookups visit is near.
     pub(crate) fn prefetch_records(&self, keys: &[Key]) {
         for &key in keys {
             shard(&self.blocks, key).lock().prefetch(key, Step::Records);
