@@ -178,7 +178,7 @@ impl FromStr for Cell {
 }
 
 /// What a phase is called, and what it does. `load` comes first; the others follow in this order. D is the last, since it adds records as fast as an
-/// engine can: with everything in memory up to a third of them, where the ranges of E add some hundredths.
+/// engine can: with everything in memory a third to half again as many as were loaded, where the ranges of E add some hundredths.
 pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("load", Workload::Load, Distribution::Uniform),
     ("a", Workload::A, Distribution::Zipfian),

@@ -45,7 +45,7 @@ impl<T> Relay<T> {
 
     /// Replaces what it holds, if that is `expected`.
     pub fn replace(&self, expected: &Arc<T>, next: Arc<T>) {
-        let _replacing = self.replacing.lock();
+        let replacing = self.replacing.lock();
         let holds = |cell: &RwLock<Option<Arc<T>>>| {
             let value = cell.read();
             value
@@ -59,19 +59,19 @@ impl<T> Relay<T> {
             _ => return,
         };
         *to.write() = Some(next);
-        // Dropped outside the cell's lock: it may be the last of much.
         let before = from.write().take();
+        drop(replacing);
+        // Outside of all locks: it may be the last of much.
         drop(before);
     }
 
     /// Lets go of what it holds, for good.
     pub fn close(&self) {
-        let _replacing = self.replacing.lock();
+        let replacing = self.replacing.lock();
         self.is_closed.store(true, Ordering::Release);
-        for cell in &self.cells {
-            let before = cell.write().take();
-            drop(before);
-        }
+        let before = self.cells.each_ref().map(|cell| cell.write().take());
+        drop(replacing);
+        drop(before);
     }
 }
 

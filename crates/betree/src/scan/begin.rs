@@ -42,8 +42,9 @@ impl TreeScan {
         self.walks().for_each(BlockWalk::prefetch_search);
         if let Some(leaf) = &mut self.sources[usize::from(LEAF)].walk
             && !waits
+            && let behind @ 1.. = leaf.near_blocks(self.expected) - 1
         {
-            leaf.near_is(&self.store, leaf.near_blocks(self.expected) - 1);
+            leaf.near_is(&self.store, behind);
         }
         for (slot, source) in (0..).zip(&mut self.sources) {
             let (path, range) = (&self.path, source.range);

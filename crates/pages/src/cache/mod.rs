@@ -219,16 +219,18 @@ impl Cache {
     /// Asks for the memory that lookups of blocks visit, step by step.
     pub(crate) fn prefetch_blocks(&self, keys: &[Key]) {
         for step in [Step::Table, Step::Slot, Step::Block] {
-            for &key in keys {
-                shard(&self.blocks, key).lock().prefetch(key, step);
-            }
+            self.prefetch(keys, step);
         }
     }
 
     /// Asks for the memory in which blocks say where their records are, and where the first of those is, once what lookups visit is near.
     pub(crate) fn prefetch_records(&self, keys: &[Key]) {
+        self.prefetch(keys, Step::Records);
+    }
+
+    fn prefetch(&self, keys: &[Key], step: Step) {
         for &key in keys {
-            shard(&self.blocks, key).lock().prefetch(key, Step::Records);
+            shard(&self.blocks, key).lock().prefetch(key, step);
         }
     }
 
