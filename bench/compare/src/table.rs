@@ -38,11 +38,13 @@ fn engines_table(summaries: &[Summary]) -> String {
         let mut versions: Vec<&str> = Vec::new();
         for contender in summaries.iter().flat_map(|s| &s.contenders) {
             if contender.engine == engine.name {
-                let new = contender.versions.iter().map(String::as_str);
-                versions.extend(new);
+                for version in &contender.versions {
+                    if !versions.contains(&version.as_str()) {
+                        versions.push(version);
+                    }
+                }
             }
         }
-        versions.dedup();
         if !versions.is_empty() {
             let _ = writeln!(
                 text,
