@@ -283,11 +283,11 @@ impl Plan {
             phases: other.phases.clone(),
             ..self.clone()
         };
-        let (mut mine_left, others) = (self.phases.iter(), &other.phases);
-        mine == *other
-            && others
-                .iter()
-                .all(|name| mine_left.any(|phase| phase == name))
+        let shared = self
+            .phases
+            .iter()
+            .filter(|name| other.phases.contains(name));
+        mine == *other && shared.eq(&other.phases)
     }
 
     /// How one of the phases is driven.

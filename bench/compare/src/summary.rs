@@ -212,7 +212,8 @@ fn counts(run: &Run) -> bool {
     run.failure.is_none() || run.outcomes.iter().all(unfinished)
 }
 
-fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
+/// Each text once, in the order in which they come first.
+pub fn distinct(texts: impl Iterator<Item = String>) -> Vec<String> {
     let mut seen = Vec::new();
     for text in texts {
         if !seen.contains(&text) {

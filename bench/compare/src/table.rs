@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use crate::engines::{self, Engine};
 use crate::host::Machine;
-use crate::summary::{Contender, Figure, Row, Summary};
+use crate::summary::{Contender, Figure, Row, Summary, distinct};
 
 const TERRAPIN: &str = "terrapin";
 
@@ -35,16 +35,9 @@ pub fn markdown(machines: &[(Machine, String)], summaries: &[Summary]) -> String
 fn engines_table(summaries: &[Summary]) -> String {
     let mut text = String::from("| engine | version | log | how |\n| --- | --- | --- | --- |\n");
     for engine in engines::ENGINES {
-        let mut versions: Vec<&str> = Vec::new();
-        for contender in summaries.iter().flat_map(|s| &s.contenders) {
-            if contender.engine == engine.name {
-                for version in &contender.versions {
-                    if !versions.contains(&version.as_str()) {
-                        versions.push(version);
-                    }
-                }
-            }
-        }
+        let contenders = summaries.iter().flat_map(|s| &s.contenders);
+        let ours = contenders.filter(|contender| contender.engine == engine.name);
+        let versions = distinct(ours.flat_map(|contender| contender.versions.iter().cloned()));
         if !versions.is_empty() {
             let _ = writeln!(
                 text,
