@@ -174,6 +174,7 @@ fn measure(run: &Run) -> Result<()> {
     let options = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 1 << 20,
+        system_cache: false,
     };
     let store = PageStore::create(&SimDisk::new(1).handle(), options, 1)?;
     store.begin_life(Incarnation(1));

@@ -101,6 +101,7 @@ impl Bed {
         let options = StoreOptions {
             budget: budget.clone(),
             reserve_bytes: 0,
+            system_cache: false,
         };
         let store = PageStore::create(&SimDisk::new(3).handle(), options, 1).unwrap();
         store.begin_life(Incarnation(1));

@@ -21,7 +21,8 @@ pub struct DatabaseArgs {
 
 impl DatabaseArgs {
     fn options(&self) -> Options {
-        Options::new().memory(self.memory)
+        // A command is over soon: what the next one reads again, the system has.
+        Options::new().memory(self.memory).system_cache(true)
     }
 
     /// Opens what is there for reading only: nothing is written, the log is replayed in memory.

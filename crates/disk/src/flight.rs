@@ -51,6 +51,8 @@ pub struct Flight {
     over: Vec<u64>,
     /// There is none to be had.
     ringless: bool,
+    /// See [`Flight::cached`].
+    cached: bool,
 }
 
 /// A read, and where in memory its bytes go.
@@ -80,6 +82,18 @@ impl Flight {
             memory,
             ..Flight::default()
         }
+    }
+
+    /// Whether its reads are of bytes that may be asked for again: as [`crate::File::read_cached_at`]. Default false.
+    #[must_use]
+    pub fn cached(mut self, on: bool) -> Self {
+        self.cached = on;
+        self
+    }
+
+    /// See [`Flight::cached`].
+    pub(crate) fn is_cached(&self) -> bool {
+        self.cached
     }
 
     /// The memory, once nothing is under way. What was not shown is forgotten.

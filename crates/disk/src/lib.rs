@@ -44,6 +44,9 @@ pub struct OpenOptions {
     pub write: bool,
     /// Bypass the kernel's page cache where the file system allows it.
     pub direct: bool,
+    /// Beside `direct`: reads that ask for it ([`File::read_cached_at`], [`Flight::cached`]) go by way of the page cache, which then has
+    /// what they read for as long as the system wants its memory for nothing else. All other reads and all writes bypass it.
+    pub cached: bool,
     /// Only with `write` off: as long as the file is open, nobody may hold it for writing, while any number may share it
     /// (D9). Writes nothing, and so works on a read-only file system too; where the system knows no locks, only writers of
     /// this process are kept out.
@@ -78,6 +81,11 @@ pub trait File: Send + Sync {
     /// Fills the buffer from that offset; reading past the end is an error ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works;
     /// multiples of [`File::alignment`] in offset, length and memory avoid a copy.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
+    /// As [`File::read_at`], of bytes that may be asked for again: by way of the page cache where the file was opened for that
+    /// ([`OpenOptions::cached`]).
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.read_at(buffer, offset)
+    }
     /// Begins the reads that were added to a flight: in parallel where the system can, as many as it takes at once; else they are done
     /// here, in order. All reads of a flight are of one file.
     fn start(&self, flight: &mut Flight) -> Result<()> {

@@ -63,6 +63,17 @@ pub trait FileThrough: Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.behind().read_at(buffer, offset)
     }
+    /// See [`File::read_cached_at`]. As its other reads, if it does nothing else.
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        FileThrough::read_at(self, buffer, offset)
+    }
+    /// Reads for a flight that does not go past it.
+    fn read_of(&self, cached: bool, buffer: &mut [u8], offset: u64) -> Result<()> {
+        match cached {
+            true => FileThrough::read_cached_at(self, buffer, offset),
+            false => FileThrough::read_at(self, buffer, offset),
+        }
+    }
     /// See [`File::sync`].
     fn sync(&self) -> Result<()> {
         self.behind().sync()
@@ -78,11 +89,16 @@ impl<F: FileThrough> File for F {
         FileThrough::read_at(self, buffer, offset)
     }
 
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        FileThrough::read_cached_at(self, buffer, offset)
+    }
+
     fn start(&self, flight: &mut Flight) -> Result<()> {
         if F::FLIES {
             return self.behind().start(flight);
         }
-        flight.read_waiting(&mut |buffer, offset| FileThrough::read_at(self, buffer, offset));
+        let cached = flight.is_cached();
+        flight.read_waiting(&mut |buffer, offset| self.read_of(cached, buffer, offset));
         Ok(())
     }
 
@@ -91,7 +107,8 @@ impl<F: FileThrough> File for F {
             return self.behind().show(flight, which, shown);
         }
         File::start(self, flight)?;
-        let read = &mut |buffer: &mut [u8], offset| FileThrough::read_at(self, buffer, offset);
+        let cached = flight.is_cached();
+        let read = &mut |buffer: &mut [u8], offset| self.read_of(cached, buffer, offset);
         flight.show(which, read, shown);
         Ok(())
     }

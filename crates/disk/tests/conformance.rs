@@ -109,6 +109,64 @@ fn what_is_written_is_read_at_any_offset_and_length() {
     });
 }
 
+/// By way of the page cache there is the file that direct writes made, at any time, and no other.
+#[test]
+fn reads_by_way_of_the_page_cache_see_what_is_written_past_it() {
+    on_both(|disk, _| {
+        let options = OpenOptions {
+            cached: true,
+            ..direct(CREATE)
+        };
+        let file = disk.open("f", options).unwrap();
+        let (page, pages) = (4096, 64);
+        let mut content = pattern(5, pages * page);
+        file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
+        let check = |content: &[u8]| {
+            for (offset, bytes) in [
+                (0, 1),
+                (511, 2),
+                (page - 1, page + 2),
+                (3, content.len() - page),
+                (content.len() - 1, 1),
+                (content.len(), 0),
+            ] {
+                let mut buffer = vec![0xee; bytes];
+                file.read_cached_at(&mut buffer, offset as u64).unwrap();
+                assert_eq!(buffer, content[offset..offset + bytes]);
+            }
+            let mut flight = flight(content.len()).cached(true);
+            for at in (0..content.len()).step_by(page) {
+                flight.push(at as u64, page).unwrap();
+            }
+            for (at, read) in shown(&*file, &mut flight, Show::Some).iter().enumerate() {
+                assert_eq!(read.as_ref().unwrap(), &content[at * page..][..page]);
+            }
+        };
+        check(&content);
+        for round in 0..20 {
+            let at = round * 7 % pages;
+            let new = pattern(100 + round as u64, 3 * page);
+            let new = &new[..(pages - at).min(3) * page];
+            content[at * page..][..new.len()].copy_from_slice(new);
+            file.write_at(&AlignedBuf::from(new), (at * page) as u64)
+                .unwrap();
+            check(&content);
+        }
+        file.set_bytes(40 * page as u64).unwrap();
+        content.truncate(40 * page);
+        check(&content);
+        for (offset, bytes) in [(40 * page, 1), (40 * page - 1, 2), (30 * page, 16 * page)] {
+            let mut buffer = vec![0; bytes];
+            let error = file.read_cached_at(&mut buffer, offset as u64).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+        }
+        // Beyond the end, and back: zeros.
+        file.set_bytes(64 * page as u64).unwrap();
+        content.resize(64 * page, 0);
+        check(&content);
+    });
+}
+
 #[test]
 fn reading_past_the_end_is_corruption_wherever_the_end_lies() {
     on_both(|disk, _| {

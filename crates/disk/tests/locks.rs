@@ -9,6 +9,7 @@ const WRITE: OpenOptions = OpenOptions {
     create_new: false,
     write: true,
     direct: false,
+    cached: false,
     shared: false,
 };
 const CREATE: OpenOptions = OpenOptions {

@@ -23,6 +23,7 @@ fn what_a_killed_process_stored_in_the_ring_is_there_and_its_locks_are_gone() {
             create_new: true,
             write: true,
             direct: true,
+            cached: false,
             shared: false,
         };
         let file = disk.open("f", options).unwrap();
@@ -52,6 +53,7 @@ fn what_a_killed_process_stored_in_the_ring_is_there_and_its_locks_are_gone() {
         create_new: false,
         write: true,
         direct: true,
+        cached: false,
         shared: false,
     };
     let file = disk.open("f", options).unwrap();

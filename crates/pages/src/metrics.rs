@@ -15,7 +15,7 @@ pub struct CacheCounts {
     pub objects: u64,
 }
 
-/// Device reads (calls) and bytes, by who asked.
+/// Device reads (calls) and bytes, by who asked; what the system's page cache served, where it was asked, is among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DeviceReads {
     /// Reads of blocks for gets.

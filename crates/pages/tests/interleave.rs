@@ -48,6 +48,7 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     let small = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 0,
+        system_cache: false,
     };
     let (store, _) = open(&medium, small, &[PageUse::from(&group)], 2);
     let readers: Vec<_> = (0..3usize)

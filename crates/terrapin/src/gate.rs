@@ -109,6 +109,10 @@ impl File for GatedFile {
         self.with(|f| f.read_at(buffer, offset))
     }
 
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.with(|f| f.read_cached_at(buffer, offset))
+    }
+
     fn start(&self, flight: &mut Flight) -> Result<()> {
         self.with(|f| f.start(flight))
     }

@@ -177,6 +177,7 @@ fn store_options(settings: &Settings, budget: &Arc<Budget>) -> StoreOptions {
     StoreOptions {
         budget: budget.clone(),
         reserve_bytes: settings.reserve_bytes,
+        system_cache: settings.system_cache,
     }
 }
 

@@ -103,7 +103,8 @@ pub struct Options {
     create_if_missing: bool,
     error_if_exists: bool,
     read_only: bool,
-    memory: u64,
+    memory: Option<u64>,
+    system_cache: Option<bool>,
     durability: Durability,
     checkpoint_distance: CheckpointDistance,
     space_amplification: Option<f64>,
@@ -127,7 +128,8 @@ impl Default for Options {
             create_if_missing: true,
             error_if_exists: false,
             read_only: false,
-            memory: MEMORY_BYTES_DEFAULT,
+            memory: None,
+            system_cache: None,
             durability: Durability::Process,
             checkpoint_distance: CheckpointDistance::Auto,
             space_amplification: Some(1.3),
@@ -179,7 +181,17 @@ impl Options {
     /// four times that and [`MEMORY_BYTES_MIN`]. Default 256 MiB. [`Database::set_memory`] changes it while the database is open.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
-        self.memory = bytes;
+        self.memory = Some(bytes);
+        self
+    }
+
+    /// Whether what is not in the budget's caches is read by way of the system's page cache, which then holds of the database what
+    /// it has room for. That memory is the system's: it comes on top of [`Options::memory`], shows as nobody's, and goes to whoever wants
+    /// it. Merges, the log and all writes bypass it. Turn it off where the budget is to be all, on where the system has memory to spare
+    /// for what the budget does not hold; a budget as large as that serves reads faster. Default: on, unless [`Options::memory`] is named.
+    #[must_use]
+    pub fn system_cache(mut self, on: bool) -> Self {
+        self.system_cache = Some(on);
         self
     }
 
@@ -365,7 +377,7 @@ impl Options {
 
     /// Checks everything and fills in the defaults.
     pub(crate) fn settle(&self) -> Result<Settings> {
-        let memory = self.memory;
+        let memory = self.memory.unwrap_or(MEMORY_BYTES_DEFAULT);
         let pow2 = |bytes: u64| 1u64 << (63 - bytes.max(1).leading_zeros());
         let ring_bytes = self
             .ring_bytes
@@ -462,6 +474,7 @@ impl Options {
             log_check_shift: (segment_bytes / 8).ilog2(),
             ring_bytes,
             memory,
+            system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
             reserve_bytes: 8 * group_bytes + RESERVE_NODES_BYTES,
         };
         settings.check_distance(self.checkpoint_distance, memory)?;
@@ -502,6 +515,8 @@ pub(crate) struct Settings {
     pub ring_bytes: u64,
     /// As opened; the budget has the current figure.
     pub memory: u64,
+    /// Whether the system's page cache serves reads, too.
+    pub system_cache: bool,
     /// Bytes of the data file that only merges on a full disk may use (D10).
     pub reserve_bytes: u64,
 }

@@ -68,6 +68,7 @@ mod tests {
         let options = StoreOptions {
             budget: Budget::new(1 << 20),
             reserve_bytes: 0,
+            system_cache: false,
         };
         let store = PageStore::create(&disk, options, 1).unwrap();
         let page = |life| PageUse {

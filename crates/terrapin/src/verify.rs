@@ -107,6 +107,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     let store_options = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 0,
+        system_cache: false,
     };
     if PageStore::presence(&disk)? != Presence::Present {
         return Err(absent(&disk));
@@ -210,6 +211,7 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     let store_options = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 0,
+        system_cache: false,
     };
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,

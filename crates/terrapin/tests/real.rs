@@ -24,6 +24,7 @@ impl Drop for Directory {
 fn options() -> Options {
     Options::new()
         .memory(16 << 20)
+        .system_cache(true)
         .group_bytes(64 << 10)
         .log_segment_bytes(4 << 20)
         .checkpoint_distance(CheckpointDistance::Fixed(8))

@@ -28,6 +28,7 @@ const WRITE: OpenOptions = OpenOptions {
     create_new: false,
     write: true,
     direct: true,
+    cached: false,
     shared: false,
 };
 

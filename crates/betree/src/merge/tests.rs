@@ -146,6 +146,7 @@ impl Tree {
         let options = StoreOptions {
             budget: budget.clone(),
             reserve_bytes: 64 << 10,
+            system_cache: false,
         };
         let store = PageStore::create(&disk.handle(), options, 7).unwrap();
         store.begin_life(Incarnation(1));

@@ -21,6 +21,7 @@ impl TestStore {
         let options = StoreOptions {
             budget: budget.clone(),
             reserve_bytes: 0,
+            system_cache: false,
         };
         let pages = PageStore::create(&disk.handle(), options, 7).unwrap();
         pages.begin_life(Incarnation(1));

@@ -87,6 +87,7 @@ pub fn merge(count: u64) -> Result<()> {
     let options = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 1 << 20,
+        system_cache: false,
     };
     let disk = SteadyDisk::open(&env, Path::new("pages"))?;
     let store = ManuallyDrop::new(PageStore::create(&disk, options, 1)?);

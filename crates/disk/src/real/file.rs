@@ -3,13 +3,14 @@
 //! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer of the thread's, at most [`BOUNCE_BYTES`] large.
 
 use std::cell::RefCell;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::{Env, Error, Result};
 
 use super::awake;
+use super::cached::Cached;
 use super::extents::{self, Extents};
 use super::lock::{Held, Shared};
 use super::retry;
@@ -39,11 +40,31 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
+/// How a read comes to its bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// As the file was opened.
+    Direct,
+    /// By way of the page cache, if the file was opened for that.
+    Cached,
+}
+
+impl Way {
+    fn of(flight: &Flight) -> Self {
+        match flight.is_cached() {
+            true => Way::Cached,
+            false => Way::Direct,
+        }
+    }
+}
+
 /// An open file. Fields are dropped in this order: the registry forgets the file while its descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) held: Option<Held>,
     pub(super) _shared: Option<Shared>,
     pub(super) descriptor: OwnedFd,
+    /// For reads by way of the page cache, if there are to be any.
+    pub(super) cached: Option<Cached>,
     pub(super) path: String,
     pub(super) options: OpenOptions,
     /// Whether the descriptor really does direct I/O.
@@ -93,26 +114,44 @@ impl RealFile {
         (offset - before, before as usize)
     }
 
+    /// The descriptor that such reads are done on.
+    fn descriptor(&self, way: Way) -> BorrowedFd<'_> {
+        match &self.cached {
+            Some(cached) if way == Way::Cached => cached.as_fd(),
+            _ => self.descriptor.as_fd(),
+        }
+    }
+
     /// Reads as much as the kernel does at once, from an offset and into memory that it takes.
-    fn read_some(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
-        let asleep = |buffer: &mut [u8]| retry(|| pread(&self.descriptor, &mut *buffer, offset));
+    fn read_some(&self, buffer: &mut [u8], offset: u64, way: Way) -> rustix::io::Result<usize> {
+        let cached = self.cached.as_ref().filter(|_| way == Way::Cached);
+        if let Some(count) = cached.and_then(|cached| cached.at_hand(buffer, offset)) {
+            return Ok(count);
+        }
+        let descriptor = self.descriptor(way);
+        let asleep = |buffer: &mut [u8]| retry(|| pread(descriptor, &mut *buffer, offset));
         if !self.direct || buffer.len() > AWAKE_BYTES_MAX {
             return asleep(buffer);
         }
         awake::read(
             &self.env,
             buffer,
-            |buffer| read_awake(self.descriptor.as_fd(), buffer, offset).map(Ok),
+            |buffer| read_awake(descriptor, buffer, offset).map(Ok),
             asleep,
         )
     }
 
     /// Reads until `buffer` is full or the file ends, from an offset and into memory that the kernel takes; returns how much was read.
-    fn read_until_end(&self, buffer: &mut [u8], offset: u64) -> rustix::io::Result<usize> {
+    fn read_until_end(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        way: Way,
+    ) -> rustix::io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
             let rest = &mut buffer[done..];
-            let count = self.read_some(rest, offset + done as u64)?;
+            let count = self.read_some(rest, offset + done as u64, way)?;
             done += count;
             // A direct read that ends off the bounds has met the file's end; another there would be refused.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
@@ -123,7 +162,7 @@ impl RealFile {
     }
 
     /// Fills `buffer` by `pread`.
-    pub(super) fn read_exactly(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+    pub(super) fn read_exactly(&self, buffer: &mut [u8], offset: u64, way: Way) -> Result<()> {
         let bytes = buffer.len();
         if bytes == 0 {
             return Ok(());
@@ -135,7 +174,7 @@ impl RealFile {
         let fail = |e| self.fail_at("cannot read", e, offset, bytes);
         self.extents.count(&self.descriptor, 1);
         if self.takes(buffer.as_ptr(), offset, bytes) {
-            let count = self.read_until_end(buffer, offset).map_err(fail)?;
+            let count = self.read_until_end(buffer, offset, way).map_err(fail)?;
             return if count < bytes {
                 Err(past_end())
             } else {
@@ -149,7 +188,7 @@ impl RealFile {
             let covering = (before + wanted).next_multiple_of(self.alignment as usize);
             with_bounce(covering, |bounce| {
                 let bounce = &mut bounce[..covering];
-                let count = self.read_until_end(bounce, start).map_err(fail)?;
+                let count = self.read_until_end(bounce, start, way).map_err(fail)?;
                 if count < before + wanted {
                     return Err(past_end());
                 }
@@ -164,7 +203,8 @@ impl RealFile {
     /// Puts the reads of a flight that nobody began into its ring, as far as that takes them.
     fn queue(&self, flight: &mut Flight) {
         self.extents.count(&self.descriptor, flight.waiting());
-        flight.queue(self.descriptor.as_fd(), |memory, offset, bytes| {
+        let descriptor = self.descriptor(Way::of(flight));
+        flight.queue(descriptor, |memory, offset, bytes| {
             let end = offset.checked_add(bytes as u64);
             (1..=READ_BYTES_MAX).contains(&bytes)
                 && end.is_some_and(|end| i64::try_from(end).is_ok())
@@ -230,7 +270,11 @@ fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
 
 impl File for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.read_exactly(buffer, offset)
+        self.read_exactly(buffer, offset, Way::Direct)
+    }
+
+    fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        self.read_exactly(buffer, offset, Way::Cached)
     }
 
     fn start(&self, flight: &mut Flight) -> Result<()> {
@@ -249,9 +293,10 @@ impl File for RealFile {
             // The kernel learns of them when it is entered to wait.
             Show::Some => self.queue(flight),
         }
+        let way = Way::of(flight);
         flight.show(
             which,
-            &mut |buffer, offset| self.read_at(buffer, offset),
+            &mut |buffer, offset| self.read_exactly(buffer, offset, way),
             shown,
         );
         Ok(())

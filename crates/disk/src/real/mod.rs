@@ -7,6 +7,7 @@
 
 mod alignment;
 mod awake;
+mod cached;
 mod extents;
 mod file;
 mod lock;
@@ -23,6 +24,7 @@ use terrapin_base::sync::{Mutex, OnceLock, Weak};
 use terrapin_base::{Env, Error, Result};
 
 use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
+use cached::Cached;
 use extents::Extents;
 use file::RealFile;
 use lock::Claim;
@@ -185,7 +187,11 @@ impl RealDisk {
             direct,
             options.write,
         );
+        let cached = (options.cached && direct)
+            .then(|| Cached::open(&self.directory, name, &descriptor))
+            .flatten();
         Ok(RealFile {
+            cached,
             env: self.env.clone(),
             held,
             _shared: shared,

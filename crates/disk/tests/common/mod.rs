@@ -10,6 +10,7 @@ pub const READ: OpenOptions = OpenOptions {
     create_new: false,
     write: false,
     direct: false,
+    cached: false,
     shared: false,
 };
 pub const WRITE: OpenOptions = OpenOptions {

@@ -40,6 +40,8 @@ pub struct StoreOptions {
     pub budget: Arc<Budget>,
     /// Bytes of the file that stay allocated and free for [`crate::SpaceClass::Reserve`] (D10).
     pub reserve_bytes: u64,
+    /// Whether what is not cached here is read by way of the system's page cache. What merges read goes past it.
+    pub system_cache: bool,
 }
 
 /// A data file with everything that reads and writes it. Reads may come from any thread; see the module's head for writes.

@@ -61,6 +61,7 @@ impl PageStore {
             create_new: true,
             write: true,
             direct: true,
+            cached: options.system_cache,
             shared: false,
         };
         let file = match disk.open(DATA_FILE, mode) {
@@ -128,6 +129,7 @@ impl PageStore {
                 create_new: false,
                 write: !read_only,
                 direct: true,
+                cached: options.system_cache,
                 // A data file that changes under a reader is no tree.
                 shared: read_only,
             },

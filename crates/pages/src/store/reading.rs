@@ -104,7 +104,7 @@ impl Stretch {
 impl Reading {
     fn new(memory: AlignedBuf, bytes_max: usize, charge: Option<Charge>, fill: Fill) -> Self {
         Reading {
-            flight: Flight::new(memory),
+            flight: Flight::new(memory).cached(fill != Fill::No),
             fill,
             own: Own::default(),
             wanted: VecDeque::new(),
@@ -175,7 +175,8 @@ impl Reading {
             self.give_memory_back();
             let bytes = stretch.bytes as u64;
             self.charge = Some(store.cache.budget().charge(Purpose::Merge, bytes));
-            self.flight = Flight::new(AlignedBuf::with_capacity(stretch.bytes));
+            let memory = AlignedBuf::with_capacity(stretch.bytes);
+            self.flight = Flight::new(memory).cached(self.fill != Fill::No);
             self.over = 0;
         }
         self.bytes += stretch.bytes;

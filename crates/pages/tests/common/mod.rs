@@ -18,6 +18,7 @@ pub fn options(memory_bytes: u64, reserve_bytes: u64) -> StoreOptions {
     StoreOptions {
         budget: Budget::new(memory_bytes),
         reserve_bytes,
+        system_cache: false,
     }
 }
 

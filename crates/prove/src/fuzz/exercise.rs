@@ -322,6 +322,7 @@ pub fn store(disk: &SimDisk) -> Option<Arc<terrapin_pages::PageStore>> {
     let options = terrapin_pages::StoreOptions {
         budget: terrapin_base::Budget::new(1 << 20),
         reserve_bytes: 0,
+        system_cache: false,
     };
     sound(terrapin_pages::PageStore::open(&handle, options, true)).map(|(store, _)| store)
 }

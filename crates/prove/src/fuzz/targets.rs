@@ -118,6 +118,7 @@ pub fn superblock(input: &[u8]) -> bool {
         let options = terrapin_pages::StoreOptions {
             budget: Budget::new(1 << 20),
             reserve_bytes: 0,
+            system_cache: false,
         };
         match PageStore::open(&disk.fork().handle(), options, false) {
             Ok((store, _)) => assert!(store.settle_slots().is_ok(), "a slot cannot be mended"),

@@ -67,7 +67,9 @@ fn work(directory: &Path, unit: u64, life: u64) -> Result<(), Find> {
     let configuration = configuration(unit, life);
     let mut random = Random::new(unit.wrapping_mul(1000) + life);
     let env = Env::threads();
-    let database = configuration.options().open(directory)?;
+    // The data file of one life after the other, past the page cache and by way of it.
+    let options = configuration.options().system_cache(life % 2 == 1);
+    let database = options.open(directory)?;
     let place = &Place::new(&database)?;
     let env = &env;
     let clients: Vec<Client> = (0..2 + random.below(3))

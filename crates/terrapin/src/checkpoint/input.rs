@@ -379,6 +379,7 @@ mod tests {
         let options = StoreOptions {
             budget: budget.clone(),
             reserve_bytes: 0,
+            system_cache: false,
         };
         let store = PageStore::create(&SimDisk::new(1).handle(), options, 1).unwrap();
         store.begin_life(Incarnation(1));

@@ -212,7 +212,7 @@ pub struct Metrics {
     pub record_hits: u64,
     /// Cached records, as of now.
     pub cached_records: u64,
-    /// Device reads, by purpose.
+    /// Device reads, by purpose; what the system served from memory ([`Options::system_cache`](crate::Options::system_cache)) is among them.
     pub device_reads: DeviceReads,
     /// Bytes written to the data file, by purpose.
     pub device_written: WrittenBytes,

@@ -48,9 +48,12 @@ pub(super) struct Ycsb {
     /// Compress blocks with LZ4
     #[arg(long)]
     lz4: bool,
-    /// Leave all memory for reads to the page cache
+    /// Leave all memory for reads to cached blocks
     #[arg(long)]
     no_record_cache: bool,
+    /// Read by way of the system's page cache, beside the memory budget
+    #[arg(long)]
+    system_cache: bool,
     /// Leave trees as they are, however much ranges pay for that
     #[arg(long)]
     no_range_compaction: bool,
@@ -101,6 +104,7 @@ impl Ycsb {
         let options = Options::new()
             .create_if_missing(create)
             .memory(self.memory)
+            .system_cache(self.system_cache)
             .checkpoint_distance(self.chi)
             .durability(self.durability.into())
             .compression(compression)
