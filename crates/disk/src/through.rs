@@ -67,13 +67,6 @@ pub trait FileThrough: Send + Sync {
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         FileThrough::read_at(self, buffer, offset)
     }
-    /// Reads for a flight that does not go past it.
-    fn read_of(&self, cached: bool, buffer: &mut [u8], offset: u64) -> Result<()> {
-        match cached {
-            true => FileThrough::read_cached_at(self, buffer, offset),
-            false => FileThrough::read_at(self, buffer, offset),
-        }
-    }
     /// See [`File::sync`].
     fn sync(&self) -> Result<()> {
         self.behind().sync()
@@ -81,6 +74,14 @@ pub trait FileThrough: Send + Sync {
     /// See [`File::alignment`].
     fn alignment(&self) -> u32 {
         self.behind().alignment()
+    }
+}
+
+/// Reads for a flight that does not go past it.
+fn read_of<F: FileThrough>(file: &F, cached: bool, buffer: &mut [u8], offset: u64) -> Result<()> {
+    match cached {
+        true => FileThrough::read_cached_at(file, buffer, offset),
+        false => FileThrough::read_at(file, buffer, offset),
     }
 }
 
@@ -98,7 +99,7 @@ impl<F: FileThrough> File for F {
             return self.behind().start(flight);
         }
         let cached = flight.is_cached();
-        flight.read_waiting(&mut |buffer, offset| self.read_of(cached, buffer, offset));
+        flight.read_waiting(&mut |buffer, offset| read_of(self, cached, buffer, offset));
         Ok(())
     }
 
@@ -108,7 +109,7 @@ impl<F: FileThrough> File for F {
         }
         File::start(self, flight)?;
         let cached = flight.is_cached();
-        let read = &mut |buffer: &mut [u8], offset| self.read_of(cached, buffer, offset);
+        let read = &mut |buffer: &mut [u8], offset| read_of(self, cached, buffer, offset);
         flight.show(which, read, shown);
         Ok(())
     }

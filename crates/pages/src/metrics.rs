@@ -96,6 +96,16 @@ pub(crate) enum ReadFor {
     Verify,
 }
 
+impl ReadFor {
+    /// Whether who reads is likely to ask for it again: what merges read is dead once they are over, and what is verified must come from the device.
+    pub(crate) fn may_come_again(self) -> bool {
+        match self {
+            ReadFor::Get | ReadFor::Scan | ReadFor::Meta => true,
+            ReadFor::Merge | ReadFor::Verify => false,
+        }
+    }
+}
+
 /// What is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WriteOf {

@@ -40,24 +40,6 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
-/// How a read comes to its bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
-    /// As the file was opened.
-    Direct,
-    /// By way of the page cache, if the file was opened for that.
-    Cached,
-}
-
-impl Way {
-    fn of(flight: &Flight) -> Self {
-        match flight.is_cached() {
-            true => Way::Cached,
-            false => Way::Direct,
-        }
-    }
-}
-
 /// An open file. Fields are dropped in this order: the registry forgets the file while its descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) held: Option<Held>,
@@ -114,21 +96,27 @@ impl RealFile {
         (offset - before, before as usize)
     }
 
-    /// The descriptor that such reads are done on.
-    fn descriptor(&self, way: Way) -> BorrowedFd<'_> {
-        match &self.cached {
-            Some(cached) if way == Way::Cached => cached.as_fd(),
-            _ => self.descriptor.as_fd(),
-        }
+    /// By way of what the reads of a flight are done, if not as the file was opened.
+    fn way_of(&self, flight: &Flight) -> Option<&Cached> {
+        self.cached.as_ref().filter(|_| flight.is_cached())
+    }
+
+    /// What reads done that way are done on.
+    fn descriptor<'f>(&'f self, cached: Option<&'f Cached>) -> BorrowedFd<'f> {
+        cached.map_or(self.descriptor.as_fd(), Cached::as_fd)
     }
 
     /// Reads as much as the kernel does at once, from an offset and into memory that it takes.
-    fn read_some(&self, buffer: &mut [u8], offset: u64, way: Way) -> rustix::io::Result<usize> {
-        let cached = self.cached.as_ref().filter(|_| way == Way::Cached);
+    fn read_some(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        cached: Option<&Cached>,
+    ) -> rustix::io::Result<usize> {
         if let Some(count) = cached.and_then(|cached| cached.at_hand(buffer, offset)) {
             return Ok(count);
         }
-        let descriptor = self.descriptor(way);
+        let descriptor = self.descriptor(cached);
         let asleep = |buffer: &mut [u8]| retry(|| pread(descriptor, &mut *buffer, offset));
         if !self.direct || buffer.len() > AWAKE_BYTES_MAX {
             return asleep(buffer);
@@ -146,12 +134,12 @@ impl RealFile {
         &self,
         buffer: &mut [u8],
         offset: u64,
-        way: Way,
+        cached: Option<&Cached>,
     ) -> rustix::io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
             let rest = &mut buffer[done..];
-            let count = self.read_some(rest, offset + done as u64, way)?;
+            let count = self.read_some(rest, offset + done as u64, cached)?;
             done += count;
             // A direct read that ends off the bounds has met the file's end; another there would be refused.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
@@ -162,7 +150,7 @@ impl RealFile {
     }
 
     /// Fills `buffer` by `pread`.
-    pub(super) fn read_exactly(&self, buffer: &mut [u8], offset: u64, way: Way) -> Result<()> {
+    fn read_exactly(&self, buffer: &mut [u8], offset: u64, cached: Option<&Cached>) -> Result<()> {
         let bytes = buffer.len();
         if bytes == 0 {
             return Ok(());
@@ -174,7 +162,7 @@ impl RealFile {
         let fail = |e| self.fail_at("cannot read", e, offset, bytes);
         self.extents.count(&self.descriptor, 1);
         if self.takes(buffer.as_ptr(), offset, bytes) {
-            let count = self.read_until_end(buffer, offset, way).map_err(fail)?;
+            let count = self.read_until_end(buffer, offset, cached).map_err(fail)?;
             return if count < bytes {
                 Err(past_end())
             } else {
@@ -188,7 +176,7 @@ impl RealFile {
             let covering = (before + wanted).next_multiple_of(self.alignment as usize);
             with_bounce(covering, |bounce| {
                 let bounce = &mut bounce[..covering];
-                let count = self.read_until_end(bounce, start, way).map_err(fail)?;
+                let count = self.read_until_end(bounce, start, cached).map_err(fail)?;
                 if count < before + wanted {
                     return Err(past_end());
                 }
@@ -203,7 +191,7 @@ impl RealFile {
     /// Puts the reads of a flight that nobody began into its ring, as far as that takes them.
     fn queue(&self, flight: &mut Flight) {
         self.extents.count(&self.descriptor, flight.waiting());
-        let descriptor = self.descriptor(Way::of(flight));
+        let descriptor = self.descriptor(self.way_of(flight));
         flight.queue(descriptor, |memory, offset, bytes| {
             let end = offset.checked_add(bytes as u64);
             (1..=READ_BYTES_MAX).contains(&bytes)
@@ -270,11 +258,11 @@ fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
 
 impl File for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.read_exactly(buffer, offset, Way::Direct)
+        self.read_exactly(buffer, offset, None)
     }
 
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.read_exactly(buffer, offset, Way::Cached)
+        self.read_exactly(buffer, offset, self.cached.as_ref())
     }
 
     fn start(&self, flight: &mut Flight) -> Result<()> {
@@ -293,10 +281,10 @@ impl File for RealFile {
             // The kernel learns of them when it is entered to wait.
             Show::Some => self.queue(flight),
         }
-        let way = Way::of(flight);
+        let cached = self.way_of(flight);
         flight.show(
             which,
-            &mut |buffer, offset| self.read_exactly(buffer, offset, way),
+            &mut |buffer, offset| self.read_exactly(buffer, offset, cached),
             shown,
         );
         Ok(())

@@ -556,11 +556,9 @@ impl PageStore {
     ) -> Result<T> {
         let (start, cover_bytes) = self.cover(offset, bytes)?;
         self.with_scratch(cover_bytes, |buffer| {
-            match reader {
-                ReadFor::Get | ReadFor::Scan | ReadFor::Meta => {
-                    self.file.read_cached_at(buffer, start)?;
-                }
-                ReadFor::Merge | ReadFor::Verify => self.file.read_at(buffer, start)?,
+            match reader.may_come_again() {
+                true => self.file.read_cached_at(buffer, start)?,
+                false => self.file.read_at(buffer, start)?,
             }
             self.counters.read(reader, 1, cover_bytes as u64);
             use_bytes(&buffer[(offset - start) as usize..][..bytes])

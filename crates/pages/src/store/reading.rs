@@ -101,10 +101,15 @@ impl Stretch {
     }
 }
 
+/// A flight of reads that leave that in the cache.
+fn flight(memory: AlignedBuf, fill: Fill) -> Flight {
+    Flight::new(memory).cached(fill.reader().may_come_again())
+}
+
 impl Reading {
     fn new(memory: AlignedBuf, bytes_max: usize, charge: Option<Charge>, fill: Fill) -> Self {
         Reading {
-            flight: Flight::new(memory).cached(fill != Fill::No),
+            flight: flight(memory, fill),
             fill,
             own: Own::default(),
             wanted: VecDeque::new(),
@@ -176,7 +181,7 @@ impl Reading {
             let bytes = stretch.bytes as u64;
             self.charge = Some(store.cache.budget().charge(Purpose::Merge, bytes));
             let memory = AlignedBuf::with_capacity(stretch.bytes);
-            self.flight = Flight::new(memory).cached(self.fill != Fill::No);
+            self.flight = flight(memory, self.fill);
             self.over = 0;
         }
         self.bytes += stretch.bytes;
