@@ -158,6 +158,31 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
 }
 
 #[test]
+fn emptied_caches_hold_nothing_but_what_readers_do_and_fill_again() {
+    let scene = Scene::new(9, 1 << 20);
+    let read = |number| {
+        scene
+            .store
+            .block(&scene.group, &scene.index, number, Fill::Normal)
+    };
+    let block = read(0).unwrap();
+    let expected = block.bytes().to_vec();
+    (1..150).for_each(|number| scene.read(number, Fill::Normal));
+    (150..200).for_each(|number| scene.read(number, Fill::Low));
+    let before = scene.store.metrics();
+    scene.store.empty_caches();
+    let after = scene.store.metrics();
+    assert_eq!((after.cache_entries, after.cache_bytes), (0, 0));
+    assert_eq!((after.hits, after.misses), (before.hits, before.misses));
+    assert_eq!(scene.charged(), SLAB, "the slab of the block");
+    assert_eq!(block.bytes(), expected);
+    drop(block);
+    assert_eq!(scene.charged(), 0);
+    (0..150).for_each(|number| scene.read(number, Fill::Normal));
+    assert_eq!(scene.cached(0..150), 150);
+}
+
+#[test]
 fn a_long_scan_leaves_blocks_that_gets_use_and_blocks_that_scans_use_outlive_it() {
     let scene = Scene::new(4, 1 << 20);
     let hot: Vec<usize> = (0..60).collect();

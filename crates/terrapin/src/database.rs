@@ -99,8 +99,8 @@ impl Database {
         Options::new().open(path)
     }
 
-    /// Checkpoints everything, so that the next open replays nothing, and lets the files go. Handles, snapshots and iterators that
-    /// still live get `Closed` from then on. Another close waits until the first is over, and returns what that came to.
+    /// Checkpoints everything, so that the next open replays nothing, and lets the files, the caches and the listeners go. Handles,
+    /// snapshots and iterators that still live get `Closed` from then on. Another close waits until the first is over, and returns what that came to.
     ///
     /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then: the
     /// next open replays it.
@@ -282,8 +282,9 @@ impl Database {
         self.core().health.background_error()
     }
 
-    /// Calls back at once when a background job fails, on that job's thread: be short, and do not call the database. A
-    /// panic of it is caught.
+    /// Calls back at once when a background job fails, on that job's thread, until the database is closed: be short, and do not
+    /// call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
+    /// other handle is gone: only [`Database::close`] lets listeners go.
     pub fn on_background_error(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
         self.core().health.listen(Arc::new(listener));
     }

@@ -85,9 +85,18 @@ impl Health {
         self.background.lock().clone()
     }
 
-    /// Tells this one, too.
+    /// Tells this one, too, until the database is closed.
     pub fn listen(&self, listener: Listener) {
-        self.listeners.lock().push(listener);
+        let mut listeners = self.listeners.lock();
+        if self.is_open() {
+            listeners.push(listener);
+        }
+    }
+
+    /// Lets the listeners of a closed database go: what they hold may hold the database.
+    pub fn let_listeners_go(&self) {
+        let listeners = std::mem::take(&mut *self.listeners.lock());
+        drop(listeners);
     }
 }
 

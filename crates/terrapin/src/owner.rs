@@ -84,12 +84,17 @@ impl Owner {
                 keyspaces: Keyspaces::default(),
             });
             drop(last);
+            // Handles may live on, and read nothing any more.
+            self.core.records.set_share(0);
+            drop(self.core.records.suspend());
         }
         self.core.pool.set_bytes_max(0);
         if let Some(log) = &self.core.log {
             log.release();
         }
         self.gate.shut();
+        self.core.store.empty_caches();
+        self.core.health.let_listeners_go();
         outcome
     }
 }

@@ -75,6 +75,51 @@ fn close_lets_the_files_go_while_handles_live() {
     again.close().unwrap();
 }
 
+/// Whoever kept a handle of a closed database kept its caches, too.
+#[test]
+fn close_gives_the_memory_of_the_caches_back_while_handles_live() {
+    let world = World::new(3);
+    let database = world.open(&tiny());
+    let tables = database.metrics().memory.record_bytes;
+    let keyspace = database.keyspace("k").unwrap();
+    for i in 0..500 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let snapshot = database.snapshot().unwrap();
+    for i in 0..500 {
+        assert!(keyspace.contains(key(i)).unwrap());
+        assert!(keyspace.get(key(i)).unwrap().is_some());
+    }
+    assert_eq!(all(&keyspace).len(), 500);
+    let memory = database.metrics().memory;
+    assert!(memory.block_bytes > 0 && memory.metadata_bytes > 0);
+    assert!(memory.record_bytes > tables);
+    database.close().unwrap();
+    let memory = database.metrics().memory;
+    assert_eq!((memory.block_bytes, memory.metadata_bytes), (0, 0));
+    assert!(memory.record_bytes <= tables, "{}", memory.record_bytes);
+    drop((keyspace, snapshot));
+}
+
+/// A listener that held a handle kept the database, and whatever else it held, for ever.
+#[test]
+fn close_lets_listeners_go_with_what_they_hold() {
+    let world = World::new(4);
+    let database = world.open(&tiny());
+    let held = Arc::new(());
+    let listen = || {
+        let holds = (database.clone(), held.clone());
+        database.on_background_error(move |_| drop(holds.clone()));
+    };
+    listen();
+    assert_eq!(Arc::strong_count(&held), 2);
+    database.close().unwrap();
+    assert_eq!(Arc::strong_count(&held), 1);
+    listen();
+    assert_eq!(Arc::strong_count(&held), 1, "nothing fails any more");
+}
+
 /// A disk on which no sync ends while it is held up.
 struct Slow {
     disk: Arc<dyn Disk>,

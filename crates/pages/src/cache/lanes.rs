@@ -293,6 +293,22 @@ impl Lanes {
         popped.map(|record| (record, total))
     }
 
+    /// Lets all slabs go; a block that is on its way into one of them is not entered any more.
+    pub(super) fn empty(&self) {
+        let gone = {
+            let mut both = self.both.lock();
+            let empty = Both {
+                born: both.born,
+                ..Both::default()
+            };
+            let gone = std::mem::replace(&mut *both, empty);
+            self.tell_ages(&both);
+            gone
+        };
+        // Memory goes to the kernel without the lock.
+        drop(gone);
+    }
+
     /// Looks at so many records from a place on for one that is mostly empty, and takes it out.
     pub(super) fn take_sparse(&self, place: &mut Place, steps: usize) -> Sparse {
         let mut both = self.both.lock();

@@ -579,6 +579,20 @@ impl Cache {
             .for_each(|shard| shard.lock().compact());
     }
 
+    /// Lets everything go. Who reads meanwhile may bring in something again.
+    pub(crate) fn empty(&self) {
+        self.empty_shards(&self.blocks, Purpose::Blocks);
+        self.empty_shards(&self.metadata, Purpose::Metadata);
+        self.lanes.empty();
+    }
+
+    fn empty_shards<V: Clone>(&self, shards: &Shards<V>, purpose: Purpose) {
+        for shard in shards {
+            let gone = shard.lock().empty();
+            self.budget.give(purpose, gone.bytes);
+        }
+    }
+
     /// Notes pages that are gone for good: [`Cache::purge_step`] takes their entries out.
     pub(crate) fn forget(&self, pages: Vec<PageId>) {
         if pages.is_empty() {

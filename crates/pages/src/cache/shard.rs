@@ -286,6 +286,17 @@ impl<V: Clone> Shard<V> {
         (end < self.slots.len()).then_some(end)
     }
 
+    /// Takes everything out: what was in it, to be dropped outside of the lock. Figures stay.
+    pub(crate) fn empty(&mut self) -> Self {
+        let empty = Shard {
+            hits: self.hits,
+            misses: self.misses,
+            rescues: self.rescues,
+            ..Shard::default()
+        };
+        std::mem::replace(self, empty)
+    }
+
     /// Gives memory of an emptied shard back.
     pub(crate) fn compact(&mut self) {
         if self.slots.len() > 64 && self.map.len() < self.slots.len() / 4 {

@@ -213,6 +213,11 @@ impl PageStore {
         while self.shrink_needed() && self.shrink() {}
     }
 
+    /// Gives all memory of the caches back, but for what readers hold: for a store that nobody is going to read any more.
+    pub fn empty_caches(&self) {
+        self.cache.empty();
+    }
+
     /// Whether [`PageStore::shrink`] would find something to do.
     #[must_use]
     pub fn shrink_needed(&self) -> bool {
