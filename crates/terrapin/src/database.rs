@@ -207,7 +207,7 @@ impl Database {
     }
 
     /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `NotFound`. The default keyspace
-    /// cannot be dropped.
+    /// cannot be dropped. A node of its tree that cannot be read is a background error; the space below it comes back with the next open.
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core().drop_keyspace(name)
     }

@@ -161,12 +161,14 @@ impl Catalog {
     }
 
     /// Writes the catalog that follows this one. What it writes and lets go is added to `changes`, trees that were dropped or
-    /// cleared among it.
+    /// cleared among it. Of those a node may be unreadable: that is added to `unread`, and nobody lets go what it leads to. It is free after
+    /// the next open (D4), which no longer sees it.
     pub fn follow(
         &self,
         store: &PageStore,
         following: &Following<'_>,
         changes: &mut Changes,
+        unread: &mut Vec<Error>,
     ) -> Result<Catalog> {
         let &Following {
             frozen,
@@ -238,10 +240,14 @@ impl Catalog {
         }
         for (id, last) in &self.keyspaces {
             if !kept.contains(id) {
-                last.version.pages(&mut |page| {
+                let walked = last.version.pages(&mut |page| {
                     changes.released.push(page.id);
                     Ok(())
-                })?;
+                });
+                if let Err(error) = walked {
+                    let error = error.with("while", "letting go of a dropped or cleared tree");
+                    unread.push(error.with("keyspace number", id));
+                }
             }
         }
         let leaves = next
@@ -263,5 +269,113 @@ impl Catalog {
         changes.added.push(PageUse::from(&root));
         next.root = Some(root);
         Ok(next)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::sync::Mutex;
+    use terrapin_base::{Env, ErrorKind};
+    use terrapin_disk::SimDisk;
+
+    use super::*;
+    use crate::{CheckpointDistance, Keyspace, Options, verify};
+
+    /// The nodes of a keyspace's tree, the root first.
+    fn nodes(keyspace: &Keyspace) -> Vec<PageUse> {
+        let core = &keyspace.owner.core;
+        let state = core.state.load_full();
+        let version = &state.keyspaces.get(keyspace.id()).unwrap().version;
+        let mut nodes = Vec::new();
+        let collected = version.pages(&mut |page| {
+            let node = PageRef {
+                id: page.id,
+                offset: page.offset,
+                bytes: u32::try_from(page.bytes).unwrap(),
+            };
+            if core.store.read_page(&node, PageKind::Node).is_ok() {
+                nodes.push(page);
+            }
+            Ok(())
+        });
+        collected.unwrap();
+        nodes
+    }
+
+    /// The round that was to let go of such a tree failed, and so did every later one, of all keyspaces; and every open.
+    #[test]
+    fn an_unreadable_node_of_a_tree_that_goes_holds_no_checkpoint_up() {
+        let options = Options::small()
+            .fanout(4)
+            .checkpoint_distance(CheckpointDistance::Fixed(4));
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        for (clears, root) in [(false, false), (false, true), (true, false), (true, true)] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let database = options.open_on(env.clone(), disk.handle()).unwrap();
+            let (goes, stays) = (
+                database.keyspace("goes").unwrap(),
+                database.keyspace("stays").unwrap(),
+            );
+            for number in 0..2000 {
+                goes.put(key(number), [1; 60]).unwrap();
+                stays.put(key(number), [2; 60]).unwrap();
+            }
+            database.checkpoint().unwrap();
+            let heard = Arc::new(Mutex::new(Vec::new()));
+            let hears = heard.clone();
+            database.on_background_error(move |error| hears.lock().push(error.kind()));
+            let nodes = nodes(&goes);
+            assert!(nodes.len() > 8);
+            let damaged = nodes[if root { 0 } else { nodes.len() / 2 }];
+            database.core().store.empty_caches();
+            assert!(disk.corrupt("data", damaged.offset + 50, 0x41));
+
+            match clears {
+                true => goes.clear().unwrap(),
+                false => database.drop_keyspace("goes").unwrap(),
+            }
+            database.checkpoint().unwrap();
+            assert_eq!(*heard.lock(), [ErrorKind::Corrupt]);
+            let error = database.background_error().unwrap();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+            for number in 1000..3000 {
+                stays.put(key(number), [3; 60]).unwrap();
+            }
+            database.checkpoint().unwrap();
+            assert!(database.background_error().is_none());
+            assert_eq!(*heard.lock(), [ErrorKind::Corrupt], "it was told once");
+            let leaked = database.metrics().data_live_bytes;
+            database.close().unwrap();
+            drop((goes, stays, database));
+            sim.settle();
+
+            let report = verify::verify_on(env.clone(), disk.handle(), &Default::default());
+            assert!(report.unwrap().is_sound());
+            let database = options.open_on(env, disk.handle()).unwrap();
+            let live = database.metrics().data_live_bytes;
+            assert!(
+                live + damaged.bytes <= leaked,
+                "{live} of {leaked} bytes are left"
+            );
+            let stays = database.open_keyspace("stays").unwrap();
+            for number in 0..3000 {
+                let value = if number < 1000 { [2; 60] } else { [3; 60] };
+                let found = stays.get(key(number)).unwrap();
+                assert_eq!(found.as_deref(), Some(&value[..]));
+            }
+            match clears {
+                true => assert!(
+                    database
+                        .open_keyspace("goes")
+                        .unwrap()
+                        .iter()
+                        .next()
+                        .is_none()
+                ),
+                false => assert!(database.open_keyspace("goes").is_err()),
+            }
+            database.close().unwrap();
+        }
     }
 }

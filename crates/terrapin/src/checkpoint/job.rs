@@ -82,6 +82,8 @@ struct Round {
     parts: Vec<Part>,
     at: usize,
     changes: Changes,
+    /// What could not be read of trees that are let go.
+    unread: Vec<Error>,
     /// Made of one slice, from the reserve.
     sliced: bool,
     /// What the windows hold comes among the cached records.
@@ -248,6 +250,7 @@ impl Coordinator {
             parts,
             at: 0,
             changes: Changes::default(),
+            unread: Vec::new(),
             sliced: self.slicing,
             takes: core.settings.record_cache && core.takes_windows(),
         }
@@ -429,6 +432,7 @@ impl Coordinator {
     fn catalog(&mut self, mut round: Box<Round>) -> Result<Step> {
         let core = self.core.clone();
         let mut changes = std::mem::take(&mut round.changes);
+        let mut unread = Vec::new();
         let following = Following {
             frozen: &round.frozen,
             next_id: round.next_id,
@@ -436,7 +440,9 @@ impl Coordinator {
             outcome: &|id| self.outcome(&round, id),
             class: round.class(),
         };
-        let followed = self.catalog.follow(&core.store, &following, &mut changes);
+        let followed = self
+            .catalog
+            .follow(&core.store, &following, &mut changes, &mut unread);
         let next = match followed {
             Ok(next) => next,
             Err(error) => {
@@ -444,7 +450,7 @@ impl Coordinator {
                 return Err(error);
             }
         };
-        round.changes = changes;
+        (round.changes, round.unread) = (changes, unread);
         let mut superblock = self.superblock;
         superblock.generation.0 += 1;
         superblock.catalog = next.root;
@@ -605,6 +611,7 @@ impl Coordinator {
         self.take_note_of_stretch(&round.parts);
         let Round {
             changes,
+            unread,
             parts,
             frozen,
             ..
@@ -614,6 +621,7 @@ impl Coordinator {
         core.store.commit(superblock.generation, changes);
         let failed = || core.log.as_ref().and_then(|log| log.failed());
         core.health.recovered(failed);
+        unread.iter().for_each(|error| core.health.report(error));
         if let Some(log) = &core.log
             && let Err(error) = log.trim(durable_through)
         {
