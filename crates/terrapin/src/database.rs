@@ -379,6 +379,10 @@ impl Core {
             if !waits {
                 return Ok(());
             }
+            // Read after `failures`, as in `recovery::make_room`.
+            if let Some(error) = self.log()?.failed() {
+                return Err(error);
+            }
             let schedule = self.schedule.clone();
             self.env
                 .wait(&Condition::new(self.schedule.progress(), move || {
@@ -512,5 +516,27 @@ mod tests {
             job.join().unwrap();
             database.close().unwrap();
         }
+    }
+
+    /// It waited for ever when the round that found the log failed had ended before.
+    #[test]
+    fn a_flush_learns_at_once_of_a_log_that_failed() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let database = Options::small().open_on(env, disk.handle()).unwrap();
+        sim.set_breathing(false);
+        let keyspace = database.default_keyspace();
+        keyspace.put_with("a", "1", Durability::None).unwrap();
+        let core = database.core();
+        let log = core.log().unwrap();
+        log.poison(Error::internal("on purpose"));
+        core.schedule.ask(log.tail());
+        sim.settle();
+        assert!(core.schedule.failures() > 0);
+        let error = core.checkpoint_unlogged(log.tail()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+        let error = database.flush().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+        assert!(database.close().is_err());
     }
 }

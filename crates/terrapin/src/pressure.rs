@@ -162,6 +162,9 @@ impl Core {
         let mut charged = false;
         loop {
             self.health.check_open()?;
+            // Read before the log's failure, which is told as a release, and before the state: a merge that ends in between is then seen by
+            // the wait's condition.
+            let releases = self.schedule.releases();
             if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
                 return Err(error);
             }
@@ -175,8 +178,6 @@ impl Core {
                     None => error,
                 });
             }
-            // Read before the state: a merge that ends in between is then seen by the wait's condition.
-            let releases = self.schedule.releases();
             let wait = {
                 let state = self.state.load();
                 let Some(keyspace) = state.keyspaces.get(shared.id) else {
@@ -257,9 +258,13 @@ impl Core {
         if !self.schedule.space_is_short() || !log.files_are_short(bytes) {
             return Ok(());
         }
+        // Read before the log's failure, as in `recovery::make_room`.
+        let (schedule, failures) = (self.schedule.clone(), self.schedule.failures());
+        if let Some(error) = log.failed() {
+            return Err(error);
+        }
         let through = log.tail();
         self.schedule.ask(through);
-        let (schedule, failures) = (self.schedule.clone(), self.schedule.failures());
         let over = Condition::new(self.schedule.progress(), move || {
             schedule.durable_through() >= through
                 || schedule.failures() != failures
@@ -377,7 +382,12 @@ enum Hold {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+    use terrapin_disk::sim::{Fault, FaultError, Op};
+
     use super::*;
+    use crate::Options;
 
     #[test]
     fn waits_for_the_ring_are_short_until_its_last_sixteenth_and_long_at_its_end() {
@@ -388,5 +398,38 @@ mod tests {
         assert_eq!(ring_wait_ns(QUARTER, QUARTER), WAIT_NS_MAX);
         assert_eq!(ring_wait_ns(2 * QUARTER, QUARTER), WAIT_NS_MAX);
         assert_eq!(ring_wait_ns(1, 0), WAIT_NS_MAX);
+    }
+
+    /// It waited for the whole stall limit for a round that nobody would try any more.
+    #[test]
+    fn a_delete_on_a_full_disk_learns_at_once_of_a_log_that_failed() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let database = Options::small()
+            .open_on(env.clone(), disk.handle())
+            .unwrap();
+        let keyspace = database.default_keyspace();
+        let no_room = Fault::nth(1, FaultError::NoSpace).on(Op::Allocate);
+        disk.inject(no_room.of("spare-").lasting());
+        let core = database.core();
+        let log = core.log().unwrap();
+        // So much at once that nothing of the log can be trimmed.
+        sim.set_breathing(false);
+        for number in 0..2000_u32 {
+            if core.schedule.space_is_short() {
+                break;
+            }
+            let _ = keyspace.put(number.to_be_bytes(), [7; 200]);
+        }
+        assert!(core.schedule.space_is_short() && log.files_are_short(1000));
+        log.poison(Error::internal("on purpose"));
+        core.schedule.ask(log.tail());
+        sim.settle();
+        assert!(core.schedule.failures() > 0);
+        let since = env.now_ns();
+        let error = keyspace.delete([0; 4]).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+        assert!(env.now_ns() - since < 1_000_000_000);
+        assert!(database.close().is_err());
     }
 }

@@ -69,10 +69,12 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
 
 /// Waits while a window is full and the one sealed before it is still being merged, or window memory is short.
 fn make_room(core: &Core) -> Result<()> {
-    if core.log.is_none() {
+    let Some(log) = &core.log else {
         return Ok(());
-    }
+    };
     loop {
+        // Read before the log's failure: one that comes later ends the wait, and one that was told already ends it here.
+        let failures = core.schedule.failures();
         let releases = core.schedule.releases();
         let short = core.budget.used(Purpose::Window) > core.window_memory_high();
         let waits = core
@@ -90,7 +92,9 @@ fn make_room(core: &Core) -> Result<()> {
                 return Ok(());
             }
         }
-        let failures = core.schedule.failures();
+        if let Some(error) = log.failed() {
+            return Err(error.with("while", "replaying the log"));
+        }
         let schedule = core.schedule.clone();
         core.env
             .wait(&Condition::new(core.schedule.progress(), move || {

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 
 use common::{Map, World, all, key, tiny, value};
 use terrapin::verify::{Reach, reach_on};
-use terrapin::{CheckpointDistance, Database, Durability};
-use terrapin_disk::sim::CrashMode;
+use terrapin::{CheckpointDistance, Database, Durability, ErrorKind};
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
 /// Keyspaces of the test.
 const NAMES: [&str; 3] = ["default", "a", "b"];
@@ -319,6 +319,40 @@ fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {
         again.verify();
     }
     assert!(undisturbed >= 134, "{undisturbed}");
+}
+
+/// The open waited for ever where the round that found the log failed was over before the replay came to wait for one.
+#[test]
+fn a_sync_that_fails_during_a_replay_ends_the_open() {
+    let distance = |units| tiny().checkpoint_distance(CheckpointDistance::Fixed(units));
+    let world = World::new(41);
+    let database = world.open(&distance(100));
+    let keyspace = database.default_keyspace();
+    for i in 0..400 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    drop(keyspace);
+    world.kill(database);
+    let mut failed = 0;
+    for seed in 0..40 {
+        for nth in 1..8 {
+            let disk = world.disk.fork();
+            let (env, sim) = terrapin_base::Env::simulated(seed);
+            let again = World { env, sim, disk };
+            let fault = Fault::nth(nth, FaultError::Io).on(Op::Sync).of("data");
+            again.disk.inject(fault.lasting());
+            let opened = again.try_open(&distance(1));
+            if let Err(error) = &opened {
+                assert!(
+                    matches!(error.kind(), ErrorKind::Poisoned | ErrorKind::Io),
+                    "sync {nth}, seed {seed}: {error}"
+                );
+                failed += usize::from(error.kind() == ErrorKind::Poisoned);
+            }
+            again.sim.kill();
+        }
+    }
+    assert!(failed > 0, "none had the log fail first");
 }
 
 #[test]
