@@ -242,13 +242,18 @@ impl Database {
     }
 
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
-    /// [`Durability::None`] are checkpointed. It is not RocksDB's flush: what is in memory otherwise stays there.
+    /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
+    /// otherwise stays there.
     pub fn flush(&self) -> Result<()> {
         let core = self.core();
         core.env.breathe();
         core.health.check_open()?;
         let log = core.log()?;
-        let through = log.tail();
+        // Also where all is synced: later checkpoints fail.
+        if let Some(error) = log.failed() {
+            return Err(error);
+        }
+        let through = log.end();
         log.sync(through)?;
         core.checkpoint_unlogged(through)
     }

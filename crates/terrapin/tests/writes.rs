@@ -108,6 +108,53 @@ fn keys_and_values_have_limits_that_errors_name() {
     database.close().unwrap();
 }
 
+/// Each found the mark of the sync before and synced that, too: the log grew by 4 KiB a flush, and nothing bounded it.
+#[test]
+fn flushes_without_writes_write_nothing() {
+    for mode in CrashMode::ALL {
+        let world = World::new(5);
+        let database = world.open(&tiny());
+        let keyspace = database.default_keyspace();
+        for round in 0..5 {
+            keyspace.put(key(round), "1").unwrap();
+            database.flush().unwrap();
+            world.sim.settle();
+            let log = |metrics: terrapin::Metrics| {
+                let bytes = (metrics.log_kept_bytes, metrics.log_disk_bytes);
+                (metrics.log_syncs, metrics.log_bytes_written, bytes)
+            };
+            let (before, calls) = (log(database.metrics()), world.disk.io_count());
+            for _ in 0..200 {
+                database.flush().unwrap();
+                world.sim.settle();
+            }
+            assert_eq!(log(database.metrics()), before);
+            assert_eq!(world.disk.io_count(), calls);
+        }
+        drop(keyspace);
+        world.cut_power(database, mode);
+        let database = world.open(&tiny());
+        let keyspace = database.default_keyspace();
+        assert_eq!(all(&keyspace).len(), 5);
+        keyspace.put(key(5), "1").unwrap();
+        database.flush().unwrap();
+        // All is synced, and still nobody is told that all is well.
+        let fault = Fault::nth(1, FaultError::Io).on(Op::Sync).of("data");
+        world.disk.inject(fault.lasting());
+        assert!(database.checkpoint().is_err());
+        for _ in 0..3 {
+            let error = database.flush().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+        }
+        drop(keyspace);
+        world.cut_power(database, mode);
+        world.disk.clear_faults();
+        let database = world.open(&tiny());
+        assert_eq!(all(&database.default_keyspace()).len(), 6);
+        database.close().unwrap();
+    }
+}
+
 #[test]
 fn what_each_durability_promises() {
     for mode in CrashMode::ALL {

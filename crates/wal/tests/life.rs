@@ -193,6 +193,29 @@ fn an_idle_log_syncs_once_and_then_never_again() {
 }
 
 #[test]
+fn a_sync_through_the_end_of_the_records_is_nothing_once_they_are_synced() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    assert_eq!(log.end(), log.tail());
+    for index in 0..10 {
+        let put = process.append(&log, index).unwrap();
+        assert_eq!(log.end(), put.end);
+        log.sync(log.end()).unwrap();
+        assert!(log.synced() >= put.end);
+        process.sim.settle();
+        let (calls, tail) = (medium.io_count(), log.tail());
+        assert!(tail > log.synced(), "a mark");
+        for _ in 0..100 {
+            log.sync(log.end()).unwrap();
+            process.sim.settle();
+        }
+        assert_eq!((medium.io_count(), log.tail()), (calls, tail));
+        assert_eq!(log.metrics().syncs, index + 1);
+    }
+}
+
+#[test]
 fn syncs_in_a_row_share_blocks_with_nothing_and_never_write_one_twice() {
     let medium = SimDisk::new(1);
     let process = Process::new(&medium, 0);

@@ -375,6 +375,13 @@ impl Log {
         Lsn(self.0.end.lsn.load(Ordering::Acquire))
     }
 
+    /// Where the last record ends that is not one of a sync's: below it lies all that was appended. A sync through the tail instead finds the
+    /// mark of the sync before, and leaves another.
+    #[must_use]
+    pub fn end(&self) -> Lsn {
+        Lsn(self.0.lock().real_end)
+    }
+
     /// Every byte of the log below is on stable storage.
     #[must_use]
     pub fn synced(&self) -> Lsn {
