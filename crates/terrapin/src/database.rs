@@ -173,7 +173,7 @@ impl Database {
         }
     }
 
-    /// A new keyspace. `AlreadyExists` if there is one of that name.
+    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; otherwise as for [`Keyspace::put`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(self.handle(self.core().create_keyspace(name, options)?))
     }

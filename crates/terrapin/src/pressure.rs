@@ -168,15 +168,8 @@ impl Core {
             if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
                 return Err(error);
             }
-            if self.schedule.space_is_short() && !frees {
-                let error = Error::new(
-                    ErrorKind::NoSpace,
-                    "the disk is full; deletes are still accepted",
-                );
-                return Err(match self.schedule.last_error() {
-                    Some(cause) => error.with("last error", cause),
-                    None => error,
-                });
+            if !frees {
+                self.check_room()?;
             }
             let wait = {
                 let state = self.state.load();
@@ -249,9 +242,24 @@ impl Core {
         Ok(())
     }
 
+    /// [`ErrorKind::NoSpace`] while the disk is full: for what does not free any.
+    pub fn check_room(&self) -> Result<()> {
+        if !self.schedule.space_is_short() {
+            return Ok(());
+        }
+        let error = Error::new(
+            ErrorKind::NoSpace,
+            "the disk is full; deletes are still accepted",
+        );
+        Err(match self.schedule.last_error() {
+            Some(cause) => error.with("last error", cause),
+            None => error,
+        })
+    }
+
     /// A delete on a full disk leaves the log what a checkpoint needs of it: it waits for one that trims it. If none succeeds it goes on, and
     /// the log says what is the matter.
-    fn let_the_log_be_trimmed(&self, bytes: u64) -> Result<()> {
+    pub fn let_the_log_be_trimmed(&self, bytes: u64) -> Result<()> {
         let Some(log) = self.log.as_ref() else {
             return Ok(());
         };

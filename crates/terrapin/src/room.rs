@@ -1,7 +1,8 @@
 //! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk it could not be: so puts are refused
-//! while there is still room to merge everything that windows hold, and a window more, beside the log and the reserve. Deletes are
-//! accepted all the time; merging them makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only when somebody else fills the disk does a merge find no space;
-//! then it takes the reserve (see `checkpoint::job`).
+//! while there is still room to merge everything that windows hold, and a window more, beside the log and the reserve; and new keyspaces and
+//! options, which take room in the log. Deletes, clears and drops are accepted all the time; merging them makes room again, and the log goes
+//! on in the files that it has (`let_the_log_be_trimmed`). Only when somebody else fills the disk does a merge find no space; then it takes the
+//! reserve (see `checkpoint::job`).
 
 use std::sync::Arc;
 

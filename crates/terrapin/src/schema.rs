@@ -12,7 +12,7 @@ use terrapin_wal::{Append, Appended, Log};
 
 use crate::core::{Core, Install};
 use crate::cut::ARENA_PERMILLE;
-use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
+use crate::options::{CheckpointDistance, KeyspaceOptions};
 use crate::record::Schema;
 use crate::record::format::check_name;
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
@@ -72,7 +72,7 @@ impl Core {
     ) -> Result<Arc<KeyspaceShared>> {
         check_name(name)?;
         self.check_options(&options)?;
-        self.change(|log, install| {
+        self.change(false, |log, install| {
             if install.names.contains_key(name) {
                 return Err(
                     Error::new(ErrorKind::AlreadyExists, "the keyspace is there already")
@@ -108,7 +108,7 @@ impl Core {
                 "the default keyspace cannot be dropped; clear it instead",
             ));
         }
-        self.change(|log, install| self.try_drop(log, install, name))?;
+        self.change(true, |log, install| self.try_drop(log, install, name))?;
         self.ask_for_space();
         Ok(())
     }
@@ -136,7 +136,7 @@ impl Core {
 
     /// Removes all records of a keyspace.
     pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
-        self.change(|log, _install| self.try_clear(log, shared))?;
+        self.change(true, |log, _install| self.try_clear(log, shared))?;
         self.ask_for_space();
         Ok(())
     }
@@ -171,7 +171,7 @@ impl Core {
         options: KeyspaceOptions,
     ) -> Result<()> {
         self.check_options(&options)?;
-        self.change(|log, install| {
+        self.change(false, |log, install| {
             if self.state.load().keyspaces.get(shared.id).is_none() {
                 return Err(self.dropped().with("keyspace", &shared.name));
             }
@@ -195,32 +195,46 @@ impl Core {
         }
     }
 
-    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the database's durability.
+    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the database's durability. `frees`: it gives
+    /// space back, and goes through on a full disk as deletes do (D10).
     fn change<'c>(
         &'c self,
+        frees: bool,
         mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt<'c>>,
     ) -> Result<Arc<KeyspaceShared>> {
         self.env.breathe();
+        let log = self.log()?;
+        self.health.check_open()?;
+        if let Some(error) = log.failed() {
+            return Err(error);
+        }
         let since = self.env.now_ns();
         let deadline = since.saturating_add(self.settings.stall_limit_ns);
+        match frees {
+            true => self.let_the_log_be_trimmed(0)?,
+            false => self.check_room()?,
+        }
         loop {
-            let log = self.log()?;
             let mut install = self.install.lock();
             self.health.check_open()?;
-            let condition = match attempt(log, &mut install)? {
-                Attempt::Done(appended, shared, replaced) => {
+            let condition = match attempt(log, &mut install) {
+                Ok(Attempt::Done(appended, shared, replaced)) => {
                     log.publish(&appended);
                     replaced.let_go();
                     self.rebalance(&install);
                     drop(install);
-                    if self.settings.durability == Durability::Sync {
-                        log.sync(appended.end)?;
-                    }
+                    self.after_write(log, &appended, false, self.settings.durability, frees)?;
                     return Ok(shared);
                 }
-                Attempt::Full(condition) => condition,
+                Ok(Attempt::Full(condition)) => {
+                    drop(install);
+                    condition
+                }
+                Err(error) => {
+                    drop(install);
+                    self.wait_for_log_space(log, error, frees, deadline)?
+                }
             };
-            drop(install);
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
                 return Err(Error::new(

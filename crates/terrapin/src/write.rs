@@ -212,14 +212,7 @@ impl Core {
                     return Ok(appended);
                 }
                 Ok(Append::Full(condition)) => condition,
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.disk_is_full(log);
-                    if !frees || self.env.now_ns() >= deadline {
-                        return Err(error);
-                    }
-                    self.log_space_may_be_back()
-                }
-                Err(error) => return Err(error),
+                Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
             };
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
@@ -243,17 +236,30 @@ impl Core {
             .now_ns()
             .saturating_add(self.settings.stall_limit_ns);
         loop {
-            match log.sync(through) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.disk_is_full(log);
-                    if !frees || self.env.now_ns() >= deadline {
-                        return Err(error);
-                    }
-                }
-                other => return other,
-            }
-            self.env.wait(&self.log_space_may_be_back())?;
+            let condition = match log.sync(through) {
+                Ok(()) => return Ok(()),
+                Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
+            };
+            self.env.wait(&condition)?;
         }
+    }
+
+    /// What to wait for after the log refused a record or a sync; the error, unless it is that of a full disk, the record `frees`, and there is time.
+    pub fn wait_for_log_space(
+        &self,
+        log: &Log,
+        error: Error,
+        frees: bool,
+        deadline: u64,
+    ) -> Result<Condition> {
+        if error.kind() != ErrorKind::NoSpace {
+            return Err(error);
+        }
+        self.disk_is_full(log);
+        if !frees || self.env.now_ns() >= deadline {
+            return Err(error);
+        }
+        Ok(self.log_space_may_be_back())
     }
 
     /// Holds when a checkpoint has let go of something, or it is time to look again.
@@ -276,7 +282,7 @@ impl Core {
     }
 
     /// Everything that may wait again: the write is published.
-    fn after_write(
+    pub fn after_write(
         &self,
         log: &Log,
         appended: &Appended,

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, Database, Durability, ErrorKind};
+use terrapin::{CheckpointDistance, Database, Durability, ErrorKind, KeyspaceOptions};
 
 #[test]
 fn a_store_of_ten_times_its_memory_keeps_its_budget_and_its_records() {
@@ -359,6 +359,78 @@ fn deletes_that_are_synced_one_by_one_go_through_on_a_full_disk_though_each_take
     assert!(after - before > 20 * (64 << 10), "{before} to {after}");
     assert_eq!(keyspace.iter().count(), 0);
     world.disk.set_capacity(u64::MAX);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn keyspaces_are_cleared_and_dropped_one_by_one_on_a_full_disk() {
+    let world = World::new(12);
+    world.sim.set_breathing(false);
+    let database = world.open(&tiny().durability(Durability::Sync));
+    let keyspace = database.default_keyspace();
+    let name = |i: u64| format!("k{i}");
+    for i in 0..60 {
+        let other = database.keyspace(&name(i)).unwrap();
+        other.put(key(i), value(i, 100)).unwrap();
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let before = database.metrics().log_bytes_written;
+    for i in 0..200 {
+        keyspace
+            .clear()
+            .unwrap_or_else(|e| panic!("clear {i}: {e}"));
+    }
+    for i in 0..60 {
+        database
+            .drop_keyspace(&name(i))
+            .unwrap_or_else(|e| panic!("drop {i}: {e}"));
+    }
+    let after = database.metrics().log_bytes_written;
+    assert!(after - before > 12 * (64 << 10), "{before} to {after}");
+    assert_eq!(database.keyspaces().unwrap().len(), 1);
+    world.disk.set_capacity(u64::MAX);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// New keyspaces went into the log until it had no room, also for the checkpoint that trims it. What was refused then was there, and nothing
+/// was done about it.
+#[test]
+fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_checkpoint() {
+    let world = World::new(14);
+    let database = world.open(&tiny().durability(Durability::Sync));
+    let keyspace = database.default_keyspace();
+    for i in 0..100 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let create = |i: u64| database.create_keyspace(&format!("k{i}"), KeyspaceOptions::default());
+    let refused = |outcome: terrapin::Result<()>| {
+        let error = outcome.expect_err("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    };
+    let made = (0..1000).take_while(|&i| create(i).is_ok()).count();
+    for i in 1000..1020 {
+        refused(create(i).map(drop));
+        refused(keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(2)));
+    }
+    assert_eq!(database.keyspaces().unwrap().len(), made + 1);
+    let kept = database.metrics().log_kept_bytes;
+    database.checkpoint().unwrap();
+    assert!(database.metrics().log_kept_bytes < kept / 2);
+    for i in 0..100 {
+        keyspace
+            .delete(key(i))
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    create(1020).unwrap();
     database.close().unwrap();
     world.verify();
 }
