@@ -74,6 +74,8 @@ pub(crate) struct Core {
     pub turns: Turns,
     /// What [`Core::window_memory_high`] says: set as windows are given their limits.
     pub window_memory_high: AtomicU64,
+    /// Bytes that small windows of all who wrote would have come to when puts were refused last.
+    pub refused_window_bytes: AtomicU64,
     /// Counters and histograms behind `metrics()`.
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
@@ -162,6 +164,7 @@ impl Core {
             mix: Mix::default(),
             turns: Turns::default(),
             window_memory_high: AtomicU64::new(window_memory_high),
+            refused_window_bytes: AtomicU64::new(0),
             counters: Counters::default(),
             health: Health::default(),
         })

@@ -6,7 +6,7 @@
 //! are of little use, and both arenas may take what log, merges and the metadata that they read leave, with what they really took for
 //! what they held: large records leave more of it for themselves. Not so where data is overwritten: what a checkpoint writes before it
 //! can free anything would grow with the window. And where users read, and all records (or all blocks, where they mostly read ranges) would fit in memory beside
-//! smaller windows, they are smaller ([`crate::fit`]).
+//! smaller windows, they are smaller ([`crate::fit`]). Where room on the disk is scarce, each is of one unit ([`crate::room`]).
 //!
 //! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a window that is larger than it may be from
 //! then on is cut.
@@ -293,11 +293,14 @@ impl Core {
                 .unwrap_or(install.checkpoint_distance);
             let arena_permille = keyspace.shared.arena_permille.load(Ordering::Relaxed);
             let bytes = self.window_bytes(distance, writers, arena_permille, is_loaded, beside_all);
-            keyspace.shared.window_bytes.store(bytes, Ordering::Relaxed);
+            let shared = &keyspace.shared;
+            shared.ample_window_bytes.store(bytes, Ordering::Relaxed);
+            let bytes = self.limit_in_room(bytes);
+            shared.window_bytes.store(bytes, Ordering::Relaxed);
         }
     }
 
-    /// χ·L for a keyspace when so many write, its arenas take so much for a thousand bytes that they hold, and data is loaded or not; on auto no more than
+    /// χ·L for a keyspace where the disk has room, when so many write, its arenas take so much for a thousand bytes that they hold, and data is loaded or not; on auto no more than
     /// arenas of so many bytes hold, `beside_all`, if anything.
     pub fn window_bytes(
         &self,
@@ -311,23 +314,19 @@ impl Core {
         let limit = self.budget.limit();
         // Memory may have shrunk below what a fixed χ was allowed under.
         let largest = self.settings.distance_max(limit).max(1);
-        let units = if self.schedule.space_is_short() {
-            1
-        } else {
-            match distance {
-                CheckpointDistance::Fixed(chi) => u64::from(chi).clamp(1, largest),
-                CheckpointDistance::Auto => {
-                    let held = |arena: u64| {
-                        let held = u128::from(arena) * 1000 / u128::from(arena_permille.max(1000));
-                        u64::try_from(held).unwrap_or(arena)
-                    };
-                    let share = match is_loaded {
-                        true => held(self.arenas_of_load()).max(limit / AUTO_SHARE),
-                        false => limit / AUTO_SHARE,
-                    };
-                    let share = beside_all.map_or(share, |arena| share.min(held(arena)));
-                    share / writers.max(1) as u64 / unit
-                }
+        let units = match distance {
+            CheckpointDistance::Fixed(chi) => u64::from(chi).clamp(1, largest),
+            CheckpointDistance::Auto => {
+                let held = |arena: u64| {
+                    let held = u128::from(arena) * 1000 / u128::from(arena_permille.max(1000));
+                    u64::try_from(held).unwrap_or(arena)
+                };
+                let share = match is_loaded {
+                    true => held(self.arenas_of_load()).max(limit / AUTO_SHARE),
+                    false => limit / AUTO_SHARE,
+                };
+                let share = beside_all.map_or(share, |arena| share.min(held(arena)));
+                share / writers.max(1) as u64 / unit
             }
         };
         units.clamp(1, DISTANCE_MAX) * unit

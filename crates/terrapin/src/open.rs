@@ -373,7 +373,8 @@ fn start(
         let entry = base.catalog.get(stored.id);
         let start = entry.map_or(base.catalog.applied, |e| e.applied);
         names.insert(stored.name.clone(), stored.id);
-        let shared = KeyspaceShared::new(stored.id, &stored.name, settings.merge.group_bytes);
+        let unit = settings.merge.group_bytes;
+        let shared = KeyspaceShared::new(stored.id, &stored.name, unit, unit);
         if let Some(entry) = entry {
             // It is for figures only: who needs a node that cannot be read reports it.
             let _ = shared.tree_size.begin(&*entry.version);

@@ -247,10 +247,7 @@ impl Core {
         if !self.schedule.space_is_short() {
             return Ok(());
         }
-        let error = Error::new(
-            ErrorKind::NoSpace,
-            "the disk is full; deletes are still accepted",
-        );
+        let error = self.no_room();
         Err(match self.schedule.last_error() {
             Some(cause) => error.with("last error", cause),
             None => error,

@@ -1,22 +1,33 @@
 //! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk it could not be: so puts are refused
 //! while there is still room to merge everything that windows hold, and a window more, beside the log and the reserve; and new keyspaces and
-//! options, which take room in the log. Deletes, clears and drops are accepted all the time; merging them makes room again, and the log goes
-//! on in the files that it has (`let_the_log_be_trimmed`). Only when somebody else fills the disk does a merge find no space; then it takes the
-//! reserve (see `checkpoint::job`).
+//! options, which take room in the log. Large windows need much room:
+//! where that becomes *scarce*, windows are small first, of one unit each, and puts are refused only when there is not enough for those: then
+//! space is *short*. Either state is left once there is room for the windows that come then, full and one of them being merged. Deletes, clears and
+//! drops are accepted all the time; merging them makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only
+//! when somebody else fills the disk does a merge find no space; then it takes the reserve (see `checkpoint::job`).
 
-use std::sync::Arc;
-
-use terrapin_base::mutant;
 use terrapin_base::sync::Ordering;
+use terrapin_base::{Error, ErrorKind, mutant};
 
 use crate::compaction::STRETCH_GROUPS;
 use crate::core::Core;
 use crate::cut::{is_written, window_live_bytes};
-use crate::state::KeyspaceState;
+use crate::state::{KeyspaceState, State};
 
 /// What a compaction of a stretch takes at most before it lets anything go, in stretches: its leaves, what buffers hold for them and for the others
 /// of the pivots that it flushes, and its nodes.
 const STRETCH_ROOM: u64 = 4;
+/// A window that is sealed, the active one, what the next may hold, and what the merge of the first has written.
+const LASTING_WINDOWS: u64 = 4;
+
+/// How large windows are.
+#[derive(Clone, Copy)]
+enum WindowSize {
+    /// As χ and memory have them.
+    Ample,
+    /// One unit.
+    Small,
+}
 
 impl Core {
     /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not use.
@@ -34,16 +45,46 @@ impl Core {
         on_disk.saturating_add(in_file)
     }
 
-    /// Bytes that must stay free for what was, and what is about to be, acknowledged: eight times what windows hold and may hold, for a
-    /// merge rewrites several times what comes in before it can let go of the old pages, but never more than the trees; and files for the log.
-    fn room_needed(&self) -> u64 {
-        let state = self.state.load();
-        let writing = state.keyspaces.iter().filter(|k| is_written(k));
-        let limits: u64 = writing.map(window_limit).sum();
-        self.room_needed_for(window_live_bytes(&state) + limits)
+    /// Bytes that windows of a state hold, and may come to hold before anybody looks again. Memory bounds that.
+    fn begun(&self, state: &State, size: WindowSize) -> u64 {
+        let held = window_live_bytes(state);
+        let more = self.written_limits(state, size);
+        held.max(held.saturating_add(more).min(self.window_memory_max()))
     }
 
-    /// As much, for windows of so many bytes.
+    /// Bytes of windows that room is needed for at any time while all go on that write, `writing` bytes of limits or those of the state;
+    /// one more, where none does.
+    fn lasting(&self, state: &State, size: WindowSize, writing: u64) -> u64 {
+        let limits = state.keyspaces.iter().map(|k| self.limit(k, size));
+        let largest = limits.max().unwrap_or(0);
+        let each = self.written_limits(state, size).max(largest).max(writing);
+        let each = each.min(self.window_memory_max() / (LASTING_WINDOWS - 1));
+        self.begun(state, size).max(LASTING_WINDOWS * each)
+    }
+
+    fn written_limits(&self, state: &State, size: WindowSize) -> u64 {
+        let writing = state.keyspaces.iter().filter(|k| is_written(k));
+        writing.map(|k| self.limit(k, size)).sum()
+    }
+
+    /// Bytes at which a keyspace's active window of that size is cut.
+    fn limit(&self, keyspace: &KeyspaceState, size: WindowSize) -> u64 {
+        match size {
+            WindowSize::Ample => keyspace.shared.ample_window_bytes.load(Ordering::Relaxed),
+            WindowSize::Small => self.settings.merge.group_bytes,
+        }
+    }
+
+    /// What a keyspace's limit is that would be so much with room enough.
+    pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
+        match self.schedule.space_is_scarce() {
+            true => self.settings.merge.group_bytes,
+            false => ample_bytes,
+        }
+    }
+
+    /// Bytes that must stay free for windows of so many bytes, for what was, and what is about to be, acknowledged: eight times as much, for a
+    /// merge rewrites several times what comes in before it can let go of the old pages, but never more than the trees; and files for the log.
     fn room_needed_for(&self, windows: u64) -> u64 {
         let merges = (windows * 8).min(windows * 3 + self.store.live_bytes());
         let spares = self.log.as_ref().map_or(0, |log| log.spares() as u64);
@@ -55,48 +96,71 @@ impl Core {
     /// nobody's put is refused for what nobody asked for. A system call.
     pub fn has_room_for_stretch(&self) -> bool {
         let state = self.state.load();
-        let (writing, resting): (Vec<_>, Vec<_>) =
-            state.keyspaces.iter().partition(|k| is_written(k));
-        let limits: u64 = writing.into_iter().map(window_limit).sum();
-        let begun = resting.into_iter().map(window_limit).max();
-        // A sealed one, an active one, and what the next may hold.
-        let needed = self.room_needed_for(3 * (limits + begun.unwrap_or(0)));
+        let needed = self.room_needed_for(self.lasting(&state, WindowSize::Ample, 0));
         let stretch = STRETCH_GROUPS * self.settings.merge.group_bytes;
         self.room() >= needed.saturating_add(STRETCH_ROOM * stretch) || mutant::active(78)
     }
 
     /// Whether there is room for all that was, and what is about to be, acknowledged: a few system calls.
     pub fn has_room(&self) -> bool {
-        self.room() >= self.room_needed() && self.log_can_grow()
+        self.has_room_for(self.begun(&self.state.load(), WindowSize::Ample))
     }
 
-    /// Refuses puts from now on if room is short, though the log give up what it has put aside. Called when windows are cut and as the
-    /// log grows: a few system calls.
+    /// Whether there is room for windows of so many bytes, and for the log to go on.
+    fn has_room_for(&self, windows: u64) -> bool {
+        self.room() >= self.room_needed_for(windows) && self.log_can_grow()
+    }
+
+    /// As much, and an eighth more, so that it does not go to and fro.
+    fn has_room_again_for(&self, windows: u64) -> bool {
+        self.room() >= with_an_eighth(self.room_needed_for(windows)) && self.log_can_grow()
+    }
+
+    /// Makes windows small where room for large ones is scarce, and refuses puts from now on if it is short, though the log give up what it
+    /// has put aside. Called when windows are cut and as the log grows: a few system calls.
     pub fn watch_room(&self) {
-        let Some(log) = &self.log else { return };
-        if self.schedule.space_is_short() {
+        if self.log.is_none() || self.schedule.space_is_short() {
             return;
         }
-        let (room, needed) = (self.room(), self.room_needed());
-        if room >= needed && self.log_can_grow() {
-            if room >= needed.saturating_add(needed / 8) {
-                log.set_space_is_scarce(false);
+        let state = self.state.load_full();
+        if self.schedule.space_is_scarce() {
+            if self.has_room_again_for(self.lasting(&state, WindowSize::Ample, 0)) {
+                self.set_space_is_scarce(false);
+                self.rebalance(&self.install.lock());
+                return;
             }
-            return;
+        } else {
+            if self.has_room_for(self.begun(&state, WindowSize::Ample)) {
+                return;
+            }
+            self.set_space_is_scarce(true);
+            let mut install = self.install.lock();
+            self.rebalance(&install);
+            self.cut(&mut install, KeyspaceState::is_full);
         }
-        log.set_space_is_scarce(true);
-        if !self.has_room() {
+        let state = self.state.load_full();
+        if !self.has_room_for(self.begun(&state, WindowSize::Small)) {
             tracing::warn!("the disk is nearly full: puts are refused until there is room");
-            self.schedule.set_space_is_short(true);
-            self.rebalance(&self.install.lock());
+            self.set_space_is_short(&state);
         }
     }
 
     /// An allocation found the disk full: puts are refused until there is room.
     pub fn run_short(&self) {
+        self.set_space_is_scarce(true);
+        self.set_space_is_short(&self.state.load());
+    }
+
+    fn set_space_is_scarce(&self, scarce: bool) {
         if let Some(log) = &self.log {
-            log.set_space_is_scarce(true);
+            log.set_space_is_scarce(scarce);
         }
+        self.schedule.set_space_is_scarce(scarce);
+    }
+
+    fn set_space_is_short(&self, state: &State) {
+        let writing = self.written_limits(state, WindowSize::Small);
+        self.refused_window_bytes.store(writing, Ordering::Relaxed);
         self.schedule.set_space_is_short(true);
     }
 
@@ -107,23 +171,36 @@ impl Core {
         spares || free() >= self.settings.segment_bytes
     }
 
-    /// Accepts puts again if there is room, and an eighth more, so that it does not go to and fro.
+    /// Bytes of windows that there must be room for before puts are accepted again: small ones of all that wrote.
+    fn accepted_again(&self) -> u64 {
+        let writing = self.refused_window_bytes.load(Ordering::Relaxed);
+        self.lasting(&self.state.load(), WindowSize::Small, writing)
+    }
+
+    /// Accepts puts again if there is room.
     pub fn see_whether_room_is_back(&self) {
-        let needed = self.room_needed();
-        if self.schedule.space_is_short()
-            && self.room() >= needed.saturating_add(needed / 8)
-            && self.log_can_grow()
-        {
-            if let Some(log) = &self.log {
-                log.set_space_is_scarce(false);
-            }
+        if self.schedule.space_is_short() && self.has_room_again_for(self.accepted_again()) {
             self.schedule.set_space_is_short(false);
-            self.rebalance(&self.install.lock());
+            self.watch_room();
+        }
+    }
+
+    /// Why a put is refused.
+    pub fn no_room(&self) -> Error {
+        let needed = with_an_eighth(self.room_needed_for(self.accepted_again()));
+        let error = Error::new(
+            ErrorKind::NoSpace,
+            "the disk is full; deletes are still accepted",
+        )
+        .with("bytes free", self.room())
+        .with("bytes needed", needed);
+        match self.log_can_grow() {
+            true => error,
+            false => error.with("bytes of a log file", self.settings.segment_bytes),
         }
     }
 }
 
-/// Bytes at which a keyspace's active window is cut.
-fn window_limit(keyspace: &Arc<KeyspaceState>) -> u64 {
-    keyspace.shared.window_bytes.load(Ordering::Relaxed)
+fn with_an_eighth(bytes: u64) -> u64 {
+    bytes.saturating_add(bytes / 8)
 }

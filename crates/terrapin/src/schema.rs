@@ -269,11 +269,8 @@ impl Core {
         let distance = options
             .checkpoint_distance
             .unwrap_or(install.checkpoint_distance);
-        let shared = KeyspaceShared::new(
-            id,
-            name,
-            self.window_bytes(distance, 1, ARENA_PERMILLE, false, None),
-        );
+        let ample = self.window_bytes(distance, 1, ARENA_PERMILLE, false, None);
+        let shared = KeyspaceShared::new(id, name, self.limit_in_room(ample), ample);
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {

@@ -190,6 +190,8 @@ pub(crate) struct KeyspaceShared {
     pub name: Box<str>,
     /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and χ.
     pub window_bytes: AtomicU64,
+    /// What that is where the disk has room.
+    pub ample_window_bytes: AtomicU64,
     /// What its last window's arena took for a thousand bytes that it counted.
     pub arena_permille: AtomicU64,
     /// What its tree holds.
@@ -233,11 +235,12 @@ impl RangeLength {
 
 impl KeyspaceShared {
     /// For a keyspace that is being created or found in the catalog.
-    pub fn new(id: KeyspaceId, name: &str, window_bytes: u64) -> Arc<Self> {
+    pub fn new(id: KeyspaceId, name: &str, window_bytes: u64, ample: u64) -> Arc<Self> {
         Arc::new(KeyspaceShared {
             id,
             name: name.into(),
             window_bytes: AtomicU64::new(window_bytes),
+            ample_window_bytes: AtomicU64::new(ample),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),
             tree_size: TreeSize::default(),
             forecast: Forecast::default(),

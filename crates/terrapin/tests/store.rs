@@ -337,6 +337,64 @@ fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
     world.verify();
 }
 
+/// With large windows the disk seemed full, and with none no longer: puts were refused for the length of a checkpoint, every few windows.
+#[test]
+fn windows_get_smaller_before_puts_are_refused() {
+    let world = World::new(15);
+    let options = tiny()
+        .memory(16 << 20)
+        .group_bytes(16 << 10)
+        .block_bytes(2048)
+        .fanout(16)
+        .checkpoint_distance(CheckpointDistance::Auto);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 20_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    let large = keyspace.checkpoint_distance();
+    assert!(large > 100, "{large}");
+    // Large windows and their merges may need 26 MiB, small ones not one.
+    world.disk.set_capacity(world.disk.used_bytes() + (9 << 20));
+    let mut smallest = large;
+    for i in 0..5 * records {
+        let number = i * 7919 % records;
+        keyspace
+            .put(key(number), value(i, 200))
+            .unwrap_or_else(|e| panic!("put {i}: {e}"));
+        smallest = smallest.min(keyspace.checkpoint_distance());
+    }
+    assert_eq!(smallest, 1);
+    // Somebody else fills the disk.
+    world.disk.set_capacity(world.disk.used_bytes());
+    let refused = (0..records)
+        .find_map(|i| keyspace.put(key(i), "refused").err())
+        .expect("nothing is left");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains("bytes free"), "{said}");
+    assert!(said.contains("bytes needed"), "{said}");
+    for i in 0..records / 2 {
+        keyspace
+            .delete(key(i))
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    let again = keyspace.checkpoint_distance();
+    assert!(again > 100, "there is room again, and it is {again}");
+    assert_eq!(keyspace.iter().count() as u64, records);
+    database.close().unwrap();
+    world.verify();
+}
+
 #[test]
 fn deletes_that_are_synced_one_by_one_go_through_on_a_full_disk_though_each_takes_a_block_of_the_log()
  {

@@ -46,7 +46,9 @@ pub(crate) struct Schedule {
     running: Mutex<Option<Arc<RunningMerge>>>,
     /// The log has grown past its limit: what holds it up is to be checkpointed.
     log_is_long: AtomicBool,
-    /// The disk is full: windows are small, merges use the reserve, puts are refused (D10).
+    /// The disk is nearly full: windows are small.
+    space_is_scarce: AtomicBool,
+    /// The disk is full: windows are cut as soon as they hold anything, puts are refused (D10).
     space_is_short: AtomicBool,
 }
 
@@ -171,6 +173,16 @@ impl Schedule {
     /// Why the last round failed; none if it did not.
     pub fn last_error(&self) -> Option<Error> {
         self.last_error.lock().clone()
+    }
+
+    /// Whether the disk is nearly full; also where it is full.
+    pub fn space_is_scarce(&self) -> bool {
+        self.space_is_scarce.load(Ordering::Acquire)
+    }
+
+    /// Sets that.
+    pub fn set_space_is_scarce(&self, scarce: bool) {
+        self.space_is_scarce.store(scarce, Ordering::Release);
     }
 
     /// Whether the disk is full.
