@@ -40,6 +40,11 @@ pub enum Durability {
     Sync,
     /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads that can be repeated. A
     /// batch of it touches one keyspace.
+    ///
+    /// It becomes durable whole or not at all, too. So what a batch of several operations was written to is not merged bit by bit on a full
+    /// disk, as all else is: while the disk is nearly full, such a batch goes into the log instead; and if others take the room that was kept
+    /// for one written before, its keyspace waits until there is some again. Reads go on; deletes from it go on until they fill a window, and
+    /// deletes from others until they fill the log's files; then they are [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
     None,
 }
 

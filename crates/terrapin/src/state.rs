@@ -141,6 +141,8 @@ pub(crate) struct WriteWindow {
     pub window: Arc<Window>,
     /// Holds writes that the log does not ([`crate::Durability::None`]); set before the first of them enters.
     pub unlogged: AtomicBool,
+    /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the first of them enters.
+    pub unlogged_batch: AtomicBool,
     /// Once the window is sealed: how much of the log must be visible for it to be complete.
     pub publish_to: AtomicU64,
 }
@@ -152,6 +154,7 @@ impl WriteWindow {
             start,
             window: Arc::new(window),
             unlogged: AtomicBool::new(false),
+            unlogged_batch: AtomicBool::new(false),
             publish_to: AtomicU64::new(u64::MAX),
         })
     }

@@ -112,6 +112,12 @@ impl Core {
         self.env.breathe();
         let frees = batch.only_deletes();
         self.admit_batch(batch, payload)?;
+        // What is not in the log cannot be merged in slices, which what is written to a disk that is nearly full may have to be (D10).
+        let is_alone = batch.len() == 1;
+        let durability = match durability {
+            Durability::None if !is_alone && self.schedule.space_is_scarce() => Durability::Process,
+            durability => durability,
+        };
         let appended = match durability {
             Durability::None => self.append(log, UNLOGGED, &[], frees)?,
             _ => self.append(log, BATCH, &[payload], frees)?,
@@ -122,6 +128,13 @@ impl Core {
             let mut last = None;
             if mutant::active(45) {
                 log.publish(&appended);
+            }
+            if durability == Durability::None && !is_alone {
+                let keyspace = batch.only_keyspace();
+                let keyspace = keyspace.and_then(|id| state.keyspaces.get(id));
+                if let Some(window) = keyspace.and_then(|k| k.window_of(appended.lsn)) {
+                    window.unlogged_batch.store(true, Ordering::Release);
+                }
             }
             // The batch made these bytes itself, of checked operations: nothing in them fails to decode.
             for operation in Operations::decode(BATCH, payload)

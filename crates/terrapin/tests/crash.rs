@@ -370,3 +370,53 @@ fn one_seed_is_one_run() {
     assert_eq!(hash(5), hash(5));
     assert_ne!(hash(5), hash(6));
 }
+
+/// It was merged in slices, of which the first was durable when the process died; the log had nothing of the rest.
+#[test]
+fn a_batch_that_no_log_has_is_not_torn_by_a_death_on_a_full_disk() {
+    let mut outcomes = [0; 2];
+    for call in (1..).step_by(2) {
+        let world = World::new(40);
+        let database = world.open(&tiny().group_bytes(16 << 10));
+        let keyspace = database.default_keyspace();
+        for i in 0..1000 {
+            keyspace.put(key(i), value(i, 100)).unwrap();
+        }
+        database.checkpoint().unwrap();
+        let keys: Vec<_> = (5000..5200).map(key).collect();
+        let mut batch = database.batch();
+        for key in &keys {
+            batch.put(&keyspace, key, [7; 70]);
+        }
+        database.write_with(batch, Durability::None).unwrap();
+        // Others fill the disk, and go.
+        world.disk.set_capacity(world.disk.used_bytes());
+        world.disk.die_at_call(call);
+        if database.checkpoint().is_err() {
+            assert!(keys.iter().all(|k| keyspace.contains(k).unwrap()));
+            world.disk.set_capacity(u64::MAX);
+            let _ = database.checkpoint();
+        }
+        let died = !world.disk.is_alive();
+        drop(keyspace);
+        world.kill(database);
+        world.disarm();
+        world.disk.set_capacity(u64::MAX);
+        let database = world.open(&tiny());
+        let keyspace = database.default_keyspace();
+        let found = keys.iter().filter(|k| keyspace.contains(k).unwrap());
+        let found = found.count();
+        assert!(
+            found == 0 || found == keys.len(),
+            "{found} of {} after a death at call {call}",
+            keys.len()
+        );
+        outcomes[usize::from(found > 0)] += 1;
+        database.close().unwrap();
+        world.verify();
+        if !died {
+            break;
+        }
+    }
+    assert!(outcomes[0] > 5 && outcomes[1] > 2, "{outcomes:?}");
+}

@@ -493,6 +493,42 @@ fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_ch
     world.verify();
 }
 
+/// They are in the log then: the windows of deletes that are not could not be merged in slices, and would fill up.
+#[test]
+fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
+    let world = World::new(16);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let records = 4000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let mut refused = false;
+    for i in 0..records {
+        refused |= keyspace.put(key(i), "refused").is_err();
+    }
+    assert!(refused, "the disk is full");
+    for first in (0..records).step_by(20) {
+        let mut batch = database.batch();
+        for i in first..first + 20 {
+            batch.delete(&keyspace, key(i));
+        }
+        database
+            .write_with(batch, Durability::None)
+            .unwrap_or_else(|e| panic!("deletes from {first} on: {e}"));
+    }
+    assert_eq!(keyspace.iter().count(), 0);
+    database.flush().unwrap();
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&tiny());
+    assert_eq!(database.default_keyspace().iter().count(), 0);
+    database.close().unwrap();
+    world.verify();
+}
+
 /// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer, where it frees nothing.
 #[test]
 fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {

@@ -15,10 +15,12 @@
 //!
 //! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
-//! holds them as well does not matter, they say the same.
+//! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
+//! a window with such a one is merged in one piece, after all others, or waits for room.
 
 use std::sync::Arc;
 
+use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
 use terrapin_pages::{Changes, SpaceClass, Superblock};
 use terrapin_structure::{MergeOptions, Version};
@@ -48,6 +50,8 @@ pub(crate) struct Coordinator {
     compacting: bool,
     /// A merge found no space: windows are merged in slices until one is through.
     slicing: bool,
+    /// The round at hand is for one that is not.
+    is_whole: bool,
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
@@ -84,7 +88,7 @@ struct Round {
     changes: Changes,
     /// What could not be read of trees that are let go.
     unread: Vec<Error>,
-    /// Made of one slice, from the reserve.
+    /// Made of one slice, or of a window that may not be sliced, from the reserve.
     sliced: bool,
     /// What the windows hold comes among the cached records.
     takes: bool,
@@ -115,6 +119,12 @@ impl Part {
             next_stretch: None,
         }
     }
+
+    /// Whether its window is merged in one piece however little room there is.
+    fn is_whole(&self) -> bool {
+        let window = self.sealed.as_ref().map(|sealed| &sealed.records);
+        window.is_some_and(|window| window.unlogged_batch.load(Ordering::Acquire))
+    }
 }
 
 impl Round {
@@ -138,6 +148,7 @@ impl Coordinator {
             rest_ns: REST_NS_MIN,
             compacting: false,
             slicing: false,
+            is_whole: false,
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
         })
@@ -223,10 +234,11 @@ impl Coordinator {
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
         self.compacting = false;
+        self.is_whole = false;
         if self.slicing {
-            // One window at a time, the smallest first: it frees the most for the space that it takes.
+            // One window at a time, the smallest first: it frees the most for the space that it takes. One that may find no room holds up no other.
             let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
-            parts.sort_by_key(|p| p.sealed.as_ref().map_or(0, bytes));
+            parts.sort_by_key(|p| (p.is_whole(), p.sealed.as_ref().map_or(0, bytes)));
             parts.truncate(1);
         } else if parts.is_empty()
             && !short
@@ -291,7 +303,8 @@ impl Coordinator {
                 .slices
                 .iter()
                 .find(|(id, cut, _)| *id == part.keyspace.id && *cut == sealed.cut);
-            let slice = round.sliced.then_some(self.slice_bytes);
+            self.is_whole = round.sliced && part.is_whole();
+            let slice = (round.sliced && !self.is_whole).then_some(self.slice_bytes);
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
                 WindowInput::prepare(window.window.clone(), window.start, sealed.cut);
@@ -703,7 +716,10 @@ impl Coordinator {
                 self.phase = Phase::Idle;
                 return Step::Again;
             }
-            if self.slice_bytes > 64 {
+            if self.is_whole {
+                // By way of buffers it may take less.
+                self.slicing = false;
+            } else if self.slice_bytes > 64 {
                 self.slice_bytes /= 2;
                 self.phase = Phase::Idle;
                 return Step::Again;
