@@ -11,6 +11,8 @@
 //! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a window that is larger than it may be from
 //! then on is cut.
 
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
@@ -205,7 +207,8 @@ impl Core {
         }
     }
 
-    /// Window memory is short and nothing sealed is about to free any: cuts the window with the largest arena.
+    /// Window memory is short and nothing sealed is about to free any: cuts the windows with the largest arenas, at one LSN, as many as bring it
+    /// down to half of where it is short. One of many small windows would free too little for a checkpoint that all writers wait for.
     #[cold]
     pub fn cut_largest(&self) {
         let mut install = self.install.lock();
@@ -213,15 +216,25 @@ impl Core {
             return;
         }
         let state = self.state.load_full();
-        let largest = state
+        let mut arenas: Vec<_> = state
             .keyspaces
             .iter()
             .filter(|k| k.sealed.is_none() && !k.active.window.is_empty())
-            .max_by_key(|k| k.active.window.arena_bytes())
-            .map(|k| k.id);
-        if let Some(id) = largest {
-            self.cut(&mut install, |k| k.id == id);
-        }
+            .map(|k| (k.active.window.arena_bytes(), k.id))
+            .collect();
+        arenas.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
+        let mut left = self.budget.used(Purpose::Window);
+        let aim = self.window_memory_high() / 2;
+        let largest: BTreeSet<_> = arenas
+            .into_iter()
+            .take_while(|(bytes, _)| {
+                let is_short = left > aim;
+                left = left.saturating_sub(*bytes);
+                is_short
+            })
+            .map(|(_, id)| id)
+            .collect();
+        self.cut(&mut install, |k| largest.contains(&k.id));
     }
 
     /// Learns from windows that were just sealed what the next ones may hold.
@@ -237,7 +250,7 @@ impl Core {
         }
     }
 
-    /// Bytes of window memory above which the largest window is cut though it is not full.
+    /// Bytes of window memory above which the largest windows are cut though they are not full.
     #[inline]
     pub fn window_memory_high(&self) -> u64 {
         self.window_memory_high.load(Ordering::Relaxed)

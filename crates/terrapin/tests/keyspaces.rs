@@ -235,3 +235,34 @@ fn many_empty_keyspaces_leave_windows_their_memory() {
     assert_eq!(database.keyspaces().unwrap().len(), 1001);
     database.close().unwrap();
 }
+
+/// The least window takes 68 KiB. One was cut at a time, and every writer waited for the checkpoint that freed it, at almost every write.
+#[test]
+fn keyspaces_whose_windows_do_not_fit_in_memory_share_checkpoints() {
+    let world = World::new(20);
+    let database = world.open(&tiny().memory(16 << 20));
+    let keyspaces: Vec<_> = (0..1500)
+        .map(|i| database.keyspace(&format!("keyspace {i}")).unwrap())
+        .collect();
+    database.checkpoint().unwrap();
+    let before = database.metrics();
+    let rounds = 3;
+    for round in 0..rounds {
+        for keyspace in &keyspaces {
+            keyspace.put(key(round), value(round, 20)).unwrap();
+        }
+    }
+    let after = database.metrics();
+    let checkpoints = after.checkpoints - before.checkpoints;
+    let writes = rounds * keyspaces.len() as u64;
+    assert!(
+        checkpoints <= writes / 40,
+        "{checkpoints} for {writes} writes"
+    );
+    let window_bytes = after.memory.window_bytes;
+    assert!(window_bytes <= 15 << 20, "{window_bytes}");
+    for keyspace in &keyspaces {
+        assert_eq!(keyspace.iter().count() as u64, rounds);
+    }
+    database.close().unwrap();
+}
