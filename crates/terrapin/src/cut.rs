@@ -169,6 +169,8 @@ impl KeyspaceState {
     /// Whether the active window has reached χ·L.
     #[inline]
     pub fn is_full(&self) -> bool {
+        #[cfg(test)]
+        tests::LOOKS.set(tests::LOOKS.get() + 1);
         self.active_bytes() >= self.shared.window_bytes.load(Ordering::Relaxed)
     }
 }
@@ -406,8 +408,17 @@ pub(crate) fn window_live_bytes(state: &State) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
+
+    use terrapin_base::sync::thread_local;
+
     use super::*;
+
+    thread_local! {
+        /// How often it was looked whether a window is full.
+        pub(crate) static LOOKS: Cell<u64> = const { Cell::new(0) };
+    }
 
     fn operations(gets: u64, ranges: u64, writes: u64) -> Operations {
         Operations {

@@ -3,7 +3,9 @@
 
 use terrapin_base::sync::Ordering;
 
-use terrapin_base::{Budget, Condition, Error, ErrorKind, Lsn, Purpose, Result, mutant};
+use terrapin_base::{
+    Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant,
+};
 use terrapin_wal::{Record, Recovery, Replay};
 
 use crate::core::{Core, Install};
@@ -35,19 +37,21 @@ fn does_not_fit(needed: u64, budget: &Budget) -> Error {
 
 /// Replays everything, then lets the database serve.
 pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Result<()> {
+    // Keyspaces whose windows the last record filled: it went to no other.
+    let mut filled = Vec::new();
     while let Some(record) = replay.next()? {
-        make_room(core)?;
+        make_room(core, &filled)?;
+        filled.clear();
         let full = {
             let mut install = core.install.lock();
-            apply(core, &mut install, &record, schema_from)
+            apply(core, &mut install, &record, schema_from, &mut filled)
                 .map_err(|e| e.with("record at LSN", record.lsn))?;
             install.replay = Some(record.end);
             core.counters.replayed_records.add(1);
-            core.state
-                .load()
-                .keyspaces
-                .iter()
-                .any(|k| k.sealed.is_none() && k.is_full())
+            let state = core.state.load();
+            filled.retain(|id| state.keyspaces.get(*id).is_some_and(|k| k.is_full()));
+            let mut full = filled.iter().filter_map(|id| state.keyspaces.get(*id));
+            full.any(|k| k.sealed.is_none())
         };
         core.env.breathe();
         if core.log.is_none() {
@@ -67,8 +71,8 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     Ok(())
 }
 
-/// Waits while a window is full and the one sealed before it is still being merged, or window memory is short.
-fn make_room(core: &Core) -> Result<()> {
+/// Waits while the window of one of those keyspaces is full and the one sealed before it is still being merged, or window memory is short.
+fn make_room(core: &Core, full: &[KeyspaceId]) -> Result<()> {
     let Some(log) = &core.log else {
         return Ok(());
     };
@@ -77,12 +81,11 @@ fn make_room(core: &Core) -> Result<()> {
         let failures = core.schedule.failures();
         let releases = core.schedule.releases();
         let short = core.budget.used(Purpose::Window) > core.window_memory_high();
-        let waits = core
-            .state
-            .load()
-            .keyspaces
-            .iter()
-            .any(|k| k.sealed.is_some() && k.is_full());
+        let waits = {
+            let state = core.state.load();
+            let mut full = full.iter().filter_map(|id| state.keyspaces.get(*id));
+            full.any(|k| k.sealed.is_some() && k.is_full())
+        };
         if !waits && !short {
             return Ok(());
         }
@@ -108,7 +111,14 @@ fn make_room(core: &Core) -> Result<()> {
     }
 }
 
-fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: Lsn) -> Result<()> {
+/// Does what a record says; adds the keyspaces whose records it has.
+fn apply(
+    core: &Core,
+    install: &mut Install,
+    record: &Record<'_>,
+    schema_from: Lsn,
+    touched: &mut Vec<KeyspaceId>,
+) -> Result<()> {
     if record.kind == UNLOGGED {
         return Ok(());
     }
@@ -129,6 +139,9 @@ fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: L
             }
             // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
             enter(&state, &operation, record.lsn, Durability::Process);
+            if touched.last() != Some(&operation.keyspace) {
+                touched.push(operation.keyspace);
+            }
         }
         return Ok(());
     }
@@ -152,4 +165,43 @@ fn apply(core: &Core, install: &mut Install, record: &Record<'_>, schema_from: L
         Schema::SetOptions(id, options) => core.apply_options(install, id, options),
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Options;
+    use crate::cut::tests::LOOKS;
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+
+    /// All windows were looked at for every record, twice.
+    #[test]
+    fn a_record_is_replayed_without_a_look_at_keyspaces_that_it_does_not_touch() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::small().memory(64 << 20).log_bytes_max(8 << 20);
+        let open = || options.open_on(env.clone(), disk.handle()).unwrap();
+        let database = open();
+        let keyspaces: Vec<_> = (0..300)
+            .map(|i| database.keyspace(&format!("keyspace {i}")).unwrap())
+            .collect();
+        database.checkpoint().unwrap();
+        let records = 3000;
+        for i in 0..records {
+            let keyspace = &keyspaces[i % keyspaces.len()];
+            keyspace.put(i.to_be_bytes(), "").unwrap();
+        }
+        sim.kill();
+        disk.crash_process();
+        drop((keyspaces, database));
+        sim.kill();
+        let before = LOOKS.get();
+        let database = open();
+        let looks = LOOKS.get() - before;
+        assert!(database.metrics().replayed_records >= records as u64);
+        assert!(looks < 2 * records as u64, "{looks} for {records} records");
+        let last = database.keyspace("keyspace 299").unwrap();
+        assert_eq!(last.iter().count(), 10);
+        database.close().unwrap();
+    }
 }
