@@ -96,7 +96,7 @@ fn open(
 
 fn open_gated(
     options: &Options,
-    settings: Settings,
+    mut settings: Settings,
     env: Env,
     gate: &Arc<Gate>,
     path: Option<PathBuf>,
@@ -147,6 +147,7 @@ fn open_gated(
                 (None, Some(found.read_only()))
             } else {
                 let (log, replay) = found.begin()?;
+                settings.set_segment_bytes(log.segment_bytes());
                 (Some(log), Some(replay))
             }
         }

@@ -307,7 +307,7 @@ impl Options {
     }
 
     /// Bytes of a log file: 16 KiB to 4 GiB. Default: a sixteenth of the memory, as a power of two from 4 MiB to 64 MiB. Files that
-    /// are there already stay as they are.
+    /// are there already stay as they are, and so do new ones where the disk is too full for larger ones.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_segment_bytes = Some(bytes);
@@ -476,7 +476,7 @@ impl Options {
             stall_limit_ns: nanoseconds(self.stall_limit),
             segment_bytes,
             log_bytes_max,
-            log_check_shift: (segment_bytes / 8).ilog2(),
+            log_check_shift: log_check_shift(segment_bytes),
             ring_bytes,
             memory,
             system_cache: self.system_cache.unwrap_or(self.memory.is_none()),
@@ -493,6 +493,10 @@ fn check(holds: bool, message: &'static str, got: u64) -> Result<()> {
     } else {
         Err(Error::invalid(message).with("got", got))
     }
+}
+
+fn log_check_shift(segment_bytes: u64) -> u32 {
+    (segment_bytes / 8).ilog2()
 }
 
 /// [`Options`] with every default filled in.
@@ -527,6 +531,12 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
+    /// As large as log files really are: on a disk that is full already they are no larger than those that were there (D10).
+    pub fn set_segment_bytes(&mut self, bytes: u64) {
+        self.segment_bytes = bytes;
+        self.log_check_shift = log_check_shift(bytes);
+    }
+
     /// The largest χ that a budget holds: a quarter of it as the window, since a second one is sealed meanwhile and arenas take
     /// about 1.6 times what they hold. Never above [`DISTANCE_MAX`].
     pub fn distance_max(&self, memory: u64) -> u64 {

@@ -529,6 +529,65 @@ fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
     world.verify();
 }
 
+/// Spares of the smaller log files of an earlier life counted as files to go on with, and the first of them that a full disk would not let grow was in
+/// the way of everything.
+#[test]
+fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
+    let world = World::new(12);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let spares = || {
+        let names = world.disk.handle().list().unwrap();
+        names.iter().filter(|n| n.starts_with("spare-")).count()
+    };
+    let mut records = 0;
+    while records < 2000 || spares() < 2 {
+        keyspace.put(key(records), value(records, 100)).unwrap();
+        records += 1;
+        assert!(records < 100_000, "{} spares", spares());
+    }
+    drop(keyspace);
+    world.kill(database);
+
+    let larger = tiny().log_segment_bytes(256 << 10).log_bytes_max(2 << 20);
+    let database = world.open(&larger);
+    world.sim.settle();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let before = database.metrics().log_bytes_written;
+    let keyspace = database.default_keyspace();
+    for i in 0..records / 2 {
+        keyspace
+            .delete_with(key(i), Durability::Sync)
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    let after = database.metrics().log_bytes_written;
+    assert!(after - before > 4 * (256 << 10), "{before} to {after}");
+    database.checkpoint().unwrap();
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&larger);
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.iter().count() as u64, records / 2);
+    keyspace.delete(key(records / 2)).unwrap();
+    database.checkpoint().unwrap();
+    drop(keyspace);
+    world.kill(database);
+    // Nor does a disk that is full already keep it closed, whatever size is asked for.
+    world.disk.set_capacity(world.disk.used_bytes());
+    let huge = larger.log_segment_bytes(2 << 20).log_bytes_max(16 << 20);
+    let database = world.open(&huge);
+    let keyspace = database.default_keyspace();
+    for i in records / 2 + 1..records {
+        keyspace
+            .delete_with(key(i), Durability::Sync)
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    assert_eq!(keyspace.iter().count(), 0);
+    world.disk.set_capacity(u64::MAX);
+    database.close().unwrap();
+    world.verify();
+}
+
 /// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer, where it frees nothing.
 #[test]
 fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {

@@ -9,12 +9,16 @@ use crate::log::APPEND_RESERVE_BYTES;
 pub(crate) const RING_BYTES_MIN: u64 = 64 << 10;
 const _: () = assert!(RING_BYTES_MIN / 2 + APPEND_RESERVE_BYTES + BLOCK_BYTES <= RING_BYTES_MIN);
 
+/// Smallest segment.
+pub(crate) const SEGMENT_BYTES_MIN: u64 = 4 * BLOCK_BYTES;
+
 /// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
     /// Bytes of the ring in shared memory: a power of two from 64 KiB to 1 GiB. A record is at most a quarter of it.
     pub ring_bytes: u64,
-    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB.
+    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. A life that begins on a disk too full for that goes on in segments
+    /// as large as the files that it has.
     pub segment_bytes: u64,
     /// What a power cut may cost at most, in nanoseconds: how long a record waits for a sync that nobody asks for.
     pub sync_interval_ns: u64,
@@ -43,7 +47,7 @@ impl LogOptions {
             )
             .with("ring_bytes", self.ring_bytes));
         }
-        if !(4 * BLOCK_BYTES..=1 << 40).contains(&self.segment_bytes) {
+        if !(SEGMENT_BYTES_MIN..=1 << 40).contains(&self.segment_bytes) {
             return Err(Error::invalid("a log segment must be from 16 KiB to 1 TiB")
                 .with("segment_bytes", self.segment_bytes));
         }

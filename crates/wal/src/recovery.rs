@@ -3,7 +3,7 @@
 //! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring under the old incarnation, ending at E, and judge what
 //! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
-//! 0. the directory is synced, so that what the scan saw of it is true;
+//! 0. the directory is synced, so that what the scan saw of it is true, and spares become as large as segments are now;
 //! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring
 //!    (also where a segment's block is damaged), and what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
@@ -239,16 +239,16 @@ impl Recovery {
             .with("lives", last.incarnation));
         }
         let incarnation = last.incarnation + step;
-        let segments = Segments::new(
+        let mut segments = Segments::new(
             self.disk.clone(),
             self.options.segment_bytes,
             self.chain.kept(),
-            &self.spares,
         );
 
         // Names that a killed process changed are seen but perhaps not durable: a spare may only be written once its old name is
         // gone for good, or a power cut would bring that back with another segment's header under it.
         self.disk.sync_directory()?;
+        segments.take_over(&self.spares)?;
 
         // 1.
         let (number, added) = self.copy_what_is_not_synced(&segments)?;
@@ -523,7 +523,7 @@ pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Re
     remove_half_made(env, disk, options)?;
     // The ring first: a segment without a ring is damage, a ring without a segment a creation that was killed.
     let ring = make_ring(disk, options.ring_bytes)?;
-    let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new(), &[]);
+    let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new());
     let header = SegmentHeader {
         database_id: options.database_id,
         number: 1,

@@ -5,15 +5,18 @@
 //! gap among the segments that are needed nor a header under another segment's name (D3, D6).
 //!
 //! One spare is kept ready whenever space allows: it makes the change of segments cheap, and it is the log's part of the
-//! reserve that lets deletes through on a full disk (D10).
+//! reserve that lets deletes through on a full disk (D10). So every spare is as large as segments are; those of an earlier life, whose
+//! segments may have had another size, are made so when this one begins.
 
+use std::cmp::Reverse;
 use std::collections::VecDeque;
 
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
-use terrapin_base::{Error, Lsn, Result, mutant};
+use terrapin_base::{Error, ErrorKind, Lsn, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
-use crate::format::{BLOCK_BYTES, SegmentHeader, segment_name, spare_name};
+use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, segment_name, spare_name};
+use crate::options::SEGMENT_BYTES_MIN;
 
 /// Most files that wait to become segments again; what a trim frees beyond them goes back to the file system. In the midst of work a trim
 /// frees several at once that are needed again soon, and a file that was written before is written faster.
@@ -44,6 +47,9 @@ pub(crate) struct Kept {
     pub(crate) capacity: u64,
 }
 
+/// A spare of an earlier life: its length and its name.
+type Found = (u64, String);
+
 /// An allocated file, open for writing.
 pub(crate) struct Spare {
     name: String,
@@ -71,7 +77,7 @@ pub(crate) struct Segments {
     next_spare: AtomicU64,
     /// Oldest first; the last one is being written.
     kept: Mutex<VecDeque<Kept>>,
-    /// Names whose content nobody needs, durably so.
+    /// Names whose content nobody needs, durably so, of files that are as large as segments.
     spares: Mutex<Vec<String>>,
     /// How many of them are kept when a trim frees more.
     spares_max: AtomicUsize,
@@ -80,22 +86,75 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    /// `spares` are the numbers of spare files found; `capacity` is what new segments hold.
-    pub(crate) fn new(
-        disk: Arc<dyn Disk>,
-        capacity: u64,
-        kept: VecDeque<Kept>,
-        spares: &[u64],
-    ) -> Self {
-        let next = spares.iter().max().map_or(0, |n| n.saturating_add(1));
+    /// `capacity` is what new segments hold.
+    pub(crate) fn new(disk: Arc<dyn Disk>, capacity: u64, kept: VecDeque<Kept>) -> Self {
         Segments {
             disk,
             capacity,
-            next_spare: AtomicU64::new(next),
+            next_spare: AtomicU64::new(0),
             kept: Mutex::new(kept),
-            spares: Mutex::new(spares.iter().map(|&n| spare_name(n)).collect()),
+            spares: Mutex::default(),
             spares_max: AtomicUsize::new(SPARES_MAX),
             trimming: Mutex::new(()),
+        }
+    }
+
+    /// Takes over the spares of an earlier life, by their numbers, and makes them as large as segments are now. Smaller ones are made larger only until
+    /// there is one for the next segment and one that waits; the others go.
+    ///
+    /// Where the disk is too full to make a single one larger, segments are made as small as the largest of them: an open must not need space (D10).
+    pub(crate) fn take_over(&mut self, numbers: &[u64]) -> Result<()> {
+        let next = numbers.iter().max().map_or(0, |n| n.saturating_add(1));
+        self.next_spare = AtomicU64::new(next);
+        let mut found = Vec::with_capacity(numbers.len());
+        for &number in numbers {
+            let name = spare_name(number);
+            let bytes = self.disk.open(&name, OpenOptions::default())?.bytes()?;
+            found.push((bytes, name));
+        }
+        found.sort_by_key(|&(bytes, _)| Reverse(bytes));
+        let (mut spares, mut small) = self.fit_all(found)?;
+        let possible = BLOCK_BYTES + SEGMENT_BYTES_MIN..self.file_bytes();
+        let mut largest = small.iter().map(|&(bytes, _)| bytes);
+        if spares.is_empty()
+            && let Some(bytes) = largest.find(|bytes| possible.contains(bytes))
+        {
+            self.capacity = block_down(bytes) - BLOCK_BYTES;
+            tracing::warn!(
+                bytes = self.capacity,
+                "no space for log files of the size asked for; they stay as small as they were"
+            );
+            (spares, small) = self.fit_all(small)?;
+        }
+        self.spares = Mutex::new(spares);
+        small
+            .iter()
+            .try_for_each(|(_, name)| self.disk.remove(name))
+    }
+
+    /// Fits those files that are needed; these, and the others with their lengths.
+    fn fit_all(&self, found: Vec<Found>) -> Result<(Vec<String>, Vec<Found>)> {
+        let (mut spares, mut small) = (Vec::new(), Vec::new());
+        for (bytes, name) in found {
+            if (bytes >= self.file_bytes() || spares.len() < SPARES_MIN) && self.fit(&name)? {
+                spares.push(name);
+            } else {
+                small.push((bytes, name));
+            }
+        }
+        Ok((spares, small))
+    }
+
+    /// Makes a file as large as a segment, allocated; whether there was space for it.
+    fn fit(&self, name: &str) -> Result<bool> {
+        let file = self.disk.open(name, WRITE)?;
+        if file.bytes()? > self.file_bytes() {
+            file.set_bytes(self.file_bytes())?;
+        }
+        // Also one of the right size may have holes, if it was copied.
+        match file.allocate(0, self.file_bytes()) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(false),
+            allocated => allocated.map(|()| true),
         }
     }
 
@@ -107,15 +166,16 @@ impl Segments {
         BLOCK_BYTES + self.capacity
     }
 
-    /// An allocated file. An error leaves everything as it was, and the same may be tried again later.
+    /// An allocated file. After an error the same may be tried again later.
     pub(crate) fn obtain(&self) -> Result<Spare> {
         loop {
             let Some(name) = self.spares.lock().pop() else {
                 return self.allocate(self.capacity);
             };
             match self.reopen(&name) {
-                Ok(Some(file)) => return Ok(Spare { name, file }),
-                Ok(None) => self.disk.remove(&name)?,
+                Ok(file) => return Ok(Spare { name, file }),
+                // A segment that was copied, with holes that cannot be filled: it is of use to nobody, and what it has may be to the next.
+                Err(error) if error.kind() == ErrorKind::NoSpace => self.disk.remove(&name)?,
                 Err(error) => {
                     self.spares.lock().push(name);
                     return Err(error);
@@ -124,16 +184,11 @@ impl Segments {
         }
     }
 
-    /// Opens a spare; `None` if it has another size than segments have now.
-    fn reopen(&self, name: &str) -> Result<Option<Arc<dyn File>>> {
+    /// Opens a spare. Allocating what is allocated costs nothing.
+    fn reopen(&self, name: &str) -> Result<Arc<dyn File>> {
         let file = self.disk.open(name, WRITE)?;
-        let bytes = file.bytes()?;
-        if bytes > self.file_bytes() {
-            return Ok(None);
-        }
-        // It may have been left half allocated; allocating what is allocated costs nothing.
         file.allocate(0, self.file_bytes())?;
-        Ok(Some(file))
+        Ok(file)
     }
 
     /// An allocated file for a segment of that capacity.

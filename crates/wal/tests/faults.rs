@@ -363,3 +363,59 @@ fn a_full_disk_keeps_the_ring_it_has_whatever_size_is_asked_for() {
         "with room there is a new ring"
     );
 }
+
+/// The sizes of the files that wait to become segments.
+fn spares(process: &Process, medium: &SimDisk) -> Vec<u64> {
+    let names = process.disk.list().unwrap();
+    let spares = names.iter().filter(|name| name.starts_with("spare-"));
+    spares
+        .map(|name| medium.content(name).unwrap().len() as u64)
+        .collect()
+}
+
+/// Leaves a log that was killed with some spares of the tiny segments' size; from where on it is there.
+fn killed_with_spares(medium: &SimDisk) -> Lsn {
+    let process = Process::new(medium, 0);
+    let log = process.create(tiny()).unwrap();
+    for index in 0..400 {
+        process.append(&log, index).unwrap();
+    }
+    log.sync(log.tail()).unwrap();
+    log.trim(log.tail()).unwrap();
+    assert!(log.spares() >= 4, "{}", log.spares());
+    medium.crash_process();
+    log.oldest()
+}
+
+// Spares of an earlier life's smaller segments counted as if the log could go on in them, and one that could not grow was in the way of all.
+#[test]
+fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
+    for blocks in [64, 5, 4, 3 * 4] {
+        for room in [0, 100, 200, 1 << 20] {
+            let medium = SimDisk::new(1);
+            let first = killed_with_spares(&medium);
+            let sized = LogOptions {
+                segment_bytes: blocks << 12,
+                ..tiny()
+            };
+            medium.set_capacity(medium.used_bytes() + (room << 12));
+            let process = Process::new(&medium, 0);
+            let (log, _) = process.recover_from(sized, first).unwrap();
+            process.sim.settle();
+            let found = spares(&process, &medium);
+            assert_eq!(found.len(), log.spares());
+            // Without room for one, the log goes on in files as large as those that it has.
+            let blocks = if room == 0 { blocks.min(4) } else { blocks };
+            let fit = found.iter().all(|&bytes| bytes == (blocks + 1) << 12);
+            assert!(fit && !found.is_empty(), "{blocks} blocks: {found:?}");
+            medium.set_capacity(medium.used_bytes());
+            let count = log.spares();
+            let mut index = 400;
+            while log.spares() == count {
+                process.append(&log, index).unwrap();
+                log.sync(log.tail()).unwrap();
+                index += 1;
+            }
+        }
+    }
+}

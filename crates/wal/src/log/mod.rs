@@ -247,6 +247,12 @@ impl Log {
         self.0.append(kind, payload, install)
     }
 
+    /// Bytes of log that a segment holds in this life: as many as were asked for, or fewer where the disk was too full for that.
+    #[must_use]
+    pub fn segment_bytes(&self) -> u64 {
+        self.0.segments.capacity()
+    }
+
     /// Files that wait to become segments. With none of them and a full disk, the log ends with its current segment.
     #[must_use]
     pub fn spares(&self) -> usize {
