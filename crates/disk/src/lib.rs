@@ -113,7 +113,8 @@ pub trait File: Send + Sync {
     fn allocated_bytes(&self) -> Result<u64>;
     /// Cuts or extends the file.
     fn set_bytes(&self, bytes: u64) -> Result<()>;
-    /// Allocates space, so that later writes there cannot run out of it; the file grows if need be. `NoSpace` when there is none.
+    /// Allocates space, so that later writes there cannot run out of it; the file grows if need be. `NoSpace` when there is none. After
+    /// an error the file is as long as it was, also where the file system had taken what there was (ext4 does).
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
     /// Gives space back to the file system; the range reads as zeros afterwards. A file system that cannot is no error: then
     /// nothing changes, content included.

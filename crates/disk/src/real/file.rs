@@ -341,15 +341,22 @@ impl File for RealFile {
         if bytes == 0 {
             return Ok(());
         }
+        let before = self.bytes()?;
         match retry(|| fallocate(&self.descriptor, FallocateFlags::empty(), offset, bytes)) {
             Ok(()) => Ok(()),
             Err(Errno::OPNOTSUPP | Errno::NOSYS) => allocate_by_writing(self, end),
             // XFS asks for free space even where all is allocated already.
-            Err(Errno::NOSPC) if self.is_allocated(offset, end)? => Ok(()),
-            Err(e) => Err(self
-                .fail("cannot allocate space", e)
-                .with("offset", offset)
-                .with("bytes", bytes)),
+            Err(Errno::NOSPC) if end <= before && self.is_allocated(offset, end)? => Ok(()),
+            Err(e) => {
+                // Only who makes a file longer may cut it: others allocate within it meanwhile.
+                if end > before {
+                    let _ = self.set_bytes(before);
+                }
+                Err(self
+                    .fail("cannot allocate space", e)
+                    .with("offset", offset)
+                    .with("bytes", bytes))
+            }
         }
     }
 

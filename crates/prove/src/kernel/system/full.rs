@@ -7,6 +7,8 @@ use std::io::{ErrorKind as IoKind, Write as _};
 use std::path::Path;
 
 use terrapin::{Database, ErrorKind, Keyspace, Options};
+use terrapin_base::Env;
+use terrapin_disk::{Disk as _, OpenOptions as DiskOptions, RealDisk};
 
 use crate::Find;
 use crate::kernel::child::pause;
@@ -23,15 +25,50 @@ const TRIES: u32 = 100;
 /// Fills an ext4 by puts, and again by somebody else's file.
 pub fn ext4(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Ext4, scratch, 24 << 20)?;
+    gives_back(&system)?;
     filled_by_puts(&system)?;
     let cases = filled_by_somebody_else(&system)?;
-    Ok(6 + cases)
+    Ok(7 + cases)
 }
 
 /// Fills an XFS by somebody else's file.
 pub fn xfs(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Xfs, scratch, 320 << 20)?;
-    filled_by_somebody_else(&system)
+    gives_back(&system)?;
+    Ok(1 + filled_by_somebody_else(&system)?)
+}
+
+/// A file that finds no space to grow is as long as before, and what it took on the way is there for others.
+fn gives_back(system: &FileSystem) -> Result<(), Find> {
+    const BYTES: u64 = 1 << 20;
+    let disk = RealDisk::open(Env::threads(), system.path(), false)?;
+    let options = DiskOptions {
+        create_new: true,
+        write: true,
+        ..DiskOptions::default()
+    };
+    let names = ["grows", "takes"];
+    let file = disk.open(names[0], options)?;
+    file.allocate(0, BYTES)?;
+    let free = disk.free_bytes()?;
+    for (offset, bytes) in [(BYTES, 2 * free), (0, BYTES + 2 * free)] {
+        match file.allocate(offset, bytes) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => {}
+            Err(error) => return Err(Find(format!("an allocation on a full disk: {error}"))),
+            Ok(()) => return Err(Find("more was allocated than is free".to_owned())),
+        }
+        let found = (file.bytes()?, file.allocated_bytes()?);
+        if found.0 != BYTES || found.1 > BYTES + BYTES / 8 {
+            return Err(Find(format!(
+                "an allocation that failed left {found:?} bytes in a file of {BYTES}"
+            )));
+        }
+    }
+    disk.open(names[1], options)?.allocate(0, free * 3 / 4)?;
+    for name in names {
+        disk.remove(name)?;
+    }
+    Ok(())
 }
 
 fn options() -> Options {
