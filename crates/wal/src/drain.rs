@@ -65,6 +65,8 @@ pub(crate) struct Drain {
     deadline_ns: Option<u64>,
     /// A segment was taken into use and no spare was prepared yet.
     lacks_spare: bool,
+    /// When that is tried again at the earliest.
+    spare_retry_ns: u64,
 }
 
 /// What the second caller of `drain_job` gets.
@@ -120,6 +122,7 @@ impl Drain {
             sync: None,
             deadline_ns: None,
             lacks_spare: true,
+            spare_retry_ns: 0,
         }
     }
 
@@ -139,10 +142,14 @@ impl Drain {
             self.end_sync(reached, begun_ns)?;
             return Ok(Step::Again);
         }
-        if self.lacks_spare {
-            self.lacks_spare = false;
-            if let Err(error) = self.log.segments.prepare() {
-                tracing::debug!(%error, "no spare for the log yet");
+        if self.lacks_spare && self.log.env.now_ns() >= self.spare_retry_ns {
+            match self.log.segments.prepare() {
+                Ok(()) => self.lacks_spare = false,
+                Err(error) => {
+                    tracing::debug!(%error, "no spare for the log yet");
+                    // After a sync, that is: an idle log asks no more.
+                    self.spare_retry_ns = self.retry_ns();
+                }
             }
             return Ok(Step::Again);
         }
@@ -284,9 +291,7 @@ impl Drain {
             Err(error) => {
                 self.log.set_shortage(Some(error));
                 self.log.lock().wake_at = u64::MAX;
-                let pause_ns = self.log.options.sync_interval_ns.max(SHORTAGE_RETRY_NS);
-                let retry_ns = self.log.env.now_ns().saturating_add(pause_ns);
-                return Ok(Step::Pending(self.woken().until(retry_ns)));
+                return Ok(Step::Pending(self.woken().until(self.retry_ns())));
             }
         };
         let header = SegmentHeader {
@@ -306,6 +311,7 @@ impl Drain {
             file,
         };
         self.lacks_spare = true;
+        self.spare_retry_ns = 0;
         self.log.set_shortage(None);
         self.log.counters.segments.fetch_add(1, Ordering::Relaxed);
         Ok(Step::Again)
@@ -340,6 +346,12 @@ impl Drain {
             self.deadline_ns = None;
             ControlFlow::Break(self.woken())
         }
+    }
+
+    /// When space is searched for again that was not found now.
+    fn retry_ns(&self) -> u64 {
+        let pause_ns = self.log.options.sync_interval_ns.max(SHORTAGE_RETRY_NS);
+        self.log.env.now_ns().saturating_add(pause_ns)
     }
 
     fn woken(&self) -> Condition {

@@ -204,6 +204,36 @@ fn space_is_found_again_without_anybody_asking() {
     assert!(log.shortage().is_none());
 }
 
+// It was tried once for each segment: the disk could fill again before the next change of segments, which then had no file.
+#[test]
+fn a_spare_that_could_not_be_had_is_prepared_when_there_is_room() {
+    for trimmed in [false, true] {
+        let medium = SimDisk::new(1);
+        let process = Process::new(&medium, 0);
+        let log = process.create(tiny()).unwrap();
+        process.sim.settle();
+        medium.set_capacity(medium.used_bytes());
+        let mut count = 0;
+        while log.spares() > 0 {
+            process.append(&log, count).unwrap();
+            log.sync(log.tail()).unwrap();
+            count += 1;
+        }
+        process.sim.settle();
+        let segments = log.metrics().segments;
+        medium.set_capacity(1 << 30);
+        if trimmed {
+            log.trim(Lsn(0)).unwrap();
+        } else {
+            process.sim.advance_ns(20_000_000);
+            process.append(&log, count).unwrap();
+            log.sync(log.tail()).unwrap();
+            process.sim.settle();
+        }
+        assert_eq!((log.spares(), log.metrics().segments), (1, segments));
+    }
+}
+
 #[test]
 fn a_close_that_found_no_space_may_be_tried_again() {
     let medium = SimDisk::new(1);

@@ -459,7 +459,8 @@ impl Log {
         }
     }
 
-    /// Gives up whole segments that hold nothing at or above `below` (D3 says how far the caller may go). Blocks on the disk.
+    /// Gives up whole segments that hold nothing at or above `below` (D3 says how far the caller may go), and prepares a spare if there is none.
+    /// Blocks on the disk.
     pub fn trim(&self, below: Lsn) -> Result<()> {
         self.0.check_alive()?;
         let outcome = match self.0.segments.trim(below) {
@@ -471,6 +472,11 @@ impl Log {
                 Err(error)
             }
         };
+        if outcome.is_ok()
+            && let Err(error) = self.0.segments.prepare()
+        {
+            tracing::debug!(%error, "no spare for the log after a trim");
+        }
         if self.shortage().is_some() {
             self.0.wake_drain();
         }
