@@ -178,3 +178,30 @@ fn what_is_missing_or_no_regular_file_is_said() {
     assert!(!disk.list().unwrap().contains(&"directory".to_owned()));
     std::fs::remove_dir_all(path).unwrap();
 }
+
+// A process that was killed in between left a directory whose own name a power cut could still take, and what was synced in it with it.
+#[test]
+fn a_directory_that_is_there_already_is_made_durable_in_its_parent() {
+    use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};
+
+    let path = directory("parent");
+    let database = path.join("database");
+    std::fs::create_dir(&database).unwrap();
+    // Whether the parent itself was opened, which is done to sync it.
+    let opens = |directory: &Path, create: bool| {
+        let watch = init(CreateFlags::NONBLOCK).unwrap();
+        add_watch(&watch, &path, WatchFlags::OPEN).unwrap();
+        let opened = RealDisk::open(Env::threads(), directory, create);
+        let mut buffer = [std::mem::MaybeUninit::uninit(); 4096];
+        let mut events = Reader::new(&watch, &mut buffer);
+        let mut seen = false;
+        while let Ok(event) = events.next() {
+            seen |= event.file_name().is_none();
+        }
+        opened.map(|_| seen).unwrap()
+    };
+    assert!(opens(&database, true));
+    assert!(!opens(&database, false));
+    assert!(opens(&database.join("deeper"), true));
+    std::fs::remove_dir_all(path).unwrap();
+}

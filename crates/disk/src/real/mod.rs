@@ -56,25 +56,38 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Creates a directory and its missing parents, each durable in its parent.
+/// Creates a directory and its missing parents, each durable in its parent: also the one that is there already, for a process that was killed may
+/// have created it and no more.
 fn create_directory(path: &Path) -> std::io::Result<()> {
-    let missing: Vec<&Path> = path
-        .ancestors()
-        .take_while(|a| !a.as_os_str().is_empty() && !a.exists())
-        .collect();
+    use std::io::ErrorKind;
+    let not_ours = [ErrorKind::PermissionDenied, ErrorKind::InvalidInput];
+    let mut missing = Vec::new();
+    for directory in path.ancestors().filter(|a| !a.as_os_str().is_empty()) {
+        if !directory.exists() {
+            missing.push(directory);
+            continue;
+        }
+        match sync_parent(directory) {
+            // Somebody else made it for us, or it is mounted where names are not stored.
+            Err(e) if not_ours.contains(&e.kind()) => {}
+            synced => synced?,
+        }
+        break;
+    }
     for directory in missing.into_iter().rev() {
         match std::fs::create_dir(directory) {
             Ok(()) => {}
-            Err(e) if e.kind() == std::io::ErrorKind::AlreadyExists => {}
+            Err(e) if e.kind() == ErrorKind::AlreadyExists => {}
             Err(e) => return Err(e),
         }
-        let parent = match directory.parent() {
-            Some(parent) if !parent.as_os_str().is_empty() => parent,
-            _ => Path::new("."),
-        };
-        std::fs::File::open(parent)?.sync_all()?;
+        sync_parent(directory)?;
     }
     Ok(())
+}
+
+/// Makes a directory's own name durable.
+fn sync_parent(directory: &Path) -> std::io::Result<()> {
+    std::fs::File::open(directory.join(".."))?.sync_all()
 }
 
 impl RealDisk {
