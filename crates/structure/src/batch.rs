@@ -1,5 +1,14 @@
-//! Records on their way from a scan to a reader: copied once, back to back, into memory that is used again.
+//! Records on their way from a scan to a reader: copied once, back to back, into memory that is used again; or, for who looks at each in
+//! turn, left in their blocks, which the batch holds meanwhile.
 
+use std::sync::Arc;
+
+use terrapin_pages::block::Block;
+
+use crate::Direction;
+
+/// A batch holds so many blocks at most: what a chunk of copies would take, and no more slabs of the cache than that.
+const LENT_BLOCKS_MAX: usize = 16;
 /// What [`Batch::push_behind`] copies of a short first piece.
 const WORD_BYTES: usize = 8;
 
@@ -14,6 +23,8 @@ pub struct BatchLimits {
     pub sparing: bool,
     /// Records come without their values.
     pub keys_only: bool,
+    /// Records may stay in their blocks: see [`Batch::lend`].
+    pub lends: bool,
 }
 
 /// Records in the order in which a scan showed them.
@@ -22,7 +33,34 @@ pub struct Batch {
     bytes: Vec<u8>,
     /// Where each record's key and value end; it starts where the one before ends.
     places: Vec<(usize, usize)>,
+    /// What stayed in blocks, in the order of the batch, and these.
+    runs: Vec<Run>,
+    blocks: Vec<Arc<Block>>,
+    lent: usize,
+    /// What is left of them, of records.
     limits: BatchLimits,
+}
+
+/// Records that follow one another in a block.
+#[derive(Debug)]
+struct Run {
+    /// Which of the batch's blocks.
+    block: usize,
+    /// The first of them in the block, and how many there are behind it, or before it in a backward scan.
+    first: usize,
+    count: usize,
+    backward: bool,
+    /// The first of them in the batch, and how many of those before it are copies.
+    begin: usize,
+    copied: usize,
+}
+
+/// Where a record of a batch is.
+pub enum Located<'a> {
+    /// It is this one of the copies: see [`Batch::place`].
+    Copied(usize),
+    /// In a block, and which of its records.
+    Lent(&'a Block, usize),
 }
 
 impl Default for BatchLimits {
@@ -32,6 +70,7 @@ impl Default for BatchLimits {
             bytes: usize::MAX,
             sparing: false,
             keys_only: false,
+            lends: false,
         }
     }
 }
@@ -43,6 +82,9 @@ impl Batch {
         let bytes = bytes + WORD_BYTES;
         self.bytes.clear();
         self.places.clear();
+        self.runs.clear();
+        self.blocks.clear();
+        self.lent = 0;
         self.limits = limits;
         // Not `reserve`, which may copy what is dead.
         if self.bytes.capacity() < bytes {
@@ -60,7 +102,7 @@ impl Batch {
         self.places.len() >= self.limits.records || self.bytes.len() >= self.limits.bytes
     }
 
-    /// How many records more it takes, if its bytes allow.
+    /// How many records more it takes, if its bytes and blocks allow.
     #[inline]
     #[must_use]
     pub fn room(&self) -> usize {
@@ -71,7 +113,7 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn spares_reads(&self) -> bool {
-        self.limits.sparing && !self.places.is_empty()
+        self.limits.sparing && !self.is_empty()
     }
 
     /// Whether records are to be appended without their values: see [`BatchLimits::keys_only`].
@@ -79,6 +121,69 @@ impl Batch {
     #[must_use]
     pub fn keys_only(&self) -> bool {
         self.limits.keys_only
+    }
+
+    /// Whether records may stay in their blocks: see [`BatchLimits::lends`].
+    #[inline]
+    #[must_use]
+    pub fn lends(&self) -> bool {
+        self.limits.lends
+    }
+
+    /// Appends records of a block, which stay in it: from `first` on so many in a direction, at least one and no more than there is room
+    /// for. None of them is a delete. For large records: a copy of a small one costs no more than to decode it twice.
+    pub fn lend(&mut self, block: &Arc<Block>, first: usize, count: usize, direction: Direction) {
+        let (begin, copied) = (self.len(), self.places.len());
+        self.lent += count;
+        self.limits.records = self.limits.records.saturating_sub(count);
+        let known = self.blocks.iter().rposition(|b| Arc::ptr_eq(b, block));
+        let number = known.unwrap_or_else(|| {
+            self.blocks.push(block.clone());
+            self.blocks.len() - 1
+        });
+        if self.blocks.len() >= LENT_BLOCKS_MAX {
+            // It is full.
+            self.limits.records = 0;
+        }
+        self.runs.push(Run {
+            block: number,
+            first,
+            count,
+            backward: direction == Direction::Backward,
+            begin,
+            copied,
+        });
+    }
+
+    /// Where a record is that is below [`Batch::len`]. `run` is where the last one was found, which is looked at first: at the beginning 0.
+    #[inline]
+    #[must_use]
+    pub fn locate(&self, record: usize, run: &mut usize) -> Located<'_> {
+        if !self.has_lent() {
+            return Located::Copied(record);
+        }
+        let is_of = |run: &Run| (run.begin..run.begin + run.count).contains(&record);
+        let found = match self.runs.get(*run) {
+            Some(last) if is_of(last) => last,
+            _ => {
+                let behind = self.runs.partition_point(|run| run.begin <= record);
+                let Some(last) = behind.checked_sub(1) else {
+                    return Located::Copied(record);
+                };
+                *run = last;
+                let last = &self.runs[last];
+                if !is_of(last) {
+                    return Located::Copied(record - last.begin - last.count + last.copied);
+                }
+                last
+            }
+        };
+        let behind = record - found.begin;
+        let number = match found.backward {
+            false => found.first + behind,
+            true => found.first - behind,
+        };
+        Located::Lent(&self.blocks[found.block], number)
     }
 
     /// Appends a record, key and value back to back in two pieces: the key ends `key_bytes` behind the start of the second.
@@ -118,31 +223,45 @@ impl Batch {
     #[inline]
     #[must_use]
     pub fn len(&self) -> usize {
-        self.places.len()
+        self.places.len() + self.lent
     }
 
     /// Whether it holds none.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.places.is_empty()
+        self.len() == 0
     }
 
-    /// Where a record's key starts, where its value does, and where it ends in [`Batch::bytes`]; none behind the last.
+    /// Whether any of its records stayed in a block.
     #[inline]
     #[must_use]
-    pub fn place(&self, record: usize) -> Option<(usize, usize, usize)> {
-        let &(key_end, end) = self.places.get(record)?;
-        let start = match record.checked_sub(1) {
+    pub fn has_lent(&self) -> bool {
+        self.lent > 0
+    }
+
+    /// Records of it that are copies: all, unless some were lent.
+    #[inline]
+    #[must_use]
+    pub fn copied(&self) -> usize {
+        self.places.len()
+    }
+
+    /// Where a copy's key starts, where its value does, and where it ends in [`Batch::bytes`]; none behind the last.
+    #[inline]
+    #[must_use]
+    pub fn place(&self, copy: usize) -> Option<(usize, usize, usize)> {
+        let &(key_end, end) = self.places.get(copy)?;
+        let start = match copy.checked_sub(1) {
             Some(before) => self.places[before].1,
             None => 0,
         };
         Some((start, key_end, end))
     }
 
-    /// Keys and values, in order.
+    /// Keys and values of the copies, in order.
     pub fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        (0..self.len()).filter_map(|record| {
+        (0..self.copied()).filter_map(|record| {
             let (start, key_end, end) = self.place(record)?;
             Some((
                 self.bytes.get(start..key_end)?,
@@ -151,14 +270,20 @@ impl Batch {
         })
     }
 
-    /// The key of the last record.
+    /// The key of the last record, copied or lent, in two pieces.
     #[must_use]
-    pub fn last_key(&self) -> Option<&[u8]> {
-        let (start, key_end, _) = self.place(self.places.len().checked_sub(1)?)?;
-        self.bytes.get(start..key_end)
+    pub fn last_key(&self) -> Option<(&[u8], &[u8])> {
+        let last = self.len().checked_sub(1)?;
+        match self.locate(last, &mut self.runs.len()) {
+            Located::Lent(block, number) => Some((block.prefix(), block.key_suffix(number))),
+            Located::Copied(copy) => {
+                let (start, key_end, _) = self.place(copy)?;
+                Some((self.bytes.get(start..key_end)?, &[]))
+            }
+        }
     }
 
-    /// All keys and values.
+    /// All keys and values of the copies.
     #[inline]
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
@@ -168,7 +293,10 @@ impl Batch {
     /// Bytes of memory that it has.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
-        self.bytes.capacity() + self.places.capacity() * size_of::<(usize, usize)>()
+        self.bytes.capacity()
+            + self.places.capacity() * size_of::<(usize, usize)>()
+            + self.runs.capacity() * size_of::<Run>()
+            + self.blocks.capacity() * size_of::<Arc<Block>>()
     }
 
     /// Takes the bytes out; places stay as they are.
@@ -221,7 +349,7 @@ mod tests {
             }
             assert_eq!(batch.records().count(), 3);
             assert!(batch.place(3).is_none());
-            assert_eq!(batch.last_key(), Some(&b"key"[..]));
+            assert_eq!(batch.last_key(), Some((&b"key"[..], &b""[..])));
         }
         assert_eq!(batch.take_bytes().len(), 21);
     }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Result, Slice};
 pub use terrapin_pages::{Changes, PageUse, message::Message};
 
-pub use batch::{Batch, BatchLimits, Filled};
+pub use batch::{Batch, BatchLimits, Filled, Located};
 pub use merge::KWayMerge;
 
 /// A range of keys; both ends are bounds over byte strings.
@@ -121,7 +121,8 @@ pub trait Scan: Send {
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
     /// Appends the next records to a batch until it is full, the scan at its end, or a record comes that `until` (in the
     /// scan's direction: an upper bound forward, a lower one backward) does not let in. Reads nothing for a batch that is
-    /// full, nor beyond its last record. The end after an error. Values are left out where [`Batch::keys_only`] says so.
+    /// full, nor beyond its last record. The end after an error. Values are left out where [`Batch::keys_only`] says so,
+    /// and records may stay in their blocks where [`Batch::lends`] does.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
     /// Steps over the next record if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].
     fn skip(&mut self, key: &[u8]);

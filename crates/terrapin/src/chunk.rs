@@ -1,16 +1,17 @@
-//! What a range has fetched: copied records, one run of bytes.
+//! What a range has fetched: copied records, one run of bytes, or records in the tree's blocks, which the chunk holds.
 //!
-//! Who takes slices gets shares of a chunk, and the next one lies elsewhere. Who borrows leaves its memory to the next chunk, and a short
-//! range the last chunk's to the thread's next range: such scans allocate nothing for records.
+//! Who takes slices gets shares of a chunk of copies, and the next one lies elsewhere. Who borrows is lent what lies in blocks, leaves the chunk's memory to the next
+//! one, and a short range the last chunk's to the thread's next range: such scans allocate nothing for records.
 
 use std::cell::Cell;
 
 use terrapin_base::Slice;
 use terrapin_base::sync::thread_local;
-use terrapin_structure::{Batch, BatchLimits};
+use terrapin_pages::block::KeyMemory;
+use terrapin_structure::{Batch, BatchLimits, Located};
 
-/// A chunk ends when it holds so many bytes.
-const CHUNK_BYTES_MAX: usize = 64 << 10;
+/// A chunk ends when it holds so many bytes of copies.
+pub(crate) const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// A chunk has room for so many records from the start, at most.
 const CHUNK_RECORDS_RESERVED: usize = 512;
 /// Bytes that a record is expected to take before any was seen.
@@ -23,11 +24,14 @@ thread_local! {
     static SPARE: Cell<Batch> = Cell::new(Batch::default());
 }
 
-/// Copied records in the order in which they were fetched, and which of them were not taken yet.
+/// Records in the order in which they were fetched, and which of them were not taken yet.
 #[derive(Default)]
 pub(crate) struct Chunk {
     records: Batch,
-    /// The bytes of the records, once somebody has a share of them; until then they are the batch's.
+    /// Where in the batch the last record was found, and its key.
+    run: usize,
+    key: KeyMemory,
+    /// The bytes of the records, all of them copies, once somebody has a share of them; until then they are the batch's.
     shared: Option<Slice>,
     /// Records from here on were not taken from the front,
     first: usize,
@@ -61,8 +65,12 @@ impl Chunk {
 
     /// A record that was taken.
     #[inline]
-    pub fn record(&self, record: usize) -> (&[u8], &[u8]) {
-        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
+    pub fn record(&mut self, record: usize) -> (&[u8], &[u8]) {
+        let copy = match self.records.locate(record, &mut self.run) {
+            Located::Lent(block, number) => return block.lend(number, &mut self.key),
+            Located::Copied(copy) => copy,
+        };
+        let (start, key_end, end) = self.records.place(copy).unwrap_or_default();
         let bytes = match &self.shared {
             Some(shared) => shared,
             None => self.records.bytes(),
@@ -73,6 +81,7 @@ impl Chunk {
     /// A record that was taken, as shares of the chunk.
     #[inline]
     pub fn slices(&mut self, record: usize) -> (Slice, Slice) {
+        self.copy_lent(record);
         let (start, key_end, end) = self.records.place(record).unwrap_or_default();
         let records = &mut self.records;
         let bytes = self
@@ -84,12 +93,37 @@ impl Chunk {
     /// A record that was taken: a share of the chunk that holds its key.
     #[inline]
     pub fn key_slice(&mut self, record: usize) -> Slice {
+        self.copy_lent(record);
         let (start, key_end, _) = self.records.place(record).unwrap_or_default();
         let records = &mut self.records;
         let bytes = self
             .shared
             .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
         bytes.sub(start..key_end)
+    }
+
+    /// Makes copies of what was lent and is not taken, and of this record, so that they can be shared.
+    #[inline]
+    fn copy_lent(&mut self, record: usize) {
+        if self.records.has_lent() {
+            self.copy_all(record);
+        }
+    }
+
+    #[inline(never)]
+    fn copy_all(&mut self, record: usize) {
+        let wanted = record.min(self.first)..self.end.max(record + 1);
+        let keys_only = self.records.keys_only();
+        let mut copies = Batch::default();
+        for number in 0..self.records.len() {
+            // The others keep their numbers.
+            let (key, value) = match wanted.contains(&number) {
+                true => self.record(number),
+                false => (&[][..], &[][..]),
+            };
+            copies.push(key, if keys_only { &[] } else { value }, 0);
+        }
+        self.records = copies;
     }
 
     /// Gives up the records of keys that are out and that nobody took; out are all up to a key, or all from one on.
@@ -102,33 +136,28 @@ impl Chunk {
         }
     }
 
-    /// Drops what there was, all of it taken, and makes room for so many records of the same kind, with their values or without. None of
-    /// what is filled in can be taken before [`Chunk::fetched`].
-    pub fn restart(&mut self, records: usize, sparing: bool, keys_only: bool) -> &mut Batch {
+    /// Drops what there was, all of it taken, and makes room for records of the same kind. None of what is filled in can be taken before
+    /// [`Chunk::fetched`].
+    pub fn restart(&mut self, limits: BatchLimits) -> &mut Batch {
         let bytes = match &self.shared {
             Some(shared) => shared.len(),
             None => self.records.bytes().len(),
         };
+        // What was lent takes nothing.
         let each = bytes.checked_div(self.records.len());
         self.shared = None;
         if self.records.memory_bytes() == 0 {
             self.records = SPARE.try_with(Cell::take).unwrap_or_default();
         }
         let each = each.unwrap_or(RECORD_BYTES_EXPECTED);
-        let bytes = records.saturating_mul(each);
-        let limits = BatchLimits {
-            records,
-            bytes: CHUNK_BYTES_MAX,
-            sparing,
-            keys_only,
-        };
+        let bytes = limits.records.saturating_mul(each);
         self.records.restart(
             limits,
-            records.min(CHUNK_RECORDS_RESERVED),
+            limits.records.min(CHUNK_RECORDS_RESERVED),
             // The last record may go beyond.
             bytes.min(CHUNK_BYTES_MAX + each),
         );
-        (self.first, self.end) = (0, 0);
+        (self.first, self.end, self.run) = (0, 0, 0);
         &mut self.records
     }
 

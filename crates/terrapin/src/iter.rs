@@ -1,6 +1,6 @@
 //! Ranges: a double-ended iterator over one view of one keyspace.
 //!
-//! An iterator holds its view, and pages, but never a window: it serves records from chunks that it copied, and each
+//! An iterator holds its view, and pages, but never a window: it serves records from chunks, for which what windows hold is copied, and each
 //! refill loads the view's state anew, goes on with the tree's scan where it stands, and seeks the windows once it comes to the next
 //! key that they are known to have (a view sees no other). So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
 //! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
@@ -10,9 +10,9 @@ use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_memtable::{Cursor, Op};
-use terrapin_structure::{Batch, Direction, Filled, Scan, Version};
+use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
 
-use crate::chunk::Chunk;
+use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::key_range::{OwnedBounds, borrowed, is_empty};
 use crate::read::windows;
 use crate::state::{KeyspaceShared, KeyspaceState};
@@ -35,7 +35,8 @@ const SPARING_RECORDS: usize = 128;
 ///
 /// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
 /// scan for long should copy them. Who only looks at each record, one after the other, does so for less with
-/// [`Range::next_ref`] and [`Range::next_back_ref`].
+/// [`Range::next_ref`] and [`Range::next_back_ref`], which show records where they lie in the cache. A range that is held for long keeps up to
+/// sixteen of the cache's blocks meanwhile.
 pub struct Range {
     /// None once the iterator has failed.
     handle: Option<Arc<ViewHandle>>,
@@ -239,7 +240,7 @@ impl Range {
         if is_behind {
             return;
         }
-        exclude(bound, key);
+        exclude(bound, (key, &[]));
         // They stand where the region began.
         end.scan = None;
         end.in_windows = InWindows::Unknown;
@@ -255,7 +256,7 @@ impl Range {
         if let Some(record) = self.take_fetched(direction) {
             return Some(Ok(share(&mut self.end(direction).fetched, record)));
         }
-        match self.find(direction) {
+        match self.find(direction, false) {
             Ok(Some(found)) => {
                 let chunk = &mut self.end(found.end).fetched;
                 Some(Ok(share(chunk, found.record)))
@@ -271,7 +272,7 @@ impl Range {
             return Ok(Some(self.end(direction).fetched.record(record)));
         }
         Ok(self
-            .find(direction)?
+            .find(direction, true)?
             .map(|found| self.end(found.end).fetched.record(found.record)))
     }
 
@@ -291,15 +292,16 @@ impl Range {
         is_open.then(|| end.fetched.take_first()).flatten()
     }
 
-    /// Takes the next record of a direction, from which end it may be, when this end has nothing left.
-    fn find(&mut self, direction: Direction) -> Result<Option<Found>> {
+    /// Takes the next record of a direction, from which end it may be, when this end has nothing left. Who borrows records lets them stay in
+    /// their blocks.
+    fn find(&mut self, direction: Direction, borrows: bool) -> Result<Option<Found>> {
         let Some(handle) = self.handle.take() else {
             return self.error.take().map_or(Ok(None), Err);
         };
         let opened = handle.core().health.check_open();
         let refilled = match opened {
             Ok(()) if self.exhausted => Ok(()),
-            Ok(()) => self.refill(&handle, direction),
+            Ok(()) => self.refill(&handle, direction, borrows),
             closed => closed,
         };
         if let Err(error) = refilled {
@@ -321,7 +323,7 @@ impl Range {
     }
 
     /// Fetches the next chunk from one end of the region, and takes it out of the region.
-    fn refill(&mut self, handle: &ViewHandle, direction: Direction) -> Result<()> {
+    fn refill(&mut self, handle: &ViewHandle, direction: Direction, borrows: bool) -> Result<()> {
         let core = handle.core();
         core.env.breathe();
         let view = handle.view();
@@ -362,9 +364,14 @@ impl Range {
             }
         };
         let is_sparing = end.total_records < SPARING_RECORDS;
-        let batch = end
-            .fetched
-            .restart(end.chunk_records, is_sparing, self.keys_only);
+        let limits = BatchLimits {
+            records: end.chunk_records,
+            bytes: CHUNK_BYTES_MAX,
+            sparing: is_sparing,
+            keys_only: self.keys_only,
+            lends: borrows,
+        };
+        let batch = end.fetched.restart(limits);
         let in_windows = &mut end.in_windows;
         let whole = match from_tree(tree, region, in_windows, batch)? {
             Some(whole) => whole,
@@ -395,13 +402,15 @@ struct Found {
     record: usize,
 }
 
-/// Sets a bound, in the memory of the one that was there.
-fn exclude(bound: &mut Bound<Vec<u8>>, key: &[u8]) {
+/// Sets a bound to behind a key in two pieces, in the memory of the one that was there.
+fn exclude(bound: &mut Bound<Vec<u8>>, (first, rest): (&[u8], &[u8])) {
     let memory = match std::mem::replace(bound, Bound::Unbounded) {
         Bound::Included(memory) | Bound::Excluded(memory) => memory,
         Bound::Unbounded => Vec::new(),
     };
-    *bound = Bound::Excluded(copied(memory, key));
+    let mut key = copied(memory, first);
+    key.extend_from_slice(rest);
+    *bound = Bound::Excluded(key);
 }
 
 /// A copy of a key in memory that is there.

@@ -31,6 +31,7 @@ const STEP: BatchLimits = BatchLimits {
     bytes: 128 << 10,
     sparing: false,
     keys_only: false,
+    lends: false,
 };
 /// A get that reads its block costs about so many times what a record costs that is read in order,
 const GET_COST: u64 = 128;
@@ -335,10 +336,11 @@ impl Pass {
             self.next_keyspace();
             return Ok(false);
         }
-        if let Some(last) = self.batch.last_key() {
+        if let Some((first, rest)) = self.batch.last_key() {
             let behind = self.behind.get_or_insert_default();
             behind.clear();
-            behind.extend_from_slice(last);
+            behind.extend_from_slice(first);
+            behind.extend_from_slice(rest);
         }
         self.stretch = Some(stretch);
         Ok(false)

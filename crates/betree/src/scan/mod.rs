@@ -594,7 +594,9 @@ impl TreeScan {
             if head >= until_head && !self.path.lets_in(until, self.path.key(slot, source)) {
                 return Ok(Filled::Reached);
             }
-            self.take_run::<KEYS>(until, until_head, batch)?;
+            if !batch.lends() || !self.lend_run(until_head, batch)? {
+                self.take_run::<KEYS>(until, until_head, batch)?;
+            }
         }
     }
 
@@ -608,11 +610,7 @@ impl TreeScan {
         batch: &mut Batch,
     ) -> Result<()> {
         let slot = self.order[0].slot;
-        let second = self.order.get(1).map_or(u64::MAX, |second| second.head);
-        let mut limit = until_head.min(second);
-        if mutant::active(71) {
-            limit = until_head;
-        }
+        let limit = self.limit(until_head);
         if self.sources[usize::from(slot)].record().is_none() {
             return Err(Error::internal("a scan's source that stands at no record"));
         }
@@ -628,6 +626,32 @@ impl TreeScan {
                 return self.sink(Place { head, slot });
             }
         }
+    }
+
+    /// As [`TreeScan::take_run`], for records that stay in their block; whether that is worth it.
+    fn lend_run(&mut self, until_head: u64, batch: &mut Batch) -> Result<bool> {
+        let slot = self.order[0].slot;
+        let (limit, direction) = (self.limit(until_head), self.path.direction);
+        let source = &mut self.sources[usize::from(slot)];
+        let Some(came) = source.lend_run(limit, direction, batch) else {
+            return Ok(false);
+        };
+        let head = source.key_head;
+        self.returned = !came;
+        if came {
+            self.sink(Place { head, slot })?;
+        }
+        Ok(true)
+    }
+
+    /// Records of the first source whose heads are below this come before those of others and `until`.
+    #[inline]
+    fn limit(&self, until_head: u64) -> u64 {
+        if mutant::active(71) {
+            return until_head;
+        }
+        let second = self.order.get(1).map_or(u64::MAX, |second| second.head);
+        until_head.min(second)
     }
 
     /// Whether the record that the first source came to comes before the second source and is let in, where heads do not tell.

@@ -41,6 +41,9 @@ pub(super) enum Head {
 /// The slot of the leaf among the sources; buffer levels follow it, from the root's newest down.
 pub(super) const LEAF: u16 = 0;
 
+/// Records that have so many bytes on average are lent where they lie: decoding one again costs as much as copying a quarter of that.
+const LENT_BYTES_MIN: usize = 512;
+
 /// Where an end of a source's range comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edge {
@@ -282,6 +285,37 @@ impl Source {
         (self.place, self.key_head) = (place, head);
         (self.at, self.following) = (at, following);
         came
+    }
+
+    /// As [`Source::copy_run`], but the records stay in their block. None where copies cost less: of small records, which the reader would have
+    /// to decode again one by one, and of a block with deletes.
+    pub(super) fn lend_run(
+        &mut self,
+        limit: u64,
+        direction: Direction,
+        batch: &mut Batch,
+    ) -> Option<bool> {
+        let block = self.block.as_ref()?;
+        let are_large = block.bytes().len() >= LENT_BYTES_MIN * block.len();
+        if !are_large || block.has_deletes() {
+            return None;
+        }
+        let most = batch.room().min(self.following + 1);
+        let (first, mut count) = (self.at, 1);
+        let came = loop {
+            if self.following == 0 || count == most {
+                break false;
+            }
+            self.following -= 1;
+            self.at = step(direction, self.at);
+            (self.place, self.key_head) = look(block, self.at, direction);
+            if self.key_head >= limit {
+                break true;
+            }
+            count += 1;
+        };
+        batch.lend(block, first, count, direction);
+        Some(came)
     }
 
     /// Which kind of head goes first at one key: a source that may begin there must be opened before the record is

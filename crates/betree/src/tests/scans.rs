@@ -2,7 +2,8 @@
 
 use std::ops::Bound;
 
-use terrapin_structure::{Batch, BatchLimits, Direction, Filled, KeyBounds, Version};
+use terrapin_pages::block::KeyMemory;
+use terrapin_structure::{Batch, BatchLimits, Direction, Filled, KeyBounds, Located, Version};
 
 use super::grown::{Grown, Random, Records};
 use crate::bounds::{lets_in_above, lets_in_below};
@@ -102,6 +103,7 @@ fn list_in_batches(
     direction: Direction,
     wanted: &Listed,
     random: &mut Random,
+    lent: &mut usize,
 ) -> Listed {
     let version = grown.version();
     let mut scan = version.scan(bounds, direction).unwrap();
@@ -120,6 +122,7 @@ fn list_in_batches(
             bytes: [1 + random.below(200), usize::MAX][random.below(2)],
             sparing: random.one_in(2),
             keys_only: random.one_in(4),
+            lends: random.one_in(2),
         };
         batch.restart(limits, random.below(9), random.below(99));
         let reads = grown.store.block_reads();
@@ -135,16 +138,28 @@ fn list_in_batches(
             assert_ne!(filled, Filled::Reached);
             assert_eq!(grown.store.block_reads(), reads);
         }
+        let (mut memory, mut run) = (KeyMemory::default(), 0);
         for record in 0..batch.len() {
-            let (start, middle, end) = batch.place(record).unwrap();
-            assert!(lets_in(&batch.bytes()[start..middle]), "{until:?}");
-            let mut value = &batch.bytes()[middle..end];
-            if limits.keys_only {
-                assert_eq!(value, b"");
-                value = wanted.get(out.len()).map_or(value, |record| &record.1);
-            }
-            out.push((batch.bytes()[start..middle].to_vec(), value.to_vec()));
+            let (key, value) = match batch.locate(record, &mut run) {
+                Located::Lent(block, number) => {
+                    assert!(limits.lends);
+                    *lent += 1;
+                    block.lend(number, &mut memory)
+                }
+                Located::Copied(copy) => {
+                    let (start, middle, end) = batch.place(copy).unwrap();
+                    let (key, value) = (&batch.bytes()[start..middle], &batch.bytes()[middle..end]);
+                    assert!(value.is_empty() || !limits.keys_only);
+                    let whole = wanted.get(out.len()).map_or(value, |record| &record.1);
+                    (key, if limits.keys_only { whole } else { value })
+                }
+            };
+            assert!(lets_in(key), "{until:?}");
+            out.push((key.to_vec(), value.to_vec()));
         }
+        let mut last = batch.last_key().map(|(first, rest)| [first, rest].concat());
+        assert_eq!(last.take_if(|_| batch.is_empty()), None);
+        assert!(last.is_none_or(|last| out.last().is_some_and(|(key, _)| *key == last)));
         let next = wanted.get(out.len());
         match filled {
             Filled::Full => assert!(batch.is_full() || batch.spares_reads()),
@@ -175,7 +190,7 @@ fn list_in_batches(
 
 #[test]
 fn batches_hold_what_a_scan_returns_one_by_one() {
-    let mut returned = 0;
+    let (mut returned, mut lent) = (0, 0);
     for seed in 0..60 {
         let grown = Grown::new(2000 + seed, (seed % 4) as u16, 40 + 20 * seed as usize);
         let mut random = Random::new(seed);
@@ -194,13 +209,15 @@ fn batches_hold_what_a_scan_returns_one_by_one() {
             let mut wanted = expected(&grown.records, bounds);
             returned += wanted.len();
             for direction in [Direction::Forward, Direction::Backward] {
-                let got = list_in_batches(&grown, bounds, direction, &wanted, &mut random);
+                let random = &mut random;
+                let got = list_in_batches(&grown, bounds, direction, &wanted, random, &mut lent);
                 assert_eq!(got, wanted, "seed {seed} {bounds:?} {direction:?}");
                 wanted.reverse();
             }
         }
     }
     assert!(returned > 100_000, "{returned}");
+    assert!(lent > returned / 50, "{lent} of {returned}");
 }
 
 #[test]

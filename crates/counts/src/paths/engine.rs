@@ -273,3 +273,17 @@ pub fn scan_of_50(count: u64) -> Result<()> {
     })?;
     store.check(0, misses)
 }
+
+pub fn scan_of_50_borrowed(count: u64) -> Result<()> {
+    let mut store = Store::open()?;
+    store.warm_blocks()?;
+    store.begin();
+    operations_under_count(count, |number| {
+        let mut range = store.keyspace.range(key(number)..);
+        for _ in 0..SHORT {
+            black_box(range.next_ref()?);
+        }
+        Ok(())
+    })?;
+    store.check(0, misses)
+}

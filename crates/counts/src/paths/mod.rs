@@ -30,7 +30,7 @@ pub struct Way {
 }
 
 /// Every path that is counted.
-pub const PATHS: [Way; 13] = [
+pub const PATHS: [Way; 14] = [
     Way {
         name: "put",
         what: "a put of a new key into the window, logged, without waiting and without the drain's part",
@@ -86,6 +86,13 @@ pub const PATHS: [Way; 13] = [
         operations: 300,
         uses_store: true,
         go: engine::scan_of_50,
+    },
+    Way {
+        name: "scan of 50 borrowed",
+        what: "the same, of records that are only borrowed",
+        operations: 300,
+        uses_store: true,
+        go: engine::scan_of_50_borrowed,
     },
     Way {
         name: "merge step",

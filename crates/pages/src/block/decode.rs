@@ -28,10 +28,10 @@ const PLAIN_TAG_MAX: u8 = 0x7f;
 /// Smallest tag of a suffix that has no fewer bytes than a short head.
 const PLAIN_TAG_MIN: u8 = (SHORT_HEAD_BYTES as u8) << KIND_BITS;
 
-/// The short head of a sound record whose tag is one from [`PLAIN_TAG_MIN`] to `tag_max`; none for others. That the
+/// The tag and the short head of a sound record whose tag is one from [`PLAIN_TAG_MIN`] to `tag_max`; none for others. That the
 /// key is not too long is left to the caller, and the value.
 #[inline]
-fn prove_plain(record: &[u8], tag_max: u8) -> Option<[u8; SHORT_HEAD_BYTES]> {
+fn prove_plain(record: &[u8], tag_max: u8) -> Option<(u8, [u8; SHORT_HEAD_BYTES])> {
     let [tag, first, second, ..] = *record else {
         return None;
     };
@@ -39,12 +39,12 @@ fn prove_plain(record: &[u8], tag_max: u8) -> Option<[u8; SHORT_HEAD_BYTES]> {
     let kind = tag & KIND_MASK;
     let known =
         kind == KIND_PUT && end <= record.len() || kind == KIND_DELETE && end == record.len();
-    (known && (PLAIN_TAG_MIN..=tag_max).contains(&tag)).then_some([second, first])
+    (known && (PLAIN_TAG_MIN..=tag_max).contains(&tag)).then_some((tag, [second, first]))
 }
 
-/// Proves any record; its short head.
+/// Proves any record; its kind, and its short head.
 #[inline(never)]
-fn prove(record: &[u8], prefix: usize) -> Result<[u8; SHORT_HEAD_BYTES]> {
+fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
     let mut reader = Reader::new("record", record);
     let tag = reader.varint()?;
     let suffix_bytes = usize::try_from(tag >> KIND_BITS).unwrap_or(usize::MAX);
@@ -57,11 +57,12 @@ fn prove(record: &[u8], prefix: usize) -> Result<[u8; SHORT_HEAD_BYTES]> {
     if !known || prefix + suffix_bytes > KEY_BYTES_MAX || value_bytes > VALUE_BYTES_MAX {
         return Err(Error::corrupt("impossible record").with("kind", kind));
     }
-    Ok(match *reader.bytes(suffix_bytes)? {
+    let head = match *reader.bytes(suffix_bytes)? {
         [first, second, ..] => [second, first],
         [first] => [0, first],
         [] => [0, 0],
-    })
+    };
+    Ok((kind, head))
 }
 
 /// A block in memory, decompressed and without padding.
@@ -75,7 +76,9 @@ pub struct Block {
     /// The head of the prefix: a short one is compared without a visit to the payload.
     prefix_head: u64,
     prefix: usize,
-    count: usize,
+    count: u32,
+    /// Whether a record is a delete.
+    has_deletes: bool,
     /// Where the records end and the starts begin.
     records_end: usize,
     /// Where the starts end and the short heads begin.
@@ -160,7 +163,8 @@ impl Block {
             prefix_head: head(&payload[..prefix]),
             payload,
             prefix,
-            count,
+            count: header.count.into(),
+            has_deletes: false,
             records_end,
             heads_start: payload_bytes,
         };
@@ -186,7 +190,7 @@ impl Block {
             && self.records_end <= VALUE_BYTES_MAX;
         let tag_max = if bounded { PLAIN_TAG_MAX } else { 0 };
         let mut ends = starts.get(1..).unwrap_or_default().iter();
-        let mut start = self.prefix;
+        let (mut start, mut tags) = (self.prefix, KIND_PUT);
         for (i, head) in heads.as_chunks_mut().0.iter_mut().enumerate() {
             let end = match ends.next() {
                 Some(next) => self.prefix + usize::from(u16::from_le_bytes(*next)),
@@ -195,12 +199,15 @@ impl Block {
             let record = records
                 .get(start..end)
                 .ok_or_else(|| Error::corrupt("record out of bounds").with("record", i))?;
-            *head = match prove_plain(record, tag_max) {
-                Some(head) => head,
+            let (tag, head_of_key) = match prove_plain(record, tag_max) {
+                Some(plain) => plain,
                 None => prove(record, self.prefix).map_err(|e| e.with("record", i))?,
             };
+            *head = head_of_key;
+            tags |= tag;
             start = end;
         }
+        self.has_deletes = tags & KIND_MASK != KIND_PUT;
         Ok(())
     }
 
@@ -231,7 +238,7 @@ impl Block {
     /// Kind, where the key suffix starts, where the value starts, where the record ends.
     #[inline]
     fn record(&self, index: usize) -> (u8, usize, usize, usize) {
-        assert!(index < self.count, "record {index} of {}", self.count);
+        assert!(index < self.len(), "record {index} of {}", self.count);
         let (start, end) = self.extent(index);
         let (tag, at) = self.tag(start);
         (tag as u8 & KIND_MASK, at, at + (tag >> KIND_BITS), end)
@@ -293,7 +300,14 @@ impl Block {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a block is never empty")]
     pub fn len(&self) -> usize {
-        self.count
+        self.count as usize
+    }
+
+    /// Whether any record is a delete.
+    #[inline]
+    #[must_use]
+    pub fn has_deletes(&self) -> bool {
+        self.has_deletes
     }
 
     /// What all keys begin with.
@@ -388,7 +402,7 @@ impl Block {
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         match self.compare_prefix(key) {
-            Ordering::Less => return Err(self.count),
+            Ordering::Less => return Err(self.len()),
             Ordering::Greater => return Err(0),
             Ordering::Equal => {}
         }
@@ -449,13 +463,13 @@ impl Block {
     fn record_place(&self, index: usize) -> RecordPlace {
         let at = self.records_end + index * START_BYTES;
         // Two starts side by side, and a short suffix: nearly all records.
-        if index + 1 < self.count
+        if index + 1 < self.len()
             && let Some([a, b, c, d]) = self.payload.get(at..).and_then(<[u8]>::first_chunk)
             && let start = self.prefix + usize::from(u16::from_le_bytes([*a, *b]))
             && let Some(&tag) = self.payload.get(start)
             && tag < 0x80
         {
-            // Most who look go on to copy it, and look at the next.
+            // Most who look go on to read it, and look at the next.
             for line in [64, 128] {
                 prefetch(self.payload.as_ptr().wrapping_add(start + line));
             }
@@ -505,6 +519,27 @@ impl Block {
     fn any_head_of(&self, place: RecordPlace) -> u64 {
         let suffix = place.suffix();
         self.prefix_head | self.head_at(suffix.start, suffix.end) >> (8 * self.prefix)
+    }
+
+    /// A record to lend: its key, put together in `key` unless it lies whole in the block, and its value, empty for a delete.
+    #[inline]
+    #[must_use]
+    pub fn lend<'a>(&'a self, index: usize, key: &'a mut KeyMemory) -> (&'a [u8], &'a [u8]) {
+        let place = self.record_place(index);
+        let (suffix, value) = (&self.payload[place.suffix()], &self.payload[place.value()]);
+        if self.prefix == 0 {
+            return (suffix, value);
+        }
+        // A short one as a number: two copies of unknown length cost several times as much.
+        let bytes = self.prefix + suffix.len();
+        if bytes <= key.word.len() {
+            key.word = self.head_of(place).to_be_bytes();
+            return (&key.word[..bytes], value);
+        }
+        key.long.clear();
+        key.long.extend_from_slice(self.prefix());
+        key.long.extend_from_slice(suffix);
+        (&key.long, value)
     }
 
     /// The first eight bytes of what all keys begin with; zeros behind a shorter prefix.
@@ -583,6 +618,13 @@ impl Block {
             ..*self
         }
     }
+}
+
+/// Memory for a key that [`Block::lend`] puts together.
+#[derive(Debug, Default)]
+pub struct KeyMemory {
+    word: [u8; 8],
+    long: Vec<u8>,
 }
 
 /// A record of a block, as [`Block::entry`] decodes it.

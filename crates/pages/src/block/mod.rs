@@ -15,7 +15,7 @@ mod format;
 
 pub use build::{BlockBuilder, CutBlock, seal_block};
 pub use codec::Compression;
-pub use decode::{Block, Entry, RecordPlace};
+pub use decode::{Block, Entry, KeyMemory, RecordPlace};
 pub use format::{
     BLOCK_HEADER_BYTES, PART_FILTER, PART_FOOTER, PART_INDEX, TARGET_BYTES_MAX, UNIT_BYTES_MAX,
     UNIT_BYTES_MIN, part_seed,

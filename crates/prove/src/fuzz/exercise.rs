@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin::verify::{VerifyOptions, verify_on};
-use terrapin::{Database, Error, ErrorKind, Keyspace, Options, Range};
+use terrapin::{Database, Error, ErrorKind, Keyspace, Options, Range, Slice};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Env, Sim};
 use terrapin_disk::SimDisk;
@@ -254,13 +254,17 @@ fn read_keyspace(keyspace: &Keyspace, verified: bool) -> Option<Records> {
 fn collect(range: &mut Range, backward: bool) -> Option<Records> {
     let mut records = Vec::new();
     loop {
+        // One way shares, the other borrows.
         let item = if backward {
-            range.next_back()
+            let copy = |(key, value): (Slice, Slice)| (key.to_vec(), value.to_vec());
+            range.next_back().map(|item| item.map(copy))
         } else {
-            range.next()
+            let copy = |(key, value): (&[u8], &[u8])| (key.to_vec(), value.to_vec());
+            let item = range.next_ref();
+            item.map(|item| item.map(copy)).transpose()
         };
         match item.map(sound) {
-            Some(Some((key, value))) => records.push((key.to_vec(), value.to_vec())),
+            Some(Some(record)) => records.push(record),
             Some(None) => {
                 assert!(
                     range.next().is_none(),
