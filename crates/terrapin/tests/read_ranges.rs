@@ -197,6 +197,50 @@ fn prefixes_end_where_they_should() {
     }
 }
 
+/// Large records are lent where they lie; a delete beside them in a buffer's block is none.
+#[test]
+fn deletes_among_large_records_are_not_lent() {
+    let world = World::new(6);
+    let options = tiny()
+        .memory(16 << 20)
+        .group_bytes(64 << 10)
+        .block_bytes(4096)
+        .ring_bytes(1 << 20)
+        .log_segment_bytes(1 << 20)
+        .log_bytes_max(16 << 20)
+        .range_compaction(false);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let mut map = Map::new();
+    let mut put = |i: u64| {
+        keyspace.put(number(i), vec![i as u8; 1000]).unwrap();
+        map.insert(number(i), vec![i as u8; 1000]);
+    };
+    (0..1000).for_each(|i| put(8 * i));
+    database.checkpoint().unwrap();
+    // Of keys that the leaves have nothing of: a run of the buffer's is one of its block.
+    for i in (0..1000).step_by(7) {
+        [1, 2, 4].into_iter().for_each(|j| put(8 * i + j));
+        keyspace.delete(number(8 * i + 3)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    assert!(database.stat().unwrap().keyspaces[0].tree.buffered_records > 0);
+    for backward in [false, true] {
+        let mut range = keyspace.iter();
+        let mut found = Map::new();
+        loop {
+            let record = match backward {
+                true => range.next_back_ref().unwrap(),
+                false => range.next_ref().unwrap(),
+            };
+            let Some((key, value)) = record else { break };
+            found.insert(key.to_vec(), value.to_vec());
+        }
+        assert!(found == map, "{} of {} records", found.len(), map.len());
+    }
+    database.close().unwrap();
+}
+
 #[test]
 fn chunks_of_large_and_small_records_hang_together() {
     let world = World::new(4);
