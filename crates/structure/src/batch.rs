@@ -240,13 +240,6 @@ impl Batch {
         self.lent > 0
     }
 
-    /// Records of it that are copies: all, unless some were lent.
-    #[inline]
-    #[must_use]
-    pub fn copied(&self) -> usize {
-        self.places.len()
-    }
-
     /// Where a copy's key starts, where its value does, and where it ends in [`Batch::bytes`]; none behind the last.
     #[inline]
     #[must_use]
@@ -261,7 +254,7 @@ impl Batch {
 
     /// Keys and values of the copies, in order.
     pub fn records(&self) -> impl Iterator<Item = (&[u8], &[u8])> {
-        (0..self.copied()).filter_map(|record| {
+        (0..self.places.len()).filter_map(|record| {
             let (start, key_end, end) = self.place(record)?;
             Some((
                 self.bytes.get(start..key_end)?,

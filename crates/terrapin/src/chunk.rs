@@ -81,37 +81,34 @@ impl Chunk {
     /// A record that was taken, as shares of the chunk.
     #[inline]
     pub fn slices(&mut self, record: usize) -> (Slice, Slice) {
-        self.copy_lent(record);
-        let (start, key_end, end) = self.records.place(record).unwrap_or_default();
-        let records = &mut self.records;
-        let bytes = self
-            .shared
-            .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
+        let (bytes, (start, key_end, end)) = self.share(record);
         (bytes.sub(start..key_end), bytes.sub(key_end..end))
     }
 
     /// A record that was taken: a share of the chunk that holds its key.
     #[inline]
     pub fn key_slice(&mut self, record: usize) -> Slice {
-        self.copy_lent(record);
-        let (start, key_end, _) = self.records.place(record).unwrap_or_default();
+        let (bytes, (start, key_end, _)) = self.share(record);
+        bytes.sub(start..key_end)
+    }
+
+    /// The bytes of the records, to be shared from now on, and where a record that was taken lies in them.
+    #[inline]
+    fn share(&mut self, record: usize) -> (&Slice, (usize, usize, usize)) {
+        if self.records.has_lent() {
+            self.copy_lent(record);
+        }
+        let place = self.records.place(record).unwrap_or_default();
         let records = &mut self.records;
         let bytes = self
             .shared
             .get_or_insert_with(|| Slice::from_vec(records.take_bytes()));
-        bytes.sub(start..key_end)
+        (bytes, place)
     }
 
     /// Makes copies of what was lent and is not taken, and of this record, so that they can be shared.
-    #[inline]
-    fn copy_lent(&mut self, record: usize) {
-        if self.records.has_lent() {
-            self.copy_all(record);
-        }
-    }
-
     #[inline(never)]
-    fn copy_all(&mut self, record: usize) {
+    fn copy_lent(&mut self, record: usize) {
         let wanted = record.min(self.first)..self.end.max(record + 1);
         let keys_only = self.records.keys_only();
         let mut copies = Batch::default();
