@@ -33,14 +33,18 @@ impl Size {
         }
     }
 
-    fn records(self, record: Record) -> u64 {
-        match (self, record) {
-            (Size::Tiny, Record::Small) => 50_000,
-            (Size::Tiny, Record::Large) => 6_000,
-            (Size::Quick, Record::Small) => 1_000_000,
-            (Size::Quick, Record::Large) => 150_000,
-            (Size::Full, Record::Small) => 20_000_000,
-            (Size::Full, Record::Large) => 3_000_000,
+    /// With memory a third of the data the quick size has twice the records that it has in memory: what an engine needs whatever it is told
+    /// (threads, code, buffers) would otherwise be as much as its memory.
+    fn records(self, record: Record, memory: Memory) -> u64 {
+        match (self, record, memory) {
+            (Size::Tiny, Record::Small, _) => 50_000,
+            (Size::Tiny, Record::Large, _) => 6_000,
+            (Size::Quick, Record::Small, Memory::Third) => 2_000_000,
+            (Size::Quick, Record::Large, Memory::Third) => 300_000,
+            (Size::Quick, Record::Small, Memory::All) => 1_000_000,
+            (Size::Quick, Record::Large, Memory::All) => 150_000,
+            (Size::Full, Record::Small, _) => 20_000_000,
+            (Size::Full, Record::Large, _) => 3_000_000,
         }
     }
 
@@ -52,12 +56,22 @@ impl Size {
         }
     }
 
-    /// Reads before each phase, which are not measured.
-    fn warm_up_ms(self) -> u64 {
-        match self {
-            Size::Tiny => 20,
-            Size::Quick => 500,
-            Size::Full => 10_000,
+    /// Reads before each phase, which are not measured; as long as a cache needs that fills from the device.
+    fn warm_up_ms(self, memory: Memory) -> u64 {
+        match (self, memory) {
+            (Size::Tiny, _) => 20,
+            (Size::Quick, Memory::Third) => 1_000,
+            (Size::Quick, Memory::All) => 500,
+            (Size::Full, _) => 10_000,
+        }
+    }
+
+    /// What every process may have beside its memory, for its code, its stacks and what its threads hold.
+    fn room_bytes(self, memory: Memory) -> u64 {
+        match (self, memory) {
+            // Of twice that, those who read through the page cache would keep as much as all others have memory.
+            (Size::Quick, Memory::Third) => 32 << 20,
+            _ => 64 << 20,
         }
     }
 
@@ -216,10 +230,11 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code)] // a build has the engines that it was asked for
 pub enum MemoryKind {
-    /// It gets a tenth and 64 MiB above what it is told, which is what Terrapin promises; whoever uses the page cache too has the rest there.
+    /// It gets a tenth and the room of every process (64 MiB, which is what Terrapin promises, or less) above what it is told; whoever uses
+    /// the page cache too has the rest there.
     Bounded,
     /// Its own memory goes beyond what it is told, by what the allocator cannot use again or by what waits for flushes, and it was killed at
-    /// less: half and 64 MiB. Whoever uses the page cache too has the rest there.
+    /// less: half and the room of every process. Whoever uses the page cache too has the rest there.
     Allocated,
 }
 
@@ -231,7 +246,7 @@ impl Plan {
                 return Err(Error::invalid("there is no such phase").with("given", name));
             }
         }
-        let records = size.records(cell.record);
+        let records = size.records(cell.record, cell.memory);
         let data = records * cell.record.bytes() as u64;
         let memory_bytes = match cell.memory {
             Memory::Third => data / 3,
@@ -252,7 +267,7 @@ impl Plan {
             memory_bytes,
             phases,
             phase_ms: size.phase_ms(),
-            warm_up_ms: size.warm_up_ms(),
+            warm_up_ms: size.warm_up_ms(cell.memory),
             load_limit_ms: size.load_limit_ms(),
             driver: terrapin_bench::REVISION,
         })
@@ -260,7 +275,7 @@ impl Plan {
 
     /// What the control group lets a process have, the page cache included.
     pub fn memory_limit_bytes(&self, kind: MemoryKind) -> u64 {
-        let (memory, room) = (self.memory_bytes, 64 << 20);
+        let (memory, room) = (self.memory_bytes, self.size.room_bytes(self.cell.memory));
         match kind {
             MemoryKind::Bounded => memory + memory / 10 + room,
             MemoryKind::Allocated => memory + memory / 2 + room,
