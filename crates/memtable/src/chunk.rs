@@ -239,6 +239,15 @@ impl Pool {
         self.keep_only(bytes);
     }
 
+    /// Lowers the bound, if it is higher. What is beyond it is for [`Pool::trim`].
+    pub fn lower_bytes_max(&self, bytes: u64) {
+        self.bytes_max.fetch_min(bytes, Ordering::Relaxed);
+        if self.bytes() > bytes {
+            self.surplus.store(true, Ordering::Release);
+            self.change.notify();
+        }
+    }
+
     /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system takes.
     pub fn trim(&self) {
         if self.surplus.swap(false, Ordering::AcqRel) {

@@ -186,6 +186,12 @@ impl Core {
         self.rebalance(&install);
     }
 
+    /// Whether windows, and not what waits for the next ones, take more than [`Core::window_memory_high`].
+    pub fn windows_are_large(&self) -> bool {
+        let high = self.window_memory_high();
+        self.budget.used(Purpose::Window) > high && self.in_windows() > high
+    }
+
     /// Looks at what users do before the next cut tells. Windows that came to be too large are cut.
     pub fn look_at_operations(&self) {
         if self.log.is_some() && self.operations_changed() {
@@ -211,10 +217,17 @@ impl Core {
 
     /// Window memory is short and nothing sealed is about to free any: cuts the windows with the largest arenas, at one LSN, as many as bring it
     /// down to half of where it is short. One of many small windows would free too little for a checkpoint that all writers wait for.
+    /// Where it is what waits for the next windows that takes it, that is given back instead: a cut would free none of it.
     #[cold]
     pub fn cut_largest(&self) {
         let mut install = self.install.lock();
         if self.schedule.sealed_count() > 0 {
+            return;
+        }
+        let high = self.window_memory_high();
+        let mut left = self.in_windows();
+        if left <= high {
+            self.pool.lower_bytes_max(high - left);
             return;
         }
         let state = self.state.load_full();
@@ -225,8 +238,7 @@ impl Core {
             .map(|k| (k.active.window.arena_bytes(), k.id))
             .collect();
         arenas.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
-        let mut left = self.budget.used(Purpose::Window);
-        let aim = self.window_memory_high() / 2;
+        let aim = high / 2;
         let largest: BTreeSet<_> = arenas
             .into_iter()
             .take_while(|(bytes, _)| {
@@ -366,16 +378,9 @@ impl Core {
         }
         {
             let install = self.install.lock();
-            self.settings
-                .check_distance(install.checkpoint_distance, bytes)?;
-            for keyspace in self.state.load().keyspaces.iter() {
-                let distance = keyspace
-                    .options
-                    .checkpoint_distance
-                    .unwrap_or(install.checkpoint_distance);
-                self.settings
-                    .check_distance(distance, bytes)
-                    .map_err(|e| e.with("keyspace", &keyspace.shared.name))?;
+            // What more memory still does not hold, the memory of before held even less.
+            if bytes < self.budget.limit() {
+                self.check_distances(&install, bytes)?;
             }
             self.budget.set_limit(bytes);
             self.pool.set_bytes_max(bytes / crate::core::POOL_SHARE);
@@ -385,8 +390,22 @@ impl Core {
         while self.store.shrink() {}
         if self.log.is_some() {
             self.cut_full();
-            if self.budget.used(Purpose::Window) > self.window_memory_high() {
+            if self.windows_are_large() {
                 self.cut_largest();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether so much memory holds windows of every χ that was set.
+    fn check_distances(&self, install: &Install, bytes: u64) -> Result<()> {
+        self.settings
+            .check_distance(install.checkpoint_distance, bytes)?;
+        for keyspace in self.state.load().keyspaces.iter() {
+            if let Some(distance) = keyspace.options.checkpoint_distance {
+                self.settings
+                    .check_distance(distance, bytes)
+                    .map_err(|e| e.with("keyspace", &keyspace.shared.name))?;
             }
         }
         Ok(())

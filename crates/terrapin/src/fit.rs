@@ -196,7 +196,7 @@ impl Core {
     }
 
     /// Bytes that windows have, without what waits for the next ones.
-    fn in_windows(&self) -> u64 {
+    pub fn in_windows(&self) -> u64 {
         let all = self.budget.used(Purpose::Window);
         all.saturating_sub(self.pool.bytes())
     }
@@ -250,6 +250,7 @@ fn windows(state: &State) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use super::*;
     use crate::options::Options;
 
     /// Read over and over, windows of a database that fits gave their memory to caches that did not want it, and writers took it from the
@@ -294,5 +295,24 @@ mod tests {
         core.release_pool(&state);
         assert_eq!(core.pool.bytes(), 0, "there is no room for all records");
         assert_eq!(core.left_for_windows_only(&state), 0);
+    }
+
+    /// It was counted as the windows', and every one of them was cut for it, over and over.
+    #[test]
+    fn memory_that_waits_for_windows_has_none_cut() {
+        let (database, sim) = Options::new().memory(64 << 20).open_simulated();
+        sim.set_breathing(false);
+        database.default_keyspace().put("a", "1").unwrap();
+        let core = &database.owner.core;
+        let high = 16 << 20;
+        core.window_memory_high.store(high, Ordering::Relaxed);
+        core.pool.set_bytes_max(60 << 20);
+        while core.pool.stock(usize::MAX) {}
+        assert!(core.budget.used(Purpose::Window) > high && !core.windows_are_large());
+        core.cut_largest();
+        assert_eq!(core.schedule.sealed_count(), 0);
+        core.pool.trim();
+        assert!(core.budget.used(Purpose::Window) <= high);
+        database.close().unwrap();
     }
 }

@@ -13,9 +13,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{
-    Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Purpose, Result, Step, mutant,
-};
+use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
 use terrapin_memtable::Window;
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Merge, MergeInput, MergeStep, Version};
@@ -74,15 +72,11 @@ impl FoldJob {
         }
     }
 
-    /// Whether views are to give windows back whatever their age.
-    fn memory_is_short(&self) -> bool {
-        self.core.budget.used(Purpose::Window) > self.core.window_memory_high()
-    }
-
     fn search(&mut self) -> Search {
         let now = self.core.env.now_ns();
         self.failed.retain(|(_, retry)| *retry > now);
-        let short = self.memory_is_short();
+        // Then views give windows back whatever their age.
+        let short = self.core.windows_are_large();
         // In this order: then no view is of a later state than `state`, and what it lacks was merged (or cleared) indeed. A
         // window of a later state would look the same, and be folded below an older one.
         let views = self.core.views.all();
