@@ -43,6 +43,11 @@ id!(
     PageId(u64)
 );
 
+impl KeyspaceId {
+    /// The keyspace that every database has.
+    pub const DEFAULT: KeyspaceId = KeyspaceId(0);
+}
+
 impl Incarnation {
     /// The last one: page ids have no room for others.
     pub const MAX: Incarnation = Incarnation((1 << 24) - 1);

@@ -323,7 +323,7 @@ impl Base {
         }
         if superblock.catalog.is_none() {
             stored.push(Stored {
-                id: KeyspaceId(0),
+                id: KeyspaceId::DEFAULT,
                 name: DEFAULT_KEYSPACE.into(),
                 options: KeyspaceOptions::default(),
                 applied: None,

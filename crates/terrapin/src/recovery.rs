@@ -80,7 +80,7 @@ fn make_room(core: &Core, full: &[KeyspaceId]) -> Result<()> {
         // Read before the log's failure: one that comes later ends the wait, and one that was told already ends it here.
         let failures = core.schedule.failures();
         let releases = core.schedule.releases();
-        let short = core.budget.used(Purpose::Window) > core.window_memory_high();
+        let short = core.windows_are_large();
         let waits = {
             let state = core.state.load();
             let mut full = full.iter().filter_map(|id| state.keyspaces.get(*id));
@@ -111,6 +111,11 @@ fn make_room(core: &Core, full: &[KeyspaceId]) -> Result<()> {
     }
 }
 
+#[cold]
+fn never_created(id: KeyspaceId) -> Error {
+    Error::corrupt("a record names a keyspace that was never created").with("keyspace number", id)
+}
+
 /// Does what a record says; adds the keyspaces whose records it has.
 fn apply(
     core: &Core,
@@ -132,10 +137,7 @@ fn apply(
                 break;
             }
             if operation.keyspace.0 >= install.next_id {
-                return Err(
-                    Error::corrupt("a record names a keyspace that was never created")
-                        .with("keyspace number", operation.keyspace),
-                );
+                return Err(never_created(operation.keyspace));
             }
             // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
             enter(&state, &operation, record.lsn, Durability::Process);
@@ -157,8 +159,22 @@ fn apply(
             }
             // A checkpoint's catalog may know it already; or it was dropped since, which the log will say.
             if id.0 == install.next_id {
+                if install.names.contains_key(&*name) {
+                    return Err(Error::corrupt(
+                        "a keyspace is created under the name of another that is there",
+                    )
+                    .with("keyspace", name));
+                }
                 core.apply_create(install, id, &name, options, record.lsn);
             }
+        }
+        Schema::Drop(KeyspaceId::DEFAULT) => {
+            return Err(Error::corrupt("the default keyspace is dropped"));
+        }
+        Schema::Drop(id) | Schema::Clear(id) | Schema::SetOptions(id, _)
+            if id.0 >= install.next_id =>
+        {
+            return Err(never_created(id));
         }
         Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),
         Schema::Clear(id) => core.apply_clear(id, record.lsn),
@@ -169,10 +185,12 @@ fn apply(
 
 #[cfg(test)]
 mod tests {
-    use crate::Options;
+    use super::*;
     use crate::cut::tests::LOOKS;
+    use crate::{KeyspaceOptions, Options};
     use terrapin_base::Env;
     use terrapin_disk::SimDisk;
+    use terrapin_wal::Append;
 
     /// All windows were looked at for every record, twice.
     #[test]
@@ -203,5 +221,50 @@ mod tests {
         let last = database.keyspace("keyspace 299").unwrap();
         assert_eq!(last.iter().count(), 10);
         database.close().unwrap();
+    }
+
+    /// A drop of the default keyspace left a database that could never be opened again; others did nothing, or made two of one name.
+    #[test]
+    fn keyspaces_that_cannot_be_are_refused_at_replay() {
+        let (taken, unknown) = (KeyspaceId(1), KeyspaceId(7));
+        let options = KeyspaceOptions::default();
+        let create = |id, name: &str| Schema::Create {
+            id,
+            name: name.into(),
+            options,
+        };
+        for (change, is_refused) in [
+            (create(KeyspaceId(2), "new"), false),
+            (create(KeyspaceId(2), "taken"), true),
+            (create(unknown, "new"), true),
+            (Schema::Drop(taken), false),
+            (Schema::Drop(KeyspaceId::DEFAULT), true),
+            (Schema::Drop(unknown), true),
+            (Schema::Clear(KeyspaceId::DEFAULT), false),
+            (Schema::Clear(unknown), true),
+            (Schema::SetOptions(taken, options), false),
+            (Schema::SetOptions(unknown, options), true),
+        ] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let database = Options::small()
+                .open_on(env.clone(), disk.handle())
+                .unwrap();
+            let keyspace = database.keyspace("taken").unwrap();
+            assert_eq!(keyspace.id(), taken);
+            let log = database.core().log().unwrap();
+            let (kind, payload) = change.encode();
+            match log.try_append(kind, &[&payload]).unwrap() {
+                Append::Done(appended) => log.publish(&appended),
+                Append::Full(_) => panic!("the ring is full"),
+            }
+            sim.kill();
+            disk.crash_process();
+            drop((keyspace, database));
+            sim.kill();
+            let opened = Options::small().open_on(env, disk.handle());
+            let refused = opened.err().map(|error| error.kind());
+            assert_eq!(refused, is_refused.then_some(ErrorKind::Corrupt));
+        }
     }
 }
