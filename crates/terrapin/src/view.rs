@@ -13,7 +13,7 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_pages::PrivatePages;
 
-use crate::core::Core;
+use crate::core::{Core, Observed};
 use crate::owner::Owner;
 use crate::relay::Relay;
 use crate::state::{KeyspaceState, State};
@@ -67,9 +67,14 @@ pub(crate) struct ViewHandle {
 impl ViewHandle {
     /// A view of everything published so far.
     pub fn new(owner: &Arc<Owner>) -> Result<Arc<Self>> {
+        Self::of(owner, owner.core.observe()?)
+    }
+
+    /// A view of what was observed.
+    fn of(owner: &Arc<Owner>, observed: Observed) -> Result<Arc<Self>> {
         let core = &owner.core;
-        let observed = core.observe()?;
         let state = arc_swap::Guard::into_inner(observed.state);
+        let seen = Arc::as_ptr(&state);
         let held = Held {
             state,
             private: Vec::new(),
@@ -87,6 +92,10 @@ impl ViewHandle {
         });
         // A close that came between `observe` and `register` has not seen this view.
         core.health.check_open()?;
+        // A window that left the state in between is for views to give back, and who sees to that has not seen this one.
+        if Arc::as_ptr(&core.state.load()) != seen {
+            core.schedule.released();
+        }
         Ok(handle)
     }
 
@@ -168,4 +177,37 @@ pub(crate) fn missing() -> Error {
         ErrorKind::NotFound,
         "the keyspace does not exist in this view: it was created later, or dropped before",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    /// Nobody gave the window of a view back that was made as the window left the state.
+    #[test]
+    fn a_view_of_a_state_that_was_replaced_has_its_windows_looked_at() {
+        let (database, sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        keyspace.put("a", "1").unwrap();
+        let (owner, id) = (&database.owner, keyspace.id());
+        let observed = owner.core.observe().unwrap();
+        database.checkpoint().unwrap();
+        sim.settle();
+        let holds_a_window = |handle: &ViewHandle| {
+            let held = handle.view().held().unwrap();
+            !held.keyspace(id).unwrap().active.window.is_empty()
+        };
+        let handle = ViewHandle::of(owner, observed).unwrap();
+        assert!(holds_a_window(&handle));
+        // Past the age from which on views give windows back.
+        sim.advance_ns(2_000_000_000);
+        sim.settle();
+        assert!(!holds_a_window(&handle));
+        let releases = owner.core.schedule.releases();
+        let newest = ViewHandle::new(owner).unwrap();
+        assert_eq!(owner.core.schedule.releases(), releases);
+        drop((handle, newest));
+        database.close().unwrap();
+    }
 }
