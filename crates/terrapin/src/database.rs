@@ -266,14 +266,14 @@ impl Database {
     }
 
     /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and windows over their new share are cut, at
-    /// once. Errors: `InvalidArgument` below the minimum, `OutOfMemory` when a χ that was set does not fit any more.
+    /// once. Errors: `InvalidArgument` below the minimum, `OutOfMemory` when it shrinks and a χ that was set does not fit.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.core().set_memory(bytes)
     }
 
     /// Sets χ of every keyspace, as [`Keyspace::set_checkpoint_distance`] does, also for later opens. Keyspaces that are created later go
     /// by it until the database is closed. None: keyspaces go by what the database is opened with ([`Options::checkpoint_distance`]) again,
-    /// now and later.
+    /// now and later. After an error, some keyspaces may go by it already; those that are created later do not.
     pub fn set_checkpoint_distance(
         &self,
         distance: impl Into<Option<CheckpointDistance>>,

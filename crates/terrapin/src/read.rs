@@ -199,6 +199,12 @@ pub(crate) fn in_windows<'a>(
         .find_map(|window| window.read(key, before))
 }
 
+/// Whether the windows say nothing of a key. They do not remember that it was asked for: no user did.
+pub(crate) fn are_windows_silent(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> bool {
+    let mut windows = windows(keyspace, before).into_iter().flatten();
+    windows.all(|window| window.get(key, before).is_none())
+}
+
 #[inline]
 pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
     match in_windows(keyspace, before, key) {
@@ -272,4 +278,29 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
         }
     }
     Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::Options;
+
+    #[test]
+    fn windows_remember_what_users_read_and_not_what_the_warming_job_asks() {
+        let (database, _sim) = Options::small().open_simulated();
+        database.default_keyspace().put("a", "1").unwrap();
+        let observed = database.core().observe().unwrap();
+        let keyspace = observed.state.keyspaces.iter().next().unwrap();
+        let before = observed.before;
+        let was_read = || {
+            let mut cursor = keyspace.active.window.cursor(Lsn(0), before);
+            cursor.seek_first();
+            cursor.was_read()
+        };
+        assert!(are_windows_silent(keyspace, before, b"b"));
+        assert!(!are_windows_silent(keyspace, before, b"a"));
+        assert!(!was_read());
+        assert!(in_windows(keyspace, before, b"a").is_some());
+        assert!(was_read());
+    }
 }

@@ -399,13 +399,18 @@ impl Core {
             .iter()
             .map(|k| k.shared.clone())
             .collect();
-        self.install.lock().checkpoint_distance = distance;
         for shared in all {
             match self.set_keyspace_options(&shared, options) {
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 outcome => outcome?,
             }
         }
+        // Last: what could not be set for those that are there is not set for those to come either.
+        let mut install = self.install.lock();
+        install.checkpoint_distance = distance;
+        self.rebalance(&install);
+        drop(install);
+        self.cut_full();
         Ok(())
     }
 }
@@ -460,6 +465,27 @@ mod tests {
         assert!(windows.upgrade().is_none());
         drop(install);
         assert_eq!(keyspace.get("a").unwrap(), None);
+        database.close().unwrap();
+    }
+
+    #[test]
+    fn a_distance_for_all_that_could_not_be_set_is_none_for_those_to_come() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::small();
+        let database = options.open_on(env.clone(), disk.handle()).unwrap();
+        let wanted = CheckpointDistance::Fixed(3);
+        database.set_checkpoint_distance(wanted).unwrap();
+        let later = database.keyspace("later").unwrap();
+        assert_eq!(later.checkpoint_distance(), 3);
+        database.close().unwrap();
+        sim.settle();
+        let database = options.read_only(true).open_on(env, disk.handle()).unwrap();
+        let of_new_ones = || database.core().install.lock().checkpoint_distance;
+        let before = of_new_ones();
+        assert_ne!(before, wanted);
+        database.set_checkpoint_distance(wanted).unwrap_err();
+        assert_eq!(of_new_ones(), before);
         database.close().unwrap();
     }
 }

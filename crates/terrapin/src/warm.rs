@@ -22,7 +22,7 @@ use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
 use crate::balance::RANGE_MISSES;
 use crate::core::Core;
-use crate::read::in_windows;
+use crate::read::are_windows_silent;
 use crate::state::State;
 
 /// What a step reads: a millisecond's or two's.
@@ -325,7 +325,7 @@ impl Pass {
         self.records += self.batch.len() as u64;
         if self.kind == Kind::Records {
             for (key, value) in self.batch.records() {
-                if in_windows(keyspace, stretch.before, key).is_none() {
+                if are_windows_silent(keyspace, stretch.before, key) {
                     core.records
                         .fill(stretch.epoch, id, key, hash64(key), value);
                 }

@@ -290,6 +290,26 @@ fn memory_moves_at_run_time() {
 }
 
 #[test]
+fn memory_grows_though_it_does_not_yet_hold_a_distance_that_was_set_when_there_was_more() {
+    let world = World::new(7);
+    let database = world.open(&tiny().memory(8 << 20));
+    database
+        .default_keyspace()
+        .set_checkpoint_distance(CheckpointDistance::Fixed(500))
+        .unwrap();
+    database.close().unwrap();
+    let database = world.open(&tiny().memory(1 << 20));
+    let keyspace = database.default_keyspace();
+    assert!(keyspace.checkpoint_distance() < 200);
+    database.set_memory(2 << 20).unwrap();
+    let error = database.set_memory((2 << 20) - 1).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory);
+    database.set_memory(8 << 20).unwrap();
+    assert_eq!(keyspace.checkpoint_distance(), 500);
+    database.close().unwrap();
+}
+
+#[test]
 fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
     let world = World::new(8);
     let options = tiny()
