@@ -1,6 +1,8 @@
 //! Replay: the log's records go into the windows again, while checkpoints already run. A record counts for a keyspace from its
 //! applied LSN on, which is where its window starts; changes of the set of keyspaces count from the catalog's (D7).
 
+use std::collections::BTreeMap;
+
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::{
@@ -111,9 +113,38 @@ fn make_room(core: &Core, full: &[KeyspaceId]) -> Result<()> {
     }
 }
 
-#[cold]
-fn never_created(id: KeyspaceId) -> Error {
-    Error::corrupt("a record names a keyspace that was never created").with("keyspace number", id)
+/// Whether a keyspace was ever created, where that is the next one's number.
+pub(crate) fn check_created(id: KeyspaceId, next_id: u32) -> Result<()> {
+    if id.0 < next_id {
+        return Ok(());
+    }
+    Err(
+        Error::corrupt("a record names a keyspace that was never created")
+            .with("keyspace number", id),
+    )
+}
+
+/// Whether a change can come next in a log, with those keyspaces before it.
+pub(crate) fn check_change(
+    change: &Schema,
+    names: &BTreeMap<Box<str>, KeyspaceId>,
+    next_id: u32,
+) -> Result<()> {
+    match change {
+        Schema::Create { id, .. } if id.0 > next_id => {
+            Err(Error::corrupt("keyspace numbers are missing from the log")
+                .with("keyspace number", id))
+        }
+        Schema::Create { id, name, .. } if id.0 == next_id && names.contains_key(&**name) => {
+            let message = "a keyspace is created under the name of another that is there";
+            Err(Error::corrupt(message).with("keyspace", name))
+        }
+        Schema::Create { .. } => Ok(()),
+        Schema::Drop(KeyspaceId::DEFAULT) => Err(Error::corrupt("the default keyspace is dropped")),
+        Schema::Drop(id) | Schema::Clear(id) | Schema::SetOptions(id, _) => {
+            check_created(*id, next_id)
+        }
+    }
 }
 
 /// Does what a record says; adds the keyspaces whose records it has.
@@ -136,9 +167,7 @@ fn apply(
             {
                 break;
             }
-            if operation.keyspace.0 >= install.next_id {
-                return Err(never_created(operation.keyspace));
-            }
+            check_created(operation.keyspace, install.next_id)?;
             // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
             enter(&state, &operation, record.lsn, Durability::Process);
             if touched.last() != Some(&operation.keyspace) {
@@ -151,30 +180,13 @@ fn apply(
     if record.lsn < schema_from && !mutant::active(51) {
         return Ok(());
     }
+    check_change(&change, &install.names, install.next_id)?;
     match change {
         Schema::Create { id, name, options } => {
-            if id.0 > install.next_id {
-                return Err(Error::corrupt("keyspace numbers are missing from the log")
-                    .with("keyspace number", id));
-            }
             // A checkpoint's catalog may know it already; or it was dropped since, which the log will say.
             if id.0 == install.next_id {
-                if install.names.contains_key(&*name) {
-                    return Err(Error::corrupt(
-                        "a keyspace is created under the name of another that is there",
-                    )
-                    .with("keyspace", name));
-                }
                 core.apply_create(install, id, &name, options, record.lsn);
             }
-        }
-        Schema::Drop(KeyspaceId::DEFAULT) => {
-            return Err(Error::corrupt("the default keyspace is dropped"));
-        }
-        Schema::Drop(id) | Schema::Clear(id) | Schema::SetOptions(id, _)
-            if id.0 >= install.next_id =>
-        {
-            return Err(never_created(id));
         }
         Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),
         Schema::Clear(id) => core.apply_clear(id, record.lsn),
@@ -187,6 +199,7 @@ fn apply(
 mod tests {
     use super::*;
     use crate::cut::tests::LOOKS;
+    use crate::verify::{VerifyOptions, verify_on};
     use crate::{KeyspaceOptions, Options};
     use terrapin_base::Env;
     use terrapin_disk::SimDisk;
@@ -262,6 +275,8 @@ mod tests {
             disk.crash_process();
             drop((keyspace, database));
             sim.kill();
+            let report = verify_on(env.clone(), disk.handle(), &VerifyOptions::new()).unwrap();
+            assert_eq!(report.is_sound(), !is_refused, "{:?}", report.findings);
             let opened = Options::small().open_on(env, disk.handle());
             let refused = opened.err().map(|error| error.kind());
             assert_eq!(refused, is_refused.then_some(ErrorKind::Corrupt));

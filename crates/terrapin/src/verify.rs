@@ -2,14 +2,17 @@
 //! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound; a damaged superblock slot is
 //! told even where the other serves, though a power cut in the middle of its write can leave the same.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Env, Error, ErrorKind, Generation, Incarnation, Lsn, Result};
+use terrapin_base::{
+    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result,
+};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
-use terrapin_wal::Recovery;
+use terrapin_wal::{Record, Recovery};
 
 pub use terrapin_structure::Finding;
 
@@ -17,6 +20,7 @@ use crate::open::{Base, absent, check_log, log_options, never_was};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
+use crate::recovery::{check_change, check_created};
 use crate::uses::PageUses;
 
 /// How to verify.
@@ -25,7 +29,7 @@ use crate::uses::PageUses;
 pub struct VerifyOptions {
     /// Memory for caches, in bytes.
     pub memory: u64,
-    /// Findings after which it stops.
+    /// Findings after which it stops, at least 1.
     pub findings_max: usize,
 }
 
@@ -52,7 +56,7 @@ impl VerifyOptions {
         self
     }
 
-    /// Findings after which it stops. Default 1000.
+    /// Findings after which it stops ([`VerifyReport::stopped`]); 0 is taken for 1. Default 1000.
     #[must_use]
     pub fn findings_max(mut self, findings: usize) -> Self {
         self.findings_max = findings;
@@ -66,6 +70,8 @@ impl VerifyOptions {
 pub struct VerifyReport {
     /// What is wrong, with its place; empty when the database is sound.
     pub findings: Vec<Finding>,
+    /// There were as many findings as it takes at most: not everything was checked.
+    pub stopped: bool,
     /// Keyspaces checked.
     pub keyspaces: u64,
     /// Page groups checked: leaves and buffer segments.
@@ -148,7 +154,10 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         };
         let place = || format!("keyspace {:?}", stored.name);
         let mut findings = Vec::new();
-        let room = options.findings_max.saturating_sub(report.findings.len());
+        let room = options
+            .findings_max
+            .max(1)
+            .saturating_sub(report.findings.len());
         let outcome = entry.version.verify(&mut |finding| {
             if findings.len() < room {
                 findings.push(Finding {
@@ -175,14 +184,14 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         if let Err(error) = walked {
             report.damage(&place(), error)?;
         }
-        if report.findings.len() >= options.findings_max {
+        if report.is_full(options) {
             return Ok(report);
         }
     }
     if let Err(error) = store.rebuild(&mut pages.into_iter(), superblock.generation) {
         report.damage("space", error)?;
     }
-    verify_log(env, &disk, &base, &superblock, &mut report)?;
+    verify_log(env, &disk, &base, &superblock, options, &mut report)?;
     Ok(report)
 }
 
@@ -248,11 +257,56 @@ pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> 
     Recovery::scan(env, disk, options, from).map(|found| found.end())
 }
 
+/// The keyspaces there are at a place in the log.
+struct Keyspaces {
+    names: BTreeMap<Box<str>, KeyspaceId>,
+    next_id: u32,
+    /// What the log says of them below is known from the catalog.
+    schema_from: Lsn,
+}
+
+impl Keyspaces {
+    /// As a checkpoint knew them.
+    fn of(base: &Base) -> Self {
+        let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
+        Keyspaces {
+            names: names.collect(),
+            next_id: base.catalog.next_id,
+            schema_from: base.catalog.applied,
+        }
+    }
+
+    /// Whether a record can come next, as a replay will ask.
+    fn check(&mut self, record: &Record<'_>) -> Result<()> {
+        if record.kind == UNLOGGED {
+            return Ok(());
+        }
+        if let Some(mut operations) = Operations::decode(record.kind, record.payload) {
+            return operations.try_for_each(|o| check_created(o?.keyspace, self.next_id));
+        }
+        let change = Schema::decode(record.kind, record.payload)?;
+        if record.lsn < self.schema_from {
+            return Ok(());
+        }
+        check_change(&change, &self.names, self.next_id)?;
+        match change {
+            Schema::Create { id, name, .. } if id.0 == self.next_id => {
+                self.next_id += 1;
+                self.names.insert(name.into(), id);
+            }
+            Schema::Drop(gone) => self.names.retain(|_, id| *id != gone),
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
 fn verify_log(
     env: Env,
     disk: &Arc<dyn Disk>,
     base: &Base,
     superblock: &Superblock,
+    options: &VerifyOptions,
     report: &mut VerifyReport,
 ) -> Result<()> {
     let settings = Options::new().settle()?;
@@ -271,17 +325,16 @@ fn verify_log(
         }
         Err(error) => return report.damage("log", error),
     };
+    let mut keyspaces = Keyspaces::of(base);
     loop {
+        if report.is_full(options) {
+            return Ok(());
+        }
         match replay.next() {
             Ok(None) => return Ok(()),
             Ok(Some(record)) => {
                 report.log_records += 1;
-                let checked = match Operations::decode(record.kind, record.payload) {
-                    Some(mut operations) => operations.try_for_each(|o| o.map(drop)),
-                    None if record.kind == UNLOGGED => Ok(()),
-                    None => Schema::decode(record.kind, record.payload).map(drop),
-                };
-                if let Err(error) = checked {
+                if let Err(error) = keyspaces.check(&record) {
                     report.damage(&format!("log record at LSN {}", record.lsn), error)?;
                 }
             }
@@ -291,9 +344,16 @@ fn verify_log(
 }
 
 impl VerifyReport {
-    /// Damage is a finding; whatever keeps one from looking is an error.
+    /// Whether there is room for no other finding: then it stops.
+    fn is_full(&mut self, options: &VerifyOptions) -> bool {
+        self.stopped = self.findings.len() >= options.findings_max.max(1);
+        self.stopped
+    }
+
+    /// Damage is a finding; whatever keeps one from looking is an error: also what this process or the system is short of.
     fn damage(&mut self, place: &str, error: Error) -> Result<()> {
         match error.kind() {
+            ErrorKind::Io if error.io_error().is_some_and(terrapin_disk::is_shortage) => Err(error),
             ErrorKind::Corrupt | ErrorKind::Io => {
                 self.findings.push(Finding {
                     place: place.into(),

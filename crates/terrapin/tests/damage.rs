@@ -99,6 +99,32 @@ fn a_lost_data_file_is_refused_as_damage_and_nothing_new_is_made_in_its_place() 
     }
 }
 
+/// A tree whose findings were as many as there may be was told as sound where there may be none, and as checked whole elsewhere.
+#[test]
+fn a_verification_that_stops_says_so_and_none_that_stops_is_sound() {
+    let world = World::new(8);
+    filled(&world);
+    let bytes = world.disk.content("data").unwrap().len() as u64;
+    let mut stopped = 0;
+    for offset in (8192..bytes).step_by(4096) {
+        let disk = world.disk.fork();
+        disk.corrupt("data", offset + 300, 0x80);
+        let verify = |findings_max| {
+            let options = VerifyOptions::default().findings_max(findings_max);
+            verify_on(world.env.clone(), disk.handle(), &options).unwrap()
+        };
+        let whole = verify(1000);
+        assert!(!whole.stopped);
+        for findings_max in [0, 1] {
+            let report = verify(findings_max);
+            assert_eq!(report.is_sound(), whole.is_sound(), "offset {offset}");
+            assert!(!report.stopped || report.findings.len() == 1);
+            stopped += u64::from(report.stopped);
+        }
+    }
+    assert!(stopped > 10, "{stopped}");
+}
+
 #[test]
 fn a_missing_log_is_refused() {
     let world = World::new(3);

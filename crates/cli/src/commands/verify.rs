@@ -57,6 +57,7 @@ impl Verify {
             return output::say(json!({
                 "sound": report.is_sound(),
                 "findings": findings,
+                "stopped": report.stopped,
                 "keyspaces": report.keyspaces,
                 "groups": report.groups,
                 "nodes": report.nodes,
@@ -82,8 +83,12 @@ impl Verify {
         if report.is_sound() {
             output::say(format_args!("sound: {checked}"))
         } else {
+            let rest = match report.stopped {
+                true => "; it stopped there, and the rest was not checked",
+                false => "",
+            };
             output::say(format_args!(
-                "damaged: {} findings in {checked}",
+                "damaged: {} findings in {checked}{rest}",
                 report.findings.len()
             ))
         }
