@@ -7,6 +7,7 @@ use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_structure::{PageParts, StructureStats};
+use terrapin_wal::{LogMetrics, LogSpace};
 
 use crate::batch::Batch;
 use crate::core::Core;
@@ -153,7 +154,8 @@ impl Database {
         }
     }
 
-    /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8.
+    /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8
+    /// and no control characters; others are `InvalidArgument`.
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         loop {
             if let Some(shared) = self.core().find_keyspace(name)? {
@@ -173,7 +175,8 @@ impl Database {
         }
     }
 
-    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; otherwise as for [`Keyspace::put`].
+    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for a name as no keyspace has it, or a
+    /// χ of 0; `OutOfMemory` for a χ that memory does not hold; otherwise as for [`Keyspace::put`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(self.handle(self.core().create_keyspace(name, options)?))
     }
@@ -406,14 +409,21 @@ impl Core {
     }
 }
 
+/// What is known of the log of a database that is read only, and does not have it open.
+fn kept_log(core: &Core) -> LogMetrics {
+    let replayed = core.replayed.load(Ordering::Acquire);
+    let files = LogSpace::of(&*core.disk).unwrap_or_default();
+    let mut log = LogMetrics::default();
+    log.kept_bytes = replayed.saturating_sub(core.schedule.durable_through().0);
+    log.disk_bytes = files.segment_bytes + files.spare_bytes;
+    log
+}
+
 fn metrics(core: &Core) -> Metrics {
     let counters = &core.counters;
     let store = core.store.metrics();
-    let log = core
-        .log
-        .as_ref()
-        .map(|log| log.metrics())
-        .unwrap_or_default();
+    let log = core.log.as_ref().map(|log| log.metrics());
+    let log = log.unwrap_or_else(|| kept_log(core));
     let state = core.state.load();
     let user_bytes_written = counters.user_bytes_written.get();
     let written = store.written.total() + log.drained_bytes;

@@ -269,6 +269,14 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
         keyspace.get(key(7)).unwrap().as_deref(),
         Some(&value(7, 200)[..])
     );
+    // What a recovery has to read is told, though the log is not open.
+    let metrics = reader.metrics();
+    assert!(metrics.log_kept_bytes > 200 * 1000);
+    assert!(metrics.log_disk_bytes >= metrics.log_kept_bytes);
+    assert_eq!(
+        reader.stat().unwrap().log_kept_bytes,
+        metrics.log_kept_bytes
+    );
     drop(keyspace);
     reader.close().unwrap();
     // The distance only has to fit for writing.
