@@ -268,6 +268,41 @@ fn metadata_ages_with_the_blocks_that_pass() {
 }
 
 #[test]
+fn blocks_that_readers_keep_cost_no_metadata() {
+    let mut scene = Scene::new(13, 2 << 20);
+    let groups: Vec<_> = (0..8).map(|_| write_group(&scene.store, 1000)).collect();
+    let ask = || {
+        let before = scene.store.metrics().misses.indexes;
+        for group in &groups {
+            scene.store.index(group).unwrap();
+        }
+        scene.store.metrics().misses.indexes - before
+    };
+    assert_eq!(ask(), 0, "cached as they were written");
+    let read = |number| {
+        scene
+            .store
+            .block(&scene.group, &scene.index, number, Fill::Normal)
+    };
+    let kept: Vec<_> = (0..200).map(|number| read(number).unwrap()).collect();
+    // Less room than for what the reader keeps, and for that and less than a block.
+    for (parts, more) in [(2, 0), (1, 2000)] {
+        let room = scene.budget.used(Purpose::Blocks) / parts + more;
+        scene.window.resize(BUDGET - room);
+        (300..320).for_each(|number| scene.read(number, Fill::Normal));
+        (320..340).for_each(|number| scene.read(number, Fill::Low));
+        assert_eq!(ask(), 0, "blocks beside {room} bytes");
+        let large = write_group(&scene.store, 20_000);
+        assert!(scene.store.index(&large).unwrap().memory_bytes() > 2000);
+        assert_eq!(ask(), 0, "metadata beside {room} bytes");
+    }
+    // What can come in still does.
+    drop(kept);
+    scene.read(300, Fill::Normal);
+    assert_eq!(scene.cached(300..301), 1);
+}
+
+#[test]
 fn threads_that_fill_and_evict_slabs_find_what_was_written() {
     let scene = Scene::new(8, 512 << 10);
     std::thread::scope(|scope| {

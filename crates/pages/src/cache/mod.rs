@@ -8,8 +8,8 @@
 //!
 //! Indexes, filters and nodes are worth more than data (TurtleKV §4.1): they are allocated one by one and come with many lives. They age
 //! as blocks do: a hand takes a life from all of them in the time in which all blocks are passed over once, and takes out those
-//! without. Without any blocks left the hand goes by itself. Pages that a checkpoint freed are purged instead of ageing out, since
-//! a dead index would live long; slabs that are mostly empty then are joined.
+//! without. Without any blocks left the hand goes by itself, unless what readers keep of blocks leaves no room anyway. Pages that a checkpoint
+//! freed are purged instead of ageing out, since a dead index would live long; slabs that are mostly empty then are joined.
 //!
 //! What a merge writes in the place of cached blocks comes in as it is written, with the lives of those, which are the first to go then (decision
 //! 0019); where others would have to go for it only if those were used.
@@ -299,8 +299,9 @@ impl Cache {
         self.used() > self.budget.room_for_caches()
     }
 
-    /// Makes room for so many bytes more than is charged, if the cache can come to leave them.
-    fn make_room(&self, bytes: u64, worth: Worth) -> bool {
+    /// Makes room for so many bytes more than is charged, if the cache can come to leave them; so many of what is charged are of metadata
+    /// that is yet to come in.
+    fn make_room(&self, bytes: u64, coming: u64, worth: Worth) -> bool {
         if bytes > self.budget.room_for_caches() {
             return false;
         }
@@ -308,8 +309,12 @@ impl Cache {
         while self.used() + bytes > self.budget.room_for_caches() {
             let for_scan = worth == Worth::Low;
             let evenly = for_scan && tries == 0 && self.is_turn_of_all();
-            if !self.evict(evenly, for_scan && !evenly, tries) {
-                return false;
+            if !self.evict_blocks(evenly, for_scan && !evenly, tries) {
+                // Readers keep the blocks that are left. Where these alone are too much, metadata would go for nothing.
+                let stays = self.budget.used(Purpose::Blocks) + coming;
+                if stays + bytes > self.budget.room_for_caches() || !self.evict_metadata() {
+                    return false;
+                }
             }
             tries += 1;
         }
@@ -328,7 +333,12 @@ impl Cache {
             return false;
         }
         self.budget.take(purpose, bytes);
-        let fits = self.make_room(0, worth);
+        let coming = if purpose == Purpose::Metadata {
+            bytes
+        } else {
+            0
+        };
+        let fits = self.make_room(0, coming, worth);
         if !fits {
             self.budget.give(purpose, bytes);
         }
@@ -376,7 +386,7 @@ impl Cache {
         piece.or_else(|| {
             let slab_bytes = self.slabs().slab_bytes() as u64;
             // And for the entries of its blocks.
-            self.make_room(slab_bytes + slab_bytes / 8, worth)
+            self.make_room(slab_bytes + slab_bytes / 8, 0, worth)
                 .then(|| self.another_slab(worth, bytes))?
         })
     }
@@ -441,11 +451,11 @@ impl Cache {
         self.evictions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Evicts the blocks whose turn it is, and lets metadata age by as much unless that is to be `gentle`; without blocks, a piece of
-    /// metadata. `false` when the cache is empty. After too many `tries` no block is kept.
-    fn evict(&self, evenly: bool, gentle: bool, tries: usize) -> bool {
+    /// Evicts the blocks whose turn it is, and lets metadata age by as much unless that is to be `gentle`. `false` when there are none. After
+    /// too many `tries` no block is kept.
+    fn evict_blocks(&self, evenly: bool, gentle: bool, tries: usize) -> bool {
         let Some((record, all_bytes)) = self.lanes.pop(evenly) else {
-            return self.evict_metadata();
+            return false;
         };
         let bytes = record.bytes();
         let kept = if tries < PATIENCE {
@@ -564,7 +574,7 @@ impl Cache {
             if !self.over_budget() {
                 return false;
             }
-            if !self.evict(false, false, tries) {
+            if !self.evict_blocks(false, false, tries) && !self.evict_metadata() {
                 self.compact();
                 return false;
             }
