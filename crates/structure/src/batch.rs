@@ -17,7 +17,7 @@ const WORD_BYTES: usize = 8;
 pub struct BatchLimits {
     /// It is full with so many records,
     pub records: usize,
-    /// or so many bytes; one record may go beyond.
+    /// or so many bytes of copies and of blocks that records stayed in; one record or block may go beyond.
     pub bytes: usize,
     /// Once it holds a record, it takes only what needs no further read: the reader may not want more.
     pub sparing: bool,
@@ -37,7 +37,7 @@ pub struct Batch {
     runs: Vec<Run>,
     blocks: Vec<Arc<Block>>,
     lent: usize,
-    /// What is left of them, of records.
+    /// Of records and of bytes, what records that stayed in blocks leave.
     limits: BatchLimits,
 }
 
@@ -138,6 +138,8 @@ impl Batch {
         self.limits.records = self.limits.records.saturating_sub(count);
         let known = self.blocks.iter().rposition(|b| Arc::ptr_eq(b, block));
         let number = known.unwrap_or_else(|| {
+            // All of it is kept, however few of its records are shown.
+            self.limits.bytes = self.limits.bytes.saturating_sub(block.bytes().len());
             self.blocks.push(block.clone());
             self.blocks.len() - 1
         });
@@ -312,7 +314,59 @@ pub enum Filled {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::PageId;
+    use terrapin_pages::block::{BlockBuilder, Compression};
+    use terrapin_pages::message::Message;
+
     use super::*;
+
+    /// A block of so many records of 1 KiB.
+    fn block(number: u32, records: u8) -> Arc<Block> {
+        let mut builder = BlockBuilder::new(64 << 10, Compression::None);
+        for record in 0..records {
+            let value = [record; 1024];
+            assert!(builder.add(&[record], Message::Put(&value)).unwrap());
+        }
+        let (id, mut bytes) = (PageId(1), Vec::new());
+        builder.finish(id, number, &mut bytes).unwrap();
+        Arc::new(Block::decode(&bytes, id, number).unwrap())
+    }
+
+    /// An empty one that takes so many bytes, also of blocks.
+    fn lending(bytes: usize) -> Batch {
+        let limits = BatchLimits {
+            bytes,
+            lends: true,
+            ..BatchLimits::default()
+        };
+        let mut batch = Batch::default();
+        batch.restart(limits, 0, 0);
+        assert!(!batch.is_full());
+        batch
+    }
+
+    #[test]
+    fn a_batch_takes_no_more_blocks_than_its_limit() {
+        let blocks: Vec<_> = (0..8).map(|number| block(number, 10)).collect();
+        // A block counts whole, and once.
+        let (mut batch, mut lent) = (lending(25 << 10), 0);
+        while !batch.is_full() {
+            batch.lend(&blocks[lent / 2], lent % 2, 1, Direction::Forward);
+            lent += 1;
+        }
+        assert_eq!((batch.len(), lent), (5, 5), "of three blocks");
+        // Beside copies.
+        let mut batch = lending(25 << 10);
+        batch.push(b"key", &[0; 12 << 10], 3);
+        batch.lend(&blocks[0], 9, 10, Direction::Backward);
+        assert!(!batch.is_full());
+        batch.lend(&blocks[1], 9, 1, Direction::Backward);
+        assert!(batch.is_full());
+        // The first comes however little it takes.
+        let mut batch = lending(1);
+        batch.lend(&blocks[0], 0, 10, Direction::Forward);
+        assert!(batch.is_full() && batch.len() == 10);
+    }
 
     #[test]
     fn a_batch_returns_what_was_pushed_and_is_full_at_either_limit() {
