@@ -67,8 +67,8 @@ impl Region {
         Region(Pages::map(bytes, true))
     }
 
-    /// Zeroes a part and gives its memory back; it is taken again when it is written to. Both ends are multiples of
-    /// [`MEMORY_ALIGNMENT`]; panics when they lie outside.
+    /// Zeroes a part and gives its memory back, as far as that is whole pages of the system's; it is taken again when it is written to. Both ends
+    /// are multiples of [`MEMORY_ALIGNMENT`]; panics when they lie outside.
     pub(crate) fn release(&self, range: Range<usize>) {
         self.0.release(range);
     }
@@ -266,7 +266,10 @@ impl Pages {
         }
         // SAFETY: the range lies in memory of ours; what others may read there meanwhile are atomics (`Words`),
         // for which this is a store of zeros, or nobody looks there (`Slabs`).
-        unsafe { system::release(self.start.add(range.start), range.len()) };
+        unsafe {
+            let start = self.start.add(range.start);
+            system::release(start, range.len(), system::page_bytes());
+        }
     }
 }
 
@@ -282,7 +285,10 @@ impl Drop for Pages {
 /// Anonymous mappings. Miri knows none, and checks the more of what comes from the allocator.
 mod system {
     use std::alloc::Layout;
+    use std::ops::Range;
     use std::ptr::NonNull;
+    // In every build: what is released is memory of the system's, not of a checker of schedules.
+    use std::sync::atomic::{AtomicU64, Ordering};
 
     use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
     use terrapin_base::MEMORY_ALIGNMENT;
@@ -335,26 +341,69 @@ mod system {
         unsafe { mprotect(start.as_ptr().cast(), bytes, access) }.is_ok()
     }
 
-    /// Gives the memory of a part back and leaves zeros.
+    /// A page of the system's: [`MEMORY_ALIGNMENT`] or a multiple of it. Miri has none, and is not asked.
+    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
+    pub(super) fn page_bytes() -> usize {
+        if cfg!(miri) {
+            return MEMORY_ALIGNMENT;
+        }
+        rustix::param::page_size()
+    }
+
+    /// Of a part that starts at an address, what is whole pages, counted from where it starts.
+    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
+    pub(super) fn whole_pages(start: usize, bytes: usize, page: usize) -> Range<usize> {
+        let end = start + bytes;
+        let (first, last) = (start.next_multiple_of(page), end - end % page);
+        if first < last {
+            first - start..last - start
+        } else {
+            0..0
+        }
+    }
+
+    /// Leaves zeros, and gives back the memory of the pages that the part has whole. The kernel would round up what it is asked to give back: what follows
+    /// the part on its last page would be zeros, too.
     ///
     /// # Safety
-    /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics refers to it.
+    /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics refers to it. `page` is a multiple of [`page_bytes`].
     #[cfg_attr(terrapin_shuttle, allow(dead_code))]
-    pub(super) unsafe fn release(start: NonNull<u8>, bytes: usize) {
+    pub(super) unsafe fn release(start: NonNull<u8>, bytes: usize, page: usize) {
+        let mut whole = whole_pages(start.addr().get(), bytes, page);
         // Under Miri it is a zeroing alone.
         let released = !cfg!(miri)
-            // SAFETY: by contract.
+            && !whole.is_empty()
+            // SAFETY: by contract; only what is whole pages of the part.
             && unsafe {
                 rustix::mm::madvise(
-                    start.as_ptr().cast(),
-                    bytes,
+                    start.as_ptr().add(whole.start).cast(),
+                    whole.len(),
                     rustix::mm::Advice::LinuxDontNeed,
                 )
             }
             .is_ok();
         if !released {
-            // SAFETY: by contract, ours and initialised.
-            unsafe { start.write_bytes(0, bytes) };
+            whole = 0..0;
+        }
+        // SAFETY: by contract, both within the part, and whole units of alignment as all its bounds are.
+        unsafe {
+            zero(start, whole.start);
+            zero(start.add(whole.end), bytes - whole.end);
+        }
+    }
+
+    /// Zeroes a part word by word, beside those who look at it.
+    ///
+    /// # Safety
+    /// It is initialised memory of ours, whole words, and nothing but atomics refers to it.
+    #[cfg_attr(terrapin_shuttle, allow(dead_code))]
+    unsafe fn zero(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: by contract; any bytes are atomics.
+        let words = unsafe {
+            std::slice::from_raw_parts(start.as_ptr().cast::<AtomicU64>(), bytes / size_of::<u64>())
+        };
+        for word in words {
+            word.store(0, Ordering::Relaxed);
         }
     }
 
@@ -452,6 +501,61 @@ mod tests {
                 unsafe { std::slice::from_raw_parts_mut(region.start().as_ptr(), region.bytes()) };
             assert!(bytes.len() > 5 * MEMORY_ALIGNMENT && bytes.iter().all(|&b| b == 0));
             bytes.fill(1);
+        }
+    }
+
+    #[test]
+    fn only_pages_that_a_part_has_whole_are_given_back() {
+        const KIB: usize = 1 << 10;
+        let at = 1 << 30;
+        for (page, from, bytes, whole) in [
+            (4, 4, 4, 0..4),
+            (4, 12, 20, 0..20),
+            (16, 0, 4, 0..0),
+            (16, 4, 24, 0..0),
+            (16, 0, 24, 0..16),
+            (16, 4, 28, 12..28),
+            (16, 16, 32, 0..32),
+            (64, 0, 32, 0..0),
+            (64, 32, 96, 32..96),
+            (64, 4, 252, 60..252),
+            (64, 60, 128, 4..68),
+            (64, 60, 8, 0..0),
+        ] {
+            let found = system::whole_pages(at + from * KIB, bytes * KIB, page * KIB);
+            let whole = whole.start * KIB..whole.end * KIB;
+            assert_eq!(found, whole, "{bytes} KiB at {from}, pages of {page}");
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_released_is_zeros_and_its_neighbours_stay_whatever_a_page_is() {
+        let unit = MEMORY_ALIGNMENT;
+        let region = Region::reserved(64 * unit);
+        let all = |value: u8, range: Range<usize>| {
+            // SAFETY: initialised, within the region, and nobody writes to it meanwhile.
+            let bytes = unsafe {
+                let start = region.start().as_ptr().add(range.start * unit);
+                std::slice::from_raw_parts(start, range.len() * unit)
+            };
+            bytes.iter().all(|&byte| byte == value)
+        };
+        for page in [unit, 4 * unit, 16 * unit] {
+            // Shorter ones than the system has cannot be given back.
+            let page = page.max(system::page_bytes());
+            for part in [5..6, 5..8, 4..8, 3..21, 0..64, 30..64] {
+                // SAFETY: all of the region is memory of ours, and no reference to it is left.
+                unsafe {
+                    region.start().write_bytes(1, region.bytes());
+                    system::release(
+                        region.start().add(part.start * unit),
+                        part.len() * unit,
+                        page,
+                    );
+                }
+                assert!(all(0, part.clone()), "{part:?}, pages of {page}");
+                assert!(all(1, 0..part.start) && all(1, part.end..64));
+            }
         }
     }
 }
