@@ -39,7 +39,8 @@ pub trait Job: Send {
     /// Called once, before the first step, on the thread that the production environment has for the job alone; not in simulation, where there is none.
     /// For what belongs to a thread. The default does nothing.
     fn on_thread(&mut self) {}
-    /// Told when a step panicked; the job is dropped afterwards. The default does nothing.
+    /// Told when a step panicked; the job is dropped afterwards. The default does nothing. Where a job panics beside its steps on its thread, as in
+    /// this or in a condition that it waits for, only who joins is told.
     fn panicked(&mut self, _error: Error) {}
 }
 

@@ -30,6 +30,29 @@ impl Threads {
     }
 }
 
+/// Ends a job when its thread does, also by a panic outside of a step: who joins would wait for ever.
+struct Ends {
+    handle: JobHandle,
+    /// What who joins is told.
+    panic: Option<Error>,
+}
+
+impl Ends {
+    fn new(handle: JobHandle, job: &'static str) -> Self {
+        let panic = Error::internal("a background job panicked beside its steps").with("job", job);
+        Ends {
+            handle,
+            panic: Some(panic),
+        }
+    }
+}
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        self.handle.finish(self.panic.take());
+    }
+}
+
 impl Driver for Threads {
     fn now_ns(&self) -> u64 {
         self.clock.now_ns()
@@ -40,19 +63,22 @@ impl Driver for Threads {
             .draw(self.drawn.fetch_add(1, Ordering::Relaxed))
     }
 
-    fn spawn(&self, mut job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
+    fn spawn(&self, job: Box<dyn Job>, handle: &JobHandle) -> Result<()> {
         let (name, gives_way) = (job.name(), job.gives_way());
         let (handle, clock) = (handle.clone(), self.clock);
         Builder::new()
             .name(format!("tp-{name}"))
             .spawn(move || {
+                let mut ends = Ends::new(handle, name);
+                // Dropped before that.
+                let mut job = job;
                 if gives_way {
                     give_way();
                 }
                 job.on_thread();
                 loop {
                     GIVING_WAY.fetch_add(usize::from(gives_way), Ordering::Relaxed);
-                    let stepped = handle.step(&mut job);
+                    let stepped = ends.handle.step(&mut job);
                     GIVING_WAY.fetch_sub(usize::from(gives_way), Ordering::Relaxed);
                     match stepped {
                         Stepped::Again => {}
@@ -61,7 +87,7 @@ impl Driver for Threads {
                         }
                         Stepped::Over(panic) => {
                             drop(job);
-                            handle.finish(panic);
+                            ends.panic = panic;
                             break;
                         }
                     }
@@ -85,7 +111,7 @@ impl Driver for Threads {
 #[cfg(test)]
 mod tests {
     use crate::sync::{Arc, AtomicBool};
-    use crate::{Env, Job, Step};
+    use crate::{Env, ErrorKind, Job, Signal, Step};
 
     use super::*;
 
@@ -112,5 +138,79 @@ mod tests {
         let handle = Env::threads().spawn(Box::new(Meek(seen.clone())));
         handle.unwrap().join().unwrap();
         assert!(seen.load(Ordering::SeqCst));
+    }
+
+    /// Panics where it is told to.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Panics {
+        OnThread,
+        InPanicked,
+        InCondition,
+        InDrop,
+    }
+
+    struct Frail {
+        place: Panics,
+        /// As long as the job.
+        _lives: Arc<()>,
+    }
+
+    impl Frail {
+        fn reach(&self, place: Panics) {
+            assert!(self.place != place, "on purpose");
+        }
+    }
+
+    impl Job for Frail {
+        fn name(&self) -> &'static str {
+            "frail"
+        }
+
+        fn on_thread(&mut self) {
+            self.reach(Panics::OnThread);
+        }
+
+        fn step(&mut self) -> Step {
+            self.reach(Panics::InPanicked);
+            if self.place == Panics::InCondition {
+                return Step::Pending(Condition::new(&Signal::new(), || panic!("on purpose")));
+            }
+            Step::Done
+        }
+
+        fn panicked(&mut self, _error: Error) {
+            self.reach(Panics::InPanicked);
+        }
+    }
+
+    impl Drop for Frail {
+        fn drop(&mut self) {
+            self.reach(Panics::InDrop);
+        }
+    }
+
+    #[test]
+    fn a_job_that_panics_wherever_it_does_is_over_and_failed_for_who_joins() {
+        for place in [
+            Panics::OnThread,
+            Panics::InPanicked,
+            Panics::InCondition,
+            Panics::InDrop,
+        ] {
+            let env = Env::threads();
+            let lives = Arc::new(());
+            let _lives = lives.clone();
+            let handle = env.spawn(Box::new(Frail { place, _lives })).unwrap();
+            let over = Condition::new(&handle.state.signal, {
+                let handle = handle.clone();
+                move || handle.is_done()
+            });
+            // It takes so long only where nobody ends the job.
+            let over = over.until(env.now_ns() + 10_000_000_000);
+            assert_eq!(env.wait(&over).unwrap(), Wait::Ready);
+            assert_eq!(Arc::strong_count(&lives), 1, "dropped before");
+            let error = handle.join().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Internal);
+        }
     }
 }
