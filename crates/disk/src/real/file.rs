@@ -229,6 +229,36 @@ impl RealFile {
             None => Ok(bytes <= self.allocated_bytes()?),
         }
     }
+
+    /// What the system's answer to an allocation comes to, in a file that was so long before.
+    fn allocated(
+        &self,
+        asked: rustix::io::Result<()>,
+        offset: u64,
+        end: u64,
+        before: u64,
+    ) -> Result<()> {
+        match asked {
+            Ok(()) => Ok(()),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => allocate_by_writing(self, end),
+            // XFS asks for free space, and for room in quotas, even where all is allocated already.
+            Err(Errno::NOSPC | Errno::DQUOT)
+                if end <= before && self.is_allocated(offset, end)? =>
+            {
+                Ok(())
+            }
+            Err(e) => {
+                // Only who makes a file longer may cut it: others allocate within it meanwhile.
+                if end > before {
+                    let _ = self.set_bytes(before);
+                }
+                Err(self
+                    .fail("cannot allocate space", e)
+                    .with("offset", offset)
+                    .with("bytes", end - offset))
+            }
+        }
+    }
 }
 
 /// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes within the file stay. An error leaves the file as long as
@@ -342,22 +372,8 @@ impl File for RealFile {
             return Ok(());
         }
         let before = self.bytes()?;
-        match retry(|| fallocate(&self.descriptor, FallocateFlags::empty(), offset, bytes)) {
-            Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => allocate_by_writing(self, end),
-            // XFS asks for free space even where all is allocated already.
-            Err(Errno::NOSPC) if end <= before && self.is_allocated(offset, end)? => Ok(()),
-            Err(e) => {
-                // Only who makes a file longer may cut it: others allocate within it meanwhile.
-                if end > before {
-                    let _ = self.set_bytes(before);
-                }
-                Err(self
-                    .fail("cannot allocate space", e)
-                    .with("offset", offset)
-                    .with("bytes", bytes))
-            }
-        }
+        let asked = retry(|| fallocate(&self.descriptor, FallocateFlags::empty(), offset, bytes));
+        self.allocated(asked, offset, end, before)
     }
 
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
@@ -388,7 +404,8 @@ impl File for RealFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::SimDisk;
+    use crate::real::RealDisk;
+    use crate::{Disk, SimDisk};
     use terrapin_base::ErrorKind;
 
     #[test]
@@ -415,5 +432,37 @@ mod tests {
         assert!(file.allocated_bytes().unwrap() >= 4 << 20);
         allocate_by_writing(&*file, 1 << 20).unwrap();
         assert_eq!(file.bytes().unwrap(), end);
+    }
+
+    #[test]
+    fn a_full_disk_or_quota_refuses_no_space_that_a_file_has_already() {
+        let directory = std::env::temp_dir();
+        let directory = directory.join(format!("terrapin-quota-{}", std::process::id()));
+        let disk = RealDisk::open(Env::simulated(1).0, &directory, true).unwrap();
+        let options = OpenOptions {
+            create_new: true,
+            write: true,
+            ..OpenOptions::default()
+        };
+        let file = disk.open_file("file", options).unwrap();
+        file.allocate(0, 64 << 10).unwrap();
+        for refusal in [Errno::NOSPC, Errno::DQUOT] {
+            let before = file.bytes().unwrap();
+            assert_eq!(before, 64 << 10);
+            let refused = |offset, end| file.allocated(Err(refusal), offset, end, before);
+            refused(4 << 10, before).unwrap();
+            // As the system leaves it: longer, with a part of the space.
+            file.set_bytes(before + 4096).unwrap();
+            let error = refused(0, before + 8192).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        }
+        file.set_bytes(1 << 20).unwrap();
+        for refusal in [Errno::NOSPC, Errno::DQUOT] {
+            let error = file.allocated(Err(refusal), 0, 1 << 20, 1 << 20);
+            assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace, "a hole");
+        }
+        drop(file);
+        disk.remove("file").unwrap();
+        std::fs::remove_dir(&directory).unwrap();
     }
 }
