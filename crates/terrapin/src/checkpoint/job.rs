@@ -642,6 +642,8 @@ impl Coordinator {
         }
         self.rest_ns = REST_NS_MIN;
         core.counters.checkpoints.add(1);
+        // The job that gives space back counts them: some time after the last one it lets spares go.
+        core.store.reclaim_signal().notify();
         self.slicing &= !self.slices.is_empty();
         if core.schedule.space_is_short() {
             core.see_whether_room_is_back();
