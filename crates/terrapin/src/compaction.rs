@@ -12,7 +12,7 @@
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
 
-use terrapin_base::{Condition, Job, KeyspaceId, Result, Step, mutant};
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Result, Step, mutant};
 use terrapin_structure::ToCompact;
 
 use crate::core::Core;
@@ -274,6 +274,10 @@ impl Job for Compactor {
         Step::Pending(Condition::new(&signal, move || {
             core.schedule.is_stopping() || core.compactions.is_look_due()
         }))
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
     }
 }
 

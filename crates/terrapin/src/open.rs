@@ -454,3 +454,33 @@ fn start(
     }
     Ok(Database { owner })
 }
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Job;
+
+    use super::*;
+
+    /// Most said nothing: the duty was not done any more, and only a close told.
+    #[test]
+    fn a_job_that_panics_is_a_background_error_at_once_whichever_it_is() {
+        let (database, _sim) = Options::small().open_simulated();
+        let core = database.core();
+        let jobs: [Box<dyn Job>; 7] = [
+            Worker::job(core),
+            Reclaim::job(core),
+            Stock::job(core),
+            Warm::job(core),
+            Compactor::job(core),
+            Watch::job(core),
+            Box::new(FoldJob::new(core.clone())),
+        ];
+        for mut job in jobs {
+            core.health.recovered(|| None);
+            job.panicked(Error::internal("on purpose"));
+            let error = database.background_error();
+            let kind = error.map(|error| error.kind());
+            assert_eq!(kind, Some(ErrorKind::Internal), "{}", job.name());
+        }
+    }
+}

@@ -151,6 +151,10 @@ impl Job for Reclaim {
             }
         }
     }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
+    }
 }
 
 /// Waits for the log to fail, and tells.
@@ -192,5 +196,9 @@ impl Job for Watch {
         Step::Pending(Condition::new(log.failure_signal(), move || {
             core.schedule.is_stopping() || Self::failure(&core).is_some()
         }))
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
     }
 }

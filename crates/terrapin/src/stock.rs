@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Job, Step};
+use terrapin_base::{Condition, Error, Job, Step};
 use terrapin_memtable::Pool;
 
 use crate::core::{Core, POOL_SHARE};
@@ -138,6 +138,10 @@ impl Job for Stock {
         Step::Pending(Condition::new(&signal, move || {
             core.schedule.is_stopping() || core.pool.taken() != taken || core.pool.has_surplus()
         }))
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
     }
 }
 

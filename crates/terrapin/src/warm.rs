@@ -16,7 +16,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Condition, Job, KeyspaceId, Lsn, Purpose, Result, Step};
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Purpose, Result, Step};
 use terrapin_recordcache::Epoch;
 use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
@@ -416,6 +416,10 @@ impl Job for Warm {
         Step::Pending(Condition::new(&signal, move || {
             core.schedule.is_stopping() || missed(&core) >= next
         }))
+    }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
     }
 }
 

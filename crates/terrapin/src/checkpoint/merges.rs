@@ -156,4 +156,8 @@ impl Job for Worker {
             schedule.is_stopping() || schedule.running().is_some_and(|r| !r.is_over())
         }))
     }
+
+    fn panicked(&mut self, error: Error) {
+        self.core.health.report(&error);
+    }
 }
