@@ -9,15 +9,16 @@ use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, PageStore, Reading};
 
-/// Most blocks that are held ahead because they were cached.
+/// Most cached blocks among those that are to come.
 const CACHED_AHEAD_MAX: usize = 128;
 
-/// Blocks in the order in which a scan comes to them.
+/// Blocks in the order in which a scan comes to them. It holds none of the cache's, which may go meanwhile: only those of the oldest read, once
+/// that is over.
 pub(crate) struct Stream {
     reading: Reading,
     fill: Fill,
-    /// Those that nobody took; none for what is read.
-    blocks: VecDeque<Option<Arc<Block>>>,
+    /// Of those that nobody took, whether each is read here; else it was cached when it was added.
+    coming: VecDeque<bool>,
     /// How many of these were cached.
     cached: usize,
     /// The first of those that are read, as far as they came.
@@ -30,7 +31,7 @@ impl Stream {
         Some(Stream {
             reading: store.stream(fill, bytes, passed)?,
             fill,
-            blocks: VecDeque::new(),
+            coming: VecDeque::new(),
             cached: 0,
             read: VecDeque::new(),
         })
@@ -60,20 +61,20 @@ impl Stream {
         index: &GroupIndex,
         number: usize,
     ) -> Result<bool> {
-        let cached = store.cached_block_as(group, number, self.fill);
-        let added = match &cached {
-            Some(_) => self.cached < CACHED_AHEAD_MAX,
-            None => {
+        let is_read = !store.has_block(group, number);
+        let added = match is_read {
+            true => {
                 let wanted = store.want(&mut self.reading, group, index, number)?;
                 if wanted.is_some() {
                     store.missed_block(group, number);
                 }
                 wanted.is_some()
             }
+            false => self.cached < CACHED_AHEAD_MAX,
         };
         if added {
-            self.cached += usize::from(cached.is_some());
-            self.blocks.push_back(cached);
+            self.cached += usize::from(!is_read);
+            self.coming.push_back(is_read);
         }
         Ok(added)
     }
@@ -93,30 +94,38 @@ impl Stream {
         store.take_oldest(&mut self.reading, &mut self.read)
     }
 
-    /// Whether the next block can be taken without waiting for the device.
-    pub(crate) fn is_ready(&self) -> bool {
-        match self.blocks.front() {
-            Some(Some(_)) => true,
-            Some(None) => !self.read.is_empty(),
-            None => false,
-        }
+    /// The next block, which was added as that one, if it is at hand.
+    pub(crate) fn take_ready(
+        &mut self,
+        store: &PageStore,
+        group: &GroupRef,
+        number: usize,
+    ) -> Option<Arc<Block>> {
+        let is_read = *self.coming.front()?;
+        let block = match is_read {
+            true => self.read.pop_front(),
+            false => store.cached_block_as(group, number, self.fill),
+        }?;
+        self.coming.pop_front();
+        self.cached -= usize::from(!is_read);
+        Some(block)
     }
 
-    /// The next block; none when nothing was added.
-    pub(crate) fn take(&mut self, store: &PageStore) -> Result<Option<Arc<Block>>> {
-        match self.blocks.pop_front() {
-            None => Ok(None),
-            Some(Some(cached)) => {
-                self.cached -= 1;
-                Ok(Some(cached))
-            }
-            Some(None) => {
-                // Some reads are of indexes only.
-                while self.read.is_empty() && !self.reading.is_empty() {
-                    store.take_oldest(&mut self.reading, &mut self.read)?;
-                }
-                Ok(self.read.pop_front())
-            }
+    /// Waits until the next block is at hand, if it is read here.
+    pub(crate) fn wait(&mut self, store: &PageStore) -> Result<()> {
+        // Some reads are of indexes only.
+        while self.read.is_empty() && !self.reading.is_empty() {
+            store.take_oldest(&mut self.reading, &mut self.read)?;
         }
+        Ok(())
+    }
+
+    /// Leaves blocks that were cached when they were added to the caller: how many are next, up to so many.
+    pub(crate) fn leave_cached(&mut self, most: usize) -> usize {
+        let next = self.coming.iter().take(most);
+        let count = next.take_while(|is_read| !**is_read).count();
+        self.coming.drain(..count);
+        self.cached -= count;
+        count
     }
 }

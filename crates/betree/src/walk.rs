@@ -18,7 +18,7 @@ use terrapin_structure::{Direction, KeyBounds};
 use crate::bounds::{is_empty, lets_in_above, lets_in_below};
 use crate::stream::Stream;
 
-/// Cached blocks that are brought near at once: as much as stays near until it is read.
+/// Cached blocks that are brought near at once, or taken from a stream: as much as stays near until it is read.
 const NEAR_BLOCKS_MAX: usize = 8;
 
 /// How far a walk reads ahead, and what it leaves in the cache.
@@ -393,25 +393,26 @@ impl BlockWalk {
             self.passed(1);
             return Ok(Some(block));
         }
-        let range = match self.direction {
-            Direction::Forward => self.next_block..self.next_block + count,
-            Direction::Backward => self.next_block + 1 - count..self.next_block + 1,
-        };
-        store.block_run(
-            &self.group,
-            &self.index,
-            range,
-            self.ahead.fill,
-            &mut self.read,
-        )?;
-        if self.direction == Direction::Forward {
-            self.read.reverse();
-        }
+        self.read_run(store, count)?;
         self.passed(count);
         Ok(self.read.pop())
     }
 
-    /// The next block from the stream, and those that are at hand behind it; others are begun instead of them.
+    /// Reads so many blocks where none is at hand.
+    fn read_run(&mut self, store: &PageStore, count: usize) -> Result<()> {
+        let range = match self.direction {
+            Direction::Forward => self.next_block..self.next_block + count,
+            Direction::Backward => self.next_block + 1 - count..self.next_block + 1,
+        };
+        let (index, fill) = (&self.index, self.ahead.fill);
+        store.block_run(&self.group, index, range, fill, &mut self.read)?;
+        if self.direction == Direction::Forward {
+            self.read.reverse();
+        }
+        Ok(())
+    }
+
+    /// The next block from the stream, and some that are at hand behind it; others are begun instead of them.
     fn next_of_stream(&mut self, store: &PageStore, stream: &mut Stream) -> Result<Arc<Block>> {
         self.send(store, stream)?;
         // What takes the room is indexes of groups behind.
@@ -419,20 +420,36 @@ impl BlockWalk {
             stream.take_indexes(store)?;
             self.send(store, stream)?;
         }
-        let mut count = 0;
-        while count < self.sent && (count == 0 || stream.is_ready()) {
-            let Some(block) = stream.take(store)? else {
-                break;
-            };
-            self.read.push(block);
-            count += 1;
+        let mut count = self.take_ready(store, stream);
+        if count == 0 {
+            // What was cached has left, and what lies behind it mostly has, too.
+            count = stream.leave_cached(self.sent.min(NEAR_BLOCKS_MAX));
+            if count > 0 {
+                self.read_run(store, count)?;
+            } else {
+                stream.wait(store)?;
+                count = self.take_ready(store, stream);
+            }
         }
-        self.read.reverse();
         self.sent -= count;
         self.passed(count);
         self.send(store, stream)?;
         let none = || Error::internal("a stream without the blocks that were added");
         self.read.pop().ok_or_else(none)
+    }
+
+    /// Takes what is at hand of a stream, up to a bound, where nothing else is; how many blocks those are.
+    fn take_ready(&mut self, store: &PageStore, stream: &mut Stream) -> usize {
+        let most = self.sent.min(NEAR_BLOCKS_MAX);
+        let mut count = 0;
+        while count < most
+            && let Some(block) = stream.take_ready(store, &self.group, self.unread_block(count))
+        {
+            self.read.push(block);
+            count += 1;
+        }
+        self.read.reverse();
+        count
     }
 
     /// Adds blocks of the walk to a stream, and has the device begin them; nothing while there is no room.
@@ -441,10 +458,7 @@ impl BlockWalk {
             return Ok(());
         }
         while self.sent < self.unread {
-            let number = match self.direction {
-                Direction::Forward => self.next_block + self.sent,
-                Direction::Backward => self.next_block - self.sent,
-            };
+            let number = self.unread_block(self.sent);
             if !stream.add(store, &self.group, &self.index, number)? {
                 break;
             }
@@ -473,10 +487,7 @@ impl BlockWalk {
         let mut bytes = 0u64;
         let mut count = 0;
         while count < self.unread {
-            let number = match self.direction {
-                Direction::Forward => self.next_block + count,
-                Direction::Backward => self.next_block - count,
-            };
+            let number = self.unread_block(count);
             bytes += u64::from(self.index.block_place(number).1);
             if bytes > bytes_max && count > 0 {
                 break;
@@ -484,6 +495,14 @@ impl BlockWalk {
             count += 1;
         }
         count
+    }
+
+    /// The number of a block that is not yet read, so many behind the next.
+    fn unread_block(&self, behind: usize) -> usize {
+        match self.direction {
+            Direction::Forward => self.next_block + behind,
+            Direction::Backward => self.next_block - behind,
+        }
     }
 
     /// Counts blocks as read.

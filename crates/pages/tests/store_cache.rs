@@ -158,6 +158,22 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
 }
 
 #[test]
+fn to_ask_whether_a_block_is_cached_leaves_no_trace() {
+    let scene = Scene::new(14, 1 << 20);
+    (0..200).for_each(|number| scene.read(number, Fill::Normal));
+    let before = scene.store.metrics();
+    let has = |number: &usize| scene.store.has_block(&scene.group, *number);
+    assert_eq!(
+        (0..400).filter(has).collect::<Vec<_>>(),
+        Vec::from_iter(0..200)
+    );
+    assert_eq!(scene.store.metrics(), before);
+    // None is kept for it.
+    (400..800).for_each(|number| scene.read(number, Fill::Normal));
+    assert_eq!((0..200).filter(has).count(), 0);
+}
+
+#[test]
 fn emptied_caches_hold_nothing_but_what_readers_do_and_fill_again() {
     let scene = Scene::new(9, 1 << 20);
     let read = |number| {

@@ -13,7 +13,13 @@ const LONG: usize = 6000;
 
 /// A tree some levels high, of leaves that are shorter than what is read ahead, and nothing of it cached.
 fn cold_store(world: &World) -> Database {
+    cold_store_of(world, 512)
+}
+
+/// One of blocks of so many bytes.
+fn cold_store_of(world: &World, block_bytes: u32) -> Database {
     let options = tiny()
+        .block_bytes(block_bytes)
         .group_bytes(64 << 10)
         .fanout(16)
         .memory(16 << 20)
@@ -183,6 +189,61 @@ fn what_a_long_scan_reads_ahead_is_not_read_again() {
             long_reads * 2 < short_reads,
             "{long_reads} reads, {short_reads} by short scans"
         );
+    }
+}
+
+#[test]
+fn a_scan_that_stands_still_keeps_no_blocks_because_they_are_cached() {
+    for (backward, length) in [(false, LONG), (false, 2 * LONG), (true, 2 * LONG)] {
+        let world = World::new(5);
+        let database = cold_store_of(&world, 2048);
+        let keyspace = database.default_keyspace();
+        let mut all = keyspace.iter();
+        assert!(take(&mut all, backward, 0, RECORDS as usize).1.is_none());
+        drop(all);
+        let reads = || database.metrics().device_reads.scan_reads;
+        let before = reads();
+        let mut range = keyspace.iter();
+        assert!(take(&mut range, backward, 0, length).1.is_none());
+        assert_eq!(reads(), before, "everything is cached");
+        // Then the caches hold nothing but what the scan keeps.
+        database.close().unwrap();
+        let memory = database.metrics().memory;
+        assert!(memory.merge_bytes > 0, "it reads ahead");
+        // Some slabs of 16 KiB a source.
+        let kept = memory.block_bytes;
+        assert!(kept <= 128 << 10, "{kept} bytes of blocks");
+        drop(range);
+        assert_eq!(database.metrics().memory.block_bytes, 0);
+    }
+}
+
+#[test]
+fn what_leaves_the_cache_ahead_of_a_scan_is_read_when_it_comes_there() {
+    for backward in [false, true] {
+        let world = World::new(6);
+        let database = cold_store(&world);
+        let keyspace = database.default_keyspace();
+        let full = |backward| {
+            let mut range = keyspace.iter();
+            assert!(take(&mut range, backward, 0, RECORDS as usize).1.is_none());
+        };
+        full(backward);
+        let mut range = keyspace.iter();
+        assert!(take(&mut range, backward, 0, LONG).1.is_none());
+        // What it stands before leaves.
+        database.set_memory(1 << 20).unwrap();
+        full(!backward);
+        database.set_memory(16 << 20).unwrap();
+        let reads = || database.metrics().device_reads.scan_reads;
+        let before = reads();
+        assert!(take(&mut range, backward, LONG, 1000).1.is_none());
+        let again = reads() - before;
+        assert!((1..50).contains(&again), "{again} reads");
+        let rest = RECORDS as usize - LONG - 1000;
+        assert!(take(&mut range, backward, LONG + 1000, rest).1.is_none());
+        assert!(step(&mut range, backward).is_none());
+        database.close().unwrap();
     }
 }
 

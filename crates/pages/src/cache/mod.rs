@@ -211,6 +211,11 @@ impl Cache {
         shard(&self.blocks, key).lock().get_if_there(key, used)
     }
 
+    /// Whether a block is there; leaves no trace.
+    pub(crate) fn has_block(&self, key: Key) -> bool {
+        shard(&self.blocks, key).lock().has(key)
+    }
+
     /// Counts a lookup in vain.
     pub(crate) fn missed_block(&self, key: Key) {
         shard(&self.blocks, key).lock().misses[key.kind as usize] += 1;

@@ -330,6 +330,12 @@ impl PageStore {
             .block_if_there(block_key(group.id, number), fill.worth())
     }
 
+    /// Whether a block is cached; leaves no trace, and the block may leave at any time.
+    #[must_use]
+    pub fn has_block(&self, group: &GroupRef, number: usize) -> bool {
+        self.cache.has_block(block_key(group.id, number))
+    }
+
     /// Has the processor bring near what lookups of cached blocks visit: it waits for memory once a step, and not for each
     /// block. Of very many only for some.
     pub fn prefetch_blocks<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
@@ -350,7 +356,7 @@ impl PageStore {
         self.cache.bequeath(block_key(group.id, number))
     }
 
-    /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`], which does not.
+    /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`] or [`PageStore::has_block`], which do not.
     pub fn missed_block(&self, group: &GroupRef, number: usize) {
         self.cache.missed_block(block_key(group.id, number));
     }
