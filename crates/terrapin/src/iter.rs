@@ -35,8 +35,11 @@ const SPARING_RECORDS: usize = 128;
 ///
 /// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
 /// scan for long should copy them. Who only looks at each record, one after the other, does so for less with
-/// [`Range::next_ref`] and [`Range::next_back_ref`], which show records where they lie in the cache. A range that is held for long keeps up to
-/// sixteen of the cache's blocks meanwhile.
+/// [`Range::next_ref`] and [`Range::next_back_ref`], which show records where they lie in the cache. Such a range keeps up to sixteen of the
+/// cache's blocks between two steps, about 64 KiB together unless one is larger.
+///
+/// Besides, every range keeps the blocks that it stands in and some that it read ahead. What is merely cached in front of it may leave while it
+/// stands still, and is read when it goes on.
 pub struct Range {
     /// None once the iterator has failed.
     handle: Option<Arc<ViewHandle>>,
