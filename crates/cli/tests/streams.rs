@@ -1,14 +1,15 @@
-//! Pipes whose reader goes away, and terminals. (A closed pipe behind what only prints is in `formats.rs`.)
+//! Pipes whose reader goes away, links, what is open, and terminals. (A closed pipe behind what only prints is in `formats.rs`.)
 
 mod common;
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::{Child, Stdio};
 
-use common::{Place, command, complaint, run, run_with, succeed, text};
+use common::{Place, command, complaint, fail, run, run_with, succeed, text};
 use rustix::fs::{CWD, Mode, mkfifoat};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 
@@ -84,6 +85,66 @@ fn an_export_into_a_pipe_that_was_named_fails_with_its_reader() {
     });
     assert_eq!(output.status.code(), Some(2));
     assert!(complaint(&output).contains("cannot write"));
+}
+
+#[test]
+fn an_export_to_a_link_writes_the_file_behind_it() {
+    let place = Place::new();
+    let db = place.path("db");
+    succeed(&["put", text(&db), "k", "v"]);
+    let target = place.write("target.tsv", "old");
+    std::fs::set_permissions(&target, Permissions::from_mode(0o604)).unwrap();
+    std::fs::create_dir(place.path("there")).unwrap();
+    let (link, second) = (place.path("link.tsv"), place.path("there/second.tsv"));
+    symlink("target.tsv", &link).unwrap();
+    symlink("../link.tsv", &second).unwrap();
+    succeed(&["export", text(&db), text(&second)]);
+    assert_eq!(second.read_link().unwrap(), Path::new("../link.tsv"));
+    assert_eq!(link.read_link().unwrap(), Path::new("target.tsv"));
+    assert_eq!(std::fs::read(&target).unwrap(), b"k\tv\n");
+    let mode = target.metadata().unwrap().permissions().mode();
+    assert_eq!(mode & 0o7777, 0o604, "the old file's permissions");
+
+    let dangling = place.path("dangling.tsv");
+    symlink("there/new.tsv", &dangling).unwrap();
+    succeed(&["export", text(&db), text(&dangling)]);
+    assert!(dangling.is_symlink());
+    let new = place.path("there/new.tsv");
+    assert_eq!(std::fs::read(new).unwrap(), b"k\tv\n");
+
+    let round = place.path("round.tsv");
+    symlink("round.tsv", &round).unwrap();
+    assert!(fail(&["export", text(&db), text(&round)]).contains("round.tsv"));
+    assert_eq!(
+        place.names(),
+        [
+            "dangling.tsv",
+            "db",
+            "link.tsv",
+            "round.tsv",
+            "target.tsv",
+            "there"
+        ]
+    );
+}
+
+#[test]
+fn an_export_to_what_is_open_goes_behind_what_stands_there() {
+    let place = Place::new();
+    let db = place.path("db");
+    succeed(&["put", text(&db), "k", "v"]);
+    let out = place.write("out", "before\n");
+    let link = place.path("link");
+    symlink("/proc/self/fd/1", &link).unwrap();
+    for path in ["/proc/self/fd/1", text(&link)] {
+        let mut export = command(&["export", text(&db), path, "--format", "tsv"]);
+        export.stdout(File::options().append(true).open(&out).unwrap());
+        let output = export.output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+    }
+    assert_eq!(std::fs::read(&out).unwrap(), b"before\nk\tv\nk\tv\n");
+    assert!(link.is_symlink());
+    assert_eq!(place.names(), ["db", "link", "out"]);
 }
 
 /// What a command leaves on a terminal, stdout or stderr, and on the other of the two, a pipe.

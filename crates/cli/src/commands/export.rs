@@ -1,8 +1,10 @@
 //! `terrapin export`: all records of a keyspace, in key order, as of one moment. A file takes its new content only when all of
-//! it was written. Stdout takes csv unless another format is named: the one that carries any bytes.
+//! it was written, and keeps its permissions; a link to it stays one. Stdout takes csv unless another format is named: the one that
+//! carries any bytes.
 
-use std::fs::File;
-use std::io::{BufWriter, Write};
+use std::fs::{File, Metadata};
+use std::io::{self, BufWriter, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
@@ -14,12 +16,15 @@ use crate::database::{DatabaseArgs, KeyspaceArgs};
 use crate::formats::{Dialect, Format, Writer};
 use crate::{output, progress};
 
+/// Links that a path may lead through one after the other, as many as Linux allows.
+const LINKS_MAX: usize = 40;
+
 /// Arguments of `export`.
 #[derive(Args)]
 pub struct Export {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// File to write; - is stdout. One whose reader goes away fails the command, stdout's does not
+    /// File to write, by way of links if it is one; - is stdout. One whose reader goes away fails the command, stdout's does not
     #[arg(value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Format [default: from the file's name; on stdout csv, which carries any bytes]
@@ -61,16 +66,27 @@ impl Export {
     }
 
     fn write_file(&self, keyspace: &Keyspace, dialect: Dialect) -> Result<()> {
-        let path = &self.output;
-        let failed = |e| Error::io("cannot write the output", e).with("file", path.display());
-        // A pipe or device is written as it is; a file beside itself first, so that a failure leaves the old one.
-        let special = path.metadata().is_ok_and(|metadata| !metadata.is_file());
-        if special {
-            let file = File::options().write(true).open(path).map_err(failed)?;
+        let failed =
+            |e| Error::io("cannot write the output", e).with("file", self.output.display());
+        let path = &resolved(&self.output).map_err(failed)?;
+        let old = match path.metadata() {
+            Ok(metadata) => Some(metadata),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            Err(error) => return Err(failed(error)),
+        };
+        // A pipe, a device or what a process has open is written as it is; a file beside itself first, so that a failure leaves
+        // the old one.
+        if let Some(old) = &old
+            && (!old.is_file() || is_of_system(path))
+        {
+            // What was written to an open file before, by whoever opened it, stays.
+            let mut options = File::options();
+            options.write(true).append(old.is_file());
+            let file = options.open(path).map_err(failed)?;
             return write_all(keyspace, Writer::new(dialect, buffered(file)));
         }
         let partial = beside(path);
-        let file = File::create(&partial).map_err(failed)?;
+        let file = create(&partial, old.as_ref()).map_err(failed)?;
         let written = write_all(keyspace, Writer::new(dialect, buffered(&file)))
             .and_then(|()| file.sync_all().map_err(failed))
             .and_then(|()| std::fs::rename(&partial, path).map_err(failed));
@@ -80,6 +96,45 @@ impl Export {
         }
         written
     }
+}
+
+/// Where a path leads through links, whether or not something is there. Links of the system's own, such as those to what a process
+/// has open, are not followed.
+fn resolved(path: &Path) -> io::Result<PathBuf> {
+    let mut path = std::path::absolute(path)?;
+    for _ in 0..LINKS_MAX {
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Ok(path);
+        };
+        path = parent.canonicalize()?.join(name);
+        let is_link = path.symlink_metadata().is_ok_and(|m| m.is_symlink());
+        if !is_link || is_of_system(&path) {
+            return Ok(path);
+        }
+        let next = path.read_link()?;
+        path.pop();
+        path.push(next);
+    }
+    Err(io::Error::other("it leads through too many links"))
+}
+
+/// Whether a path without links in its directories is a name that the system gives devices and what processes have open. Files
+/// in shared memory are files.
+fn is_of_system(path: &Path) -> bool {
+    path.starts_with("/proc") || path.starts_with("/dev") && !path.starts_with("/dev/shm")
+}
+
+/// A file for the new content, which those may read and write who may the old one.
+fn create(path: &Path, old: Option<&Metadata>) -> io::Result<File> {
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    let Some(old) = old else {
+        return options.open(path);
+    };
+    let file = options.mode(old.permissions().mode()).open(path)?;
+    // What the process takes from the files it creates is given back.
+    file.set_permissions(old.permissions())?;
+    Ok(file)
 }
 
 fn buffered<W: Write>(out: W) -> BufWriter<W> {
