@@ -64,6 +64,19 @@ fn an_import_that_fails_behind_a_closed_pipe_still_fails() {
 }
 
 #[test]
+fn an_import_whose_end_cannot_be_told_says_what_is_in_the_database() {
+    let place = Place::new();
+    let db = place.path("db");
+    let input = place.write("input.tsv", lines(0..25));
+    let mut import = command(&["import", text(&db), text(&input), "--ack-every", "1000"]);
+    import.stdout(File::options().write(true).open("/dev/full").unwrap());
+    let error = complaint(&import.output().unwrap());
+    assert!(error.contains("cannot write to stdout"), "{error}");
+    assert!(error.contains("records imported before it 25"), "{error}");
+    assert_eq!(succeed(&["count", text(&db)]), b"25\n");
+}
+
+#[test]
 fn an_export_into_a_pipe_that_was_named_fails_with_its_reader() {
     let place = Place::new();
     let db = place.path("db");

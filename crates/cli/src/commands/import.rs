@@ -71,7 +71,6 @@ impl Import {
             target: None,
             pending: Pending::default(),
             records: 0,
-            written: 0,
             acknowledged: None,
             unheard: false,
             bar: bar.clone(),
@@ -150,6 +149,8 @@ struct Target {
     keyspace: Keyspace,
     batch: Batch,
     batch_bytes_max: usize,
+    /// Records that were written.
+    written: u64,
 }
 
 struct Loader<'a> {
@@ -157,9 +158,8 @@ struct Loader<'a> {
     target: Option<Target>,
     /// What was read before there is a target.
     pending: Pending,
-    /// Records read, and those of them that are in the database.
+    /// Records read.
     records: u64,
-    written: u64,
     acknowledged: Option<u64>,
     /// The reader of acknowledgements has gone.
     unheard: bool,
@@ -200,6 +200,7 @@ impl Loader<'_> {
                 database,
                 keyspace,
                 batch_bytes_max,
+                written: 0,
             });
         }
         self.target
@@ -229,7 +230,6 @@ impl Loader<'_> {
         self.pending = pending;
         self.pending.bytes.clear();
         self.pending.lengths.clear();
-        self.written = self.records;
         self.bar
             .set_message(format!("{} records", bytes::thousands(self.records)));
         Ok(())
@@ -257,40 +257,55 @@ impl Loader<'_> {
         }
     }
 
-    /// Writes what waits, even when reading failed: the database then holds what stands before the error.
+    /// Writes what waits, even when reading failed: the database then holds what stands before the error. It is closed in any case.
     fn end(&mut self, read: Result<()>) -> Result<u64> {
-        if let Err(error) = read {
-            let Some(target) = &self.target else {
-                return Err(error);
-            };
-            let database = target.database.clone();
+        let ended = match read {
+            Ok(()) => self.write_rest(),
             // What was read well before a malformed line goes in. The first error is the one to tell; others only add to it.
-            let malformed = matches!(
-                error.kind(),
-                ErrorKind::InvalidArgument | ErrorKind::TooLarge
-            );
-            let written = if malformed { self.write() } else { Ok(()) };
-            let error = match written.and(database.close()) {
-                Ok(()) => error,
-                Err(also) => error.with("and then", also),
-            };
-            return Err(error.with("records imported before it", self.written));
+            Err(error) if is_malformed(&error) && self.target.is_some() => {
+                Err(match self.write() {
+                    Ok(()) => error,
+                    Err(also) => error.with("and then", also),
+                })
+            }
+            Err(error) => Err(error),
+        };
+        let Some(target) = &self.target else {
+            return ended.map(|()| self.records);
+        };
+        match (ended, target.database.close()) {
+            (Ok(()), closed) => closed.map(|()| self.records),
+            (Err(error), closed) => {
+                let error = match closed {
+                    Ok(()) => error,
+                    Err(also) => error.with("and then", also),
+                };
+                Err(error.with("records imported before it", target.written))
+            }
         }
+    }
+
+    fn write_rest(&mut self) -> Result<()> {
         self.write()?;
         if self.ack_every().is_some() && self.acknowledged != Some(self.records) {
             self.acknowledge()?;
         }
-        if let Some(target) = &self.target {
-            target.database.close()?;
-        }
-        Ok(self.records)
+        Ok(())
     }
+}
+
+fn is_malformed(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidArgument | ErrorKind::TooLarge
+    )
 }
 
 impl Target {
     fn write_batch(&mut self, durability: Durability) -> Result<()> {
         if !self.batch.is_empty() {
             self.database.write_with(&self.batch, durability)?;
+            self.written += self.batch.len() as u64;
             self.batch.clear();
         }
         Ok(())
