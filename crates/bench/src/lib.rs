@@ -34,7 +34,7 @@ pub use growth::{GrowthReport, measure_growth};
 pub use reads::{ReadsBench, ReadsTurn};
 pub use record::Records;
 pub use report::{Latencies, PhaseReport};
-pub use run::{Config, Driver, Phase, Progress, check, run};
+pub use run::{Config, Driver, Phase, Progress, check, check_loaded, run};
 pub use space::{SpaceReport, SpaceSeen, Written, measure_space};
 pub use store::{Client, Store, TerrapinStore};
 pub use system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};

@@ -64,6 +64,26 @@ pub fn check(config: &Config, phases: &[Phase]) -> Result<()> {
     Ok(())
 }
 
+/// Whether a store holds the records that a run without a load works on, as far as the first and the last of them tell:
+/// `InvalidArgument` if not.
+pub fn check_loaded<S: Store>(config: &Config, store: &S) -> Result<()> {
+    let (mut client, mut key, mut value) = (store.client()?, Vec::new(), Vec::new());
+    for record in [0, config.records.saturating_sub(1)] {
+        config.shape.key(record, &mut key);
+        let there = client.read(&key, &mut value)?;
+        if !there || (key.len() + value.len()) as u64 != config.shape.bytes() {
+            return Err(Error::invalid(
+                "the records of this run are not there: load them first, or give their number and the bytes of their keys and \
+                 values as when they were loaded",
+            )
+            .with("record looked for", record)
+            .with("records", config.records));
+        }
+        config.shape.check(&key, &value)?;
+    }
+    Ok(())
+}
+
 /// How far the running phase is; shared with whoever shows it.
 #[derive(Default)]
 pub struct Progress {
@@ -471,6 +491,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeMap;
     use std::ops::Bound;
+    use terrapin_base::ErrorKind;
     use terrapin_base::sync::Mutex;
 
     /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of more than one.
@@ -589,6 +610,32 @@ mod tests {
                     .all(|p| p.latency_us.max > 0.0 && p.latency_us.p50 <= p.latency_us.max)
             );
             assert_eq!(phases[6].user_bytes_written, 0, "C writes nothing");
+        }
+    }
+
+    #[test]
+    fn records_that_were_loaded_otherwise_are_not_there() {
+        let (store, loaded) = (Memory::default(), config());
+        let load = [phase(Workload::Load, Distribution::Uniform)];
+        let (directory, progress) = (std::env::temp_dir(), Progress::default());
+        run(&loaded, &load, &store, &directory, &progress, &mut |_| {}).unwrap();
+        check_loaded(&loaded, &store).unwrap();
+        for other in [
+            Config {
+                records: 5001,
+                ..loaded
+            },
+            Config {
+                shape: Records::new(8, 65).unwrap(),
+                ..loaded
+            },
+            Config {
+                shape: Records::new(9, 64).unwrap(),
+                ..loaded
+            },
+        ] {
+            let error = check_loaded(&other, &store).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::InvalidArgument, "{error}");
         }
     }
 

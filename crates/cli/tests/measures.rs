@@ -156,7 +156,8 @@ fn reads_run_on_what_an_earlier_run_loaded() {
         "20",
     ]);
     assert_eq!(String::from_utf8(table).unwrap().lines().count(), 2);
-    // Reads check what they got: more records than there are, or values of another size, fail the run.
+    let count = succeed(&["count", text(&db)]);
+    // More records than there are, or values of another size, are refused before anything is run.
     for wrong in [
         ["--records", "9000", "--value-bytes", "40"],
         ["--records", "3000", "--value-bytes", "41"],
@@ -173,8 +174,45 @@ fn reads_run_on_what_an_earlier_run_loaded() {
             "--key-bytes",
             "20",
         ];
-        fail(&[&arguments[..], &wrong].concat());
+        let error = fail(&[&arguments[..], &wrong].concat());
+        assert!(
+            error.contains("records of this run are not there"),
+            "{error}"
+        );
     }
+    // What a database holds is not loaded over.
+    let load = ["--workloads", "load", "--records", "10"];
+    let error = fail(&[&["bench", "ycsb", "--db", text(&db)], &load[..]].concat());
+    assert!(error.contains("leave load out"), "{error}");
+    assert_eq!(succeed(&["count", text(&db)]), count);
+}
+
+#[test]
+fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
+    let place = Place::new();
+    let db = place.path("db");
+    succeed(&["put", text(&db), "k", "v", "-k", "other"]);
+    succeed(&["set", text(&db), "chi", "3", "-k", "other"]);
+    succeed(&["set", text(&db), "chi", "2", "-k", "default"]);
+    let ycsb = |workloads: &str, more: &[&str]| {
+        let small = ["--records", "1000", "--operations", "100", "--workloads"];
+        phases(&[&["--db", text(&db)], &small[..], &[workloads], more].concat())
+    };
+    let distances = || -> Vec<(String, u64)> {
+        let stat: Value = serde_json::from_slice(&succeed(&["stat", text(&db), "--json"])).unwrap();
+        let keyspaces = stat["keyspaces"].as_array().unwrap().iter();
+        let of = |k: &Value| {
+            let name = k["name"].as_str().unwrap().to_owned();
+            (name, k["chi_set"].as_u64().unwrap())
+        };
+        keyspaces.map(of).collect()
+    };
+    let both = |default| vec![("default".to_owned(), default), ("other".to_owned(), 3)];
+    assert_eq!(distances(), both(2));
+    assert_eq!(ycsb("load", &[])[0]["chi"], 2);
+    assert_eq!(distances(), both(2));
+    assert_eq!(ycsb("c", &["--chi", "4"])[0]["chi"], 4);
+    assert_eq!(distances(), both(4));
 }
 
 #[test]

@@ -89,6 +89,12 @@ fn command_lines_that_make_no_sense_exit_with_two() {
 }
 
 #[test]
+fn a_benchmark_without_a_load_wants_the_records_named() {
+    let error = fail(&["bench", "ycsb", "--workloads", "c", "--records", "10"]);
+    assert!(error.contains("name the --db"), "{error}");
+}
+
+#[test]
 fn help_tells_of_every_command() {
     let help = String::from_utf8(succeed(&["--help"])).unwrap();
     for command in [

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrapin::{CheckpointDistance, Compression, Options};
-use terrapin_base::Result;
+use terrapin_base::{Error, Result};
 use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Workload};
 
 use super::{Form, driven::Driven, with_bar};
@@ -14,10 +14,11 @@ use crate::database;
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
 pub(super) struct Ycsb {
-    /// Directory of the database [default: a temporary one, removed at the end]
+    /// Directory of the database, whose default keyspace is used; for a load it has no records, or is not there yet [default: a
+    /// temporary one, removed at the end]
     #[arg(long, value_name = "DIR")]
     db: Option<PathBuf>,
-    /// Phases in order; without load, the records must be in --db
+    /// Phases in order; without load, --db holds the records, loaded with the same --records, --key-bytes and --value-bytes
     #[arg(
         long,
         value_delimiter = ',',
@@ -36,9 +37,9 @@ pub(super) struct Ycsb {
     /// Memory budget
     #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Checkpoint distance: a number, or auto
-    #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
-    chi: CheckpointDistance,
+    /// Checkpoint distance: a number, or auto; the keyspace of --db keeps it [default: auto, or what the keyspace of --db has]
+    #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
+    chi: Option<CheckpointDistance>,
     /// How requests spread over the records: zipfian (0.99, scrambled) or uniform; d always prefers the latest
     #[arg(long, value_name = "NAME", default_value = "zipfian")]
     distribution: Distribution,
@@ -71,6 +72,11 @@ impl Ycsb {
         };
         let phases = self.phases();
         terrapin_bench::check(&config, &phases)?;
+        if self.db.is_none() && config.loaded {
+            return Err(Error::invalid(
+                "without load, name the --db that holds the records",
+            ));
+        }
         match &self.db {
             Some(directory) => self.run_in(directory, &config, &phases),
             None => {
@@ -105,15 +111,28 @@ impl Ycsb {
             .create_if_missing(create)
             .memory(self.memory)
             .system_cache(self.system_cache)
-            .checkpoint_distance(self.chi)
+            .checkpoint_distance(self.chi.unwrap_or_default())
             .durability(self.durability.into())
             .compression(compression)
             .record_cache(!self.no_record_cache)
             .range_compaction(!self.no_range_compaction);
         let database = options.open(directory)?;
-        // A database that was there may have a χ of its own: what was asked for is what is measured.
-        database.set_checkpoint_distance(self.chi)?;
+        let keyspace = database.default_keyspace();
         let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory);
+        if config.loaded {
+            terrapin_bench::check_loaded(config, &store)?;
+        } else if let Some(record) = keyspace.iter().next() {
+            record?;
+            return Err(Error::invalid(
+                "a load begins without records, and the keyspace has some: name another --db, or leave load out",
+            )
+            .with("database", directory.display())
+            .with("keyspace", keyspace.name()));
+        }
+        // A keyspace that was there may have a χ of its own: what was asked for is what is measured.
+        if let Some(chi) = self.chi {
+            keyspace.set_checkpoint_distance(chi)?;
+        }
         self.form.say_head::<PhaseReport>()?;
         let mut failure = None;
         let ran = with_bar("ycsb", self.records, |seen| {
