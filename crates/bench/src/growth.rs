@@ -10,9 +10,9 @@ use terrapin_base::Result;
 
 use crate::figures::Figures;
 use crate::generator::Distribution;
+use crate::report::PhaseReport;
 use crate::run::{Config, Driver, Phase, Progress};
 use crate::store::TerrapinStore;
-use crate::system::{Usage, reset_rss_peak, rss_peak_bytes};
 use crate::workload::Workload;
 
 /// What loading so many records came to, settling included.
@@ -47,8 +47,6 @@ pub fn measure_growth(
     // The driver asks for no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
     let driver = Driver::new(config, &store, directory, progress);
-    reset_rss_peak();
-    let before = Usage::now();
     let load = driver.phase(Phase {
         workload: Workload::Load,
         distribution: Distribution::Uniform,
@@ -57,27 +55,27 @@ pub fn measure_growth(
     })?;
     let window_bytes = u64::from(load.chi) * database.stat()?.group_bytes;
     let settle = driver.settle()?;
-    let after = Usage::now();
-    let rss_peak_bytes = rss_peak_bytes();
     driver.read_all()?;
     database.close()?;
-    Ok(GrowthReport {
-        records: config.records,
-        data_bytes: config.records * config.shape.bytes(),
-        window_bytes,
-        seconds: load.seconds + settle.seconds,
-        cpu_seconds: after.cpu_seconds - before.cpu_seconds,
-        device_bytes_written: after
-            .device_bytes_written
-            .saturating_sub(before.device_bytes_written),
-        device_bytes_read: after
-            .device_bytes_read
-            .saturating_sub(before.device_bytes_read),
-        rss_peak_bytes,
-    })
+    Ok(GrowthReport::of(&load, &settle, window_bytes))
 }
 
 impl GrowthReport {
+    /// A load and what settled it, as one.
+    fn of(load: &PhaseReport, settle: &PhaseReport, window_bytes: u64) -> Self {
+        GrowthReport {
+            records: load.operations,
+            data_bytes: load.data_bytes,
+            window_bytes,
+            seconds: load.seconds + settle.seconds,
+            cpu_seconds: load.cpu_seconds + settle.cpu_seconds,
+            device_bytes_written: load.device_bytes_written + settle.device_bytes_written,
+            device_bytes_read: load.device_bytes_read + settle.device_bytes_read,
+            // Every phase begins a peak of its own.
+            rss_peak_bytes: load.rss_peak_bytes.max(settle.rss_peak_bytes),
+        }
+    }
+
     /// log₂(N / χL): how often a record may be merged. 0 while the window holds the data.
     #[must_use]
     pub fn merges(&self) -> f64 {
@@ -155,6 +153,7 @@ impl Figures for GrowthReport {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::report::Latencies;
 
     #[test]
     fn a_record_is_merged_once_more_for_every_doubling_of_the_data() {
@@ -178,5 +177,35 @@ mod tests {
         let json = of(1 << 30, 1 << 25).json();
         assert!(json.contains("\"merges\":5.000") && json.contains("\"cpu_us\":3.0000"));
         assert!(json.contains("\"ops_per_second\":500.0"));
+    }
+    #[test]
+    fn a_load_that_needs_more_memory_than_its_settling_tells_the_peak() {
+        let phase = |operations, rss_peak_bytes| PhaseReport {
+            phase: "load",
+            threads: 2,
+            records: 1000,
+            operations,
+            seconds: 2.0,
+            latency_us: Latencies::default(),
+            user_bytes_written: operations * 128,
+            device_bytes_written: 50,
+            device_bytes_read: 7,
+            space_bytes: 0,
+            data_bytes: 1000 * 128,
+            rss_peak_bytes,
+            cpu_seconds: 0.5,
+            chi: 2,
+            memory_bytes: 0,
+        };
+        let report = GrowthReport::of(&phase(1000, 900), &phase(1, 600), 1 << 18);
+        assert_eq!(report.rss_peak_bytes, 900);
+        let report = GrowthReport::of(&phase(1000, 600), &phase(1, 900), 1 << 18);
+        assert_eq!(report.rss_peak_bytes, 900);
+        assert_eq!((report.records, report.data_bytes), (1000, 128_000));
+        assert_eq!((report.seconds, report.cpu_seconds), (4.0, 1.0));
+        assert_eq!(
+            (report.device_bytes_written, report.device_bytes_read),
+            (100, 14)
+        );
     }
 }
