@@ -58,7 +58,7 @@ pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
         seed: u64::from(job.repeat),
     };
     let progress = Progress::default();
-    let driver = Driver::new(&config, store, directory, &progress);
+    let driver = Driver::new(&config, store, directory, &progress)?;
     let mut notes = Vec::new();
     for name in &plan.phases {
         let phase = plan

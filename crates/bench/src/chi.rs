@@ -86,7 +86,7 @@ impl ChiSweep {
         progress: &Progress,
     ) -> Result<ChiStep> {
         let store = TerrapinStore::new(database.clone(), Durability::Process, self.memory_bytes);
-        let driver = Driver::new(&self.config, &store, directory, progress);
+        let driver = Driver::new(&self.config, &store, directory, progress)?;
         let phase = |workload, operations| Phase {
             workload,
             distribution: Distribution::Uniform,

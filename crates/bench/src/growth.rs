@@ -46,7 +46,7 @@ pub fn measure_growth(
     let database = options.open(directory)?;
     // The driver asks for no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
-    let driver = Driver::new(config, &store, directory, progress);
+    let driver = Driver::new(config, &store, directory, progress)?;
     let load = driver.phase(Phase {
         workload: Workload::Load,
         distribution: Distribution::Uniform,

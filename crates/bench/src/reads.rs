@@ -93,7 +93,7 @@ impl ReadsBench {
             seed: self.seed,
         };
         let store = TerrapinStore::new(database.clone(), Durability::Process, self.memory_bytes);
-        let driver = Driver::new(&config, &store, directory, progress);
+        let driver = Driver::new(&config, &store, directory, progress)?;
         driver.phase(Phase {
             workload: Workload::Load,
             distribution: Distribution::Uniform,

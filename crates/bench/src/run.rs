@@ -37,6 +37,20 @@ pub struct Config {
     pub seed: u64,
 }
 
+impl Config {
+    /// Whether there is somebody to do something, and something to do it with: `InvalidArgument` if not.
+    pub fn check(&self) -> Result<()> {
+        if self.threads == 0 || self.records == 0 {
+            return Err(
+                Error::invalid("a benchmark has at least one thread and one record")
+                    .with("threads", self.threads)
+                    .with("records", self.records),
+            );
+        }
+        Ok(())
+    }
+}
+
 /// One phase: it ends when its operations are done or its time is over, whichever comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
@@ -52,11 +66,7 @@ pub struct Phase {
 
 /// Whether a run of these phases makes sense: `InvalidArgument` if not, before anything is done.
 pub fn check(config: &Config, phases: &[Phase]) -> Result<()> {
-    if config.threads == 0 || config.records == 0 {
-        return Err(Error::invalid(
-            "a benchmark has at least one thread and one record",
-        ));
-    }
+    config.check()?;
     let loads = |phase: &Phase| phase.workload == Workload::Load;
     if phases.iter().skip(1).any(loads) {
         return Err(Error::invalid("load comes first, and once"));
@@ -141,7 +151,7 @@ pub fn run<S: Store>(
     report: &mut dyn FnMut(&PhaseReport),
 ) -> Result<()> {
     check(config, phases)?;
-    let driver = Driver::new(config, store, directory, progress);
+    let driver = Driver::new(config, store, directory, progress)?;
     for phase in phases {
         report(&driver.phase(*phase)?);
         if phase.workload.writes() {
@@ -152,15 +162,15 @@ pub fn run<S: Store>(
 }
 
 impl<'a, S: Store> Driver<'a, S> {
-    /// Measures `store`, whose files are in `directory`.
-    #[must_use]
+    /// Measures `store`, whose files are in `directory`. Errors: those of [`Config::check`].
     pub fn new(
         config: &'a Config,
         store: &'a S,
         directory: &'a Path,
         progress: &'a Progress,
-    ) -> Self {
-        Driver {
+    ) -> Result<Self> {
+        config.check()?;
+        Ok(Driver {
             config,
             store,
             directory,
@@ -168,7 +178,7 @@ impl<'a, S: Store> Driver<'a, S> {
             next: AtomicU64::new(if config.loaded { config.records } else { 0 }),
             zipfian: OnceLock::new(),
             begun: AtomicU64::new(0),
-        }
+        })
     }
 
     /// Runs one phase. Records that it asks for must be there: load comes first.
@@ -614,6 +624,21 @@ mod tests {
     }
 
     #[test]
+    fn nobody_and_nothing_are_refused() {
+        let (store, progress) = (Memory::default(), Progress::default());
+        for (threads, records) in [(0, 5000), (2, 0)] {
+            let config = Config {
+                threads,
+                records,
+                ..config()
+            };
+            let error = Driver::new(&config, &store, &std::env::temp_dir(), &progress).err();
+            let kind = error.map(|error| error.kind());
+            assert_eq!(kind, Some(ErrorKind::InvalidArgument));
+        }
+    }
+
+    #[test]
     fn records_that_were_loaded_otherwise_are_not_there() {
         let (store, loaded) = (Memory::default(), config());
         let load = [phase(Workload::Load, Distribution::Uniform)];
@@ -679,7 +704,7 @@ mod tests {
     fn a_phase_ends_with_its_time_and_asks_for_other_records_the_second_time() {
         let (store, config, progress) = (Memory::default(), config(), Progress::default());
         let directory = std::env::temp_dir();
-        let driver = Driver::new(&config, &store, &directory, &progress);
+        let driver = Driver::new(&config, &store, &directory, &progress).unwrap();
         driver
             .phase(phase(Workload::Load, Distribution::Uniform))
             .unwrap();

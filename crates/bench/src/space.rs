@@ -118,7 +118,7 @@ pub fn measure_space(
     let database = options.clone().space_amplification(bound).open(directory)?;
     // The driver asks for no memory figure here.
     let store = TerrapinStore::new(database.clone(), Durability::Process, 0);
-    let driver = Driver::new(config, &store, directory, progress);
+    let driver = Driver::new(config, &store, directory, progress)?;
     let phase = |workload, times: u64| Phase {
         workload,
         distribution: Distribution::Uniform,

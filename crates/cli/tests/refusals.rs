@@ -79,11 +79,20 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["bench", "ycsb", "--threads", "0"][..],
         &["bench", "ycsb", "--records", "0"],
         &["bench", "ycsb", "--key-bytes", "7"],
+        &["bench", "growth", "--threads", "0"],
+        &["bench", "growth", "--records", "1000,0"],
+        &["bench", "space", "--threads", "0"],
+        &["bench", "space", "--records", "0"],
+        &["bench", "chi", "--threads", "0"],
+        &["bench", "chi", "--largest", "0"],
         &["bench", "ycsb", "--value-bytes", "1000000"],
         &["bench", "ycsb", "--workloads", "a,load"],
         &["stat", db, "--memory", "1"],
     ] {
-        fail(arguments);
+        let output = run(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        common::complaint(&output);
+        assert!(output.stdout.is_empty(), "{arguments:?} began");
     }
     assert!(!path.exists());
 }

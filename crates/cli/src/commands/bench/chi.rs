@@ -47,9 +47,9 @@ impl Chi {
                 .unwrap_or_else(|| window_bytes.saturating_mul(MEMORY_UNITS)),
             batch_unit_bytes: self.batch_unit,
         };
-        if self.largest == 0 || config.records == 0 || config.threads == 0 || self.operations == 0 {
+        if self.largest == 0 || self.operations == 0 {
             return Err(Error::invalid(
-                "records, operations, threads and the largest checkpoint distance are at least 1",
+                "operations and the largest checkpoint distance are at least 1",
             ));
         }
         self.form.say_head::<ChiStep>()?;

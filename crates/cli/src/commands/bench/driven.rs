@@ -28,15 +28,17 @@ pub(super) struct Driven {
 }
 
 impl Driven {
-    /// So many records, to be loaded.
+    /// So many records, to be loaded; what makes no sense is refused before anything is done.
     pub(super) fn config(&self, records: u64) -> Result<Config> {
-        Ok(Config {
+        let config = Config {
             records,
             loaded: false,
             shape: Records::new(self.key_bytes, self.value_bytes)?,
             threads: self.threads,
             seed: self.seed,
-        })
+        };
+        config.check()?;
+        Ok(config)
     }
 }
 

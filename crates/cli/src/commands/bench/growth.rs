@@ -34,12 +34,16 @@ impl Growth {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
         let options = self.fresh.options(self.memory);
+        let configs = self
+            .records
+            .iter()
+            .map(|&records| self.driven.config(records));
+        let configs = configs.collect::<Result<Vec<_>>>()?;
         self.form.say_head::<GrowthReport>()?;
-        for &records in &self.records {
-            let config = self.driven.config(records)?;
+        for config in &configs {
             let place = self.fresh.place("growth")?;
-            let report = with_bar("growth", records, |seen| {
-                measure_growth(&config, &options, place.path(), seen)
+            let report = with_bar("growth", config.records, |seen| {
+                measure_growth(config, &options, place.path(), seen)
             })?;
             self.form.say(&report)?;
         }
