@@ -285,6 +285,15 @@ fn a_sweep_over_chi_writes_less_at_each_step() {
 }
 
 #[test]
+fn a_sweep_to_a_small_chi_has_the_memory_that_a_database_needs() {
+    let arguments =
+        "bench chi --json --largest 1 --records 2000 --operations 50 --batch-unit 64KiB";
+    let arguments: Vec<&str> = arguments.split(' ').collect();
+    let text = String::from_utf8(succeed(&arguments)).unwrap();
+    assert_eq!(text.lines().count(), 1, "{text}");
+}
+
+#[test]
 fn bench_space_says_for_each_bound_what_writing_and_space_came_to() {
     let arguments = [
         "bench",

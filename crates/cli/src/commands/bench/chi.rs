@@ -9,6 +9,8 @@ use crate::{arguments, database};
 
 /// A χ that memory holds is a sixth of it at most: what auto would give one keyspace.
 const MEMORY_UNITS: u64 = 6;
+/// The least memory that a database is opened with.
+const MEMORY_BYTES_MIN: u64 = 8 << 20;
 
 /// Arguments of `bench chi`.
 #[derive(Args)]
@@ -27,7 +29,7 @@ pub(super) struct Chi {
     /// Batch unit, L
     #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = arguments::size)]
     batch_unit: u64,
-    /// Memory budget [default: six windows of the largest checkpoint distance]
+    /// Memory budget [default: six windows of the largest checkpoint distance, and 8 MiB at least]
     #[arg(long, value_name = "BYTES", value_parser = arguments::size)]
     memory: Option<u64>,
     #[command(flatten)]
@@ -42,9 +44,10 @@ impl Chi {
         let sweep = ChiSweep {
             config,
             operations: self.operations,
-            memory_bytes: self
-                .memory
-                .unwrap_or_else(|| window_bytes.saturating_mul(MEMORY_UNITS)),
+            memory_bytes: self.memory.unwrap_or_else(|| {
+                let windows_bytes = window_bytes.saturating_mul(MEMORY_UNITS);
+                windows_bytes.max(MEMORY_BYTES_MIN)
+            }),
             batch_unit_bytes: self.batch_unit,
         };
         if self.largest == 0 || self.operations == 0 {
