@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use terrapin::verify::{self, VerifyOptions};
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 
 use super::import::{check_sizes, format_of, open_input};
@@ -171,6 +171,28 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
+/// What was written to the device meanwhile: less than nothing, by the system's count, when pages were given up unwritten.
+fn device_bytes_since(before: &Usage) -> u64 {
+    let now = Usage::now().device_bytes_written;
+    now.saturating_sub(before.device_bytes_written)
+}
+
+/// Why memory does not afford what was set, if that is so; any other error is one.
+fn too_large(set: Result<()>) -> Result<Option<Error>> {
+    match set {
+        Ok(()) => Ok(None),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::OutOfMemory | ErrorKind::InvalidArgument
+            ) =>
+        {
+            Ok(Some(error))
+        }
+        Err(error) => Err(error),
+    }
+}
+
 impl Stage<'_> {
     /// Puts every record in batches, and keeps a sample of the keys.
     fn fill(&mut self, source: impl FnOnce(Put<'_>) -> Result<()>) -> Result<()> {
@@ -199,7 +221,7 @@ impl Stage<'_> {
         self.database.write(&batch)?;
         let written = start.elapsed();
         self.database.checkpoint()?;
-        let device = Usage::now().device_bytes_written - before.device_bytes_written;
+        let device = device_bytes_since(&before);
         output::say(format_args!(
             "   {} records, {}, in {:.1} s: {} a second",
             thousands(totals.records),
@@ -284,10 +306,10 @@ impl Stage<'_> {
         ]);
         let group_bytes = self.database.stat()?.group_bytes;
         for (revision, distance) in (1u64..).zip(DISTANCES) {
-            if let Err(error) = self
+            let set = self
                 .keyspace
-                .set_checkpoint_distance(CheckpointDistance::Fixed(distance))
-            {
+                .set_checkpoint_distance(CheckpointDistance::Fixed(distance));
+            if let Some(error) = too_large(set)? {
                 output::say(format_args!(
                     "   χ = {distance} does not fit into {}: {error}",
                     human(memory)
@@ -301,7 +323,7 @@ impl Stage<'_> {
             // What is still in the window is written, too, before the figures are taken.
             self.database.checkpoint()?;
             self.database.flush()?;
-            let device = Usage::now().device_bytes_written - before.device_bytes_written;
+            let device = device_bytes_since(&before);
             let read_rate = rate(reads.len() as u64, time);
             let (p50, p99) = percentiles(&mut reads);
             table.row(vec![
@@ -434,4 +456,30 @@ fn percentiles(latency: &mut [Duration]) -> (f64, f64) {
             .map_or(0.0, |d| d.as_secs_f64() * 1e6)
     };
     (at(50), at(99))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_distance_that_does_not_fit_is_left_out() {
+        assert!(too_large(Ok(())).unwrap().is_none());
+        for kind in [ErrorKind::OutOfMemory, ErrorKind::InvalidArgument] {
+            assert!(too_large(Err(Error::new(kind, "no"))).unwrap().is_some());
+        }
+        for kind in [ErrorKind::Io, ErrorKind::NoSpace, ErrorKind::Corrupt] {
+            let error = too_large(Err(Error::new(kind, "no"))).unwrap_err();
+            assert_eq!(error.kind(), kind);
+        }
+    }
+
+    #[test]
+    fn a_count_of_the_system_that_falls_counts_as_nothing() {
+        let before = Usage {
+            device_bytes_written: u64::MAX,
+            ..Usage::default()
+        };
+        assert_eq!(device_bytes_since(&before), 0);
+    }
 }
