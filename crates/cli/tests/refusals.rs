@@ -98,6 +98,44 @@ fn command_lines_that_make_no_sense_exit_with_two() {
 }
 
 #[test]
+fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
+    let place = Place::new();
+    let path = place.path("db");
+    let db = text(&path);
+    let limit = 262_144;
+    let digits = |bytes: usize| "5a".repeat(bytes) + "\r\n";
+    let (raw, hex) = (
+        place.write("raw", vec![b'z'; limit + 1]),
+        place.write("hex", digits(limit + 1)),
+    );
+    let larger = place.write("larger", digits(3 * limit));
+    let key = "k".repeat(65_536);
+    for (arguments, limit) in [
+        (&["put", db, "k", "--file", text(&raw)][..], "limit 262144"),
+        (
+            &["put", db, "5a", "--hex", "--file", text(&hex)],
+            "limit 262144",
+        ),
+        (
+            &["put", db, "5a", "--hex", "--file", text(&larger)],
+            "limit 262144",
+        ),
+        (&["put", db, &key, "v"], "limit 65535"),
+    ] {
+        let error = fail(arguments);
+        assert!(error.contains("more bytes than the limit"), "{error}");
+        assert!(error.contains(limit), "{error}");
+        assert!(!path.exists(), "{error}");
+    }
+    let most = place.write("most", digits(limit));
+    succeed(&["put", db, "5a", "--hex", "--file", text(&most)]);
+    assert_eq!(succeed(&["get", db, "Z"]).len(), limit);
+    let odd = place.write("odd", "5a5");
+    let error = fail(&["put", db, "5a", "--hex", "--file", text(&odd)]);
+    assert!(error.contains("pairs of hexadecimal digits"), "{error}");
+}
+
+#[test]
 fn a_benchmark_without_a_load_wants_the_records_named() {
     let error = fail(&["bench", "ycsb", "--workloads", "c", "--records", "10"]);
     assert!(error.contains("name the --db"), "{error}");

@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::PathBuf;
 
 use clap::Args;
-use terrapin_base::{Error, Result, VALUE_BYTES_MAX};
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::bytes;
 use crate::database::{DatabaseArgs, KeyspaceArgs};
@@ -35,6 +35,9 @@ impl Put {
     pub fn run(&self) -> Result<()> {
         let key = bytes::argument(&self.key, self.hex)?;
         let value = self.value()?;
+        // Before anything is opened or created.
+        check_size("key", key.len(), KEY_BYTES_MAX)?;
+        check_size("value", value.len(), VALUE_BYTES_MAX)?;
         let database = self.database.open_or_create()?;
         self.keyspace.find_or_create(&database)?.put(key, value)?;
         database.close()
@@ -50,19 +53,28 @@ impl Put {
         } else {
             Box::new(std::fs::File::open(path).map_err(failed)?)
         };
-        // One byte more than could be stored tells that it is too large, however large it is.
-        let limit = VALUE_BYTES_MAX as u64 * 2 + 1;
+        // A little more than could be stored, a line end behind digits included, tells that it is too large, however large it is.
+        let (text_bytes_max, line_end) = if self.hex {
+            (2 * VALUE_BYTES_MAX, b"\r\n".len())
+        } else {
+            (VALUE_BYTES_MAX, 0)
+        };
+        let read_max = text_bytes_max + line_end + 1;
         let mut text = Vec::new();
         input
             .by_ref()
-            .take(limit)
+            .take(read_max as u64)
             .read_to_end(&mut text)
             .map_err(failed)?;
+        let digits = text.trim_ascii_end();
+        if text.len() == read_max || self.hex && digits.len() > text_bytes_max {
+            return Err(too_large("value", VALUE_BYTES_MAX).with("file", path.display()));
+        }
         if !self.hex {
             return Ok(text);
         }
         let mut value = Vec::new();
-        if !bytes::decode_hex(text.trim_ascii_end(), &mut value) {
+        if !bytes::decode_hex(digits, &mut value) {
             return Err(
                 Error::invalid("with --hex, the file holds pairs of hexadecimal digits")
                     .with("file", path.display()),
@@ -70,4 +82,16 @@ impl Put {
         }
         Ok(value)
     }
+}
+
+fn check_size(what: &str, bytes: usize, limit: usize) -> Result<()> {
+    if bytes > limit {
+        return Err(too_large(what, limit).with("bytes", bytes));
+    }
+    Ok(())
+}
+
+fn too_large(what: &str, limit: usize) -> Error {
+    let message = format!("the {what} has more bytes than the limit");
+    Error::new(ErrorKind::TooLarge, message).with("limit", limit)
 }
