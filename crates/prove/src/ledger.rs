@@ -65,6 +65,26 @@ impl Ledger {
         self.of(layer, commit).map(|e| e.counted).sum()
     }
 
+    /// How many units of a layer found something, at this commit or at any.
+    #[must_use]
+    pub fn finds(&self, layer: &str, commit: Option<&str>) -> u64 {
+        self.of(layer, commit).map(|e| e.finds).sum()
+    }
+
+    /// The first unit of a layer that lies in a line with finds and in no later line without; none if there is none.
+    #[must_use]
+    pub fn unsettled(&self, layer: &str, commit: Option<&str>) -> Option<u64> {
+        let entries: Vec<&Entry> = self.of(layer, commit).collect();
+        entries.iter().enumerate().find_map(|(number, found)| {
+            let later = || entries[number + 1..].iter().filter(|e| e.finds == 0);
+            let mut unit = found.first;
+            while let Some(clean) = later().find(|e| e.first <= unit && unit <= e.last) {
+                unit = clean.last + 1;
+            }
+            (found.finds > 0 && unit <= found.last).then_some(unit)
+        })
+    }
+
     fn of(&self, layer: &str, commit: Option<&str>) -> impl Iterator<Item = &Entry> {
         self.entries
             .iter()
@@ -155,6 +175,28 @@ mod tests {
         assert_eq!(ledger.counted("a", Some("c2")), 10);
         assert_eq!(ledger.next("a", Some("c1")), 10);
         assert_eq!(ledger.next("c", None), 0);
+    }
+
+    #[test]
+    fn a_find_is_unsettled_until_its_line_was_tried_again_without_one() {
+        let with = |finds, commit, first, last| Entry {
+            finds,
+            ..entry("a", commit, first, last)
+        };
+        let mut ledger = Ledger::default();
+        ledger.enter(with(0, "c1", 0, 4));
+        assert_eq!(ledger.unsettled("a", None), None);
+        ledger.enter(with(1, "c2", 5, 9));
+        assert_eq!(ledger.finds("a", None), 1);
+        assert_eq!(ledger.unsettled("a", None), Some(5));
+        assert_eq!(ledger.unsettled("a", Some("c1")), None);
+        ledger.enter(with(0, "c3", 3, 7));
+        assert_eq!(ledger.unsettled("a", None), Some(8));
+        ledger.enter(with(2, "c4", 8, 9));
+        assert_eq!(ledger.unsettled("a", None), Some(8));
+        ledger.enter(with(0, "c5", 8, 9));
+        assert_eq!(ledger.unsettled("a", None), None);
+        assert_eq!(ledger.unsettled("b", None), None);
     }
 
     #[test]

@@ -17,8 +17,8 @@ struct Arguments {
     #[arg(long, conflicts_with_all = ["minutes", "fresh"])]
     ci: bool,
     /// Go on with new seeds for so long, shared among the layers
-    #[arg(long)]
-    minutes: Option<f64>,
+    #[arg(long, value_parser = minutes, allow_hyphen_values = true)]
+    minutes: Option<Duration>,
     /// Only this layer; may be given several times
     #[arg(long = "layer", value_name = "NAME")]
     only: Vec<String>,
@@ -43,6 +43,21 @@ struct Arguments {
     /// Where units may put files: a directory of a real file system
     #[arg(long)]
     scratch: Option<PathBuf>,
+}
+
+/// The longest time: a year.
+const MINUTES_MAX: f64 = 525_600.0;
+
+/// More than no minutes, and not more than [`MINUTES_MAX`].
+fn minutes(text: &str) -> Result<Duration, String> {
+    match text.parse::<f64>() {
+        Ok(minutes) if minutes > 0.0 && minutes <= MINUTES_MAX => {
+            Ok(Duration::from_secs_f64(minutes * 60.0))
+        }
+        _ => Err(format!(
+            "minutes are a number above 0, {MINUTES_MAX} at most"
+        )),
+    }
 }
 
 fn main() -> ExitCode {
@@ -88,7 +103,7 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         .unwrap_or(1);
     let share = arguments
         .minutes
-        .map(|minutes| Duration::from_secs_f64(minutes * 60.0 / chosen.len() as f64));
+        .map(|time| time.div_f64(chosen.len() as f64));
     let mut sound = true;
     for layer in &chosen {
         let Some(amount) = amount(arguments, layer, &ledger, counted_at, share) else {
@@ -125,11 +140,15 @@ fn choose(arguments: &Arguments) -> Result<Vec<Layer>, String> {
         }
     }
     let named = |names: &[String], layer: &Layer| names.iter().any(|name| name == layer.name);
-    Ok(all
+    let chosen: Vec<_> = all
         .into_iter()
         .filter(|layer| arguments.only.is_empty() || named(&arguments.only, layer))
         .filter(|layer| !named(&arguments.without, layer))
-        .collect())
+        .collect();
+    if chosen.is_empty() {
+        return Err("--layer and --without leave no layer to try".to_owned());
+    }
+    Ok(chosen)
 }
 
 /// What is to be tried of a layer; none when nothing is.
@@ -151,7 +170,11 @@ fn amount(
     let first = match layer.units {
         // A seed never tried is worth more than one tried at another commit.
         Units::Seeds => ledger.next(layer.name, None),
-        Units::Fixed(_) => ledger.next(layer.name, counted_at),
+        Units::Fixed(count) => match ledger.next(layer.name, counted_at) {
+            // All were tried: what found something is tried again until it does not.
+            next if next >= count => ledger.unsettled(layer.name, counted_at).unwrap_or(next),
+            next => next,
+        },
     };
     let missing = layer
         .full
@@ -180,6 +203,14 @@ fn one_unit(chosen: &[Layer], unit: u64, scratch: &Path) -> Result<bool, String>
     let [layer] = chosen else {
         return Err("--unit needs exactly one --layer".to_owned());
     };
+    if let Units::Fixed(count) = layer.units
+        && unit >= count
+    {
+        return Err(format!(
+            "{}: no unit {unit}; there are {count}, from 0",
+            layer.name
+        ));
+    }
     let amount = Amount {
         first: unit,
         units: 1,
@@ -222,8 +253,12 @@ fn report(layer: &Layer, summary: &Summary) {
 
 fn list(chosen: &[Layer], ledger: &Ledger, counted_at: Option<&str>) {
     for layer in chosen {
+        let finds = match ledger.finds(layer.name, counted_at) {
+            0 => String::new(),
+            finds => format!(", {finds} finds"),
+        };
         println!(
-            "{:20} {:>9} of {:>9} {}, CI {}",
+            "{:20} {:>9} of {:>9} {}, CI {}{finds}",
             layer.name,
             ledger.counted(layer.name, counted_at),
             layer.full,
@@ -252,5 +287,44 @@ fn engine_commit() -> String {
             commit + if changed { "+" } else { "" }
         }
         _ => "unknown".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layer_with_an_end_is_done_when_its_finds_are_gone() {
+        let layer = Layer {
+            name: "few",
+            counts: "units",
+            ci: 1,
+            full: 5,
+            units: Units::Fixed(5),
+            alone: false,
+            unit: |_, _| Ok(1),
+        };
+        let arguments = Arguments::parse_from(["prove"]);
+        let mut ledger = Ledger::default();
+        let first = |ledger: &Ledger| {
+            let amount = amount(&arguments, &layer, ledger, None, None);
+            amount.map(|amount| amount.first)
+        };
+        assert_eq!(first(&ledger), Some(0));
+        let tried = |first, units, finds| {
+            let part = Summary {
+                first,
+                units,
+                finds,
+                ..Summary::default()
+            };
+            entry(&layer, "c1", &part)
+        };
+        let find = vec![(3, prove::Find("lost".to_owned()))];
+        ledger.enter(tried(0, 5, find));
+        assert_eq!(first(&ledger), Some(0), "its line has a find");
+        ledger.enter(tried(0, 5, Vec::new()));
+        assert_eq!(first(&ledger), None);
     }
 }

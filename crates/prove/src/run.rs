@@ -1,5 +1,6 @@
 //! Goes through a layer's units until an amount or a time is reached, on as many threads as the machine has, and enters what
-//! was tried. A unit that panics is a find. What was tried without a gap is entered as it ends, so that a stopped run loses little.
+//! was tried. A unit that panics is a find. What was tried without a gap is entered as it ends, so that a stopped run loses little,
+//! and at the end, also where that is an error.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -48,6 +49,8 @@ struct State {
     ended: BTreeMap<u64, Result<u64, Find>>,
     summary: Summary,
     entered_s: f64,
+    /// A worker could not go on: what the others try beyond would not be entered.
+    failed: bool,
 }
 
 /// Tries units of a layer. `enter` gets what has been tried since it was last called, every few seconds and at the end.
@@ -69,6 +72,7 @@ pub fn run(
             ..Summary::default()
         },
         entered_s: 0.0,
+        failed: false,
     });
     let enter: Mutex<&mut (dyn FnMut(&Summary) + Send)> = Mutex::new(&mut enter);
     let total = Mutex::new(Summary {
@@ -85,7 +89,7 @@ pub fn run(
                     .is_some_and(|time| began() >= time.as_secs_f64());
                 let all = state.next - amount.first >= amount.units
                     || matches!(layer.units, Units::Fixed(count) if state.next >= count);
-                if state.counted >= amount.counted || over || all {
+                if state.counted >= amount.counted || over || all || state.failed {
                     return Ok(());
                 }
                 state.next += 1;
@@ -93,7 +97,10 @@ pub fn run(
             };
             let directory = scratch.join(format!("{}-{worker}", layer.name));
             let _ = fs::remove_dir_all(&directory);
-            fs::create_dir_all(&directory)?;
+            if let Err(error) = fs::create_dir_all(&directory) {
+                lock(&state).failed = true;
+                return Err(error);
+            }
             let outcome = guarded(layer, unit, &directory);
             let _ = fs::remove_dir_all(&directory);
             if let Err(find) = &outcome {
@@ -109,7 +116,7 @@ pub fn run(
             }
         }
     };
-    thread::scope(|scope| {
+    let worked = thread::scope(|scope| {
         let workers: Vec<_> = (0..threads.max(1))
             .map(|worker| {
                 let work = &work;
@@ -121,10 +128,11 @@ pub fn run(
                 .join()
                 .unwrap_or_else(|_| Err(io::Error::other("a worker panicked")))
         })
-    })?;
+    });
     let mut state = lock(&state);
     flush(&mut state, began(), &enter);
     bar.finish_and_clear();
+    worked?;
     let mut total = lock(&total).clone();
     total.seconds = began();
     Ok(total)
@@ -196,4 +204,45 @@ fn progress(layer: &Layer, amount: Amount) -> ProgressBar {
         bar.set_style(style);
     }
     bar
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_tried_before_a_worker_failed_is_entered() {
+        /// The third unit takes away what the fourth needs: a place for its files.
+        fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
+            let parent = scratch.parent().ok_or_else(|| Find("no parent".into()))?;
+            if unit == 2 {
+                fs::remove_dir_all(parent)?;
+                fs::write(parent, "in the way")?;
+            }
+            Ok(10)
+        }
+        let layer = Layer {
+            name: "failing",
+            counts: "units",
+            ci: 1,
+            full: 1,
+            units: Units::Seeds,
+            alone: true,
+            unit,
+        };
+        let amount = Amount {
+            first: 0,
+            units: 100,
+            counted: u64::MAX,
+            time: None,
+        };
+        let scratch = std::env::temp_dir().join(format!("prove-run-{}", std::process::id()));
+        let mut entered = Vec::new();
+        let ended = run(&layer, amount, 1, &scratch, |part| {
+            entered.push((part.first, part.units, part.counted));
+        });
+        fs::remove_file(&scratch).unwrap();
+        assert!(ended.is_err());
+        assert_eq!(entered, [(0, 3, 30)]);
+    }
 }
