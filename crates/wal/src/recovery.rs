@@ -248,6 +248,8 @@ impl Recovery {
         // Names that a killed process changed are seen but perhaps not durable: a spare may only be written once its old name is
         // gone for good, or a power cut would bring that back with another segment's header under it.
         self.disk.sync_directory()?;
+        // One that was to be of another size, and was killed before it took the name.
+        self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
         segments.take_over(&self.spares)?;
 
         // 1.
@@ -310,7 +312,8 @@ impl Recovery {
             let copier = Copier::behind(segments, id, life, from, synced)?;
             added = self.copied(copier, from, end)?;
         }
-        if not_known {
+        // A recovery that was cut short may have seen to all of it, in a segment that does not end with a block.
+        if not_known && self.end > self.synced.max(last.start) {
             let (piece, from) = self.piece_beside(life, &last, segments)?;
             let copier = match obtain_two(segments, piece.capacity)? {
                 Some(spare) => Copier::beside(segments, id, life, piece, spare),

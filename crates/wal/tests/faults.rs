@@ -449,3 +449,54 @@ fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
         }
     }
 }
+
+// What a recovery had copied into a segment of its own and synced, the next one copied once more: each that was cut short left another segment, and where
+// there was no room for one it wrote over what was durable.
+#[test]
+fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
+    let segments = |process: &Process| {
+        let names = process.disk.list().unwrap();
+        names.iter().filter(|name| name.starts_with("log-")).count()
+    };
+    let mut copied = 0;
+    for records in 1..120 {
+        let medium = SimDisk::new(records);
+        let process = Process::new(&medium, records);
+        // What is drained is not synced.
+        let options = LogOptions {
+            sync_interval_ns: u64::MAX / 4,
+            ..tiny()
+        };
+        let log = process.create(options).unwrap();
+        for index in 0..records {
+            process.append(&log, index).unwrap();
+        }
+        process.sim.settle();
+        medium.crash_process();
+        let process = Process::new(&medium, records);
+        let before = segments(&process);
+        // Of another size, so that there is a step that can fail behind the copy.
+        let other = LogOptions {
+            ring_bytes: 2 * tiny().ring_bytes,
+            ..tiny()
+        };
+        let fault = Fault::nth(1, FaultError::Io)
+            .on(Op::OpenRing)
+            .of("ring-new")
+            .lasting();
+        medium.inject(fault);
+        let counts = [(); 4].map(|()| {
+            assert!(process.recover(other).is_err());
+            segments(&process)
+        });
+        // The first may have written what only the ring had behind the others, where nobody knows it to be synced.
+        assert_eq!(counts[1], counts[3], "{records} records");
+        copied += counts[1] - before;
+        medium.clear_faults();
+        let (_, found) = process.recover(other).unwrap();
+        assert_eq!(assert_prefix(&found), records);
+        let names = process.disk.list().unwrap();
+        assert!(!names.iter().any(|name| name == "ring-new"));
+    }
+    assert!(copied > 10, "{copied}");
+}
