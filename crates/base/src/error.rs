@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
 
+use rustix::io::Errno;
+
 /// A result with Terrapin's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -145,6 +147,15 @@ impl Error {
     pub fn io_error(&self) -> Option<&std::io::Error> {
         self.0.source.as_deref()
     }
+
+    /// Whether the operating system refused because the process or it itself is short of something (descriptors, memory), which says nothing
+    /// of the file.
+    #[must_use]
+    pub fn is_shortage(&self) -> bool {
+        let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
+        let errno = self.io_error().and_then(Errno::from_io_error);
+        errno.is_some_and(|errno| short.contains(&errno))
+    }
 }
 
 impl fmt::Display for Error {
@@ -219,6 +230,20 @@ mod tests {
     use std::io;
 
     use super::*;
+
+    #[test]
+    fn what_a_process_is_short_of_is_told_from_what_is_wrong_with_a_file() {
+        let is = |source| Error::io("cannot read", source).is_shortage();
+        let refused = |errno: Errno| io::Error::from(errno);
+        assert!(
+            [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN]
+                .map(refused)
+                .into_iter()
+                .all(is)
+        );
+        assert!(!is(refused(Errno::IO)) && !is(refused(Errno::NOSPC)));
+        assert!(!is(io::Error::other("short read")) && !Error::internal("a bug").is_shortage());
+    }
 
     /// As reports of whole chains print it.
     fn chain(error: &dyn std::error::Error) -> String {

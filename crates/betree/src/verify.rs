@@ -82,6 +82,8 @@ impl Check<'_> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) => match error.kind() {
+                // What the process or the system is short of says nothing of the data.
+                ErrorKind::Io if error.is_shortage() => Err(error),
                 ErrorKind::Corrupt
                 | ErrorKind::Io
                 | ErrorKind::Unsupported

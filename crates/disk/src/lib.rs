@@ -24,7 +24,7 @@ use terrapin_base::{Error, ErrorKind, Result};
 pub use aligned::AlignedBuf;
 pub use flight::{Flight, Show, Shown};
 pub use prefetch::{prefetch, prefetch_all};
-pub use real::{RealDisk, is_shortage};
+pub use real::RealDisk;
 pub use region::largest_buffer;
 pub use ring::{
     LogRing, RING_BYTES_MAX, RING_BYTES_MIN, RingOptions, RingReader, RingSpace, RingWriter,

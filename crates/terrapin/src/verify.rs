@@ -148,6 +148,9 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         report.damage("catalog", error)?;
     }
     for stored in &base.stored {
+        if report.is_full(options) {
+            return Ok(report);
+        }
         report.keyspaces += 1;
         let Some(entry) = base.catalog.get(stored.id) else {
             continue;
@@ -169,6 +172,10 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         report.findings.append(&mut findings);
         if let Err(error) = outcome {
             report.damage(&place(), error)?;
+        }
+        // What is damaged there would be told again.
+        if report.is_full(options) {
+            return Ok(report);
         }
         match entry.version.stats() {
             Ok(stats) => {
@@ -353,7 +360,7 @@ impl VerifyReport {
     /// Damage is a finding; whatever keeps one from looking is an error: also what this process or the system is short of.
     fn damage(&mut self, place: &str, error: Error) -> Result<()> {
         match error.kind() {
-            ErrorKind::Io if error.io_error().is_some_and(terrapin_disk::is_shortage) => Err(error),
+            ErrorKind::Io if error.is_shortage() => Err(error),
             ErrorKind::Corrupt | ErrorKind::Io => {
                 self.findings.push(Finding {
                     place: place.into(),

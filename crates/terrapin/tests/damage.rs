@@ -99,6 +99,39 @@ fn a_lost_data_file_is_refused_as_damage_and_nothing_new_is_made_in_its_place() 
     }
 }
 
+/// Scripts restore backups for damage: a shortage of the verifying process was told as some.
+#[test]
+fn verify_takes_a_shortage_of_its_own_for_no_damage() {
+    use terrapin_disk::sim::{Fault, FaultError, Op};
+    let world = World::new(9);
+    filled(&world);
+    let mut refused = 0;
+    for read in 1.. {
+        let disk = world.disk.fork();
+        disk.inject(
+            Fault::nth(read, FaultError::TooManyFiles)
+                .on(Op::Read)
+                .of("data"),
+        );
+        let options = VerifyOptions::default();
+        match verify_on(world.env.clone(), disk.handle(), &options) {
+            Ok(report) => {
+                // A superblock slot that cannot be read is told, where the other one serves.
+                let place = report.findings.first().map(|finding| &finding.place);
+                assert!(place.is_none_or(|place| place.starts_with("superblock slot")));
+                if report.is_sound() {
+                    break;
+                }
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::Io, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(refused > 10, "{refused}");
+}
+
 /// A tree whose findings were as many as there may be was told as sound where there may be none, and as checked whole elsewhere.
 #[test]
 fn a_verification_that_stops_says_so_and_none_that_stops_is_sound() {

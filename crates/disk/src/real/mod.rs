@@ -336,22 +336,3 @@ impl std::fmt::Debug for RealDisk {
         write!(f, "RealDisk({})", self.path.display())
     }
 }
-/// Whether an error says that the process or the system is short of something (descriptors, memory), and nothing of the file.
-#[must_use]
-pub fn is_shortage(error: &std::io::Error) -> bool {
-    let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
-    Errno::from_io_error(error).is_some_and(|errno| short.contains(&errno))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_process_is_short_of_is_told_from_what_is_wrong_with_a_file() {
-        let is = |errno: Errno| is_shortage(&std::io::Error::from(errno));
-        assert!(is(Errno::MFILE) && is(Errno::NFILE) && is(Errno::NOMEM));
-        assert!(!is(Errno::IO) && !is(Errno::NOSPC));
-        assert!(!is_shortage(&std::io::Error::other("short read")));
-    }
-}
