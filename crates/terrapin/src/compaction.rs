@@ -277,7 +277,7 @@ impl Job for Compactor {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }
 

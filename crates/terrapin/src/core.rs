@@ -4,7 +4,7 @@
 //! it. Under the former a change of the set of keyspaces waits for earlier writers to publish, who need no lock for that. Reads and writes of records take neither: they load the state, which is replaced as a whole.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
 use arc_swap::Guard;
@@ -15,7 +15,7 @@ use terrapin_memtable::{Pool, Window};
 use terrapin_pages::PageStore;
 use terrapin_recordcache::{Epoch, RecordCache};
 use terrapin_structure::Structure;
-use terrapin_wal::Log;
+use terrapin_wal::{Log, LogSpace};
 
 use crate::balance::{Balance, FIRST_PERMILLE};
 use crate::checkpoint::Schedule;
@@ -80,6 +80,8 @@ pub(crate) struct Core {
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
     pub health: Health,
+    /// Of a database that is read only, what the files of its log take: nobody changes them meanwhile.
+    pub log_space: OnceLock<LogSpace>,
 }
 
 /// What only changes of the state need.
@@ -167,6 +169,7 @@ impl Core {
             refused_window_bytes: AtomicU64::new(0),
             counters: Counters::default(),
             health: Health::default(),
+            log_space: OnceLock::new(),
         })
     }
 

@@ -7,7 +7,7 @@ use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
 use terrapin_structure::{PageParts, StructureStats};
-use terrapin_wal::{LogMetrics, LogSpace};
+use terrapin_wal::LogMetrics;
 
 use crate::batch::Batch;
 use crate::core::Core;
@@ -284,7 +284,7 @@ impl Database {
         self.core().set_distance_of_all(distance.into())
     }
 
-    /// The last error of a background job, until a later attempt succeeds.
+    /// The last error of a background job, until a later attempt succeeds; of one that panicked for good, since nobody does its work any more.
     #[must_use]
     pub fn background_error(&self) -> Option<Error> {
         self.core().health.background_error()
@@ -412,7 +412,7 @@ impl Core {
 /// What is known of the log of a database that is read only, and does not have it open.
 fn kept_log(core: &Core) -> LogMetrics {
     let replayed = core.replayed.load(Ordering::Acquire);
-    let files = LogSpace::of(&*core.disk).unwrap_or_default();
+    let files = core.log_space.get().copied().unwrap_or_default();
     let mut log = LogMetrics::default();
     log.kept_bytes = replayed.saturating_sub(core.schedule.durable_through().0);
     log.disk_bytes = files.segment_bytes + files.spare_bytes;

@@ -17,6 +17,8 @@ pub(crate) struct Health {
     outcome: OnceLock<Result<()>>,
     ended: Arc<Signal>,
     background: Mutex<Option<Error>>,
+    /// Why the first job that panicked did: its duty is done no more.
+    dead: OnceLock<Error>,
     listeners: Mutex<Vec<Listener>>,
 }
 
@@ -71,11 +73,18 @@ impl Health {
         }
     }
 
-    /// Background work succeeded again: there is no error to show any more but one that `lasting` says no success ends.
+    /// A background job panicked, and is gone: as [`Health::report`], and no success of others ends it.
+    pub fn job_died(&self, error: &Error) {
+        self.dead.get_or_init(|| error.clone());
+        self.report(error);
+    }
+
+    /// Background work succeeded again: there is no error to show any more but one that `lasting` says no success ends, and that of a job
+    /// that died.
     pub fn recovered(&self, lasting: impl FnOnce() -> Option<Error>) {
         *self.background.lock() = None;
         // Asked for only now: one that comes later is reported later.
-        if let Some(error) = lasting() {
+        if let Some(error) = lasting().or_else(|| self.dead.get().cloned()) {
             *self.background.lock() = Some(error);
         }
     }

@@ -19,7 +19,7 @@ use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
 use terrapin_structure::Structure;
-use terrapin_wal::{Log, LogOptions, Recovery, Replay, is_log_file};
+use terrapin_wal::{Log, LogOptions, LogSpace, Recovery, Replay, is_log_file};
 
 use crate::catalog::Catalog;
 use crate::catalog::format::Stored;
@@ -441,6 +441,9 @@ fn start(
         owner.run(Watch::job(&core))?;
         owner.run(Box::new(FoldJob::new(core.clone())))?;
     }
+    if log.is_none() {
+        let _ = core.log_space.set(LogSpace::of(&*core.disk)?);
+    }
     if let Some(replay) = replay {
         recovery::replay(&core, replay, schema_from)?;
     }
@@ -463,24 +466,33 @@ mod tests {
 
     /// Most said nothing: the duty was not done any more, and only a close told.
     #[test]
-    fn a_job_that_panics_is_a_background_error_at_once_whichever_it_is() {
-        let (database, _sim) = Options::small().open_simulated();
-        let core = database.core();
-        let jobs: [Box<dyn Job>; 7] = [
-            Worker::job(core),
-            Reclaim::job(core),
-            Stock::job(core),
-            Warm::job(core),
-            Compactor::job(core),
-            Watch::job(core),
-            Box::new(FoldJob::new(core.clone())),
-        ];
-        for mut job in jobs {
-            core.health.recovered(|| None);
+    fn a_job_that_panics_is_a_background_error_at_once_and_for_good_whichever_it_is() {
+        let jobs = |core: &Arc<Core>| -> [Box<dyn Job>; 7] {
+            [
+                Worker::job(core),
+                Reclaim::job(core),
+                Stock::job(core),
+                Warm::job(core),
+                Compactor::job(core),
+                Watch::job(core),
+                Box::new(FoldJob::new(core.clone())),
+            ]
+        };
+        for number in 0..7 {
+            let (database, _sim) = Options::small().open_simulated();
+            let mut all = jobs(database.core());
+            let job = &mut all[number];
             job.panicked(Error::internal("on purpose"));
-            let error = database.background_error();
-            let kind = error.map(|error| error.kind());
-            assert_eq!(kind, Some(ErrorKind::Internal), "{}", job.name());
+            let is_told = || {
+                let error = database.background_error();
+                let kind = error.map(|error| error.kind());
+                assert_eq!(kind, Some(ErrorKind::Internal), "{}", job.name());
+            };
+            is_told();
+            // What others come to is no success of that one.
+            database.default_keyspace().put("a", "1").unwrap();
+            database.checkpoint().unwrap();
+            is_told();
         }
     }
 }

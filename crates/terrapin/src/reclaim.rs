@@ -153,7 +153,7 @@ impl Job for Reclaim {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }
 
@@ -199,6 +199,6 @@ impl Job for Watch {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }

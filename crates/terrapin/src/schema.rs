@@ -118,11 +118,11 @@ impl Core {
         let shared = self.named(install, name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
         })?;
-        let logged = match mutant::active(18) {
-            true => KeyspaceId(u32::MAX),
-            false => shared.id,
+        let change = match mutant::active(18) {
+            true => Schema::SetOptions(shared.id, KeyspaceOptions::default()),
+            false => Schema::Drop(shared.id),
         };
-        let (kind, payload) = Schema::Drop(logged).encode();
+        let (kind, payload) = change.encode();
         let appended = match log.try_append(kind, &[&payload])? {
             Append::Done(appended) => appended,
             Append::Full(condition) => return Ok(Attempt::Full(condition)),

@@ -141,7 +141,7 @@ impl Job for Stock {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }
 

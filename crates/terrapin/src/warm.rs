@@ -419,7 +419,7 @@ impl Job for Warm {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }
 

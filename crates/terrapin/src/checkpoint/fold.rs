@@ -288,7 +288,7 @@ impl Job for FoldJob {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }
 

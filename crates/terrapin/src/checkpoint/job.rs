@@ -805,7 +805,7 @@ impl Job for Coordinator {
         if let Some(log) = &self.core.log {
             log.poison(error.clone());
         }
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
         self.core.schedule.failed(&error);
     }
 }

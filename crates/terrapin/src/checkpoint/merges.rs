@@ -158,6 +158,6 @@ impl Job for Worker {
     }
 
     fn panicked(&mut self, error: Error) {
-        self.core.health.report(&error);
+        self.core.health.job_died(&error);
     }
 }
