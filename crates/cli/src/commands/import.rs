@@ -274,7 +274,8 @@ impl Loader<'_> {
             return ended.map(|()| self.records);
         };
         match (ended, target.database.close()) {
-            (Ok(()), closed) => closed.map(|()| self.records),
+            (Ok(()), Ok(())) => Ok(self.records),
+            (Ok(()), Err(error)) => Err(error.with("records imported before it", target.written)),
             (Err(error), closed) => {
                 let error = match closed {
                     Ok(()) => error,
