@@ -178,6 +178,7 @@ mod tests {
         assert!(json.contains("\"merges\":5.000") && json.contains("\"cpu_us\":3.0000"));
         assert!(json.contains("\"ops_per_second\":500.0"));
     }
+
     #[test]
     fn a_load_that_needs_more_memory_than_its_settling_tells_the_peak() {
         let phase = |operations, rss_peak_bytes| PhaseReport {

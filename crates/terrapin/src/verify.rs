@@ -157,10 +157,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         };
         let place = || format!("keyspace {:?}", stored.name);
         let mut findings = Vec::new();
-        let room = options
-            .findings_max
-            .max(1)
-            .saturating_sub(report.findings.len());
+        let room = report.room(options);
         let outcome = entry.version.verify(&mut |finding| {
             if findings.len() < room {
                 findings.push(Finding {
@@ -351,9 +348,15 @@ fn verify_log(
 }
 
 impl VerifyReport {
-    /// Whether there is room for no other finding: then it stops.
+    /// How many findings more there may be.
+    fn room(&self, options: &VerifyOptions) -> usize {
+        let most = options.findings_max.max(1);
+        most.saturating_sub(self.findings.len())
+    }
+
+    /// Whether there may be no other finding: then it stops.
     fn is_full(&mut self, options: &VerifyOptions) -> bool {
-        self.stopped = self.findings.len() >= options.findings_max.max(1);
+        self.stopped = self.room(options) == 0;
         self.stopped
     }
 
