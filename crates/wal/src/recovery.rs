@@ -12,6 +12,9 @@
 //!
 //! Killed before 3, recovery finds the same E again: from the same files, or from the segments that 1 has synced. Killed after it,
 //! the new life is empty, and E stands in its header.
+//!
+//! Where there is room for one more file only, 1 has used it up and 3 wants it. Then what 1 copied to it is written where it came from, too, and synced;
+//! only then does the file lose its name, and is there for 3. At every moment one of both places is durable.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -263,6 +266,7 @@ impl Recovery {
         let ring = self.make_ring()?;
 
         // 3.
+        let (spare, number) = self.obtain_next(&segments, number)?;
         let start = block_up(self.end);
         let header = SegmentHeader {
             database_id: self.options.database_id,
@@ -274,7 +278,6 @@ impl Recovery {
             first: start,
             capacity: segments.capacity(),
         };
-        let spare = segments.obtain()?;
         let file = segments.install(&spare, &header)?;
         segments.drop_spares(SPARES_MIN)?;
 
@@ -315,15 +318,69 @@ impl Recovery {
         // A recovery that was cut short may have seen to all of it, in a segment that does not end with a block.
         if not_known && self.end > self.synced.max(last.start) {
             let (piece, from) = self.piece_beside(life, &last, segments)?;
-            let copier = match obtain_two(segments, piece.capacity)? {
-                Some(spare) => Copier::beside(segments, id, life, piece, spare),
-                // An open must not need space (D10): the same bytes once more in their own place are the next best.
-                None => Copier::behind(segments, id, life, piece.start, piece.start)?,
+            let copier = match segments.obtain_for(piece.capacity) {
+                Ok(spare) => Copier::beside(segments, id, life, piece, spare),
+                // An open must not need space (D10). Files are smaller now than the one that this is in: the same bytes once more in their own place
+                // are the next best.
+                Err(error) if is_full(&error) && piece.capacity > segments.capacity() => {
+                    Copier::behind(segments, id, life, piece.start, piece.start)?
+                }
+                Err(error) => return Err(error),
             };
             added = self.copied(copier, from, self.end)?;
         }
         let number = added.last().map_or(last.number, |piece| piece.number);
         Ok((number, added))
+    }
+
+    /// A file for the next life's first segment, and the number of the segment before it. Where there is no room for another file, that is the one
+    /// which this recovery, or one that was cut short, has copied the log's end to: an open must not need space (D10).
+    fn obtain_next(&mut self, segments: &Segments, number: u64) -> Result<(Spare, u64)> {
+        match segments.obtain() {
+            Err(error) if is_full(&error) => {
+                let Some(before) = self.fold_back(segments)? else {
+                    return Err(error);
+                };
+                Ok((segments.obtain()?, before))
+            }
+            obtained => Ok((obtained?, number)),
+        }
+    }
+
+    /// Where the last segment took the place of the end of the one before ([`Copier::beside`]), writes what it holds there and takes its name away, for
+    /// another to use its file; the number of the one before. The bytes stay where they were made durable until they are durable in
+    /// their old place, too: they may have been so before, and a power cut in the midst of the writing takes nothing away.
+    fn fold_back(&mut self, segments: &Segments) -> Result<Option<u64>> {
+        let Some(life) = self.chain.lives.last() else {
+            return Ok(None);
+        };
+        let [earlier @ .., before, last] = &life.pieces[..] else {
+            return Ok(None);
+        };
+        let Some(capacity) = segments.capacity_of(before.number) else {
+            return Ok(None);
+        };
+        let whole = Piece {
+            capacity,
+            ..*before
+        };
+        if whole.end() < block_up(self.end) {
+            return Ok(None);
+        }
+        let mut pieces = earlier.to_vec();
+        pieces.push(whole);
+        let folded = Life {
+            pieces,
+            ..life.clone()
+        };
+        let id = self.options.database_id;
+        let copier = Copier::behind(segments, id, &folded, last.start, last.start)?;
+        self.copied(copier, last.first, self.end)?;
+        segments.give_up_last(self.end)?;
+        if let Some(last) = self.chain.lives.last_mut() {
+            *last = folded;
+        }
+        Ok(Some(whole.number))
     }
 
     /// Copies the last life's records from one on to `end`; the segments that this added.
@@ -405,24 +462,8 @@ impl Recovery {
     }
 }
 
-/// A file for a segment of that capacity, if there is room for the next life's segment as well.
-fn obtain_two(segments: &Segments, capacity: u64) -> Result<Option<Spare>> {
-    let is_full = |error: &Error| error.kind() == ErrorKind::NoSpace;
-    let spare = match segments.obtain_for(capacity) {
-        Err(error) if is_full(&error) => return Ok(None),
-        obtained => obtained?,
-    };
-    match segments.prepare() {
-        Ok(()) => Ok(Some(spare)),
-        Err(error) => {
-            segments.put_back(spare);
-            if is_full(&error) {
-                Ok(None)
-            } else {
-                Err(error)
-            }
-        }
-    }
+fn is_full(error: &Error) -> bool {
+    error.kind() == ErrorKind::NoSpace
 }
 
 fn is_absent(error: Error) -> Result<()> {

@@ -70,6 +70,15 @@ pub(crate) enum TrimError {
     Unknown(Error),
 }
 
+impl TrimError {
+    /// What went wrong, to whom both are alike.
+    fn into_error(self) -> Error {
+        match self {
+            TrimError::Undone(error) | TrimError::Unknown(error) => error,
+        }
+    }
+}
+
 /// The files of one log.
 pub(crate) struct Segments {
     disk: Arc<dyn Disk>,
@@ -303,6 +312,31 @@ impl Segments {
         }
         if recycled {
             self.spares.lock().push(spare);
+        }
+        Ok(())
+    }
+
+    /// Bytes of stream that a kept segment has room for.
+    pub(crate) fn capacity_of(&self, number: u64) -> Option<u64> {
+        let kept = self.kept.lock();
+        let found = kept.iter().find(|segment| segment.number == number);
+        found.map(|segment| segment.capacity)
+    }
+
+    /// Gives up the newest segment: all that it holds, to `end`, is durable in the one before.
+    pub(crate) fn give_up_last(&self, end: u64) -> Result<()> {
+        let _one = self.trimming.lock();
+        let last = match self.kept.lock().back() {
+            Some(last) => last.clone(),
+            None => return Err(Error::internal("a log without segments")),
+        };
+        let fits = last.capacity == self.capacity;
+        self.give_up(&segment_name(last.number), fits)
+            .map_err(TrimError::into_error)?;
+        let mut kept = self.kept.lock();
+        kept.pop_back();
+        if let Some(before) = kept.back_mut() {
+            before.end = end;
         }
         Ok(())
     }

@@ -500,3 +500,54 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
     }
     assert!(copied > 10, "{copied}");
 }
+
+// Where there was room for one more file only, a recovery wrote the end of the log, which may have been synced before, once more in its own place: a
+// power cut in the midst of that could garble what had been durable.
+#[test]
+fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
+    let mut folded = 0;
+    for records in 1..40 {
+        for at in 1.. {
+            let medium = SimDisk::new(records << 8 | at);
+            let process = Process::new(&medium, records);
+            let log = process.create(tiny()).unwrap();
+            for index in 0..records {
+                process.append(&log, index).unwrap();
+            }
+            log.sync(log.tail()).unwrap();
+            process.sim.settle();
+            // The power cut takes the ring, and no mark behind the last sync says so yet.
+            medium.crash_power(CrashMode::KeepAll);
+            medium.plant("ring", &[0; 64 << 10]);
+            medium.set_capacity(medium.used_bytes());
+            let recover = || Process::new(&medium, records).recover(tiny());
+            medium.die_at_call(at);
+            let outcome = recover();
+            if medium.is_alive() {
+                // Where the last segment is full and the ring has more, one file is not enough.
+                if let Ok((_, found)) = outcome {
+                    assert_eq!(assert_prefix(&found), records);
+                    folded += 1;
+                }
+                break;
+            }
+            medium.crash_power(CrashMode::GarbageInFlight);
+            // And once more in the recovery from that. One that came to an end has used up the file that waited.
+            for again in [1 + (at * 7 + records) % 16, u64::MAX] {
+                medium.die_at_call(again);
+                let outcome = recover();
+                if medium.is_alive() {
+                    let found = outcome.or_else(|error| {
+                        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                        medium.set_capacity(u64::MAX);
+                        recover()
+                    });
+                    let (_, found) = found.unwrap();
+                    assert_eq!(assert_prefix(&found), records, "cut at call {at}");
+                }
+                medium.crash_power(CrashMode::GarbageInFlight);
+            }
+        }
+    }
+    assert!(folded > 25, "{folded}");
+}
