@@ -48,11 +48,21 @@ impl Size {
         }
     }
 
+    /// Of a phase that writes.
     fn phase_ms(self) -> u64 {
         match self {
             Size::Tiny => 200,
             Size::Quick => 3_000,
             Size::Full => 60_000,
+        }
+    }
+
+    /// Of a phase that only reads: nothing lags behind that would show later on, so that the full size spends less time on it.
+    fn read_ms(self) -> u64 {
+        match self {
+            Size::Tiny => 200,
+            Size::Quick => 3_000,
+            Size::Full => 30_000,
         }
     }
 
@@ -219,6 +229,9 @@ pub struct Plan {
     /// Names of the phases, load first.
     pub phases: Vec<String>,
     phase_ms: u64,
+    /// Results of before reads had a time of their own have none.
+    #[serde(default)]
+    read_ms: u64,
     warm_up_ms: u64,
     load_limit_ms: u64,
     /// The driver's revision: what was driven otherwise cannot be compared. Results of before there was one have none.
@@ -267,6 +280,7 @@ impl Plan {
             memory_bytes,
             phases,
             phase_ms: size.phase_ms(),
+            read_ms: size.read_ms(),
             warm_up_ms: size.warm_up_ms(cell.memory),
             load_limit_ms: size.load_limit_ms(),
             driver: terrapin_bench::REVISION,
@@ -311,8 +325,10 @@ impl Plan {
         let load = workload == Workload::Load;
         let ms = if load {
             self.load_limit_ms
-        } else {
+        } else if workload.writes() {
             self.phase_ms
+        } else {
+            self.read_ms
         };
         Some(Phase {
             workload,

@@ -54,7 +54,8 @@ pub enum ErrorKind {
 /// What went wrong, where, and what to do. Cheap to clone and to pass by value (one pointer).
 ///
 /// ```
-/// use terrapin_base::{Error, ErrorKind};
+/// # extern crate terrapin_base as terrapin;
+/// use terrapin::{Error, ErrorKind};
 /// let e = Error::corrupt("block checksum").with("page", 7).with("block", 3);
 /// assert_eq!(e.kind(), ErrorKind::Corrupt);
 /// assert_eq!(e.to_string(), "corrupt data: block checksum (page 7, block 3)");
@@ -196,8 +197,9 @@ impl std::error::Error for Error {
 /// ([`std::io::Error::get_ref`]).
 ///
 /// ```
+/// # extern crate terrapin_base as terrapin;
 /// use std::io;
-/// let e = io::Error::from(terrapin_base::Error::corrupt("block checksum"));
+/// let e = io::Error::from(terrapin::Error::corrupt("block checksum"));
 /// assert_eq!(e.kind(), io::ErrorKind::InvalidData);
 /// assert_eq!(e.to_string(), "corrupt data: block checksum");
 /// ```

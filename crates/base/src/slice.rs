@@ -9,8 +9,9 @@ use bytes::Bytes;
 /// Immutable bytes that many may share: a clone is a reference count. What a read returns.
 ///
 /// ```
-/// use terrapin_base::Slice;
-/// let s = Slice::copy(b"hello");
+/// # extern crate terrapin_base as terrapin;
+/// use terrapin::Slice;
+/// let s = Slice::from("hello");
 /// assert_eq!(s.sub(1..3), b"el");
 /// let owned: Vec<u8> = s.into();
 /// assert_eq!(owned, b"hello");
@@ -69,6 +70,27 @@ impl Borrow<[u8]> for Slice {
 impl fmt::Debug for Slice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Debug::fmt(&self.0, f)
+    }
+}
+
+impl From<Vec<u8>> for Slice {
+    /// As [`Slice::from_vec`].
+    fn from(bytes: Vec<u8>) -> Self {
+        Slice::from_vec(bytes)
+    }
+}
+
+impl From<&[u8]> for Slice {
+    /// As [`Slice::copy`].
+    fn from(bytes: &[u8]) -> Self {
+        Slice::copy(bytes)
+    }
+}
+
+impl From<&str> for Slice {
+    /// As [`Slice::copy`] of its bytes.
+    fn from(text: &str) -> Self {
+        Slice::copy(text.as_bytes())
     }
 }
 

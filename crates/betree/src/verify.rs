@@ -67,10 +67,7 @@ struct Sums {
 
 impl Check<'_> {
     fn report(&mut self, place: impl Into<String>, message: impl Into<String>) {
-        (self.found)(Finding {
-            place: place.into(),
-            message: message.into(),
-        });
+        (self.found)(Finding::new(place, message));
     }
 
     /// Makes a finding of an error that is about the data.

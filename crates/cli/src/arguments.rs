@@ -1,7 +1,7 @@
 //! Values of options that need more than clap's own parsers: sizes, χ, durability, distributions.
 
 use clap::ValueEnum;
-use terrapin::{CheckpointDistance, Durability};
+use terrapin::{CheckpointDistance, Durability, Keyspace};
 
 /// Bytes from `1000`, `64MiB`, `64M`, `64MB`, `1.5GiB`.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -60,6 +60,14 @@ pub fn distance_or_default(text: &str) -> Result<Option<CheckpointDistance>, Str
     distance(text)
         .map(Some)
         .map_err(|message| format!("{message}, or default"))
+}
+
+/// A keyspace's name: whether it can be one is known before anything is opened or created.
+pub fn keyspace_name(text: &str) -> Result<String, String> {
+    match Keyspace::check_name(text) {
+        Ok(()) => Ok(text.to_owned()),
+        Err(error) => Err(error.message().to_owned()),
+    }
 }
 
 /// What a write waits for.

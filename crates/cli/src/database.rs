@@ -63,7 +63,8 @@ pub struct KeyspaceArgs {
         long = "keyspace",
         short = 'k',
         value_name = "NAME",
-        default_value = "default"
+        default_value = "default",
+        value_parser = arguments::keyspace_name
     )]
     pub name: String,
 }

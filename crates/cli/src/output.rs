@@ -124,7 +124,9 @@ pub fn is_reader_gone(error: &Error) -> bool {
 pub fn complain(error: &Error) {
     let hint = match error.kind() {
         ErrorKind::OutOfMemory => "; --memory gives it more",
-        ErrorKind::Locked => "; only one process at a time can have it",
+        ErrorKind::Locked => {
+            "; a writer needs the database to itself, while readers share it: close the other one first"
+        }
         _ => "",
     };
     warn(format_args!("{error}{hint}"));
@@ -170,13 +172,37 @@ pub fn usage(error: &clap::Error) -> ExitCode {
             ExitCode::from(FAILED)
         }
         _ => {
-            let text = error.to_string();
-            let head = text.split("\n\n").next().unwrap_or(&text);
-            let words: Vec<&str> = head.split_whitespace().collect();
-            let message = words.join(" ");
-            let message = message.strip_prefix("error: ").unwrap_or(&message);
-            warn(format_args!("{message} (--help tells more)"));
+            warn(format_args!(
+                "{} (--help tells more)",
+                in_one_line(&error.to_string())
+            ));
             ExitCode::from(FAILED)
         }
+    }
+}
+
+/// What clap has to say of a wrong command line: the error and the tips, without usage.
+fn in_one_line(text: &str) -> String {
+    let paragraphs = text.split("\n\n").enumerate();
+    let told = paragraphs.filter(|(at, text)| *at == 0 || text.trim_start().starts_with("tip:"));
+    let lines: Vec<String> = told
+        .map(|(_, text)| text.split_whitespace().collect::<Vec<_>>().join(" "))
+        .collect();
+    let line = lines.join("; ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_command_line_is_told_in_one_line_with_its_tips() {
+        let text = "error: unrecognized subcommand 'improt'\n\n  tip: a similar subcommand exists: 'import'\n\nUsage: terrapin <COMMAND>\n";
+        assert_eq!(
+            in_one_line(text),
+            "unrecognized subcommand 'improt'; tip: a similar subcommand exists: 'import'"
+        );
+        assert_eq!(in_one_line("error: what\n  more\n\nUsage: x"), "what more");
     }
 }

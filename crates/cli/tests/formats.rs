@@ -261,6 +261,31 @@ fn a_malformed_line_is_named_and_what_was_there_stays() {
 }
 
 #[test]
+fn a_byte_order_mark_is_no_part_of_the_first_record() {
+    let place = Place::new();
+    let db = place.path("db");
+    for (format, input) in [
+        ("json", "\u{feff}{\"json\":\"1\"}"),
+        ("jsonl", "\u{feff}{\"key\":\"jsonl\",\"value\":\"1\"}\n"),
+        ("csv", "\u{feff}key,value\r\ncsv,1\r\n"),
+    ] {
+        let header: &[&str] = if format == "csv" { &["--header"] } else { &[] };
+        let arguments = [&["import", text(&db), "-", "--format", format], header].concat();
+        let output = run_with(&arguments, input.as_bytes());
+        assert!(output.status.success(), "{format}");
+        assert_eq!(succeed(&["get", text(&db), format]), b"1");
+    }
+    // Where nothing says what it is, every byte is the record's.
+    run_with(
+        &["import", text(&db), "-", "--format", "tsv"],
+        "\u{feff}tsv\t1\n".as_bytes(),
+    );
+    assert_eq!(succeed(&["get", text(&db), "\u{feff}tsv"]), b"1");
+    let bad = run_with(&["import", text(&db), "-", "--format", "json"], b"\xef{}");
+    assert!(complaint(&bad).contains("malformed line 1"));
+}
+
+#[test]
 fn an_import_that_cannot_begin_creates_nothing() {
     let place = Place::new();
     let db = place.path("db");
@@ -279,6 +304,11 @@ fn an_import_that_cannot_begin_creates_nothing() {
         assert!(error.contains(said), "{error}");
         assert!(!db.exists(), "{error}");
     }
+    // Which of many files, and how far it came, though that is nowhere.
+    let torn = place.write("torn.tsv", "a\t1\nb\n");
+    let error = fail(&["import", text(&db), text(&torn)]);
+    assert!(error.contains("torn.tsv"), "{error}");
+    assert!(error.contains("records imported before it 0"), "{error}");
     assert!(
         fail(&["import", text(&db), text(place.as_ref()), "--format", "tsv"]).contains("directory")
     );

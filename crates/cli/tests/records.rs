@@ -104,7 +104,8 @@ fn counts_are_exact_unless_asked_otherwise() {
     succeed(&["keyspace", "create", text(db), "empty"]);
     assert_eq!(count(&["-k", "empty"]), "0\n");
     assert!(fail(&["count", text(db), "-k", "other"]).contains("other"));
-    fail(&["count", text(db), "--approximate", "--prefix", "a"]);
+    let some = count(&["--approximate", "--prefix", "b"]);
+    assert!(some.trim_end().parse::<u64>().unwrap() < 10);
 }
 
 #[test]

@@ -70,6 +70,9 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["bench", "ycsb", "--chi", "0"],
         &["bench", "ycsb", "--distribution", "normal"],
         &["bench", "ycsb", "--durability", "perhaps"],
+        &["put", db, "k", "v", "-k", "a\nb"],
+        &["import", db, "-", "--format", "tsv", "-k", ""],
+        &["keyspace", "create", db, "a\tb"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

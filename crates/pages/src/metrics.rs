@@ -4,6 +4,7 @@ use terrapin_base::sync::{AtomicU64, Ordering};
 
 /// Lookups in the cache, by what was looked up. Those through a [`crate::Handle`] are counted some at a time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CacheCounts {
     /// Data blocks.
     pub blocks: u64,
@@ -17,6 +18,7 @@ pub struct CacheCounts {
 
 /// Device reads (calls) and bytes, by who asked; what the system's page cache served, where it was asked, is among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct DeviceReads {
     /// Reads of blocks for gets.
     pub get_reads: u64,
@@ -42,6 +44,7 @@ pub struct DeviceReads {
 
 /// Bytes written to the data file, by what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WrittenBytes {
     /// Page groups written as leaves.
     pub leaves: u64,

@@ -10,6 +10,7 @@ mod batch;
 mod merge;
 
 use std::any::Any;
+use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
@@ -132,6 +133,7 @@ pub trait Scan: Send {
 
 /// Figures of one version, for `stat`.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct StructureStats {
     /// Records in leaves, superseded by buffered messages or not.
     pub leaf_records: u64,
@@ -159,6 +161,7 @@ pub struct StructureStats {
 
 /// What the bytes of pages on disk are: together all that the pages occupy, the ends of their extents included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct PageParts {
     /// Blocks of leaves.
     pub leaf_blocks: u64,
@@ -203,13 +206,30 @@ impl PageParts {
     }
 }
 
-/// Something wrong that `verify` found.
+/// Something wrong that `verify` found; it is shown as its place and message in one line.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Finding {
     /// Where: page, block, key range.
     pub place: String,
     /// What is wrong.
     pub message: String,
+}
+
+impl Finding {
+    /// A finding.
+    pub fn new(place: impl Into<String>, message: impl Into<String>) -> Self {
+        Finding {
+            place: place.into(),
+            message: message.into(),
+        }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)
+    }
 }
 
 /// The immutable content of a keyspace at a checkpoint.

@@ -65,7 +65,7 @@ fn main() -> terrapin::Result<()> {
             metrics.write_amplification,
             metrics.checkpoints,
             keyspace.checkpoint_distance(),
-            metrics.stall_ns as f64 / 1e9,
+            metrics.write_wait_ns as f64 / 1e9,
             metrics.memory.window_bytes >> 20,
         );
         let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize] as f64 / 1e3;

@@ -1,6 +1,8 @@
 //! A [`Batch`]: writes that become visible and durable together or not at all, across keyspaces (D7). It is built in the
 //! form in which the log takes it, so that writing it copies nothing more than once.
 
+use std::fmt;
+
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Result, VALUE_BYTES_MAX};
 use terrapin_memtable::Op;
 
@@ -10,8 +12,25 @@ use crate::record::format::put_operation;
 /// Puts and deletes that are written as one. Later operations on a key win over earlier ones.
 ///
 /// The largest batch is what [`crate::Database::batch_bytes_max`] says (a quarter of the log's ring); a larger one is refused
-/// with [`ErrorKind::TooLarge`] when it is written. What is wrong with a single operation (a key too long, a keyspace of
-/// another database) is told by the write, too, and then nothing of the batch is done.
+/// with [`ErrorKind::TooLarge`] when it is written. An operation that cannot be done (a key too long, a keyspace of another
+/// database) fails the whole batch: the write tells it, [`Batch::error`] does at once, and nothing of the batch is done.
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-batch-{}", std::process::id()));
+/// let database = terrapin::Database::open(&directory)?;
+/// let (users, by_name) = (database.keyspace("users")?, database.keyspace("by name")?);
+/// let mut batch = database.batch();
+/// batch.put(&users, "1", "Ann");
+/// batch.put(&by_name, "Ann", "1");
+/// batch.delete(&by_name, "Bob");
+/// database.write(&batch)?; // all of it or nothing
+/// batch.clear(); // or another write would do it again
+/// assert_eq!(by_name.get("Ann")?.unwrap(), "1");
+/// # database.close()?;
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Batch {
     payload: Vec<u8>,
@@ -72,16 +91,22 @@ impl Batch {
         check_sizes(key, op)
     }
 
+    /// The first operation's error that cannot be done, which a write of the batch returns. What was added after it is left out.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
     /// How many operations it holds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.operations
     }
 
-    /// Whether it holds none.
+    /// Whether nothing was added: neither what it holds nor what cannot be done ([`Batch::error`]).
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.operations == 0
+        self.operations == 0 && self.failure.is_none()
     }
 
     /// Bytes that it takes in the log; compare with [`crate::Database::batch_bytes_max`].
@@ -119,6 +144,16 @@ impl Batch {
     /// The one keyspace that it writes to; none when it is empty or writes to several.
     pub(crate) fn only_keyspace(&self) -> Option<KeyspaceId> {
         self.keyspace.filter(|_| !self.spreads)
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("operations", &self.operations)
+            .field("bytes", &self.payload.len())
+            .field("error", &self.failure)
+            .finish_non_exhaustive()
     }
 }
 

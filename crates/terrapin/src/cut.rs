@@ -368,14 +368,7 @@ impl Core {
     /// Moves the memory budget. Caches shrink as they are used next; windows over their new share are cut at once.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.health.check_open()?;
-        let memory_min = crate::options::MEMORY_BYTES_MIN.max(4 * self.settings.ring_bytes);
-        if bytes < memory_min {
-            return Err(
-                terrapin_base::Error::invalid("the memory budget is too small")
-                    .with("memory", bytes)
-                    .with("smallest", memory_min),
-            );
-        }
+        crate::options::check_memory(bytes, self.settings.ring_bytes)?;
         {
             let install = self.install.lock();
             // What more memory still does not hold, the memory of before held even less.

@@ -21,8 +21,8 @@ use crate::state::{KeyspaceShared, WriteWindow};
 
 /// An open database: a handle that is cheap to clone and usable from any thread.
 ///
-/// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing
-/// that was acknowledged; the next open then replays the log.
+/// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing but
+/// writes of [`Durability::None`] since the last checkpoint or [`Database::flush`]; the next open replays the log.
 #[derive(Clone)]
 pub struct Database {
     pub(crate) owner: Arc<Owner>,
@@ -155,7 +155,7 @@ impl Database {
     }
 
     /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8
-    /// and no control characters; others are `InvalidArgument`.
+    /// and no control characters; others are `InvalidArgument` ([`Keyspace::check_name`]).
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         loop {
             if let Some(shared) = self.core().find_keyspace(name)? {
@@ -175,8 +175,8 @@ impl Database {
         }
     }
 
-    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for a name as no keyspace has it, or a
-    /// χ of 0; `OutOfMemory` for a χ that memory does not hold; otherwise as for [`Keyspace::put`].
+    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for an invalid name (see
+    /// [`Database::keyspace`]), or a χ of 0; `OutOfMemory` for a χ that memory does not hold; otherwise as for [`Keyspace::put`].
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(self.handle(self.core().create_keyspace(name, options)?))
     }
@@ -221,21 +221,24 @@ impl Database {
         Batch::new(self.owner.number)
     }
 
-    /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less.
+    /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less; 0 in a read-only database.
     #[must_use]
-    pub fn batch_bytes_max(&self) -> u64 {
+    pub fn batch_bytes_max(&self) -> usize {
         self.core()
             .log
             .as_ref()
-            .map_or(0, |log| log.record_bytes_max())
+            .map_or(0, |log| log.record_bytes_max() as usize)
     }
 
-    /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors as for [`Keyspace::put`].
+    /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors: those of its operations
+    /// ([`Batch::error`]); `InvalidArgument` for a batch that another database made, and for one over several keyspaces with
+    /// [`Durability::None`]; otherwise as for [`Keyspace::put`].
     pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
         self.write_with(batch, self.core().settings.durability)
     }
 
-    /// Writes a batch with a durability of its own. [`Durability::None`] takes batches that touch one keyspace only.
+    /// Writes a batch with a durability of its own. [`Durability::None`] takes batches that touch one keyspace only. Errors as for
+    /// [`Database::write`].
     pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
         let batch = batch.borrow();
         if batch.database() != self.owner.number {
@@ -269,7 +272,9 @@ impl Database {
     }
 
     /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and windows over their new share are cut, at
-    /// once. Errors: `InvalidArgument` below the minimum, `OutOfMemory` when it shrinks and a χ that was set does not fit.
+    /// once. Errors: `InvalidArgument` below four times the log's ring, which keeps the size that it was opened with (so 64 MiB is the least for
+    /// a database that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at the open lets it go lower); `OutOfMemory` when
+    /// it shrinks and a χ that was set does not fit.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.core().set_memory(bytes)
     }
@@ -462,8 +467,8 @@ fn metrics(core: &Core) -> Metrics {
         put_latency: counters.put_latency.latency(),
         get_latency: counters.get_latency.latency(),
         sync_latency: counters.sync_latency.latency(),
-        stalls: counters.stalls.get(),
-        stall_ns: counters.stall_ns.get(),
+        writes_refused: counters.writes_refused.get(),
+        write_wait_ns: counters.write_wait_ns.get(),
         waits: counters.waits.read(),
         log_syncs: log.syncs,
         log_kept_bytes: log.kept_bytes,

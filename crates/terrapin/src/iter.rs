@@ -31,15 +31,18 @@ const CHUNK_RECORDS_MAX: usize = 4096;
 const SPARING_RECORDS: usize = 128;
 
 /// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment throughout, however long it is
-/// held. After an error it ends.
+/// held.
+///
+/// What fails is an item, `Err`, and the range ends behind it; so is what fails at the beginning, since making a range never does. Ask each
+/// item with `?`, or collect into a `Result`: `count()` would count the error as a record, and `flatten()` hide it.
 ///
 /// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
 /// scan for long should copy them. Who only looks at each record, one after the other, does so for less with
 /// [`Range::next_ref`] and [`Range::next_back_ref`], which show records where they lie in the cache. Such a range keeps up to sixteen of the
 /// cache's blocks between two steps, about 64 KiB together unless one is larger.
 ///
-/// Besides, every range keeps the blocks that it stands in and some that it read ahead. What is merely cached in front of it may leave while it
-/// stands still, and is read when it goes on.
+/// Besides, every range keeps the blocks that it stands in and some that it read ahead. Other blocks in front of it may be evicted while you
+/// pause; they are then read again.
 pub struct Range {
     /// None once the iterator has failed.
     handle: Option<Arc<ViewHandle>>,
@@ -205,7 +208,8 @@ impl Range {
     /// }
     /// let mut apples = fruit.prefix("apple/").after("apple/green").keys();
     /// assert_eq!(apples.next().transpose()?.unwrap(), "apple/red");
-    /// assert_eq!(apples.count(), 1);
+    /// assert_eq!(apples.next().transpose()?.unwrap(), "apple/yellow");
+    /// assert!(apples.next().is_none());
     /// # database.close()?;
     /// # let _ = std::fs::remove_dir_all(directory);
     /// # Ok(()) }

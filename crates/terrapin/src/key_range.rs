@@ -19,19 +19,20 @@ use terrapin_structure::KeyBounds;
 /// for letter in ["a", "b", "bb", "c"] {
 ///     letters.put(letter, "")?;
 /// }
-/// assert_eq!(letters.range(..).count(), 4);
-/// assert_eq!(letters.range(b"a"..b"c").count(), 3);
-/// assert_eq!(letters.range("b"..="bb").count(), 2);
-/// assert_eq!(letters.range(&b"b"[..]..=b"bb").count(), 2);
-/// assert_eq!(letters.range("bb"..).count(), 2);
-/// assert_eq!(letters.range(.."b").count(), 1);
-/// assert_eq!(letters.range(..=vec![b'b']).count(), 2);
+/// let count = |range: terrapin::Range| range.keys().collect::<terrapin::Result<Vec<_>>>().map(|keys| keys.len());
+/// assert_eq!(count(letters.range(..))?, 4);
+/// assert_eq!(count(letters.range(b"a"..b"c"))?, 3);
+/// assert_eq!(count(letters.range("b"..="bb"))?, 2);
+/// assert_eq!(count(letters.range(&b"b"[..]..=b"bb"))?, 2);
+/// assert_eq!(count(letters.range("bb"..))?, 2);
+/// assert_eq!(count(letters.range(.."b"))?, 1);
+/// assert_eq!(count(letters.range(..=vec![b'b']))?, 2);
 ///
 /// // All but what comes up to a key, as a page goes on behind the last key of the one before.
 /// let last = letters.first()?.unwrap().0;
 /// let behind = (Bound::Excluded(last), Bound::Unbounded);
-/// assert_eq!(letters.range(&behind).count(), 3);
-/// assert_eq!(letters.range((Bound::Unbounded, Bound::Included(b"b"))).count(), 2);
+/// assert_eq!(count(letters.range(&behind))?, 3);
+/// assert_eq!(count(letters.range((Bound::Unbounded, Bound::Included(b"b"))))?, 2);
 /// # database.close()?;
 /// # let _ = std::fs::remove_dir_all(directory);
 /// # Ok(()) }
@@ -120,8 +121,19 @@ pub(crate) fn borrowed(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(Vec::as_slice)
 }
 
-/// The range of the keys that begin with `prefix`: up to the prefix with its last byte that can be raised, raised.
-pub(crate) fn prefix_bounds(prefix: &[u8]) -> OwnedBounds {
+/// The range of the keys that begin with `prefix`, for what takes a [`KeyRange`]: `keyspace.approximate(prefix_range("user/"))`.
+/// [`Keyspace::prefix`](crate::Keyspace::prefix) reads them.
+///
+/// It ends before the prefix whose last byte that can be raised is raised:
+///
+/// ```
+/// use std::ops::Bound;
+/// let (from, to) = terrapin::prefix_range("ab");
+/// assert_eq!((from, to), (Bound::Included(b"ab".to_vec()), Bound::Excluded(b"ac".to_vec())));
+/// ```
+#[must_use]
+pub fn prefix_range(prefix: impl AsRef<[u8]>) -> (Bound<Vec<u8>>, Bound<Vec<u8>>) {
+    let prefix = prefix.as_ref();
     if prefix.is_empty() {
         return (Bound::Unbounded, Bound::Unbounded);
     }
@@ -174,23 +186,23 @@ mod tests {
 
     #[test]
     fn a_prefix_ends_before_the_first_key_that_does_not_begin_with_it() {
-        assert_eq!(prefix_bounds(b""), (Bound::Unbounded, Bound::Unbounded));
+        assert_eq!(prefix_range(b""), (Bound::Unbounded, Bound::Unbounded));
         assert_eq!(
-            prefix_bounds(b"ab"),
+            prefix_range(b"ab"),
             (
                 Bound::Included(b"ab".to_vec()),
                 Bound::Excluded(b"ac".to_vec())
             )
         );
         assert_eq!(
-            prefix_bounds(b"a\xff\xff"),
+            prefix_range(b"a\xff\xff"),
             (
                 Bound::Included(b"a\xff\xff".to_vec()),
                 Bound::Excluded(b"b".to_vec())
             )
         );
         assert_eq!(
-            prefix_bounds(b"\xff"),
+            prefix_range(b"\xff"),
             (Bound::Included(b"\xff".to_vec()), Bound::Unbounded)
         );
     }

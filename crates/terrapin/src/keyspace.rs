@@ -23,6 +23,11 @@ impl Keyspace {
         &self.owner.core
     }
 
+    /// Whether a name can be a keyspace's: 1 to 255 bytes of UTF-8 without control characters. `InvalidArgument` if not.
+    pub fn check_name(name: &str) -> Result<()> {
+        crate::record::format::check_name(name)
+    }
+
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -36,8 +41,9 @@ impl Keyspace {
     }
 
     /// Sets a key's value, with the durability that the database was opened with. Errors: `TooLarge`, `NotFound` when the keyspace
-    /// was dropped, `Stalled`, `NoSpace`, `Io` and `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`; none of
-    /// them leaves the write half done.
+    /// was dropped, `Stalled`, `NoSpace`, `Io` and `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`. After
+    /// any of them nothing was written, with one exception: a write of [`Durability::Sync`] whose sync fails is visible, and whether it
+    /// survives is unknown.
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.core().settings.durability)
     }

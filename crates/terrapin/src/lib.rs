@@ -105,7 +105,7 @@ pub use batch::Batch;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
 pub use estimate::Estimate;
 pub use iter::{Keys, Range};
-pub use key_range::KeyRange;
+pub use key_range::{KeyRange, prefix_range};
 pub use keyspace::Keyspace;
 pub use metrics::{
     CacheCounts, DeviceReads, Latency, MemoryUse, Metrics, WriteWaits, WrittenBytes,

@@ -38,13 +38,12 @@ pub enum Durability {
     /// On stable storage before the write returns; writers share their syncs. Others see the write before that. An error
     /// means that the outcome is unknown.
     Sync,
-    /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads that can be repeated. A
-    /// batch of it touches one keyspace.
+    /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads that can be repeated. End a load with
+    /// [`Database::flush`] or [`Database::close`]: dropping the handles makes nothing of it durable. A batch of it touches one keyspace.
     ///
-    /// It becomes durable whole or not at all, too. So what a batch of several operations was written to is not merged bit by bit on a full
-    /// disk, as all else is: while the disk is nearly full, such a batch goes into the log instead; and if others take the room that was kept
-    /// for one written before, its keyspace waits until there is some again. Reads go on; deletes from it go on until they fill a window, and
-    /// deletes from others until they fill the log's files; then they are [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
+    /// It becomes durable whole or not at all, too. On a nearly full disk a batch of several operations goes into the log after all. If
+    /// others use up the space that was kept for an earlier one, its keyspace waits for space: reads go on, deletes from it go on until a
+    /// window is full, and deletes from others until the log's files are; then they are [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
     None,
 }
 
@@ -182,8 +181,12 @@ impl Options {
         self
     }
 
-    /// The one memory budget in bytes, for everything the database keeps in memory; at least 8 MiB, with a smaller [`Options::ring_bytes`]
-    /// four times that and [`MEMORY_BYTES_MIN`]. Default 256 MiB. [`Database::set_memory`] changes it while the database is open.
+    /// The one memory budget in bytes, for everything the database keeps in memory. At least 8 MiB; with a smaller
+    /// [`Options::ring_bytes`] four times the ring, and never less than 1 MiB ([`MEMORY_BYTES_MIN`]). Default 256 MiB.
+    /// [`Database::set_memory`] changes it while the database is open.
+    ///
+    /// Naming it, be it with the default's value, also turns the system's page cache off for reads, so that the budget is all that there
+    /// is; [`Options::system_cache`] turns it on again.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
@@ -242,7 +245,8 @@ impl Options {
         self
     }
 
-    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long. Default 100 ms.
+    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long. Default 100 ms, at least a
+    /// microsecond; for a sync with every write there is [`Durability::Sync`].
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval;
@@ -392,12 +396,7 @@ impl Options {
             "the ring's size must be a power of two from 64 KiB",
             ring_bytes,
         )?;
-        let memory_min = MEMORY_BYTES_MIN.max(4 * ring_bytes);
-        if memory < memory_min {
-            return Err(Error::invalid("the memory budget is too small")
-                .with("memory", memory)
-                .with("smallest", memory_min));
-        }
+        check_memory(memory, ring_bytes)?;
         let group_bytes = self
             .group_bytes
             .unwrap_or_else(|| pow2(memory / 128).clamp(256 << 10, 4 << 20));
@@ -485,6 +484,20 @@ impl Options {
         settings.check_distance(self.checkpoint_distance, memory)?;
         Ok(settings)
     }
+}
+
+/// Refuses a budget that the log's ring, which keeps the size that it has at the open, would take more than a quarter of.
+pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
+    let smallest = MEMORY_BYTES_MIN.max(4 * ring_bytes);
+    if bytes >= smallest {
+        return Ok(());
+    }
+    Err(Error::invalid(
+        "the memory budget is too small: four of the log's rings must fit, whose size is chosen at the open (Options::ring_bytes)",
+    )
+    .with("memory", bytes)
+    .with("smallest", smallest)
+    .with("ring", ring_bytes))
 }
 
 fn check(holds: bool, message: &'static str, got: u64) -> Result<()> {

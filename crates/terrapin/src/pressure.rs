@@ -143,7 +143,7 @@ impl Core {
         drop(asleep);
         let waited = self.env.now_ns().saturating_sub(since);
         waits.record(waited);
-        self.counters.stall_ns.add(waited);
+        self.counters.write_wait_ns.add(waited);
         Ok(())
     }
 
@@ -223,13 +223,13 @@ impl Core {
             if outcome == Wait::TimedOut
                 && now.saturating_sub(since) >= self.settings.stall_limit_ns
             {
-                self.counters.stalls.add(1);
+                self.counters.writes_refused.add(1);
                 let error = Error::new(
                     ErrorKind::Stalled,
                     "the write was not done: merging does not keep up",
                 )
                 .with("keyspace", &shared.name)
-                .with("waited milliseconds", (now - since) / 1_000_000);
+                .with("waited_ms", (now - since) / 1_000_000);
                 return Err(match self.health.background_error() {
                     Some(cause) => error.with("last background error", cause),
                     None => error,
@@ -237,7 +237,7 @@ impl Core {
             }
         }
         self.counters
-            .stall_ns
+            .write_wait_ns
             .add(self.env.now_ns().saturating_sub(since));
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::core::Core;
 
 use crate::estimate::{self, Estimate};
 use crate::iter::Range;
-use crate::key_range::{KeyRange, owned, prefix_bounds};
+use crate::key_range::{KeyRange, owned, prefix_range};
 use crate::keyspace::Keyspace;
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
@@ -20,13 +20,14 @@ impl Keyspace {
         let observed = self.core().observe()?;
         let keyspace = observed.state.keyspaces.get(self.shared.id);
         read(
-            keyspace.ok_or_else(|| self.core().dropped())?,
+            keyspace.ok_or_else(|| self.core().dropped().with("keyspace", self.name()))?,
             observed.before,
         )
     }
 
-    /// The value of a key, as of the newest published write. The value is a copy; one that is half of its block or more shares it
-    /// if the block is too long for the cache's slabs (a 1024th of the memory, 4 to 128 KiB), and keeps it in memory. Costs two window lookups at most and, in a store far beyond its memory, one device read.
+    /// The value of a key, as of the newest published write. It is a copy, but for some long ones (more than a 1024th of the memory, 4 to
+    /// 128 KiB): they share the cached block that they lie in, and keep it in memory while you hold them. Costs two window lookups at most
+    /// and, in a store far beyond its memory, one device read.
     /// Errors: `Corrupt`, `Io`, `Closed`, and `NotFound` when the keyspace was dropped; never "no value" in their place.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let core = self.core();
@@ -133,7 +134,7 @@ impl Keyspace {
     }
 
     /// The records of a range of keys, in order, from either end, as of now: later writes do not show. [`KeyRange`] says what a range may
-    /// be written as; one whose end lies before its start is empty.
+    /// be written as; one whose end lies before its start is empty. What fails, the beginning included, is an item: see [`Range`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -149,7 +150,8 @@ impl Keyspace {
     /// }
     /// let (last, _) = fruit.range(..).next_back().transpose()?.unwrap();
     /// assert_eq!(last, "cherry");
-    /// assert_eq!(fruit.range("apple"..="banana").count(), 2);
+    /// let some: Vec<_> = fruit.range("apple"..="banana").collect::<terrapin::Result<_>>()?;
+    /// assert_eq!(some.len(), 2);
     /// # database.close()?;
     /// # let _ = std::fs::remove_dir_all(directory);
     /// # Ok(()) }
@@ -163,7 +165,7 @@ impl Keyspace {
         Range::new(
             ViewHandle::new(&self.owner),
             self.shared.id,
-            prefix_bounds(prefix.as_ref()),
+            prefix_range(prefix.as_ref()),
         )
     }
 

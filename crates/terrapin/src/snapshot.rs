@@ -7,7 +7,7 @@ use terrapin_base::{Error, Lsn, Result, Slice, mutant};
 use crate::database::Database;
 use crate::estimate::{self, Estimate};
 use crate::iter::Range;
-use crate::key_range::{KeyRange, owned, prefix_bounds};
+use crate::key_range::{KeyRange, owned, prefix_range};
 use crate::keyspace::Keyspace;
 use crate::read;
 use crate::state::KeyspaceState;
@@ -122,7 +122,7 @@ impl Snapshot {
 
     /// The records whose keys begin with `prefix`, in order, from either end.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
-        let bounds = prefix_bounds(prefix.as_ref());
+        let bounds = prefix_range(prefix.as_ref());
         Range::new(
             self.check(keyspace).map(|()| self.handle.clone()),
             keyspace.id(),

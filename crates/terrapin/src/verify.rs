@@ -67,6 +67,7 @@ impl VerifyOptions {
 /// What was checked and found.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
+#[must_use = "damage is told by the report, not by an error: ask `is_sound`"]
 pub struct VerifyReport {
     /// What is wrong, with its place; empty when the database is sound.
     pub findings: Vec<Finding>,
@@ -99,6 +100,20 @@ impl VerifyReport {
 /// Verifies the database in a directory. An error means that it cannot be opened at all: it is not there, not a database, of a newer format, or may not
 /// be read. What is damaged is a finding. It keeps writers out meanwhile, and is `Locked` while somebody has the
 /// database open for writing, as a read-only open is ([`Options::read_only`]).
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-verify-{}", std::process::id()));
+/// # terrapin::Database::open(&directory)?.close()?;
+/// use terrapin::verify::{VerifyOptions, verify};
+/// let report = verify(&directory, &VerifyOptions::new())?;
+/// for finding in &report.findings {
+///     eprintln!("{finding}");
+/// }
+/// assert!(report.is_sound());
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
 pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
     let env = Env::threads();
     let disk = RealDisk::open(env.clone(), path.as_ref(), false)?;
@@ -129,12 +144,10 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         return Err(never_was(&disk));
     }
     if let Some((slot, error)) = store.damaged_slot() {
-        report.findings.push(Finding {
-            place: format!("superblock slot {slot}"),
-            message: format!(
-                "{error}; the other one is used, and the next open for writing mends it"
-            ),
-        });
+        report.findings.push(Finding::new(
+            format!("superblock slot {slot}"),
+            format!("{error}; the other one is used, and the next open for writing mends it"),
+        ));
     }
     let base = match Base::read(&store, &superblock, &budget, None) {
         Ok(base) => base,
@@ -160,10 +173,8 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         let room = report.room(options);
         let outcome = entry.version.verify(&mut |finding| {
             if findings.len() < room {
-                findings.push(Finding {
-                    place: format!("{}: {}", place(), finding.place),
-                    message: finding.message,
-                });
+                let place = format!("{}: {}", place(), finding.place);
+                findings.push(Finding::new(place, finding.message));
             }
         });
         report.findings.append(&mut findings);
@@ -365,10 +376,7 @@ impl VerifyReport {
         match error.kind() {
             ErrorKind::Io if error.is_shortage() => Err(error),
             ErrorKind::Corrupt | ErrorKind::Io => {
-                self.findings.push(Finding {
-                    place: place.into(),
-                    message: error.to_string(),
-                });
+                self.findings.push(Finding::new(place, error.to_string()));
                 Ok(())
             }
             _ => Err(error),

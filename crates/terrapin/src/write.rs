@@ -96,14 +96,14 @@ impl Core {
         }
         if durability == Durability::None && batch.only_keyspace().is_none() {
             return Err(Error::invalid(
-                "a batch without durability touches one keyspace",
+                "a batch with Durability::None touches one keyspace: split it, or write it with another durability",
             ));
         }
         // Whether it goes into the log or into a window only.
         if payload.len() as u64 > log.record_bytes_max() {
             return Err(Error::new(
                 ErrorKind::TooLarge,
-                "the batch is larger than a quarter of the log's ring",
+                "the batch is larger than a quarter of the log's ring: split it, or open with a larger ring (Options::ring_bytes)",
             )
             .with("bytes", payload.len())
             .with("limit", log.record_bytes_max()));
@@ -220,7 +220,7 @@ impl Core {
             let condition = match last {
                 Ok(Append::Done(appended)) => {
                     let waited = self.env.now_ns() - since;
-                    self.counters.stall_ns.add(waited);
+                    self.counters.write_wait_ns.add(waited);
                     self.counters.waits.log.record(waited);
                     return Ok(appended);
                 }
@@ -229,12 +229,10 @@ impl Core {
             };
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
-                self.counters.stalls.add(1);
+                self.counters.writes_refused.add(1);
                 return Err(
-                    Error::new(ErrorKind::Stalled, "the log's disk does not keep up").with(
-                        "waited milliseconds",
-                        (self.env.now_ns() - since) / 1_000_000,
-                    ),
+                    Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
+                        .with("waited_ms", (self.env.now_ns() - since) / 1_000_000),
                 );
             }
             self.health.check_open()?;

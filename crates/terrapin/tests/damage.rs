@@ -19,7 +19,7 @@ fn filled(world: &World) {
 fn every_kind_of_damage_to_the_data_file_is_found() {
     let world = World::new(1);
     filled(&world);
-    let report = world.verify();
+    let report = world.verified();
     assert!(
         report.groups > 3 && report.nodes > 0 && report.keyspaces == 2 && report.page_bytes > 0
     );

@@ -39,7 +39,7 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     assert_eq!(a.get("x").unwrap(), None);
 
     let mut large = database.batch();
-    while (large.bytes() as u64) <= database.batch_bytes_max() {
+    while large.bytes() <= database.batch_bytes_max() {
         large.put(&a, "x", [0; 1000]);
     }
     for durability in LEVELS {
@@ -52,6 +52,9 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     let foreign = other.open(&tiny());
     let mut batch = database.batch();
     batch.put(&foreign.default_keyspace(), "k", "v");
+    // Who writes only what is not empty must not pass the refused operation over.
+    assert!(!batch.is_empty());
+    assert_eq!(batch.error().unwrap().kind(), ErrorKind::InvalidArgument);
     assert_eq!(
         database.write(batch).unwrap_err().kind(),
         ErrorKind::InvalidArgument

@@ -16,7 +16,7 @@ pub struct Count {
     #[command(flatten)]
     range: RangeArgs,
     /// About how many there are, without reading them: one that was overwritten may count more than once until it is merged
-    #[arg(long, conflicts_with_all = ["prefix", "from", "to"])]
+    #[arg(long)]
     approximate: bool,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
@@ -31,7 +31,7 @@ impl Count {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
         let count = if self.approximate {
-            keyspace.approximate_count()?
+            keyspace.approximate(self.range.bounds(self.hex)?)?.records
         } else {
             count(self.range.of(&keyspace, self.hex)?)?
         };

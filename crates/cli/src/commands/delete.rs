@@ -13,7 +13,7 @@ use crate::database::{DatabaseArgs, KeyspaceArgs};
 pub struct Delete {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Key
+    /// Key; -- before it lets it begin with a dash
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,

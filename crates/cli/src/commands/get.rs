@@ -15,7 +15,7 @@ use crate::{bytes, output};
 pub struct Get {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Key
+    /// Key; -- before it lets it begin with a dash
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,

@@ -82,7 +82,7 @@ impl Import {
             &mut bar.wrap_read(input),
             &mut |line, key, value| loader.take(line, key, value),
         );
-        let ended = loader.end(read);
+        let ended = loader.end(read.map_err(|error| error.with("input", self.input.display())));
         bar.finish_and_clear();
         let records = ended?;
         let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
@@ -148,7 +148,6 @@ struct Target {
     database: Database,
     keyspace: Keyspace,
     batch: Batch,
-    batch_bytes_max: usize,
     /// Records that were written.
     written: u64,
 }
@@ -194,12 +193,10 @@ impl Loader<'_> {
                 let keyspace = import.keyspace.find_or_create(&database)?;
                 Ok((database, keyspace))
             })?;
-            let batch_bytes_max = usize::try_from(database.batch_bytes_max()).unwrap_or(usize::MAX);
             self.target = Some(Target {
                 batch: database.batch(),
                 database,
                 keyspace,
-                batch_bytes_max,
                 written: 0,
             });
         }
@@ -219,9 +216,8 @@ impl Loader<'_> {
             let (value, tail) = tail.split_at(value_bytes);
             rest = tail;
             // A record takes a little more in the log than its bytes.
-            if !target.batch.is_empty()
-                && target.batch.bytes() + key_bytes + value_bytes + 64 > target.batch_bytes_max
-            {
+            let bytes = target.batch.bytes() + key_bytes + value_bytes + 64;
+            if !target.batch.is_empty() && bytes > target.database.batch_bytes_max() {
                 target.write_batch(durability)?;
             }
             target.batch.put(&target.keyspace, key, value);
@@ -271,7 +267,8 @@ impl Loader<'_> {
             Err(error) => Err(error),
         };
         let Some(target) = &self.target else {
-            return ended.map(|()| self.records);
+            let ended = ended.map(|()| self.records);
+            return ended.map_err(|error| error.with("records imported before it", 0));
         };
         match (ended, target.database.close()) {
             (Ok(()), Ok(())) => Ok(self.records),

@@ -27,6 +27,7 @@ enum Action {
         #[command(flatten)]
         database: DatabaseArgs,
         /// Its name
+        #[arg(value_parser = arguments::keyspace_name)]
         name: String,
         /// Its checkpoint distance [default: the database's]
         #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
@@ -37,6 +38,7 @@ enum Action {
         #[command(flatten)]
         database: DatabaseArgs,
         /// Its name
+        #[arg(value_parser = arguments::keyspace_name)]
         name: String,
     },
     /// Remove all records of a keyspace
@@ -44,6 +46,7 @@ enum Action {
         #[command(flatten)]
         database: DatabaseArgs,
         /// Its name
+        #[arg(value_parser = arguments::keyspace_name)]
         name: String,
     },
 }

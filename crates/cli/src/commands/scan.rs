@@ -5,7 +5,7 @@ use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
-use terrapin::{Keyspace, Range};
+use terrapin::{KeyRange, Keyspace, Range};
 use terrapin_base::Result;
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
@@ -28,6 +28,11 @@ pub struct RangeArgs {
 impl RangeArgs {
     /// Its records; keys are given as they are, or as hexadecimal digits.
     pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Range> {
+        Ok(keyspace.range(self.bounds(hex)?))
+    }
+
+    /// Where it begins and ends.
+    pub fn bounds(&self, hex: bool) -> Result<impl KeyRange + use<>> {
         let key = |text: &Option<OsString>| {
             text.as_ref()
                 .map(|text| bytes::argument(text, hex))
@@ -35,11 +40,11 @@ impl RangeArgs {
         };
         let (from, to) = (key(&self.from)?, key(&self.to)?);
         Ok(match key(&self.prefix)? {
-            Some(prefix) => keyspace.prefix(prefix),
-            None => keyspace.range((
+            Some(prefix) => terrapin::prefix_range(prefix),
+            None => (
                 from.map_or(Bound::Unbounded, Bound::Included),
                 to.map_or(Bound::Unbounded, Bound::Excluded),
-            )),
+            ),
         })
     }
 }

@@ -17,7 +17,7 @@ pub struct Set {
     /// Its value
     value: String,
     /// Keyspace to set it for [default: all that there are]
-    #[arg(long, short, value_name = "NAME")]
+    #[arg(long, short, value_name = "NAME", value_parser = arguments::keyspace_name)]
     keyspace: Option<String>,
 }
 

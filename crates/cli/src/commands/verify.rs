@@ -68,7 +68,7 @@ impl Verify {
             }));
         }
         for finding in &report.findings {
-            output::say(format_args!("{}: {}", finding.place, finding.message))?;
+            output::say(finding)?;
         }
         let checked = format!(
             "{} keyspaces, {} page groups and {} nodes in {}, {} records in leaves, {} in buffers, {} in the log to replay",

@@ -17,8 +17,14 @@ pub(super) enum Values {
 pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
     let (mut key, mut found) = (Vec::new(), Vec::new());
     space(source)?;
-    if source.next()? != Some(b'{') {
-        return Err(source.malformed("the input is not an object of key → value"));
+    match source.next()? {
+        Some(b'{') => {}
+        Some(b'[') => {
+            return Err(source.malformed(
+                "the input is an array, not an object of key → value; records of their own are read as jsonl, one {\"key\":…,\"value\":…} a line",
+            ));
+        }
+        _ => return Err(source.malformed("the input is not an object of key → value")),
     }
     space(source)?;
     if source.peek()? == Some(b'}') {

@@ -4,6 +4,7 @@ use terrapin_base::{ErrorKind, Result};
 
 use super::json::{Values, colon, is_text_of_no_string, string, value, write_string};
 use super::{Sink, Source};
+use crate::bytes;
 
 pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> Result<()> {
     let (mut name, mut key, mut found) = (Vec::new(), Vec::new(), Vec::new());
@@ -43,10 +44,11 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
                 }
                 b"key" | b"value" => return Err(super::malformed(line, "a member is there twice")),
                 _ => {
-                    return Err(super::malformed(
-                        line,
-                        "there is a member besides key and value",
-                    ));
+                    let what = format!(
+                        "there is a member besides key and value: {}",
+                        bytes::show(&name)
+                    );
+                    return Err(super::malformed(line, &what));
                 }
             }
             if source.line() != line {

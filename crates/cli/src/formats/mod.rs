@@ -83,6 +83,14 @@ pub fn read(dialect: Dialect, input: &mut dyn Read, sink: Sink<'_>) -> Result<()
         sink(line, &key_bytes, &value_bytes)
     };
     let source = &mut Source::new(input);
+    // Of tsv, and of csv without a header, it could be a key's beginning.
+    if match dialect.format {
+        Format::Json | Format::Jsonl => true,
+        Format::Csv => dialect.header,
+        Format::Tsv => false,
+    } {
+        source.skip_byte_order_mark()?;
+    }
     match (dialect.format, dialect.hex) {
         (Format::Tsv, false) => tsv::read(source, sink),
         (Format::Tsv, true) => tsv::read(source, &mut decoding),

@@ -81,6 +81,18 @@ impl<'a> Source<'a> {
         Ok(byte)
     }
 
+    /// Skips the byte order mark that some programs begin UTF-8 with, where nothing else that begins with its first byte makes sense.
+    pub fn skip_byte_order_mark(&mut self) -> Result<()> {
+        if self.peek()? != Some(0xef) {
+            return Ok(());
+        }
+        self.next()?;
+        match (self.next()?, self.next()?) {
+            (Some(0xbb), Some(0xbf)) => Ok(()),
+            _ => Err(self.malformed("it does not begin with what the format begins with")),
+        }
+    }
+
     /// Appends bytes up to the first one that `stops`, which stays, or to the end.
     pub fn until(&mut self, out: &mut Vec<u8>, stops: impl Fn(u8) -> bool) -> Result<()> {
         loop {

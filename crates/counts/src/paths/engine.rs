@@ -190,7 +190,7 @@ pub fn put(count: u64) -> Result<()> {
         store.keyspace.put(key, value(&key))
     })?;
     store.check(count, |metrics| metrics.puts)?;
-    store.check(0, |metrics| metrics.stalls + metrics.checkpoints)
+    store.check(0, |metrics| metrics.writes_refused + metrics.checkpoints)
 }
 
 pub fn get_window_hit(count: u64) -> Result<()> {

@@ -76,8 +76,8 @@ pub(crate) struct Counters {
     pub batches: Counter,
     pub user_bytes_written: Counter,
     pub syncs: Counter,
-    pub stalls: Counter,
-    pub stall_ns: Counter,
+    pub writes_refused: Counter,
+    pub write_wait_ns: Counter,
     pub checkpoints: Counter,
     pub checkpoints_failed: Counter,
     pub compactions: Counter,
@@ -185,7 +185,8 @@ impl MemoryUse {
     }
 }
 
-/// Figures since the database was opened, unless a field says otherwise. A plain struct: differences of two are rates.
+/// Figures since the database was opened, unless a field says otherwise. Counters only grow: subtract two readings for a rate. What is said to be
+/// *as of now*, the two amplifications and the percentiles of a [`Latency`] (all since the open) cannot be subtracted.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct Metrics {
@@ -238,14 +239,14 @@ pub struct Metrics {
 
     /// How long puts, deletes and batches took; one in 64 is timed.
     pub put_latency: Latency,
-    /// How long gets took; one in 64 is timed.
+    /// How long gets took; one in 64 is timed. Those of `multi_get`, `contains` and snapshots are not among them.
     pub get_latency: Latency,
     /// How long `Sync` writes waited for their sync.
     pub sync_latency: Latency,
-    /// Writes refused because merging or the log's disk did not keep up.
-    pub stalls: u64,
-    /// Nanoseconds that writers were held back.
-    pub stall_ns: u64,
+    /// Writes refused ([`ErrorKind::Stalled`](crate::ErrorKind::Stalled)) because merging or the log's disk did not keep up.
+    pub writes_refused: u64,
+    /// Nanoseconds that writers were held back, refused or not.
+    pub write_wait_ns: u64,
     /// What held them back, and how long each time.
     pub waits: WriteWaits,
     /// Syncs of the log.
@@ -268,7 +269,7 @@ pub struct Metrics {
     pub memory: MemoryUse,
     /// Registered views, as of now: snapshots and iterators.
     pub views: u64,
-    /// Windows that views gave back for pages of their own.
+    /// How often a snapshot or iterator was moved from a window in memory to pages of its own, to free that window.
     pub folds: u64,
 }
 

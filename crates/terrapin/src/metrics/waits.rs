@@ -8,7 +8,7 @@ use super::{Histogram, Latency};
 pub struct WriteWaits {
     /// Held to the pace of the merge under way.
     pub pace: Latency,
-    /// Let another writer have its processor that had been asleep for too long.
+    /// Gave up the processor for a moment, because another writer was overdue.
     pub turn: Latency,
     /// The window was full, or window memory short, before a merge had ended.
     pub merge: Latency,

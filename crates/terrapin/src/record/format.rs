@@ -235,6 +235,7 @@ pub(crate) fn check_name(name: &str) -> Result<()> {
         return Err(Error::invalid(
             "a keyspace's name has 1 to 255 bytes and no control characters",
         )
+        .with("name", format_args!("{name:?}"))
         .with("bytes", name.len()));
     }
     Ok(())

@@ -56,7 +56,7 @@ impl Shared {
         if total > self.ring_bytes / 4 {
             return Err(Error::new(
                 ErrorKind::TooLarge,
-                "a log record is larger than a quarter of the log's ring",
+                "a write is larger than a quarter of the log's ring: open with a larger ring (Options::ring_bytes)",
             )
             .with("bytes", bytes)
             .with("limit", self.ring_bytes / 4 - RECORD_HEADER_BYTES));
