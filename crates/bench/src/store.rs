@@ -113,11 +113,8 @@ impl Client for &TerrapinStore {
         count: usize,
         mut show: impl FnMut(&[u8], &[u8]) -> Result<()>,
     ) -> Result<()> {
-        let mut range = self.keyspace.range(start..);
-        for _ in 0..count {
-            let Some((key, value)) = range.next_ref()? else {
-                break;
-            };
+        let mut range = self.keyspace.range(start..).limit(count);
+        while let Some((key, value)) = range.next_ref()? {
             show(key, value)?;
         }
         Ok(())

@@ -198,10 +198,16 @@ impl BlockWalk {
         }
     }
 
-    /// Records of a block of the group, on average: at least one.
+    /// Records of a block of the group, on average: at least one. Rounded, since the last block of a group mostly has less.
     pub(crate) fn records_of_block(&self) -> usize {
         let blocks = self.index.blocks();
-        (self.index.records_before(blocks) as usize / blocks).max(1)
+        ((self.index.records_before(blocks) as usize + blocks / 2) / blocks).max(1)
+    }
+
+    /// How many blocks of the group so many bytes are, on average: at least one.
+    pub(crate) fn blocks_of_bytes(&self, bytes: usize) -> usize {
+        let each = self.index.blocks_bytes() as usize / self.index.blocks();
+        (bytes / each.max(1)).max(1)
     }
 
     /// Blocks that are at hand.

@@ -17,6 +17,8 @@ const WORD_BYTES: usize = 8;
 pub struct BatchLimits {
     /// It is full with so many records,
     pub records: usize,
+    /// So many records are likely to be wanted, in this batch or behind it; 0 when nobody knows. Where a scan must read, it reads for these.
+    pub likely: usize,
     /// or so many bytes of copies and of blocks that records stayed in; one record or block may go beyond.
     pub bytes: usize,
     /// Once it holds a record, it takes only what needs no further read: the reader may not want more.
@@ -67,6 +69,7 @@ impl Default for BatchLimits {
     fn default() -> Self {
         BatchLimits {
             records: usize::MAX,
+            likely: 0,
             bytes: usize::MAX,
             sparing: false,
             keys_only: false,
@@ -107,6 +110,16 @@ impl Batch {
     #[must_use]
     pub fn room(&self) -> usize {
         self.limits.records.saturating_sub(self.places.len())
+    }
+
+    /// How many records more are likely to be wanted: see [`BatchLimits::likely`]. At least one; as many as it takes where nobody knows.
+    #[inline]
+    #[must_use]
+    pub fn wanted(&self) -> usize {
+        match self.limits.likely {
+            0 => self.room(),
+            likely => likely.saturating_sub(self.len()).max(1),
+        }
     }
 
     /// Whether a scan should rather stop than read: see [`BatchLimits::sparing`].

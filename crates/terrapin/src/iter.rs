@@ -58,8 +58,8 @@ pub struct Range {
     back: End,
     /// The keyspace, once something was fetched, which is told how many records were taken.
     shared: Option<Arc<KeyspaceShared>>,
-    /// One record is wanted, whatever other ranges were read for.
-    one: bool,
+    /// How many records may still be taken, if that was said.
+    left: Option<usize>,
     /// Nobody wants values.
     keys_only: bool,
 }
@@ -131,14 +131,31 @@ impl Range {
             front: End::default(),
             back: End::default(),
             shared: None,
-            one: false,
+            left: None,
             keys_only: false,
         }
     }
 
-    /// For who wants one record: the first chunk from either end holds no other.
-    pub(crate) fn one_at_first(mut self) -> Self {
-        self.one = true;
+    /// At most so many records, from both ends together: behind them the range ends, as [`Iterator::take`] has it. Say it where it is known, as for
+    /// a page of results: what the records need is read at once then, and no more than that.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-limit-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// for name in ["apple", "banana", "cherry"] {
+    ///     fruit.put(name, "sweet")?;
+    /// }
+    /// let page: Vec<_> = fruit.range("apple"..).limit(2).keys().collect::<terrapin::Result<_>>()?;
+    /// assert_eq!(page, ["apple", "banana"]);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn limit(mut self, records: usize) -> Self {
+        self.left = Some(self.left.map_or(records, |left| left.min(records)));
         self
     }
 
@@ -294,9 +311,20 @@ impl Range {
     /// Takes the next record of a direction, if it is fetched. What was fetched before the database was closed is not served after it.
     #[inline]
     fn take_fetched(&mut self, direction: Direction) -> Option<usize> {
-        let is_open = self.handle.as_ref()?.core().health.is_open();
-        let end = self.end(direction);
-        is_open.then(|| end.fetched.take_first()).flatten()
+        if !self.handle.as_ref()?.core().health.is_open() || self.left == Some(0) {
+            return None;
+        }
+        let record = self.end(direction).fetched.take_first()?;
+        self.taken();
+        Some(record)
+    }
+
+    /// A record was taken.
+    #[inline]
+    fn taken(&mut self) {
+        if let Some(left) = &mut self.left {
+            *left -= 1;
+        }
     }
 
     /// Takes the next record of a direction, from which end it may be, when this end has nothing left. Who borrows records lets them stay in
@@ -307,7 +335,7 @@ impl Range {
         };
         let opened = handle.core().health.check_open();
         let refilled = match opened {
-            Ok(()) if self.exhausted => Ok(()),
+            Ok(()) if self.exhausted || self.left == Some(0) => Ok(()),
             Ok(()) => self.refill(&handle, direction, borrows),
             closed => closed,
         };
@@ -317,16 +345,21 @@ impl Range {
             return Err(error);
         }
         self.handle = Some(handle);
-        let found = |end, record| Found { end, record };
-        if let Some(record) = self.end(direction).fetched.take_first() {
-            return Ok(Some(found(direction, record)));
+        if self.left == Some(0) {
+            return Ok(None);
         }
         let other = match direction {
             Direction::Forward => Direction::Backward,
             Direction::Backward => Direction::Forward,
         };
-        let last = self.end(other).fetched.take_last();
-        Ok(last.map(|record| found(other, record)))
+        let (end, record) = match self.end(direction).fetched.take_first() {
+            Some(record) => (direction, Some(record)),
+            None => (other, self.end(other).fetched.take_last()),
+        };
+        Ok(record.map(|record| {
+            self.taken();
+            Found { end, record }
+        }))
     }
 
     /// Fetches the next chunk from one end of the region, and takes it out of the region.
@@ -337,20 +370,28 @@ impl Range {
         let held = view.held()?;
         let keyspace = held.keyspace(self.keyspace)?;
         let (lower, upper) = (&self.lower, &self.upper);
+        let taken = self.front.total_records + self.back.total_records;
         let end = match direction {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        let expected = match self.one {
-            true => 1,
-            false => keyspace.shared.range_length.expected(),
-        };
-        if self.shared.is_none() && !self.one {
+        // Who asks for the first or last record says nothing of other ranges.
+        if self.shared.is_none() && (self.left != Some(1) || taken > 0) {
             self.shared = Some(keyspace.shared.clone());
         }
+        let expected = keyspace.shared.range_length.expected();
+        // Where nothing is known, nothing is read for what may be wanted.
+        let known = expected.mean > 0 || self.left.is_some();
+        let limit = self.left.unwrap_or(usize::MAX);
+        let ahead = self.left.unwrap_or_else(|| expected.ahead(taken));
         if end.total_records == 0 {
-            let likely = (expected / 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_FIRST_MAX);
-            end.chunk_records = if self.one { 1 } else { likely };
+            end.chunk_records =
+                (expected.mean / 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_FIRST_MAX);
+        }
+        // What is known to be short comes at once.
+        let at_once = limit <= SPARING_RECORDS.saturating_sub(taken);
+        if at_once {
+            end.chunk_records = limit;
         }
         let region = Region {
             lower,
@@ -365,16 +406,19 @@ impl Range {
         let tree = match &mut end.scan {
             Some(scan) => scan,
             none => {
+                let expected = if known { ahead } else { 0 };
                 let tree = none.insert(TreeScan::open(keyspace, region, expected)?);
                 core.range_visited(keyspace, tree.scan.runs() as u64);
                 tree
             }
         };
-        let is_sparing = end.total_records < SPARING_RECORDS;
+        let is_short = end.total_records < SPARING_RECORDS;
         let limits = BatchLimits {
-            records: end.chunk_records,
+            records: end.chunk_records.min(limit),
+            // A long range reads ahead as far as it has come.
+            likely: if is_short { ahead } else { 0 },
             bytes: CHUNK_BYTES_MAX,
-            sparing: is_sparing,
+            sparing: is_short && !at_once,
             keys_only: self.keys_only,
             lends: borrows,
         };

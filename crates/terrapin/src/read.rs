@@ -86,12 +86,12 @@ impl Keyspace {
 
     /// The record with the smallest key.
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
-        self.iter().one_at_first().next().transpose()
+        self.iter().limit(1).next().transpose()
     }
 
     /// The record with the largest key.
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
-        self.iter().one_at_first().next_back().transpose()
+        self.iter().limit(1).next_back().transpose()
     }
 
     /// About how many records there are. Reads no record: a key that was overwritten and not yet merged down to its leaf

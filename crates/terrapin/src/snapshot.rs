@@ -91,12 +91,12 @@ impl Snapshot {
 
     /// The record with the smallest key.
     pub fn first(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
-        self.iter(keyspace).one_at_first().next().transpose()
+        self.iter(keyspace).limit(1).next().transpose()
     }
 
     /// The record with the largest key.
     pub fn last(&self, keyspace: &Keyspace) -> Result<Option<(Slice, Slice)>> {
-        self.iter(keyspace).one_at_first().next_back().transpose()
+        self.iter(keyspace).limit(1).next_back().transpose()
     }
 
     /// About how many records there were; see [`Keyspace::approximate_count`].

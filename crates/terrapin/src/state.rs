@@ -211,27 +211,65 @@ pub(crate) struct KeyspaceShared {
     pub replacing: Replacing,
 }
 
-/// About how many records the ranges of a keyspace were read for lately: a moving average, in sixteenths. Races lose a range
-/// now and then, which does not matter.
+/// About how many records the ranges of a keyspace were read for lately: a moving average, in sixteenths, and one of the squares. Races lose a
+/// range now and then, which does not matter.
 #[derive(Default)]
-pub(crate) struct RangeLength(AtomicU64);
+pub(crate) struct RangeLength {
+    mean: AtomicU64,
+    square: AtomicU64,
+}
+
+/// How long a range is expected to be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ExpectedLength {
+    /// The mean; 0 when nobody knows.
+    pub mean: usize,
+    /// How far lengths are from it, as a rule (their standard deviation).
+    pub spread: usize,
+}
+
+impl ExpectedLength {
+    /// For so many records a range reads where it must read. A block more costs a fifteenth of another wait, so it goes beyond the mean as far as lengths
+    /// differ: six tenths of the spread is the best for lengths that are all alike likely, and nothing where all are the same.
+    const BEYOND_PERCENT: usize = 60;
+
+    /// How many records more to read for, of a range that has come to so many already. Beyond what was expected, as many as ranges
+    /// differ by: how far it goes is not known, but that it went so far says little of how far it will.
+    pub fn ahead(self, taken: usize) -> usize {
+        let reach = self.mean + self.spread * Self::BEYOND_PERCENT / 100;
+        match reach.saturating_sub(taken) {
+            0 => self.spread.max(Self::AHEAD_MIN),
+            ahead => ahead,
+        }
+    }
+
+    /// Fewer are not worth a wait.
+    const AHEAD_MIN: usize = 16;
+}
 
 impl RangeLength {
     /// A longer range counts as so long: one of them should not make many short ones read ahead.
     const RECORDS_MAX: u64 = 256;
 
-    /// The average; 0 while there was none.
-    pub fn expected(&self) -> usize {
-        (self.0.load(Ordering::Relaxed) / 16) as usize
+    /// What is to be expected; nothing while there was no range.
+    pub fn expected(&self) -> ExpectedLength {
+        let mean = self.mean.load(Ordering::Relaxed) / 16;
+        let variance = (self.square.load(Ordering::Relaxed) / 16).saturating_sub(mean * mean);
+        ExpectedLength {
+            mean: mean as usize,
+            spread: variance.isqrt() as usize,
+        }
     }
 
     /// Takes note of a range that was read so far.
     pub fn note(&self, records: usize) {
-        let records = (records as u64).min(Self::RECORDS_MAX) * 16;
-        let before = self.0.load(Ordering::Relaxed);
-        let after = before - before / 16 + records / 16;
-        if after != before {
-            self.0.store(after, Ordering::Relaxed);
+        let records = (records as u64).min(Self::RECORDS_MAX);
+        for (average, value) in [(&self.mean, records), (&self.square, records * records)] {
+            let before = average.load(Ordering::Relaxed);
+            let after = before - before / 16 + value;
+            if after != before {
+                average.store(after, Ordering::Relaxed);
+            }
         }
     }
 }
@@ -262,16 +300,31 @@ mod tests {
     #[test]
     fn the_length_of_ranges_follows_what_they_were_read_for() {
         let length = RangeLength::default();
-        assert_eq!(length.expected(), 0);
+        assert_eq!(length.expected(), ExpectedLength::default());
         for (records, expected) in [(50, 50), (3, 3), (0, 0), (1 << 40, 256)] {
             for _ in 0..200 {
                 length.note(records);
             }
             let now = length.expected();
-            assert!(now.abs_diff(expected) <= 1, "{now} of {expected}");
+            assert!(now.mean.abs_diff(expected) <= 1, "{now:?} of {expected}");
+            // All alike: nothing is read for beyond that.
+            assert!(now.spread <= 4, "{now:?}");
+            assert!(now.mean == 0 || now.ahead(0) - now.mean <= 2, "{now:?}");
         }
-        let before = length.expected();
+        let before = length.expected().mean;
         length.note(1);
-        assert!(length.expected() > before - before / 10);
+        assert!(length.expected().mean > before - before / 10);
+        // Lengths from 1 to 100, all as likely.
+        for n in 0..1000 {
+            length.note(1 + n * 37 % 100);
+        }
+        let now = length.expected();
+        assert!(
+            (45..=56).contains(&now.mean) && (25..=32).contains(&now.spread),
+            "{now:?}"
+        );
+        assert!((60..=75).contains(&now.ahead(0)), "{now:?}");
+        assert_eq!(now.ahead(40), now.ahead(0) - 40);
+        assert_eq!(now.ahead(90), now.spread);
     }
 }

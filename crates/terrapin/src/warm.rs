@@ -27,6 +27,7 @@ use crate::state::State;
 
 /// What a step reads: a millisecond's or two's.
 const STEP: BatchLimits = BatchLimits {
+    likely: 0,
     records: 1024,
     bytes: 128 << 10,
     sparing: false,

@@ -106,6 +106,52 @@ fn both_ends_meet_wherever_they_stop() {
 }
 
 #[test]
+fn a_limit_ends_a_range_from_either_end_and_from_both() {
+    let world = World::new(600);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let map = layered(&world, &keyspace, &database, 600);
+    let all: Vec<_> = map.clone().into_iter().collect();
+    for limit in [
+        0,
+        1,
+        2,
+        7,
+        8,
+        17,
+        50,
+        127,
+        128,
+        129,
+        300,
+        all.len(),
+        all.len() + 9,
+        usize::MAX,
+    ] {
+        let shown = limit.min(all.len());
+        let part = |from: usize, to: usize| -> Map {
+            let left = all[..from].iter().chain(&all[all.len() - to..]);
+            left.cloned().collect()
+        };
+        let limited = || keyspace.iter().limit(limit);
+        assert_eq!(drain(limited(), |_| true), part(shown, 0), "{limit}");
+        assert_eq!(drain(limited(), |_| false), part(0, shown), "{limit}");
+        let both = drain(limited(), |i| i % 2 == 0);
+        assert_eq!(both, part(shown.div_ceil(2), shown / 2), "{limit}");
+        // Ten from the front, which fetched more, then all from the back.
+        let then = drain(limited(), |i| i < 10);
+        assert_eq!(
+            then,
+            part(shown.min(10), shown.saturating_sub(10)),
+            "{limit}"
+        );
+        assert_eq!(drain(limited().limit(5), |_| true), part(shown.min(5), 0));
+        assert_eq!(limited().keys().count(), shown);
+    }
+    database.close().unwrap();
+}
+
+#[test]
 fn shares_stay_what_they_are_when_the_range_goes_on() {
     let world = World::new(77);
     let database = world.open(&tiny());

@@ -88,24 +88,44 @@ fn a_range_allocates_little_at_its_start_and_nothing_for_a_step() {
     database.close().unwrap();
 }
 
-/// Device reads of blocks, and their bytes, for a range of so many records where nothing is cached.
-fn cold_reads(world: &World, records: usize, warm: usize) -> (f64, f64) {
+/// What a range that is measured is like.
+#[derive(Clone, Copy, PartialEq)]
+enum Kind {
+    /// It is read for as many records as were asked.
+    Taken,
+    /// It is told how many.
+    Limited,
+    /// The blocks that it begins in are cached.
+    Begun,
+}
+
+/// Device reads of blocks, and their bytes, for a range of so many records where nothing is cached, after many of `warm` records.
+fn cold_reads(world: &World, records: usize, warm: usize, kind: Kind) -> (f64, f64) {
     let database = world.open(&options());
     world.sim.set_breathing(false);
     let keyspace = database.default_keyspace();
     let keys = sorted();
     let take = |from: usize, records: usize| {
         let range = keyspace.range(&keys[from][..]..);
+        let range = match kind {
+            Kind::Limited => range.limit(records),
+            _ => range,
+        };
         assert_eq!(range.take(records).count(), records);
     };
     // How long ranges are.
     for from in (0..keys.len() / 2).step_by(16) {
         take(from, warm);
     }
-    let before = database.metrics().device_reads;
     let starts: Vec<usize> = (keys.len() / 2 + 500..keys.len() - 500)
         .step_by(401)
         .collect();
+    if kind == Kind::Begun {
+        starts.iter().for_each(|&from| take(from, 1));
+        // That was no range as others are.
+        (0..100).for_each(|_| take(0, warm));
+    }
+    let before = database.metrics().device_reads;
     starts.iter().for_each(|&from| take(from, records));
     let after = database.metrics().device_reads;
     let each = |sum: u64| sum as f64 / starts.len() as f64;
@@ -121,10 +141,10 @@ fn cold_reads(world: &World, records: usize, warm: usize) -> (f64, f64) {
 fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
     let world = World::new(2);
     store(&world).close().unwrap();
-    let one = cold_reads(&world, 1, 1);
-    let short = cold_reads(&world, 5, 5);
-    let unexpected = cold_reads(&world, 50, 1);
-    let expected = cold_reads(&world, 50, 50);
+    let one = cold_reads(&world, 1, 1, Kind::Taken);
+    let short = cold_reads(&world, 5, 5, Kind::Taken);
+    let unexpected = cold_reads(&world, 50, 1, Kind::Taken);
+    let expected = cold_reads(&world, 50, 50, Kind::Taken);
     println!(
         "reads and bytes: {one:?} for 1 record, {short:?} for 5, {unexpected:?} for 50, {expected:?} for 50 of many"
     );
@@ -136,4 +156,32 @@ fn ranges_read_what_they_need_and_what_ranges_were_like_before() {
         expected.1 <= unexpected.1 * 1.3,
         "{expected:?} {unexpected:?}"
     );
+}
+
+#[test]
+fn a_range_that_is_told_its_limit_reads_what_that_needs_and_at_once() {
+    let world = World::new(3);
+    store(&world).close().unwrap();
+    for records in [5, 50, 100] {
+        let unexpected = cold_reads(&world, records, 1, Kind::Taken);
+        let expected = cold_reads(&world, records, records, Kind::Taken);
+        let limited = cold_reads(&world, records, 1, Kind::Limited);
+        println!(
+            "{records} records: reads and bytes {unexpected:?} unexpected, {expected:?} expected, {limited:?} limited"
+        );
+        assert!(limited.0 <= expected.0 + 0.1, "{limited:?} {expected:?}");
+        assert!(limited.1 <= expected.1 * 1.02, "{limited:?} {expected:?}");
+        assert!(limited.0 <= unexpected.0, "{limited:?} {unexpected:?}");
+    }
+}
+
+// Where the first blocks of a range were cached, those behind them were read as if nobody knew how many were wanted: by the chunk.
+#[test]
+fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
+    let world = World::new(4);
+    store(&world).close().unwrap();
+    let cold = cold_reads(&world, 100, 100, Kind::Taken);
+    let begun = cold_reads(&world, 100, 100, Kind::Begun);
+    println!("reads and bytes: {cold:?} where nothing is cached, {begun:?} behind cached blocks");
+    assert!(begun.0 <= cold.0, "{begun:?} {cold:?}");
 }

@@ -583,7 +583,7 @@ impl TreeScan {
             }
             // After a run the first source mostly stands at a record.
             if !self.stands_at_record() {
-                match self.find_next(batch.spares_reads(), batch.room())? {
+                match self.find_next(batch.spares_reads(), batch.wanted())? {
                     Next::End => return Ok(Filled::End),
                     Next::Unread => return Ok(Filled::Full),
                     Next::Record => {}

@@ -9,8 +9,8 @@ use super::TreeScan;
 use super::source::{Head, LEAF, Source};
 use crate::walk::ReadAhead;
 
-/// Most blocks of a source that are read because they are expected to be needed.
-const EXPECTED_BLOCKS_MAX: usize = 16;
+/// Most bytes of a source that are read because they are expected to be needed.
+const EXPECTED_BYTES_MAX: usize = 128 << 10;
 /// Records that are expected beyond are not counted.
 const EXPECTED_RECORDS_MAX: usize = 1 << 16;
 
@@ -22,11 +22,14 @@ impl TreeScan {
         let Some(walk) = source.walk.as_mut().filter(|_| source.ahead.is_none()) else {
             return Ok(());
         };
-        let alone = self.expected == 0
-            || walk.is_over()
-            || walk.take_cached(&self.store)
-            || walk.next_run_blocks() > EXPECTED_BLOCKS_MAX;
-        match alone {
+        if self.expected == 0 || walk.is_over() || walk.take_cached(&self.store) {
+            return Ok(());
+        }
+        let most = walk.blocks_of_bytes(EXPECTED_BYTES_MAX);
+        // A long scan: what it asks for, and has passed, is more than all that; or it is so long that it reads ahead.
+        let asks = records / walk.records_of_block();
+        let is_long = walk.wants_stream() || (walk.next_run_blocks() > most && asks >= most);
+        match is_long {
             true => Ok(()),
             false => self.read_together(records, Some(slot)),
         }
@@ -48,11 +51,16 @@ impl TreeScan {
             let likely = lacking(source, (density * each) as usize);
             let least = match first {
                 None => usize::from(!walk.is_ready()),
-                Some(first) if first == slot => walk.next_run_blocks(),
+                // As much as it has passed, but no more than all records would need if they were all its own.
+                Some(first) if first == slot => {
+                    let all = records.div_ceil(walk.records_of_block()).max(1);
+                    walk.next_run_blocks().min(all)
+                }
                 Some(_) => 0,
             };
             let before = wants.len();
-            let (index, numbers) = walk.want(likely.min(EXPECTED_BLOCKS_MAX).max(least));
+            let most = walk.blocks_of_bytes(EXPECTED_BYTES_MAX);
+            let (index, numbers) = walk.want(likely.min(most).max(least));
             wants.extend(numbers.map(|number| (*walk.group(), index.clone(), number)));
             counts.push((slot, wants.len() - before));
         }

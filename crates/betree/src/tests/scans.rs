@@ -119,6 +119,7 @@ fn list_in_batches(
         let records = [random.below(4), random.below(40), usize::MAX][random.below(3)];
         let limits = BatchLimits {
             records,
+            likely: [0, random.below(99)][random.below(2)],
             bytes: [1 + random.below(200), usize::MAX][random.below(2)],
             sparing: random.one_in(2),
             keys_only: random.one_in(4),
@@ -262,7 +263,7 @@ fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
 }
 
 /// How often a scan of `count` records from each of some keys on waits for the device, on average, when so many are expected. Nothing is
-/// cached but the blocks in which it begins.
+/// cached but the blocks in which it begins. It is asked in parts, as a range asks.
 fn waits(expected: usize, count: usize) -> f64 {
     let (mut waits, mut scans) = (0, 0);
     for seed in 0..8 {
@@ -284,7 +285,8 @@ fn waits(expected: usize, count: usize) -> f64 {
             let (mut batch, mut returned) = (Batch::default(), 0);
             while returned < count {
                 let limits = BatchLimits {
-                    records: count - returned,
+                    records: (count / 4).max(returned).min(count - returned),
+                    likely: expected.saturating_sub(returned),
                     sparing: true,
                     ..BatchLimits::default()
                 };

@@ -61,7 +61,7 @@ pub struct Scan {
     reverse: bool,
     /// At most so many records
     #[arg(long, value_name = "N")]
-    limit: Option<u64>,
+    limit: Option<usize>,
     /// Keys without values
     #[arg(long)]
     keys_only: bool,
@@ -77,7 +77,11 @@ impl Scan {
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        self.print(self.range.of(&keyspace, self.hex)?)?;
+        let range = self.range.of(&keyspace, self.hex)?;
+        self.print(match self.limit {
+            Some(limit) => range.limit(limit),
+            None => range,
+        })?;
         database.close()
     }
 
@@ -94,8 +98,7 @@ impl Scan {
             }
         };
         let mut line = Vec::new();
-        let mut left = self.limit.unwrap_or(u64::MAX);
-        while left > 0 {
+        loop {
             let record = if self.reverse {
                 range.next_back()
             } else {
@@ -111,7 +114,6 @@ impl Scan {
             }
             line.push(b'\n');
             out.write_all(&line).map_err(output::stdout_failed)?;
-            left -= 1;
         }
         out.flush().map_err(output::stdout_failed)
     }
