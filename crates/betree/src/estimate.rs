@@ -44,9 +44,14 @@ fn add_group(
             .index(group)?
             .estimate_bytes(key_of(bounds.0), key_of(bounds.1))
     };
-    sum.records += records;
-    sum.bytes += bytes;
+    add(sum, records, bytes);
     Ok(())
+}
+
+/// Adds a count. Nodes may say what they like: each number that they say is bounded, but not what it is scaled by (D8).
+fn add(sum: &mut Estimate, records: u64, bytes: u64) {
+    sum.records = sum.records.saturating_add(records);
+    sum.bytes = sum.bytes.saturating_add(bytes);
 }
 
 /// Adds what a node and everything below it holds between the bounds, which are unbounded where they lie outside of the
@@ -96,22 +101,20 @@ fn add_node(
                     cut,
                     &mut sampled,
                 )?;
-                sampled_leaves.records += records;
-                sampled_leaves.bytes += leaf_bytes;
+                add(&mut sampled_leaves, *records, *leaf_bytes);
             }
             Child::Node {
                 records,
                 leaf_bytes,
                 ..
-            } => {
-                unread.records += records;
-                unread.bytes += leaf_bytes;
-            }
+            } => add(&mut unread, *records, *leaf_bytes),
         }
         add_buffered(store, node, number, cut, sum)?;
     }
-    sum.records += sampled.records + scale(unread.records, sampled.records, sampled_leaves.records);
-    sum.bytes += sampled.bytes + scale(unread.bytes, sampled.bytes, sampled_leaves.bytes);
+    add(sum, sampled.records, sampled.bytes);
+    let records = scale(unread.records, sampled.records, sampled_leaves.records);
+    let bytes = scale(unread.bytes, sampled.bytes, sampled_leaves.bytes);
+    add(sum, records, bytes);
     Ok(())
 }
 
@@ -142,15 +145,14 @@ fn add_buffered(
             continue;
         };
         if whole {
-            sum.records += u64::from(part.records);
-            sum.bytes += part.bytes;
+            add(sum, u64::from(part.records), part.bytes);
         } else if lets_in_above(lower, &segment.max) && lets_in_below(upper, &segment.min) {
             let mut inside = Estimate::default();
             let lower = tighter_lower(lower, Bound::Included(&segment.min));
             let upper = tighter_upper(upper, Bound::Included(&segment.max));
             add_group(store, &segment.group, (lower, upper), &mut inside)?;
-            sum.records += inside.records.min(u64::from(part.records));
-            sum.bytes += inside.bytes.min(part.bytes);
+            let records = inside.records.min(u64::from(part.records));
+            add(sum, records, inside.bytes.min(part.bytes));
         }
     }
     Ok(())

@@ -5,6 +5,15 @@
 //! the rest skips to the level that holds it (§3.3's effect of χ, without building what would not be written); and that
 //! the buffers above leaves are held to a share of these leaves, so that overwritten records do not double the space.
 
+/// Most bytes that are counted for a pivot, in each way of counting: more than any tree holds, and little enough for sums over a node's pivots, of which
+/// there are less than 2^16, to fit. Nodes may say what they like, and means of what they say are multiplied (D8).
+const COUNTED_MAX: u64 = 1 << 47;
+
+/// Adds to what is counted for a pivot.
+pub(crate) fn count(counted: &mut u64, bytes: u64) {
+    *counted = counted.saturating_add(bytes).min(COUNTED_MAX);
+}
+
 /// What bounds the buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {

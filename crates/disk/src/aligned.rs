@@ -52,6 +52,15 @@ impl AlignedBuf {
         }
     }
 
+    /// `len` bytes of which nothing is said, for who fills them: perhaps what was in a buffer before.
+    #[must_use]
+    pub fn with_any_content(len: usize) -> Self {
+        AlignedBuf {
+            region: Region::new(len),
+            len,
+        }
+    }
+
     /// Where the memory starts.
     pub(crate) fn start(&self) -> NonNull<u8> {
         self.region.start()
@@ -239,6 +248,9 @@ mod tests {
             assert!(buffer.capacity() >= len);
             assert_eq!(buffer.capacity() % MEMORY_ALIGNMENT, 0);
             assert!(buffer.iter().all(|&b| b == 0));
+            let buffer = AlignedBuf::with_any_content(len);
+            assert_eq!(buffer.len(), len);
+            assert!(buffer.capacity() >= len);
         }
     }
 

@@ -4,8 +4,8 @@
 //! short for the next of the same size, which wants room for its alignment besides. Buffers of many sizes and lives,
 //! freed by other threads than took them, then leave gaps that nobody can use, and the process comes to hold several times
 //! what it uses. A mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the last
-//! that were freed are kept for who asks next: [`KEPT_OF_LARGEST`] times what the largest of them takes in the whole process, within bounds,
-//! charged to no budget.
+//! that were freed are kept for who asks next: [`KEPT_OF_LARGEST`] times what the largest of them takes and [`KEPT_BESIDES_BYTES`] in the whole
+//! process, within bounds, charged to no budget.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,6 +21,8 @@ const KEPT_BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=24 << 20;
 /// Within those, so many of the largest pieces are kept: the page groups of two threads that merge, of which each fills one and what
 /// follows it. Where they are not kept, merges fault in all that they write.
 const KEPT_OF_LARGEST: usize = 4;
+/// And besides so much, for buffers of readers: they come and go while a merge works, and would put out its groups.
+const KEPT_BESIDES_BYTES: usize = 3 << 20;
 /// A larger piece goes back at once.
 const KEPT_PIECE_BYTES_MAX: usize = *KEPT_BYTES.end() / KEPT_OF_LARGEST;
 /// Of how many pieces.
@@ -215,8 +217,8 @@ impl Kept {
             return vec![pages];
         }
         self.largest = self.largest.max(pages.bytes);
-        let bytes_max =
-            (KEPT_OF_LARGEST * self.largest).clamp(*KEPT_BYTES.start(), *KEPT_BYTES.end());
+        let wanted = KEPT_OF_LARGEST * self.largest + KEPT_BESIDES_BYTES;
+        let bytes_max = wanted.clamp(*KEPT_BYTES.start(), *KEPT_BYTES.end());
         let mut surplus = Vec::new();
         while self.pieces.len() >= KEPT_PIECES_MAX || self.bytes + pages.bytes > bytes_max {
             let Some(oldest) = self.pieces.pop_front() else {
@@ -462,6 +464,10 @@ mod tests {
         let group = (4 << 20) + (4 << 20) / 4;
         for _ in 0..4 {
             assert!(kept.put(Pages::map(group, false)).is_empty());
+        }
+        for _ in 0..4 {
+            let gone = kept.put(Pages::map(3 << 18, false));
+            assert!(gone.is_empty(), "readers' buffers put out groups");
         }
         assert!((0..4).all(|_| kept.take(group).is_some()));
     }

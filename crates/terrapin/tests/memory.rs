@@ -6,6 +6,7 @@
 
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::{Barrier, mpsc};
 
 use terrapin::{Database, Durability, Options};
 
@@ -105,8 +106,45 @@ fn use_database(database: &Database, records: u64) -> u64 {
     written
 }
 
+/// Threads that read once, and then live on with little to do; and how many keys each reads.
+const READERS: u64 = 160;
+const READ_AT_ONCE: u64 = 200;
+
+/// Has threads read one after the other, many keys at once, and keeps all of them alive until the last has.
+fn read_from_many_threads(database: &Database, records: u64) {
+    let keyspace = database.default_keyspace();
+    let end = Barrier::new(READERS as usize + 1);
+    std::thread::scope(|scope| {
+        let (read, reads) = mpsc::channel();
+        for thread in 0..READERS {
+            let (keyspace, end, read) = (&keyspace, &end, read.clone());
+            let work = move || {
+                let number = |i| mix(thread * READ_AT_ONCE + i) % records;
+                let keys: Vec<[u8; 8]> = (0..READ_AT_ONCE)
+                    .map(|i| mix(number(i)).to_be_bytes())
+                    .collect();
+                let values = keyspace.multi_get(&keys);
+                let found = values.map(|values| values.iter().flatten().count());
+                let _ = read.send(found);
+                end.wait();
+            };
+            let stack = std::thread::Builder::new().stack_size(256 << 10);
+            stack.spawn_scoped(scope, work).unwrap();
+            let found = reads.recv().unwrap();
+            assert_eq!(found.unwrap(), READ_AT_ONCE as usize);
+        }
+        end.wait();
+    });
+}
+
 /// In a process of its own: does the work and checks what it took. In the test's process: starts that one.
-fn stays_within(test: &str, budget: u64, times: u64, records: u64) {
+fn stays_within(
+    test: &str,
+    budget: u64,
+    times: u64,
+    records: u64,
+    and_then: impl FnOnce(&Database),
+) {
     if std::env::var(BUDGET).is_err() {
         let this = std::env::current_exe().unwrap();
         let output = Command::new(this)
@@ -127,6 +165,7 @@ fn stays_within(test: &str, budget: u64, times: u64, records: u64) {
     let directory = Directory(path);
     let database = Options::new().memory(budget).open(&directory.0).unwrap();
     let written = use_database(&database, records);
+    and_then(&database);
     let peak = peak_bytes();
     println!("{test}: {written} bytes written, {peak} bytes at the peak");
     assert!(
@@ -144,11 +183,19 @@ fn stays_within(test: &str, budget: u64, times: u64, records: u64) {
 #[test]
 fn a_store_of_ten_times_its_memory_stays_within_it() {
     let test = "a_store_of_ten_times_its_memory_stays_within_it";
-    stays_within(test, 24 << 20, 10, 245_000);
+    stays_within(test, 24 << 20, 10, 245_000, |_| ());
 }
 
 #[test]
 fn a_larger_cache_stays_within_its_memory() {
     let test = "a_larger_cache_stays_within_its_memory";
-    stays_within(test, 64 << 20, 4, 260_000);
+    stays_within(test, 64 << 20, 4, 260_000, |_| ());
+}
+
+#[test]
+fn threads_that_read_once_keep_little() {
+    let test = "threads_that_read_once_keep_little";
+    let records = 65_000;
+    let read = |database: &Database| read_from_many_threads(database, records);
+    stays_within(test, 24 << 20, 2, records, read);
 }

@@ -15,7 +15,7 @@ use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
 use crate::load::load_child;
 use crate::node::{Child, Node, Segment};
-use crate::plan::Below;
+use crate::plan::{Below, count};
 
 /// A part of a level comes to so many segments of full size at least.
 const PART_GROUPS_MIN: u64 = 4;
@@ -37,6 +37,15 @@ struct Load {
     counted: u64,
     /// What of `counted` was added because messages are smaller than the records below: deletes.
     raised: u64,
+}
+
+impl Load {
+    /// Counts messages that have so many bytes in all, each for `least` at least.
+    fn count(&mut self, records: u64, bytes: u64, least: u64) {
+        let counted = bytes.max(records.saturating_mul(least));
+        count(&mut self.counted, counted);
+        count(&mut self.raised, counted - bytes);
+    }
 }
 
 impl Descend {
@@ -194,18 +203,16 @@ impl Descend {
             let mut arriving = Estimate::default();
             for run in &self.incoming {
                 let part = run.estimate(context, range)?;
-                arriving.records += part.records;
-                arriving.bytes += part.bytes;
+                arriving.records = arriving.records.saturating_add(part.records);
+                count(&mut arriving.bytes, part.bytes);
             }
-            let counted = arriving
-                .bytes
-                .max(arriving.records.saturating_mul(mean(pivot)));
-            let raised = counted - arriving.bytes;
-            loads.push(Load {
+            let mut load = Load {
                 arriving,
-                counted,
-                raised,
-            });
+                counted: 0,
+                raised: 0,
+            };
+            load.count(arriving.records, arriving.bytes, mean(pivot));
+            loads.push(load);
         }
         for part in node
             .levels
@@ -214,12 +221,9 @@ impl Descend {
             .flat_map(|segment| &segment.live)
         {
             let pivot = usize::from(part.pivot);
-            let counted = part
-                .bytes
-                .max(u64::from(part.records).saturating_mul(mean(pivot)))
-                .max(1);
-            loads[pivot].counted += counted;
-            loads[pivot].raised += counted - part.bytes.min(counted);
+            let records = u64::from(part.records);
+            // A live part counts even if its bytes are none.
+            loads[pivot].count(records, part.bytes, mean(pivot).max(1));
         }
         Ok(loads)
     }
@@ -251,14 +255,18 @@ impl Descend {
                 .collect()
         };
         let there: Vec<_> = frame.levels.iter().map(|level| kept_of(level)).collect();
-        let sum = |parts: &Vec<(usize, u64)>| parts.iter().map(|(_, bytes)| bytes).sum();
+        let sum = |parts: &Vec<(usize, u64)>| {
+            let mut sum = 0;
+            parts.iter().for_each(|&(_, bytes)| count(&mut sum, bytes));
+            sum
+        };
         let levels: Vec<u64> = there.iter().map(sum).collect();
         let level = match is_short {
             true => 0,
             false => context.policy.level_for(weights.iter().sum(), &levels),
         };
         for &(pivot, bytes) in there.iter().take(level + 1).flatten() {
-            weights[pivot] += bytes;
+            count(&mut weights[pivot], bytes);
         }
         let parts = match is_short {
             true => vec![(0, flush.len() - 1)],
@@ -343,7 +351,10 @@ fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
         let rest = u128::from(own.saturating_sub(live));
         for part in &segment.live {
             let share = rest * u128::from(part.bytes) / u128::from(live.max(1));
-            dead[usize::from(part.pivot)] += u64::try_from(share).unwrap_or(0);
+            count(
+                &mut dead[usize::from(part.pivot)],
+                u64::try_from(share).unwrap_or(0),
+            );
         }
     }
     Ok(dead)

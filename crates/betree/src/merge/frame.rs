@@ -16,7 +16,7 @@ use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WrittenLeaves};
 use crate::format::PIVOTS_MAX;
 use crate::node::{Child, Node, Pivot, Segment};
-use crate::plan::replaced_permille;
+use crate::plan::{count, replaced_permille};
 
 /// Where a task's result goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -244,8 +244,7 @@ impl Frame {
             .flat_map(|segment| &segment.live)
         {
             // A live part counts even if its bytes are none (an empty key's delete).
-            let slot = &mut pending[usize::from(part.pivot)];
-            *slot = slot.saturating_add(part.bytes.max(1));
+            count(&mut pending[usize::from(part.pivot)], part.bytes.max(1));
         }
         pending
     }

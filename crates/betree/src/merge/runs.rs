@@ -234,8 +234,8 @@ impl Run {
                     Estimate { records, bytes }
                 }
             };
-            sum.records += part.records;
-            sum.bytes += part.bytes;
+            sum.records = sum.records.saturating_add(part.records);
+            sum.bytes = sum.bytes.saturating_add(part.bytes);
         }
         Ok(sum)
     }

@@ -15,7 +15,7 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
 use terrapin_pages::message::Message;
-use terrapin_pages::{Changes, PageStore, StoreOptions};
+use terrapin_pages::{Changes, PageKind, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
     Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
     Version,
@@ -676,6 +676,75 @@ fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
         tree.merge(&messages);
     }
     assert!(failures > 15, "{failures}");
+}
+
+/// The root with counts that each are as large as can be, and say that records are, too.
+fn boasting(tree: &Tree) -> Root {
+    let Root::Node(page, height) = tree.root() else {
+        panic!("a tree without nodes");
+    };
+    let mut node = Node::clone(&load_node(&tree.store, &page, height).unwrap());
+    for pivot in &mut node.pivots {
+        match &mut pivot.child {
+            Child::Leaf(leaf) => (leaf.records, leaf.logical_bytes) = (1, 1 << 44),
+            Child::Node {
+                records,
+                leaf_bytes,
+                ..
+            } => (*records, *leaf_bytes) = (1, 1 << 47),
+        }
+    }
+    for part in node.levels.iter_mut().flatten().flat_map(|s| &mut s.live) {
+        (part.records, part.bytes) = (u32::MAX, 1 << 44);
+    }
+    let content = node.encode().unwrap();
+    let page = tree
+        .store
+        .write_page(PageKind::Node, &content, SpaceClass::Normal)
+        .unwrap();
+    Root::Node(page, height)
+}
+
+#[test]
+fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
+    let mut random = Random(10);
+    for (height, space) in [(1, None), (1, Some(130)), (2, None), (2, Some(130))] {
+        let mut tree = Tree::new(4096, 8, space);
+        loop {
+            let messages = window(&mut random, Kind::Uniform, 3000, &tree);
+            tree.merge(&messages);
+            if let Root::Node(page, now) = tree.root()
+                && now == height
+                && !load_node(&tree.store, &page, now)
+                    .unwrap()
+                    .is_buffer_empty()
+            {
+                break;
+            }
+        }
+        tree.version = TreeVersion::open(&tree.store, boasting(&tree)).unwrap();
+        let one = tree.oracle.keys().next().unwrap().clone();
+        let every = tree.oracle.keys().map(|key| (key.clone(), None)).collect();
+        for (messages, space_is_short) in [
+            (Map::from([(one, Some(vec![1]))]), false),
+            (every, false),
+            (window(&mut random, Kind::Uniform, 3000, &tree), true),
+        ] {
+            tree.options.space_is_short = space_is_short;
+            let merge = tree.begin(&messages);
+            loop {
+                match merge.step() {
+                    Ok(MergeStep::Done) => break,
+                    Ok(_) => {}
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+                        break;
+                    }
+                }
+            }
+            merge.abandon();
+        }
+    }
 }
 
 #[test]

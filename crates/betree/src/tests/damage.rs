@@ -1,6 +1,7 @@
 //! Damaged pages and contradictory nodes: an error for whoever reads them, a finding for `verify`, and never a wrong answer
 //! or "not found".
 
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use terrapin_base::ErrorKind;
@@ -9,8 +10,9 @@ use terrapin_pages::{PageKind, PageUse, SpaceClass};
 use terrapin_structure::{Direction, Version};
 
 use super::figures::findings;
-use super::grown::{Grown, Random};
-use crate::node::{Child, Node, Root};
+use super::grown::{Grown, Random, write};
+use super::store::TestStore;
+use crate::node::{Child, Node, Pivot, Root};
 use crate::version::TreeVersion;
 
 fn pages(version: &dyn Version) -> Vec<PageUse> {
@@ -204,6 +206,59 @@ fn nodes_that_contradict_their_pages_are_found() {
         }),
         "not a page",
     );
+}
+
+/// A root above nodes of one leaf each, which says of them what it likes (records, and bytes of these) as the leaf does of itself.
+fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
+    let pages = store.pages();
+    let node = |height, children: Vec<Child>| {
+        let pivots = children
+            .into_iter()
+            .enumerate()
+            .map(|(number, child)| Pivot {
+                lower: match number {
+                    0 => Box::default(),
+                    _ => [number as u8].into(),
+                },
+                child,
+                pending_bytes: 0,
+            });
+        let node = Node {
+            height,
+            replaced_permille: 0,
+            pivots: pivots.collect(),
+            levels: Vec::new(),
+        };
+        let content = node.encode().unwrap();
+        let page = pages.write_page(PageKind::Node, &content, SpaceClass::Normal);
+        page.unwrap()
+    };
+    let mut leaf = write(pages, &BTreeMap::from([(vec![1], Some(vec![2]))]));
+    leaf.records = u64::from(u32::MAX);
+    leaf.logical_bytes = 1 << 44;
+    let child = |&(records, leaf_bytes): &(u64, u64)| Child::Node {
+        page: node(1, vec![Child::Leaf(leaf)]),
+        records,
+        leaf_bytes,
+    };
+    Root::Node(node(2, said.iter().map(child).collect()), 2)
+}
+
+#[test]
+fn counts_that_no_tree_has_are_estimated_without_a_panic() {
+    let store = TestStore::new();
+    // What is read has much more than its parent knew of, and of what is not read that knows much already.
+    let said: Vec<(u64, u64)> = (0..9)
+        .map(|n| [(1 << 47, 1 << 47), (1, 1)][n % 2])
+        .collect();
+    let version = TreeVersion::open(store.pages(), boasting(&store, &said)).unwrap();
+    let all = version
+        .estimate((Bound::Unbounded, Bound::Unbounded))
+        .unwrap();
+    assert_eq!((all.records, all.bytes), (u64::MAX, u64::MAX));
+    // With ends within nodes, of which the indexes tell.
+    let some = version.estimate((Bound::Excluded(&[0, 1]), Bound::Included(&[8, 1])));
+    assert_eq!(some.unwrap().records, u64::MAX);
 }
 
 #[test]

@@ -1,32 +1,32 @@
-//! A ring of io_uring for the reads of one flight. Each thread keeps some for its next flights.
+//! A ring of io_uring for the reads of one flight. Some are kept for the next flights, whichever threads have them.
 //!
 //! A read in flight writes into memory that somebody owns, so a ring is never dropped before every read that the kernel took has
 //! completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go one by one.
 
-use std::cell::RefCell;
+use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr::NonNull;
 
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
-use terrapin_base::sync::{AtomicBool, Ordering};
+use terrapin_base::sync::{AtomicBool, Mutex, Ordering};
 
 use super::awake::look;
 
 /// Reads in a ring at once.
 const DEPTH: usize = 64;
-/// Rings that a thread keeps: a long scan has a flight for each level of a node.
-const KEPT_MAX: usize = 8;
+/// Rings that the process keeps: a long scan has a flight for each level of a node, some eight. Each is an open file, of which a process may
+/// have 1024 by default, and files of the database must not find these taken by rings that wait for nothing.
+const KEPT_MAX: usize = 32;
 /// How often a submission that the kernel puts off is repeated before the ring is given up.
 const PATIENCE: u32 = 1000;
 
 /// Whether the kernel refused io_uring: then it is not asked again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-thread_local! {
-    /// Not in use: a flight beside a flight has a ring of its own.
-    static KEPT: RefCell<Vec<IoUring>> = const { RefCell::new(Vec::new()) };
-}
+/// Not in use: a flight beside a flight has a ring of its own. That used last is at the back, and the next to be used. Nothing is done under the
+/// lock but to take one or to lay one there: a small read does both, and locks what `awake` has learnt twice besides.
+static KEPT: Mutex<Vec<IoUring>> = Mutex::new(Vec::new());
 
 /// A ring, and the reads in it.
 pub(crate) struct Uring {
@@ -40,9 +40,9 @@ pub(crate) struct Uring {
 const _: () = assert!(DEPTH == u64::BITS as usize);
 
 impl Uring {
-    /// One of the thread's, or a new one; none when there is none to be had.
+    /// One of those that are kept, or a new one; none when there is none to be had.
     pub(crate) fn take() -> Option<Self> {
-        let kept = KEPT.try_with(|kept| kept.borrow_mut().pop()).ok().flatten();
+        let kept = KEPT.lock().pop();
         Some(Uring {
             ring: Some(kept.or_else(make)?),
             numbers: [0; DEPTH],
@@ -166,14 +166,11 @@ impl Drop for Uring {
         while self.complete().is_some() {}
         // What is still queued is given up with the ring.
         if self.used == 0 {
-            let ring = self.ring.take();
-            // The thread may be ending.
-            let _ = KEPT.try_with(|kept| {
-                let mut kept = kept.borrow_mut();
-                if kept.len() < KEPT_MAX {
-                    kept.extend(ring);
-                }
-            });
+            let mut kept = KEPT.lock();
+            if kept.len() < KEPT_MAX {
+                kept.extend(self.ring.take());
+            }
+            // A ring that is left over is closed with `self`, outside of the lock.
         }
     }
 }
@@ -208,13 +205,38 @@ fn make() -> Option<IoUring> {
     match made.or_else(|_| IoUring::new(entries)) {
         Ok(ring) => Some(ring),
         Err(e) => {
-            // Too many open files may pass; anything else will not.
-            let passing = [Errno::MFILE, Errno::NFILE, Errno::INTR].map(Errno::raw_os_error);
-            if !e.raw_os_error().is_some_and(|n| passing.contains(&n)) {
+            if !may_pass(&e) {
                 REFUSED.store(true, Ordering::Relaxed);
                 tracing::info!(error = %e, "no io_uring here, batches of reads go one by one");
             }
             None
+        }
+    }
+}
+
+/// Whether another ring may be had later although this one was not: too many files are open, or memory is short. (Kernels before 5.12 count the
+/// memory of rings as locked, of which a user may have little.)
+fn may_pass(error: &io::Error) -> bool {
+    const PASSING: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::INTR, Errno::NOMEM];
+    let passing = PASSING.map(Errno::raw_os_error);
+    error.raw_os_error().is_some_and(|n| passing.contains(&n))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_will_not_pass_turns_io_uring_off_for_good() {
+        let refused = |errno: Errno| !may_pass(&io::Error::from(errno));
+        for errno in [Errno::MFILE, Errno::NFILE, Errno::NOMEM] {
+            assert!(
+                !refused(errno),
+                "{errno}: of files or memory there may be more later"
+            );
+        }
+        for errno in [Errno::NOSYS, Errno::PERM, Errno::INVAL] {
+            assert!(refused(errno), "{errno}: an old kernel or a filter stays");
         }
     }
 }

@@ -21,8 +21,11 @@ use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
 
-/// Larger read buffers are not kept by a thread: the longest run that a walk asks for, and what covers the ends of its reads.
+/// Longer read buffers are charged: the longest run that a walk asks for, and what covers the ends of its reads.
 pub(super) const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
+/// A thread keeps no longer read buffer: no budget knows of it, and threads that read once and live on may be hundreds. Of longer ones the
+/// process keeps some for whoever asks next, as of all buffers.
+const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
 thread_local! {
     /// The thread's read buffer; taken while in use, so nested reads allocate instead of clashing.
     static SCRATCH: Cell<AlignedBuf> = const { Cell::new(AlignedBuf::new()) };
@@ -571,7 +574,8 @@ impl PageStore {
         })
     }
 
-    /// An aligned buffer: the thread's own when it is small; else a new one, charged while it lives.
+    /// An aligned buffer: the thread's own when it is small; else one of the process's, or a new one, which is charged while it lives when it is
+    /// long.
     fn with_scratch<T>(
         &self,
         bytes: usize,
@@ -581,22 +585,36 @@ impl PageStore {
             let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
             return use_buffer(&mut AlignedBuf::zeroed(bytes));
         }
-        let mut buffer = take_scratch();
-        if buffer.len() < bytes {
-            buffer.resize(bytes, 0);
-        }
+        let mut buffer = self.take_scratch(bytes);
         let done = use_buffer(&mut buffer[..bytes]);
         put_scratch(buffer);
         done
     }
+
+    /// A read buffer of so many bytes or more, of any content: the thread's own when they are few, unless it is in use.
+    pub(super) fn take_scratch(&self, bytes: usize) -> AlignedBuf {
+        if bytes > SCRATCH_KEPT_BYTES_MAX {
+            return AlignedBuf::with_any_content(self.scratch_bytes(bytes));
+        }
+        let mut buffer = SCRATCH.try_with(Cell::take).unwrap_or_default();
+        if buffer.len() < bytes {
+            buffer = AlignedBuf::with_any_content(bytes.next_power_of_two());
+        }
+        buffer
+    }
+
+    /// How long a long buffer is where so many bytes are asked for: of few lengths, so that it fits who asks next, but not for the sake of that
+    /// longer than the file, of which hostile bytes may say that there is much to read (D8).
+    fn scratch_bytes(&self, bytes: usize) -> usize {
+        let file_bytes = usize::try_from(self.space.file_bytes()).unwrap_or(usize::MAX);
+        let even = bytes.next_power_of_two().min(SCRATCH_BYTES_MAX);
+        even.min(file_bytes).max(bytes)
+    }
 }
 
-/// The thread's read buffer, or an empty one while it is in use.
-pub(super) fn take_scratch() -> AlignedBuf {
-    SCRATCH.try_with(Cell::take).unwrap_or_default()
-}
-
-/// Leaves a buffer to the thread's next read. The thread may be ending.
+/// Leaves a buffer to the thread's next read if it is short, else to the process. The thread may be ending.
 pub(super) fn put_scratch(buffer: AlignedBuf) {
-    let _ = SCRATCH.try_with(|kept| kept.set(buffer));
+    if buffer.len() <= SCRATCH_KEPT_BYTES_MAX {
+        let _ = SCRATCH.try_with(|kept| kept.set(buffer));
+    }
 }

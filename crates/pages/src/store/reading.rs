@@ -10,7 +10,7 @@ use terrapin_base::{Charge, Error, MEMORY_ALIGNMENT, PageId, Purpose, Result};
 use terrapin_disk::{AlignedBuf, Flight, Show};
 
 use super::PageStore;
-use super::read::{Fill, Own, SCRATCH_BYTES_MAX, put_scratch, take_scratch};
+use super::read::{Fill, Own, SCRATCH_BYTES_MAX, put_scratch};
 use crate::block::Block;
 use crate::group::{GroupIndex, GroupRef};
 use crate::metrics::ReadFor;
@@ -204,15 +204,11 @@ impl Drop for Reading {
 }
 
 impl PageStore {
-    /// For about so many blocks of any groups, of which few are read at once: in the thread's memory.
+    /// For about so many blocks of any groups, of which few are read at once: in the thread's memory, or in memory that the process keeps.
     #[must_use]
     pub fn reading(&self, blocks: usize, fill: Fill) -> Reading {
-        let mut memory = take_scratch();
         let bytes = blocks.saturating_mul(BLOCK_BYTES_EXPECTED);
-        let bytes = bytes.min(SCRATCH_BYTES_MAX);
-        if memory.capacity() < bytes {
-            memory = AlignedBuf::with_capacity(bytes);
-        }
+        let memory = self.take_scratch(bytes.min(SCRATCH_BYTES_MAX));
         Reading::new(memory, usize::MAX, None, fill)
     }
 
