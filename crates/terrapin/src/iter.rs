@@ -44,7 +44,7 @@ const SPARING_RECORDS: usize = 128;
 /// Besides, every range keeps the blocks that it stands in and some that it read ahead. Other blocks in front of it may be evicted while you
 /// pause; they are then read again.
 pub struct Range {
-    /// None once the iterator has failed.
+    /// None once the iterator has failed or come to its limit.
     handle: Option<Arc<ViewHandle>>,
     /// What opening it came to, until told.
     error: Option<Error>,
@@ -58,8 +58,10 @@ pub struct Range {
     back: End,
     /// The keyspace, once something was fetched, which is told how many records were taken.
     shared: Option<Arc<KeyspaceShared>>,
-    /// How many records may still be taken, if that was said.
-    left: Option<usize>,
+    /// How many records may still be taken: without a limit more than anybody takes.
+    left: usize,
+    /// There is a limit.
+    is_limited: bool,
     /// Nobody wants values.
     keys_only: bool,
 }
@@ -131,7 +133,8 @@ impl Range {
             front: End::default(),
             back: End::default(),
             shared: None,
-            left: None,
+            left: usize::MAX,
+            is_limited: false,
             keys_only: false,
         }
     }
@@ -155,7 +158,11 @@ impl Range {
     /// ```
     #[must_use]
     pub fn limit(mut self, records: usize) -> Self {
-        self.left = Some(self.left.map_or(records, |left| left.min(records)));
+        self.left = self.left.min(records);
+        self.is_limited = true;
+        if self.left == 0 {
+            self.handle = None;
+        }
         self
     }
 
@@ -311,20 +318,25 @@ impl Range {
     /// Takes the next record of a direction, if it is fetched. What was fetched before the database was closed is not served after it.
     #[inline]
     fn take_fetched(&mut self, direction: Direction) -> Option<usize> {
-        if !self.handle.as_ref()?.core().health.is_open() || self.left == Some(0) {
-            return None;
-        }
-        let record = self.end(direction).fetched.take_first()?;
-        self.taken();
+        let is_open = self.handle.as_ref()?.core().health.is_open();
+        let end = self.end(direction);
+        let record = is_open.then(|| end.fetched.take_first()).flatten()?;
+        self.count_taken();
         Some(record)
     }
 
-    /// A record was taken.
+    /// A record was taken; behind the last that may be there is nothing, and the view goes.
     #[inline]
-    fn taken(&mut self) {
-        if let Some(left) = &mut self.left {
-            *left -= 1;
+    fn count_taken(&mut self) {
+        self.left -= 1;
+        if self.left == 0 {
+            self.come_to_limit();
         }
+    }
+
+    #[cold]
+    fn come_to_limit(&mut self) {
+        self.handle = None;
     }
 
     /// Takes the next record of a direction, from which end it may be, when this end has nothing left. Who borrows records lets them stay in
@@ -335,7 +347,7 @@ impl Range {
         };
         let opened = handle.core().health.check_open();
         let refilled = match opened {
-            Ok(()) if self.exhausted || self.left == Some(0) => Ok(()),
+            Ok(()) if self.exhausted => Ok(()),
             Ok(()) => self.refill(&handle, direction, borrows),
             closed => closed,
         };
@@ -345,9 +357,6 @@ impl Range {
             return Err(error);
         }
         self.handle = Some(handle);
-        if self.left == Some(0) {
-            return Ok(None);
-        }
         let other = match direction {
             Direction::Forward => Direction::Backward,
             Direction::Backward => Direction::Forward,
@@ -357,7 +366,7 @@ impl Range {
             None => (other, self.end(other).fetched.take_last()),
         };
         Ok(record.map(|record| {
-            self.taken();
+            self.count_taken();
             Found { end, record }
         }))
     }
@@ -376,14 +385,17 @@ impl Range {
             Direction::Backward => &mut self.back,
         };
         // Who asks for the first or last record says nothing of other ranges.
-        if self.shared.is_none() && (self.left != Some(1) || taken > 0) {
+        if self.shared.is_none() && (self.left > 1 || taken > 0) {
             self.shared = Some(keyspace.shared.clone());
         }
         let expected = keyspace.shared.range_length.expected();
         // Where nothing is known, nothing is read for what may be wanted.
-        let known = expected.mean > 0 || self.left.is_some();
-        let limit = self.left.unwrap_or(usize::MAX);
-        let ahead = self.left.unwrap_or_else(|| expected.ahead(taken));
+        let known = expected.mean > 0 || self.is_limited;
+        let limit = self.left;
+        let ahead = match self.is_limited {
+            true => limit,
+            false => expected.ahead(taken),
+        };
         if end.total_records == 0 {
             end.chunk_records =
                 (expected.mean / 2).clamp(CHUNK_RECORDS_FIRST, CHUNK_RECORDS_FIRST_MAX);

@@ -1,6 +1,6 @@
 //! Reads of the newest published state: two windows at most, then the tree. No lock, and no allocation but the value's.
 
-use terrapin_base::{Lsn, Result, Slice, checksum::hash64, mutant};
+use terrapin_base::{Error, Lsn, Result, Slice, checksum::hash64, mutant};
 use terrapin_memtable::{Op, Window};
 use terrapin_recordcache::Epoch;
 
@@ -14,15 +14,18 @@ use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
 
 impl Keyspace {
+    /// Why it is not in the state.
+    #[cold]
+    fn dropped(&self) -> Error {
+        self.core().dropped().with("keyspace", self.name())
+    }
+
     /// Reads this keyspace as of the newest published write.
     #[inline]
     fn observed<R>(&self, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
         let observed = self.core().observe()?;
         let keyspace = observed.state.keyspaces.get(self.shared.id);
-        read(
-            keyspace.ok_or_else(|| self.core().dropped().with("keyspace", self.name()))?,
-            observed.before,
-        )
+        read(keyspace.ok_or_else(|| self.dropped())?, observed.before)
     }
 
     /// The value of a key, as of the newest published write. It is a copy, but for some long ones (more than a 1024th of the memory, 4 to

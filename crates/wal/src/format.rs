@@ -80,7 +80,8 @@ impl Seal {
     }
 
     /// A record with everything done that can be without its LSN. `length` is the payload's.
-    #[inline]
+    // Always: a call of its own is 3 % of an append.
+    #[inline(always)]
     pub(crate) fn draft<'a>(
         &self,
         kind: u8,

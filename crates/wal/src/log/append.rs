@@ -54,12 +54,7 @@ impl Shared {
             .fold(0u64, |sum, piece| sum.saturating_add(piece.len() as u64));
         let total = bytes.saturating_add(RECORD_HEADER_BYTES);
         if total > self.ring_bytes / 4 {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "a write is larger than a quarter of the log's ring: open with a larger ring (Options::ring_bytes)",
-            )
-            .with("bytes", bytes)
-            .with("limit", self.ring_bytes / 4 - RECORD_HEADER_BYTES));
+            return Err(too_large(bytes, self.ring_bytes));
         }
         self.check_alive()?;
         let length = total as u32 - RECORD_HEADER_BYTES as u32; // `total` is at most 2^28
@@ -196,4 +191,14 @@ impl Shared {
         self.place_own(tail, KIND_MARK, &encode_mark(synced));
         tail.overhead_bytes += MARK_BYTES;
     }
+}
+
+#[cold]
+fn too_large(bytes: u64, ring_bytes: u64) -> Error {
+    Error::new(
+        ErrorKind::TooLarge,
+        "a write is larger than a quarter of the log's ring: open with a larger ring (Options::ring_bytes)",
+    )
+    .with("bytes", bytes)
+    .with("limit", ring_bytes / 4 - RECORD_HEADER_BYTES)
 }
