@@ -587,6 +587,8 @@ impl Coordinator {
                 let same_window = part.sealed.is_none()
                     || keyspace.sealed.as_ref().map(window) == part.sealed.as_ref().map(window);
                 let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else {
+                    // Its tree is empty then, and nobody else gives it another. It was measured above as if the merge were not in vain.
+                    keyspace.shared.tree_size.cleared();
                     continue;
                 };
                 let mut changed = (**keyspace).clone();
