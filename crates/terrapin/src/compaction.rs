@@ -185,13 +185,17 @@ impl Done {
 impl Compactor {
     /// For a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
-        Box::new(Compactor {
+        Box::new(Compactor::new(core))
+    }
+
+    fn new(core: &Arc<Core>) -> Self {
+        Compactor {
             core: core.clone(),
             compacting: None,
             reads: 0,
             runs: 0,
             looked: Done::default(),
-        })
+        }
     }
 
     /// Asks for a compaction if one was paid for; how many runs must be visited before another look can find one.
@@ -213,8 +217,8 @@ impl Compactor {
         }
         let mut least = u64::MAX;
         for keyspace in state.keyspaces.iter() {
-            match self.left_to_pay(keyspace, go_on)? {
-                Some(0) => {
+            match self.left_to_pay(keyspace, go_on) {
+                Ok(Some(0)) => {
                     self.compacting = Some(keyspace.id);
                     core.compactions.went_on(Some(Stretches {
                         keyspace: keyspace.id,
@@ -223,8 +227,9 @@ impl Compactor {
                     core.schedule.work().notify();
                     return Ok(BUSY_RUNS);
                 }
-                Some(left) => least = least.min(left),
-                None => {}
+                Ok(Some(left)) => least = least.min(left),
+                // Where a node cannot be read, a range that comes there reports it; the other trees are looked at all the same.
+                Ok(None) | Err(_) => {}
             }
         }
         let dearest = VISIT_BYTES + READ_BYTES * GO_ON;
@@ -265,7 +270,6 @@ impl Job for Compactor {
         }
         if core.compactions.is_look_due() {
             let runs = core.compactions.runs.load(Ordering::Relaxed);
-            // Where a node cannot be read, a range that comes there reports it.
             let pause = self.look().unwrap_or(runs);
             let next = runs.saturating_add(pause.max(LOOK_RUNS));
             core.compactions.next_look.store(next, Ordering::Relaxed);
@@ -284,6 +288,32 @@ impl Job for Compactor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Options;
+    use crate::unreadable::make_unreadable;
+
+    /// One keyspace with a damaged node kept the trees of all others as they were.
+    #[test]
+    fn a_tree_is_compacted_though_another_cannot_be_read() {
+        let (database, sim) = Options::small().open_simulated();
+        let keyspace = database.keyspace("paid for").unwrap();
+        for number in 0..10_000u64 {
+            let key = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+            keyspace.put(key, [0; 100]).unwrap();
+        }
+        database.checkpoint().unwrap();
+        sim.settle();
+        sim.set_breathing(false);
+        let core = database.core();
+        make_unreadable(core, KeyspaceId::DEFAULT);
+        for keyspace in core.state.load().keyspaces.iter() {
+            let paid = u64::MAX / VISIT_BYTES;
+            keyspace.shared.visits.0.store(paid, Ordering::Relaxed);
+        }
+        let mut compactor = Compactor::new(core);
+        compactor.look().unwrap();
+        let asked = core.compactions.asked().map(|stretches| stretches.keyspace);
+        assert_eq!(asked, Some(keyspace.id()));
+    }
 
     #[test]
     fn what_is_read_pays_more_than_what_is_visited_and_less_beside_writes() {

@@ -8,6 +8,9 @@
 //! can free anything would grow with the window. And where users read, and all records (or all blocks, where they mostly read ranges) would fit in memory beside
 //! smaller windows, they are smaller ([`crate::fit`]). Where room on the disk is scarce, each is of one unit ([`crate::room`]).
 //!
+//! A window is cut early, too, once ranges have passed a million deletes in it: a queue that is read from its front would pass all that it took out
+//! so far each time, and a window holds hundreds of thousands of them ([`KeyspaceState::is_due`], decision 0022).
+//!
 //! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a window that is larger than it may be from
 //! then on is cut.
 
@@ -33,6 +36,8 @@ const LOAD_ARENA_PERMILLE: u64 = 430;
 const LOAD_METADATA_PART: u64 = 16;
 /// So many operations since the last cut say what users do.
 const TELLING_OPERATIONS: u64 = 4096;
+/// Ranges that passed so many deletes in a window have paid for its being cut: that took them a tenth of a second, about (decision 0022).
+const PASSED_MAX: u64 = 1 << 20;
 /// What an arena takes for a thousand bytes that its window counts (see [`KeyspaceState::active_bytes`]), until one is known.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
 /// A window that held less tells nothing of that.
@@ -173,16 +178,23 @@ impl KeyspaceState {
         tests::LOOKS.set(tests::LOOKS.get() + 1);
         self.active_bytes() >= self.shared.window_bytes.load(Ordering::Relaxed)
     }
+
+    /// Whether the active window is to be cut: it is full, or ranges have passed so many deletes in it that it costs less to merge them. For the
+    /// latter nobody waits, as for memory: such a window takes writes while the one before it is being merged.
+    #[inline]
+    pub fn is_due(&self) -> bool {
+        self.is_full() || self.active.passed.load(Ordering::Relaxed) >= PASSED_MAX
+    }
 }
 
 impl Core {
-    /// Cuts every full window that has no sealed one before it.
+    /// Cuts every window that is due and has no sealed one before it.
     pub fn cut_full(&self) {
         let mut install = self.install.lock();
         if self.operations_changed() {
             self.rebalance(&install);
         }
-        self.cut(&mut install, KeyspaceState::is_full);
+        self.cut(&mut install, KeyspaceState::is_due);
         self.rebalance(&install);
     }
 
@@ -197,7 +209,7 @@ impl Core {
         if self.log.is_some() && self.operations_changed() {
             let mut install = self.install.lock();
             self.rebalance(&install);
-            self.cut(&mut install, KeyspaceState::is_full);
+            self.cut(&mut install, KeyspaceState::is_due);
         }
     }
 

@@ -64,9 +64,10 @@ impl TreeSize {
         Ok(())
     }
 
-    /// The tree is empty.
+    /// The tree is empty: it leaves its room to the others at once.
     pub fn cleared(&self) {
         self.store_all(Estimate::default());
+        self.set(Estimate::default());
     }
 
     fn store_all(&self, all: Estimate) {

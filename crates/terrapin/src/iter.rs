@@ -8,6 +8,7 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
+use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_memtable::{Cursor, Op};
 use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
@@ -438,7 +439,23 @@ impl Range {
         let in_windows = &mut end.in_windows;
         let whole = match from_tree(tree, region, in_windows, batch)? {
             Some(whole) => whole,
-            None => merge(keyspace, view.before, tree, region, in_windows, batch)?,
+            None => {
+                let mut passed = 0;
+                let before = view.before;
+                let merged = merge(
+                    keyspace,
+                    before,
+                    tree,
+                    region,
+                    in_windows,
+                    batch,
+                    &mut passed,
+                );
+                if passed > 0 {
+                    keyspace.active.passed.fetch_add(passed, Ordering::Relaxed);
+                }
+                merged?
+            }
         };
         let count = batch.len();
         core.counters.scanned_records.add(count as u64);
@@ -639,7 +656,7 @@ fn from_tree(
 }
 
 /// Merges the windows with the tree from one end of the region until the chunk is full (`false`) or the region is at its
-/// end (`true`). Of equal keys the newest counts, and a tombstone hides what is older.
+/// end (`true`). Of equal keys the newest counts, and a tombstone hides what is older; those of the active window are counted (`passed`).
 fn merge(
     keyspace: &KeyspaceState,
     before: Lsn,
@@ -647,6 +664,7 @@ fn merge(
     region: Region<'_>,
     in_windows: &mut InWindows,
     chunk: &mut Batch,
+    passed: &mut u64,
 ) -> Result<bool> {
     let direction = region.direction;
     let next = match &*in_windows {
@@ -684,11 +702,16 @@ fn merge(
         let Some((place, key)) = first else {
             return Ok(true);
         };
-        if let Some(Op::Put(mut value)) = cursors[place].as_ref().map(Cursor::op) {
-            if chunk.keys_only() {
-                value = &[];
+        match cursors[place].as_ref().map(Cursor::op) {
+            Some(Op::Put(mut value)) => {
+                if chunk.keys_only() {
+                    value = &[];
+                }
+                chunk.push(key, value, 0);
             }
-            chunk.push(key, value, 0);
+            // The active window is the first of them.
+            Some(Op::Delete) if place == 0 => *passed += 1,
+            _ => {}
         }
         tree.scan.skip(key);
         for cursor in cursors.iter_mut().flatten() {

@@ -95,6 +95,8 @@ mod state;
 mod stock;
 mod swap;
 mod turns;
+#[cfg(test)]
+mod unreadable;
 mod uses;
 pub mod verify;
 mod view;

@@ -135,6 +135,14 @@ pub(crate) fn check_change(
             Err(Error::corrupt("keyspace numbers are missing from the log")
                 .with("keyspace number", id))
         }
+        // What comes next has to have a number, too: the last one is given to nobody.
+        Schema::Create {
+            id: KeyspaceId(u32::MAX),
+            ..
+        } => Err(
+            Error::corrupt("a keyspace is created with a number that is given to none")
+                .with("keyspace number", u32::MAX),
+        ),
         Schema::Create { id, name, .. } if id.0 == next_id && names.contains_key(&**name) => {
             let message = "a keyspace is created under the name of another that is there";
             Err(Error::corrupt(message).with("keyspace", name))
@@ -200,8 +208,8 @@ mod tests {
     use super::*;
     use crate::cut::tests::LOOKS;
     use crate::verify::{VerifyOptions, verify_on};
-    use crate::{KeyspaceOptions, Options};
-    use terrapin_base::Env;
+    use crate::{Database, KeyspaceOptions, Options};
+    use terrapin_base::{Env, Sim};
     use terrapin_disk::SimDisk;
     use terrapin_wal::Append;
 
@@ -265,21 +273,52 @@ mod tests {
                 .unwrap();
             let keyspace = database.keyspace("taken").unwrap();
             assert_eq!(keyspace.id(), taken);
-            let log = database.core().log().unwrap();
-            let (kind, payload) = change.encode();
-            match log.try_append(kind, &[&payload]).unwrap() {
-                Append::Done(appended) => log.publish(&appended),
-                Append::Full(_) => panic!("the ring is full"),
-            }
-            sim.kill();
-            disk.crash_process();
-            drop((keyspace, database));
-            sim.kill();
-            let report = verify_on(env.clone(), disk.handle(), &VerifyOptions::new()).unwrap();
-            assert_eq!(report.is_sound(), !is_refused, "{:?}", report.findings);
-            let opened = Options::small().open_on(env, disk.handle());
-            let refused = opened.err().map(|error| error.kind());
-            assert_eq!(refused, is_refused.then_some(ErrorKind::Corrupt));
+            drop(keyspace);
+            die_with(database, &change, &sim, &disk);
+            check_refused(env, &disk, is_refused);
         }
+    }
+
+    /// `verify` panicked at it: there is no number after the last one.
+    #[test]
+    fn a_keyspace_of_the_last_number_is_refused_at_replay() {
+        for (id, is_refused) in [(u32::MAX - 1, false), (u32::MAX, true)] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let options = Options::small();
+            let database = options.open_on(env.clone(), disk.handle()).unwrap();
+            database.core().install.lock().next_id = id;
+            database.default_keyspace().put("a", "1").unwrap();
+            database.checkpoint().unwrap();
+            let create = Schema::Create {
+                id: KeyspaceId(id),
+                name: "last".into(),
+                options: KeyspaceOptions::default(),
+            };
+            die_with(database, &create, &sim, &disk);
+            check_refused(env, &disk, is_refused);
+        }
+    }
+
+    /// The log says a change, and the process dies.
+    fn die_with(database: Database, change: &Schema, sim: &Sim, disk: &SimDisk) {
+        let log = database.core().log().unwrap();
+        let (kind, payload) = change.encode();
+        match log.try_append(kind, &[&payload]).unwrap() {
+            Append::Done(appended) => log.publish(&appended),
+            Append::Full(_) => panic!("the ring is full"),
+        }
+        sim.kill();
+        disk.crash_process();
+        drop(database);
+        sim.kill();
+    }
+
+    fn check_refused(env: Env, disk: &SimDisk, is_refused: bool) {
+        let report = verify_on(env.clone(), disk.handle(), &VerifyOptions::new()).unwrap();
+        assert_eq!(report.is_sound(), !is_refused, "{:?}", report.findings);
+        let opened = Options::small().open_on(env, disk.handle());
+        let refused = opened.err().map(|error| error.kind());
+        assert_eq!(refused, is_refused.then_some(ErrorKind::Corrupt));
     }
 }

@@ -136,7 +136,7 @@ impl Core {
             self.set_space_is_scarce(true);
             let mut install = self.install.lock();
             self.rebalance(&install);
-            self.cut(&mut install, KeyspaceState::is_full);
+            self.cut(&mut install, KeyspaceState::is_due);
         }
         let state = self.state.load_full();
         if !self.has_room_for(self.begun(&state, WindowSize::Small)) {

@@ -145,6 +145,9 @@ pub(crate) struct WriteWindow {
     pub unlogged_batch: AtomicBool,
     /// Once the window is sealed: how much of the log must be visible for it to be complete.
     pub publish_to: AtomicU64,
+    /// Deletes in it that ranges passed, which show nothing for them and take as long as records do. A view's ranges count in the window that the
+    /// view has as its active one, so that those of older views say nothing of a window that took the place of theirs.
+    pub passed: AtomicU64,
 }
 
 impl WriteWindow {
@@ -156,6 +159,7 @@ impl WriteWindow {
             unlogged: AtomicBool::new(false),
             unlogged_batch: AtomicBool::new(false),
             publish_to: AtomicU64::new(u64::MAX),
+            passed: AtomicU64::new(0),
         })
     }
 }

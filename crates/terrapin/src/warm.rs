@@ -230,8 +230,9 @@ impl Warm {
         let mut records = 0u64;
         for keyspace in state.keyspaces.iter() {
             let size = &keyspace.shared.tree_size;
-            if size.get().is_none() {
-                core.measure(size, &*keyspace.version)?;
+            if size.get().is_none() && core.measure(size, &*keyspace.version).is_err() {
+                // Who needs the node that cannot be read reports it. The others are read in as if that tree held nothing.
+                size.set(Estimate::default());
             }
             records = records.saturating_add(size.get().map_or(0, |held| held.records));
         }
@@ -262,10 +263,10 @@ impl Warm {
     }
 
     /// A piece of a pass; whether there is more of it.
-    fn go_on(&mut self) -> Result<bool> {
+    fn go_on(&mut self) -> bool {
         let core = &self.core;
         let Some(pass) = &mut self.pass else {
-            return Ok(false);
+            return false;
         };
         let has_room = match pass.kind {
             Kind::Records => {
@@ -280,15 +281,23 @@ impl Warm {
                 true
             }
         };
-        if has_room && !pass.step(core)? {
-            return Ok(true);
+        if has_room {
+            match pass.step(core) {
+                Ok(true) => {}
+                Ok(false) => return true,
+                // A get that comes to the same place reports it, and what other keyspaces hold comes in all the same.
+                Err(_) => {
+                    pass.next_keyspace();
+                    return true;
+                }
+            }
         }
         let worth = pass.kind.worth(core, pass.records);
         let is_there = pass.kind.is_there(core, pass.records);
         let missed = missed(core);
         *self.due() = self.due().after(missed, worth, is_there);
         self.end();
-        Ok(false)
+        false
     }
 
     fn end(&mut self) {
@@ -402,16 +411,11 @@ impl Job for Warm {
         }
         let more = match &self.pass {
             Some(_) => self.go_on(),
-            None => self.begin().map(|()| self.pass.is_some()),
+            // It fails only once the database is closed.
+            None => self.begin().is_ok() && self.pass.is_some(),
         };
-        match more {
-            Ok(true) => return Step::Again,
-            Ok(false) => {}
-            // A get that comes to the same place reports it.
-            Err(_) => {
-                self.next_look = missed(&core).saturating_mul(2).max(MISSES_MIN);
-                self.end();
-            }
+        if more {
+            return Step::Again;
         }
         let (signal, next) = (core.store.reclaim_signal().clone(), self.next_look);
         Step::Pending(Condition::new(&signal, move || {
@@ -426,7 +430,39 @@ impl Job for Warm {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+
     use super::*;
+    use crate::Options;
+    use crate::unreadable::make_unreadable;
+
+    /// One keyspace with a damaged node kept all others from coming in.
+    #[test]
+    fn what_fits_is_read_though_another_tree_cannot_be() {
+        const RECORDS: u64 = 20_000;
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::small().memory(16 << 20).group_bytes(64 << 10);
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let database = options.open_on(env.clone(), disk.handle()).unwrap();
+        for name in ["default", "unreadable"] {
+            let keyspace = database.keyspace(name).unwrap();
+            for number in 0..RECORDS {
+                keyspace.put(key(number), [0; 100]).unwrap();
+            }
+        }
+        database.close().unwrap();
+        let database = options.open_on(env, disk.handle()).unwrap();
+        let unreadable = database.keyspace("unreadable").unwrap();
+        make_unreadable(database.core(), unreadable.id());
+        let keyspace = database.default_keyspace();
+        for number in 0..RECORDS / 4 {
+            assert!(keyspace.get(key(number)).unwrap().is_some());
+        }
+        sim.settle();
+        assert_eq!(database.metrics().cached_records, RECORDS);
+    }
 
     #[test]
     fn passes_that_do_not_bring_everything_in_come_ever_less_often_and_others_as_before() {

@@ -375,5 +375,5 @@ fn wants_cut(state: &State, id: KeyspaceId) -> bool {
     state
         .keyspaces
         .get(id)
-        .is_some_and(|k| k.sealed.is_none() && k.is_full())
+        .is_some_and(|k| k.sealed.is_none() && k.is_due())
 }

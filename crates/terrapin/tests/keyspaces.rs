@@ -104,9 +104,12 @@ fn a_clear_hides_everything_before_and_nothing_after_it() {
 
 #[test]
 fn a_clear_while_a_merge_is_under_way_wins() {
+    let mut merged = 0;
     for seed in 0..30 {
         let world = World::new(seed);
         let database = world.open(&tiny().fanout(4));
+        // Else all is merged as it is written.
+        world.sim.set_breathing(false);
         let keyspace = database.keyspace("k").unwrap();
         for i in 0..600 {
             keyspace.put(key(i), value(i, 60)).unwrap();
@@ -114,6 +117,7 @@ fn a_clear_while_a_merge_is_under_way_wins() {
         for _ in 0..world.below(60) {
             world.sim.step();
         }
+        merged += u32::from(database.metrics().checkpoint_debt_bytes > 0);
         keyspace.clear().unwrap();
         for _ in 0..world.below(60) {
             world.sim.step();
@@ -134,6 +138,33 @@ fn a_clear_while_a_merge_is_under_way_wins() {
         database.close().unwrap();
         world.verify();
     }
+    assert!(merged > 5, "a merge was under way {merged} times");
+}
+
+/// A merge that was finished in vain said last what the tree holds that was cleared, until the next one.
+#[test]
+fn nothing_is_stored_once_all_was_cleared_while_a_merge_was_under_way() {
+    let mut merged = 0;
+    for seed in 0..30 {
+        let world = World::new(seed);
+        let database = world.open(&tiny().fanout(4));
+        world.sim.set_breathing(false);
+        let keyspace = database.keyspace("k").unwrap();
+        for i in 0..600 {
+            keyspace.put(key(i), value(i, 60)).unwrap();
+        }
+        for _ in 0..world.below(60) {
+            world.sim.step();
+        }
+        merged += u32::from(database.metrics().checkpoint_debt_bytes > 0);
+        keyspace.clear().unwrap();
+        database.checkpoint().unwrap();
+        world.sim.settle();
+        let amplification = database.metrics().space_amplification;
+        assert_eq!(amplification, 0.0, "seed {seed}");
+        database.close().unwrap();
+    }
+    assert!(merged > 5, "a merge was under way {merged} times");
 }
 
 #[test]

@@ -4,6 +4,7 @@ mod common;
 
 use common::{World, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
+use terrapin_structure::Direction;
 
 const RECORDS: u64 = 20_000;
 
@@ -184,4 +185,33 @@ fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
     let begun = cold_reads(&world, 100, 100, Kind::Begun);
     println!("reads and bytes: {cold:?} where nothing is cached, {begun:?} behind cached blocks");
     assert!(begun.0 <= cold.0, "{begun:?} {cold:?}");
+}
+
+/// The n-th look at the front of a queue passed all that was taken out of it before: windows were cut for their bytes only.
+#[test]
+fn a_window_in_which_ranges_pass_many_deletes_is_cut() {
+    for direction in [Direction::Forward, Direction::Backward] {
+        let world = World::new(3);
+        let options = options().checkpoint_distance(CheckpointDistance::Fixed(32));
+        let database = world.open(&options);
+        let queue = database.default_keyspace();
+        for i in 0..4000 {
+            queue.put(key(i), value(i, 20)).unwrap();
+        }
+        let before = database.metrics().checkpoints;
+        let look = || match direction {
+            Direction::Forward => queue.first().unwrap(),
+            Direction::Backward => queue.last().unwrap(),
+        };
+        let mut taken = 0;
+        while let Some((key, _)) = look() {
+            queue.delete(key).unwrap();
+            taken += 1;
+        }
+        assert_eq!(taken, 4000);
+        let cut = database.metrics().checkpoints - before;
+        // Each for a million deletes passed, and eight millions would be.
+        assert!((1..=4).contains(&cut), "{cut} checkpoints, {direction:?}");
+        database.close().unwrap();
+    }
 }

@@ -80,6 +80,34 @@ fn what_fits_once_the_memory_was_set_higher_is_read_and_needs_no_device_then() {
     database.close().unwrap();
 }
 
+/// It counted as before for ever, so that nothing seemed to fit any more.
+#[test]
+fn what_was_cleared_leaves_its_room_to_what_fits() {
+    let world = World::new(19);
+    let database = world.open(&options(16));
+    let (keyspace, gone) = (
+        database.default_keyspace(),
+        database.keyspace("gone").unwrap(),
+    );
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    for i in 0..4 * RECORDS {
+        gone.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    gone.clear().unwrap();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    for i in 0..GETS {
+        assert!(keyspace.get(key(i)).unwrap().is_some());
+    }
+    world.sim.settle();
+    let metrics = database.metrics();
+    assert_eq!(metrics.cached_records, RECORDS, "{:?}", metrics.memory);
+    database.close().unwrap();
+}
+
 /// Records of 12 KB: none of them is ever cached, whatever room there is.
 #[test]
 fn windows_leave_no_room_for_records_that_cannot_come_in() {
