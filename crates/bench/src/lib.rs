@@ -24,8 +24,9 @@ mod system;
 mod workload;
 
 /// Goes up when the same phase does something else than before, so that its figures are not set beside older ones. 1: each rank
-/// of a zipfian draw is a record of its own; before, ranks shared records, down to a quarter of them.
-pub const REVISION: u32 = 1;
+/// of a zipfian draw is a record of its own; before, ranks shared records, down to a quarter of them. 2: a scan says how many records it wants,
+/// to stores that can be told.
+pub const REVISION: u32 = 2;
 
 pub use chi::{ChiStep, ChiSweep, ReadFigures};
 pub use figures::Figures;

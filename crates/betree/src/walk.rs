@@ -2,7 +2,8 @@
 //! decoded blocks than its read-ahead allows: blocks that it has passed are let go.
 //!
 //! Merges read every block of their range once, so they ask for large runs from the start and leave the page cache
-//! alone. Scans begin with the one block that they need, or are given those that they are expected to, and read as much again as they have passed.
+//! alone. Scans begin with the one block that they need, or are given those that they are expected to, and read as much again as they have passed, but
+//! no more than is wanted.
 //!
 //! The range is not kept: who walks knows it, and shows it again where the walk comes to a block that a bound falls into.
 

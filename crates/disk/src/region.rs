@@ -26,7 +26,7 @@ const KEPT_BESIDES_BYTES: usize = 3 << 20;
 /// A larger piece goes back at once.
 const KEPT_PIECE_BYTES_MAX: usize = *KEPT_BYTES.end() / KEPT_OF_LARGEST;
 /// Of how many pieces.
-const KEPT_PIECES_MAX: usize = 16;
+const KEPT_PIECES_MAX: usize = 32;
 
 thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };

@@ -17,10 +17,10 @@ const WORD_BYTES: usize = 8;
 pub struct BatchLimits {
     /// It is full with so many records,
     pub records: usize,
-    /// So many records are likely to be wanted, in this batch or behind it; 0 when nobody knows. Where a scan must read, it reads for these.
-    pub likely: usize,
     /// or so many bytes of copies and of blocks that records stayed in; one record or block may go beyond.
     pub bytes: usize,
+    /// So many records are likely to be wanted, in this batch or behind it; 0 when nobody knows. Where a scan must read, it reads for these.
+    pub likely: usize,
     /// Once it holds a record, it takes only what needs no further read: the reader may not want more.
     pub sparing: bool,
     /// Records come without their values.

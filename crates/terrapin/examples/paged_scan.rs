@@ -17,7 +17,8 @@ fn page(
     go_on: Option<&[u8]>,
     records_max: usize,
 ) -> Result<Page> {
-    let mut range = keyspace.prefix(prefix);
+    // One more than are shown tells whether there are more.
+    let mut range = keyspace.prefix(prefix).limit(records_max + 1);
     if let Some(last) = go_on {
         range = range.after(last);
     }

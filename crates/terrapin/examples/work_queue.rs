@@ -33,7 +33,7 @@ impl Queue {
     /// Does the first piece of work; false when there is none. What comes of it goes to the batch that takes it away.
     fn pop(&mut self, does: impl FnOnce(&[u8], &mut Batch)) -> Result<bool> {
         // Not `first()`: it would pass all that was taken and is not merged yet.
-        let next = self.work.iter().after(&self.taken).next();
+        let next = self.work.iter().after(&self.taken).limit(1).next();
         let Some((key, what)) = next.transpose()? else {
             return Ok(false);
         };

@@ -91,7 +91,7 @@ impl Batch {
         check_sizes(key, op)
     }
 
-    /// The first operation's error that cannot be done, which a write of the batch returns. What was added after it is left out.
+    /// The error of the first operation that cannot be done, which a write of the batch returns. Nothing is added behind it.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.failure.as_ref()

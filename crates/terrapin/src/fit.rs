@@ -26,9 +26,13 @@ const WINDOWS_PART_MIN: u64 = 32;
 /// Of what trees seem to hold so many thousandths must fit: some of it may be said twice.
 const TO_FIT_PERMILLE: u64 = 850;
 
+/// In the place of a count of records: that it is not known yet,
+const UNKNOWN: u64 = u64::MAX;
+/// and that it could not be found out.
+const UNREADABLE: u64 = u64::MAX - 1;
+
 /// What a keyspace's tree holds, as far as it is known: every key once, about.
 pub(crate) struct TreeSize {
-    /// `u64::MAX` until it is known.
     records: AtomicU64,
     bytes: AtomicU64,
     /// Key and value bytes of the tree of the last commit, what is said twice included.
@@ -38,7 +42,7 @@ pub(crate) struct TreeSize {
 impl Default for TreeSize {
     fn default() -> Self {
         TreeSize {
-            records: AtomicU64::new(u64::MAX),
+            records: AtomicU64::new(UNKNOWN),
             bytes: AtomicU64::new(0),
             stored_bytes: AtomicU64::new(0),
         }
@@ -50,7 +54,21 @@ impl TreeSize {
     pub fn get(&self) -> Option<Estimate> {
         let records = self.records.load(Ordering::Relaxed);
         let bytes = self.bytes.load(Ordering::Relaxed);
-        (records != u64::MAX).then_some(Estimate { records, bytes })
+        match records {
+            UNKNOWN => None,
+            UNREADABLE => Some(Estimate::default()),
+            records => Some(Estimate { records, bytes }),
+        }
+    }
+
+    /// It could not be measured, as a node cannot be read: it counts as empty until it is measured. Who needs the node reports it.
+    pub fn unreadable(&self) {
+        self.records.store(UNREADABLE, Ordering::Relaxed);
+    }
+
+    /// Whether it is not known to be unreadable.
+    pub fn is_readable(&self) -> bool {
+        self.records.load(Ordering::Relaxed) != UNREADABLE
     }
 
     /// Key and value bytes in the tree, those included that others replace: as of the last commit, without a look at it.
@@ -115,7 +133,8 @@ impl Core {
         let all = stored(version)?;
         size.store_all(all);
         let now = held(version, all, self.budget.limit())?;
-        let before = size.get().map_or(now.records, |before| before.records);
+        let before = size.get().filter(|_| size.is_readable());
+        let before = before.map_or(now.records, |before| before.records);
         let records = now.records.min(before.saturating_add(added));
         let bytes = u128::from(now.bytes) * u128::from(records) / u128::from(now.records.max(1));
         let bytes = u64::try_from(bytes).unwrap_or(now.bytes);

@@ -28,7 +28,7 @@ const CHUNK_RECORDS_FIRST_MAX: usize = 64;
 const CHUNK_RECORDS_MIN: usize = 16;
 /// Most records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 4096;
-/// An end that has fetched fewer records reads only what the next record needs; beyond, it is expected to go on.
+/// An end that has fetched fewer records reads only what the next record needs, unless it is known to be short; beyond, it is expected to go on.
 const SPARING_RECORDS: usize = 128;
 
 /// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment throughout, however long it is
@@ -141,7 +141,7 @@ impl Range {
     }
 
     /// At most so many records, from both ends together: behind them the range ends, as [`Iterator::take`] has it. Say it where it is known, as for
-    /// a page of results: what the records need is read at once then, and no more than that.
+    /// a page of results: what the records need is read at once then (up to 128 KiB of each sorted run), and about no more than that.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -338,6 +338,8 @@ impl Range {
     #[cold]
     fn come_to_limit(&mut self) {
         self.handle = None;
+        self.front.scan = None;
+        self.back.scan = None;
     }
 
     /// Takes the next record of a direction, from which end it may be, when this end has nothing left. Who borrows records lets them stay in

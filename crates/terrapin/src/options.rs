@@ -493,7 +493,7 @@ pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(
-        "the memory budget is too small: four of the log's rings must fit, whose size is chosen at the open (Options::ring_bytes)",
+        "the memory budget is too small: it is 1 MiB at least, and four of the log's rings, whose size is chosen at the open (Options::ring_bytes)",
     )
     .with("memory", bytes)
     .with("smallest", smallest)

@@ -130,7 +130,7 @@ impl Core {
         self.stand_back(&drained, since, back, &self.counters.waits.log)
     }
 
-    /// A wait from `since` on that is to be over at `back_ns`, and counts as a stall.
+    /// A wait from `since` on that is to be over at `back_ns`, and counts as a wait of a write.
     fn stand_back(
         &self,
         condition: &Condition,
@@ -224,6 +224,7 @@ impl Core {
                 && now.saturating_sub(since) >= self.settings.stall_limit_ns
             {
                 self.counters.writes_refused.add(1);
+                self.counters.write_wait_ns.add(now - since);
                 let error = Error::new(
                     ErrorKind::Stalled,
                     "the write was not done: merging does not keep up",

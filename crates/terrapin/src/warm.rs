@@ -27,9 +27,9 @@ use crate::state::State;
 
 /// What a step reads: a millisecond's or two's.
 const STEP: BatchLimits = BatchLimits {
-    likely: 0,
     records: 1024,
     bytes: 128 << 10,
+    likely: 0,
     sparing: false,
     keys_only: false,
     lends: false,
@@ -230,9 +230,10 @@ impl Warm {
         let mut records = 0u64;
         for keyspace in state.keyspaces.iter() {
             let size = &keyspace.shared.tree_size;
-            if size.get().is_none() && core.measure(size, &*keyspace.version).is_err() {
-                // Who needs the node that cannot be read reports it. The others are read in as if that tree held nothing.
-                size.set(Estimate::default());
+            // One that could not be read is tried again; the others are read in as if it held nothing.
+            let known = size.get().is_some() && size.is_readable();
+            if !known && core.measure(size, &*keyspace.version).is_err() {
+                size.unreadable();
             }
             records = records.saturating_add(size.get().map_or(0, |held| held.records));
         }
@@ -250,9 +251,11 @@ impl Warm {
             Kind::Blocks => BLOCKS_PERMILLE,
         });
         core.balance.hold(true);
+        let readable = state.keyspaces.iter();
+        let readable = readable.filter(|keyspace| keyspace.shared.tree_size.is_readable());
         self.pass = Some(Pass {
             kind,
-            left: state.keyspaces.iter().map(|keyspace| keyspace.id).collect(),
+            left: readable.map(|keyspace| keyspace.id).collect(),
             behind: None,
             read: Estimate::default(),
             records: 0,

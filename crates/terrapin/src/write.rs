@@ -229,10 +229,13 @@ impl Core {
             };
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
+                let waited = self.env.now_ns() - since;
                 self.counters.writes_refused.add(1);
+                self.counters.write_wait_ns.add(waited);
+                self.counters.waits.log.record(waited);
                 return Err(
                     Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
-                        .with("waited_ms", (self.env.now_ns() - since) / 1_000_000),
+                        .with("waited_ms", waited / 1_000_000),
                 );
             }
             self.health.check_open()?;

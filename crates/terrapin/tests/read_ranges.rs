@@ -147,6 +147,11 @@ fn a_limit_ends_a_range_from_either_end_and_from_both() {
         );
         assert_eq!(drain(limited().limit(5), |_| true), part(shown.min(5), 0));
         assert_eq!(limited().keys().count(), shown);
+        // It keeps nothing once it has come there, though it is held.
+        let mut held = keyspace.iter().limit(limit.min(3));
+        assert_eq!(held.by_ref().count(), limit.min(3).min(all.len()));
+        assert_eq!(database.metrics().views, 0, "{limit}");
+        drop(held);
     }
     database.close().unwrap();
 }

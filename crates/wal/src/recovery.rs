@@ -374,8 +374,11 @@ impl Recovery {
             ..life.clone()
         };
         let id = self.options.database_id;
-        let copier = Copier::behind(segments, id, &folded, last.start, last.start)?;
-        self.copied(copier, last.first, self.end)?;
+        // Of a segment of which no record counts there is nothing to write, nor room for it.
+        if self.end > last.start {
+            let copier = Copier::behind(segments, id, &folded, last.start, last.start)?;
+            self.copied(copier, last.first, self.end)?;
+        }
         segments.give_up_last(self.end)?;
         if let Some(last) = self.chain.lives.last_mut() {
             *last = folded;

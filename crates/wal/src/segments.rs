@@ -209,11 +209,6 @@ impl Segments {
         }
     }
 
-    /// Takes back what was obtained and not used.
-    pub(crate) fn put_back(&self, spare: Spare) {
-        self.spares.lock().push(spare.name);
-    }
-
     fn allocate(&self, capacity: u64) -> Result<Spare> {
         let name = spare_name(self.next_spare.fetch_add(1, Ordering::Relaxed));
         let file = self.disk.open(
@@ -238,7 +233,7 @@ impl Segments {
     pub(crate) fn prepare(&self) -> Result<()> {
         if self.spares.lock().is_empty() {
             let spare = self.allocate(self.capacity)?;
-            self.put_back(spare);
+            self.spares.lock().push(spare.name);
         }
         Ok(())
     }

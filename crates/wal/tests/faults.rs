@@ -551,3 +551,38 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
     }
     assert!(folded > 25, "{folded}");
 }
+
+// A record reached into the next segment and was lost: the recovery wanted room for another file beside that one, which holds nothing.
+#[test]
+fn a_recovery_uses_the_file_of_a_last_segment_that_holds_nothing() {
+    let (mut recovered, mut refused) = (0, 0);
+    for records in 1..200 {
+        let medium = SimDisk::new(records);
+        let process = Process::new(&medium, records);
+        let log = process.create(tiny()).unwrap();
+        for index in 0..records {
+            process.append(&log, index).unwrap();
+        }
+        process.sim.settle();
+        medium.crash_power(CrashMode::LoseUnsynced);
+        medium.plant("ring", &[0; 64 << 10]);
+        let process = Process::new(&medium, records);
+        let names = process.disk.list().unwrap();
+        for spare in names.iter().filter(|name| name.starts_with("spare-")) {
+            process.disk.remove(spare).unwrap();
+        }
+        medium.set_capacity(medium.used_bytes());
+        match process.recover(tiny()) {
+            Ok((_, found)) => {
+                assert!(assert_prefix(&found) <= records);
+                recovered += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    println!("{recovered} recovered, {refused} refused");
+    assert!(recovered > 0);
+}

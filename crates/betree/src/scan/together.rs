@@ -11,6 +11,8 @@ use crate::walk::ReadAhead;
 
 /// Most bytes of a source that are read because they are expected to be needed.
 const EXPECTED_BYTES_MAX: usize = 128 << 10;
+/// Who asks for so many has a long scan, however small they are.
+const LONG_RECORDS: usize = 1024;
 /// Records that are expected beyond are not counted.
 const EXPECTED_RECORDS_MAX: usize = 1 << 16;
 
@@ -26,9 +28,9 @@ impl TreeScan {
             return Ok(());
         }
         let most = walk.blocks_of_bytes(EXPECTED_BYTES_MAX);
-        // A long scan: what it asks for, and has passed, is more than all that; or it is so long that it reads ahead.
-        let asks = records / walk.records_of_block();
-        let is_long = walk.wants_stream() || (walk.next_run_blocks() > most && asks >= most);
+        // A long scan: what it asks for, and has passed, is more than all that; or it is so long that it reads ahead, or asks for as many as one does.
+        let asks = records / walk.records_of_block() >= most || records >= LONG_RECORDS;
+        let is_long = walk.wants_stream() || (walk.next_run_blocks() > most && asks);
         match is_long {
             true => Ok(()),
             false => self.read_together(records, Some(slot)),

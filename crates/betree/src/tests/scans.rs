@@ -106,7 +106,11 @@ fn list_in_batches(
     lent: &mut usize,
 ) -> Listed {
     let version = grown.version();
-    let mut scan = version.scan(bounds, direction).unwrap();
+    if random.one_in(3) {
+        grown.store.forget_cache();
+    }
+    let expected = [0, 1 + random.below(200), usize::MAX][random.below(3)];
+    let mut scan = version.scan_expecting(bounds, direction, expected).unwrap();
     let mut batch = Batch::default();
     let mut out = Listed::new();
     loop {

@@ -82,7 +82,9 @@ impl Import {
             &mut bar.wrap_read(input),
             &mut |line, key, value| loader.take(line, key, value),
         );
-        let ended = loader.end(read.map_err(|error| error.with("input", self.input.display())));
+        let ended = loader
+            .end(read)
+            .map_err(|error| error.with("input", self.input.display()));
         bar.finish_and_clear();
         let records = ended?;
         let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;

@@ -583,7 +583,7 @@ impl PageStore {
     ) -> Result<T> {
         if bytes > SCRATCH_BYTES_MAX {
             let _charge = self.cache.budget().charge(Purpose::Merge, bytes as u64);
-            return use_buffer(&mut AlignedBuf::zeroed(bytes));
+            return use_buffer(&mut AlignedBuf::with_any_content(bytes));
         }
         let mut buffer = self.take_scratch(bytes);
         let done = use_buffer(&mut buffer[..bytes]);
