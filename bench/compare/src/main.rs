@@ -18,6 +18,7 @@ mod sweep;
 mod table;
 mod worker;
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -185,9 +186,17 @@ fn main() -> ExitCode {
         Command::Run(run) => run.run(),
         Command::Report { results } => report(&results).map(|()| true),
         Command::Engines => {
-            for engine in engines::ENGINES {
-                println!("{:<10}{} ({})", engine.name, engine.version(), engine.how);
-            }
+            let mut out = std::io::stdout().lock();
+            // A reader that has gone wants no more of them.
+            let _ = engines::ENGINES.iter().try_for_each(|engine| {
+                writeln!(
+                    out,
+                    "{:<10}{} ({})",
+                    engine.name,
+                    engine.version(),
+                    engine.how
+                )
+            });
             Ok(true)
         }
         Command::Sweep {

@@ -241,8 +241,25 @@ fn store(place: &Path, run: &Run) -> Result<()> {
     fs::rename(&fresh, place).map_err(failed)
 }
 
-/// All runs of a cell that are there, in no order.
+/// The runs of a cell that are there, in no order: those of the newest one's plan, since others cannot stand beside them. Says how many it leaves out.
 pub fn runs(results: &Path, size: Size, cell: Cell) -> Result<Vec<Run>> {
+    let mut runs = all_runs(results, size, cell)?;
+    let newest = runs.iter().max_by_key(|run| run.began);
+    if let Some(plan) = newest.map(|run| run.plan.clone()) {
+        let all = runs.len();
+        runs.retain(|run| run.plan.is_like(&plan));
+        if runs.len() < all {
+            eprintln!(
+                "compare: {} runs of {} {cell} are of another plan than the newest, and left out",
+                all - runs.len(),
+                size.name()
+            );
+        }
+    }
+    Ok(runs)
+}
+
+fn all_runs(results: &Path, size: Size, cell: Cell) -> Result<Vec<Run>> {
     let directory = results.join(size.name()).join(cell.to_string());
     let Ok(entries) = fs::read_dir(&directory) else {
         return Ok(Vec::new());

@@ -306,17 +306,22 @@ impl Plan {
         self.records * self.cell.record.bytes() as u64
     }
 
-    /// Whether a run of this plan tells all that a run of the other one would: it has the other's phases, in their order.
-    pub fn covers(&self, other: &Plan) -> bool {
+    /// Whether what runs of both tell of a phase may stand in one table: they are the same but for their phases.
+    pub fn is_like(&self, other: &Plan) -> bool {
         let mine = Plan {
             phases: other.phases.clone(),
             ..self.clone()
         };
+        mine == *other
+    }
+
+    /// Whether a run of this plan tells all that a run of the other one would: it has the other's phases, in their order.
+    pub fn covers(&self, other: &Plan) -> bool {
         let shared = self
             .phases
             .iter()
             .filter(|name| other.phases.contains(name));
-        mine == *other && shared.eq(&other.phases)
+        self.is_like(other) && shared.eq(&other.phases)
     }
 
     /// How one of the phases is driven.
@@ -381,6 +386,7 @@ mod tests {
         assert!(Plan::new(Size::Quick, cell, &["g".into()]).is_err());
         let all = Plan::new(Size::Quick, cell, &[]).unwrap();
         assert!(all.covers(&plan) && all.covers(&all) && !plan.covers(&all));
+        assert!(plan.is_like(&all) && !plan.is_like(&Plan::new(Size::Tiny, cell, &[]).unwrap()));
         assert!(!Plan::new(Size::Full, cell, &[]).unwrap().covers(&plan));
         let mut other_order = all.clone();
         other_order.phases.reverse();

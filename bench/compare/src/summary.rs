@@ -158,6 +158,15 @@ impl Summary {
                 contenders.push(contender(engine.name, engine.logged, &mine));
             }
         }
+        let mut notes = distinct(runs.iter().flat_map(|run| run.notes.iter().cloned()));
+        for Contender {
+            engine, versions, ..
+        } in &contenders
+        {
+            if versions.len() > 1 {
+                notes.push(format!("{engine} ran in {}", versions.join(", ")));
+            }
+        }
         let ran = |name: &str| contenders.iter().any(|c| c.rows.contains_key(name));
         let phases: Vec<_> = PHASES.iter().map(|(name, ..)| *name).collect();
         Some(Summary {
@@ -167,7 +176,7 @@ impl Summary {
             records: first.plan.records,
             data_bytes: first.plan.data_bytes(),
             memory_bytes: first.plan.memory_bytes,
-            notes: distinct(runs.iter().flat_map(|run| run.notes.iter().cloned())),
+            notes,
             began: first.began,
             ended: runs
                 .iter()
