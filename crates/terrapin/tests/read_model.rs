@@ -22,7 +22,24 @@ struct Held {
 
 struct Open {
     range: Range,
-    left: VecDeque<Record>,
+    left: Left,
+}
+
+/// What a range has to show yet.
+struct Left {
+    records: VecDeque<Record>,
+    /// How many of them its limit lets it show.
+    allowed: usize,
+}
+
+impl Left {
+    fn take(&mut self, forward: bool) -> Option<Record> {
+        self.allowed = self.allowed.checked_sub(1)?;
+        match forward {
+            true => self.records.pop_front(),
+            false => self.records.pop_back(),
+        }
+    }
 }
 
 struct Run {
@@ -46,11 +63,7 @@ fn take_keys(open: Open, chooses_front: impl Fn() -> bool) {
             (true, false) => keys.next_ref().unwrap().map(<[u8]>::to_vec),
             (false, false) => keys.next_back_ref().unwrap().map(<[u8]>::to_vec),
         };
-        let expected = match forward {
-            true => left.pop_front(),
-            false => left.pop_back(),
-        };
-        assert_eq!(got, expected.map(|(key, _)| key));
+        assert_eq!(got, left.take(forward).map(|(key, _)| key));
         if got.is_none() {
             break;
         }
@@ -259,7 +272,7 @@ impl Run {
                 .filter(|(key, _)| key.starts_with(&prefix))
                 .map(copied)
                 .collect();
-            return Open { range, left };
+            return self.limited(range, left);
         }
         let bounds = (self.bound(), self.bound());
         let inside = |key: &Vec<u8>| std::ops::RangeBounds::contains(&bounds, key);
@@ -272,7 +285,22 @@ impl Run {
             Some(snapshot) => snapshot.range(keyspace, bounds),
             None => keyspace.range(bounds),
         };
-        Open { range, left }
+        self.limited(range, left)
+    }
+
+    /// One in four shows some records only.
+    fn limited(&self, range: Range, records: VecDeque<Record>) -> Open {
+        let (range, allowed) = match self.below(4) {
+            0 => {
+                let allowed = self.below([3, 40, 300][self.below(3)]);
+                (range.limit(allowed), allowed)
+            }
+            _ => (range, usize::MAX),
+        };
+        Open {
+            range,
+            left: Left { records, allowed },
+        }
     }
 
     /// Takes records from one end, the other, or both; gives the iterator back unless it is at its end.
@@ -288,12 +316,12 @@ impl Run {
         }
         for _ in 0..steps {
             let forward = chooses_front();
-            let (got, expected) = match forward {
-                true => (open.range.next(), open.left.pop_front()),
-                false => (open.range.next_back(), open.left.pop_back()),
+            let got = match forward {
+                true => open.range.next(),
+                false => open.range.next_back(),
             };
             let got = got.map(|r| own(r.unwrap()));
-            assert_eq!(got, expected);
+            assert_eq!(got, open.left.take(forward));
             if got.is_none() {
                 assert!(open.range.next().is_none() && open.range.next_back().is_none());
                 return None;
@@ -307,11 +335,11 @@ impl Run {
         let (Open { range, mut left }, key) = (open, self.key());
         let range = match self.below(2) {
             0 => {
-                left.retain(|record| record.0 > key);
+                left.records.retain(|record| record.0 > key);
                 range.after(&key)
             }
             _ => {
-                left.retain(|record| record.0 < key);
+                left.records.retain(|record| record.0 < key);
                 range.before(&key)
             }
         };
