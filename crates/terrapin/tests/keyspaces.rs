@@ -3,7 +3,7 @@
 mod common;
 
 use common::{World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, ErrorKind, KeyspaceOptions};
+use terrapin::{CheckpointDistance, Database, ErrorKind, Keyspace, KeyspaceOptions};
 
 #[test]
 fn keyspaces_come_go_and_stay_gone() {
@@ -102,8 +102,8 @@ fn a_clear_hides_everything_before_and_nothing_after_it() {
     }
 }
 
-#[test]
-fn a_clear_while_a_merge_is_under_way_wins() {
+/// Clears a keyspace at some moment of its merges, for many seeds, and hands each world on to `check`.
+fn clear_beside_merges(check: impl Fn(World, Database, Keyspace)) {
     let mut merged = 0;
     for seed in 0..30 {
         let world = World::new(seed);
@@ -119,6 +119,15 @@ fn a_clear_while_a_merge_is_under_way_wins() {
         }
         merged += u32::from(database.metrics().checkpoint_debt_bytes > 0);
         keyspace.clear().unwrap();
+        println!("seed {seed}");
+        check(world, database, keyspace);
+    }
+    assert!(merged > 5, "a merge was under way {merged} times");
+}
+
+#[test]
+fn a_clear_while_a_merge_is_under_way_wins() {
+    clear_beside_merges(|world, database, keyspace| {
         for _ in 0..world.below(60) {
             world.sim.step();
         }
@@ -126,45 +135,25 @@ fn a_clear_while_a_merge_is_under_way_wins() {
         if world.below(2) == 0 {
             database.checkpoint().unwrap();
         }
-        assert_eq!(all(&keyspace).len(), 1, "seed {seed}");
+        assert_eq!(all(&keyspace).len(), 1);
         drop(keyspace);
         world.kill(database);
         let database = world.open(&tiny());
-        assert_eq!(
-            all(&database.keyspace("k").unwrap()).len(),
-            1,
-            "seed {seed}"
-        );
+        assert_eq!(all(&database.keyspace("k").unwrap()).len(), 1);
         database.close().unwrap();
         world.verify();
-    }
-    assert!(merged > 5, "a merge was under way {merged} times");
+    });
 }
 
 /// A merge that was finished in vain said last what the tree holds that was cleared, until the next one.
 #[test]
 fn nothing_is_stored_once_all_was_cleared_while_a_merge_was_under_way() {
-    let mut merged = 0;
-    for seed in 0..30 {
-        let world = World::new(seed);
-        let database = world.open(&tiny().fanout(4));
-        world.sim.set_breathing(false);
-        let keyspace = database.keyspace("k").unwrap();
-        for i in 0..600 {
-            keyspace.put(key(i), value(i, 60)).unwrap();
-        }
-        for _ in 0..world.below(60) {
-            world.sim.step();
-        }
-        merged += u32::from(database.metrics().checkpoint_debt_bytes > 0);
-        keyspace.clear().unwrap();
+    clear_beside_merges(|world, database, _keyspace| {
         database.checkpoint().unwrap();
         world.sim.settle();
-        let amplification = database.metrics().space_amplification;
-        assert_eq!(amplification, 0.0, "seed {seed}");
+        assert_eq!(database.metrics().space_amplification, 0.0);
         database.close().unwrap();
-    }
-    assert!(merged > 5, "a merge was under way {merged} times");
+    });
 }
 
 #[test]
