@@ -233,9 +233,11 @@ pub(crate) struct ExpectedLength {
 }
 
 impl ExpectedLength {
-    /// For so many records a range reads where it must read. A block more costs a fifteenth of another wait, so it goes beyond the mean as far as lengths
-    /// differ: six tenths of the spread is the best for lengths that are all alike likely, and nothing where all are the same.
+    /// A range that must read reads for the mean and so much of the spread. A block more costs about a fifteenth of another wait, as was reckoned, so it
+    /// goes beyond the mean as far as lengths differ, and not where all are the same.
     const BEYOND_PERCENT: usize = 60;
+    /// Fewer records are not worth a wait.
+    const AHEAD_MIN: usize = 16;
 
     /// How many records more to read for, of a range that has come to so many already. Beyond what was expected, as many as ranges
     /// differ by: how far it goes is not known, but that it went so far says little of how far it will.
@@ -246,9 +248,6 @@ impl ExpectedLength {
             ahead => ahead,
         }
     }
-
-    /// Fewer are not worth a wait.
-    const AHEAD_MIN: usize = 16;
 }
 
 impl RangeLength {
