@@ -9,7 +9,7 @@ use std::sync::Mutex; // the models' own notes are no points
 
 use common::{added, checkpoint, create, key, make_durable, open, options, pending, value};
 use terrapin_base::sync::explore::{explore, spawn};
-use terrapin_base::{Budget, Purpose};
+use terrapin_base::{Budget, Condition, Env, Purpose};
 use terrapin_disk::SimDisk;
 use terrapin_pages::{
     Changes, Fill, PageKind, PageRef, PageStore, PageUse, Pin, SpaceClass, StoreOptions,
@@ -84,6 +84,29 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     drop(store);
     let used = budget.used(Purpose::Blocks) + budget.used(Purpose::Metadata);
     assert_eq!(used, 0, "charged and not given back");
+}
+
+/// Whoever waits for housekeeping is told of pages that are gone when there is something to be done for them: else nothing would wake it, which
+/// the checker takes for a deadlock.
+#[test]
+fn who_purges_is_told_of_pages_once_the_cache_knows_of_them() {
+    explore("pages-told", || {
+        let store = create(&SimDisk::new(3), options(4 << 20, 0));
+        let write = |byte: u8| store.write_page(PageKind::Node, &[byte; 3000], SpaceClass::Normal);
+        // One stays: a whole growth step would be free without it, and reason enough.
+        let (_kept, gone) = (write(1).unwrap(), write(2).unwrap());
+        assert!(!store.reclaim_needed());
+        let giver = {
+            let store = store.clone();
+            spawn(move || store.abandon(added([&gone])))
+        };
+        let needed = {
+            let (store, signal) = (store.clone(), store.reclaim_signal());
+            Condition::new(signal, move || store.reclaim_needed())
+        };
+        Env::threads().wait(&needed).unwrap();
+        giver.join().unwrap();
+    });
 }
 
 /// A page, and what keeps it.

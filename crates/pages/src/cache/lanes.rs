@@ -80,6 +80,8 @@ impl Record {
 struct Lane {
     filler: Filler,
     filling: Option<Record>,
+    /// What [`Lanes::take_sparse`] is through with, and left; empty when that is not under way. Older than what is in `sealed`.
+    passed: VecDeque<Record>,
     /// The oldest first.
     sealed: VecDeque<Record>,
     bytes: u64,
@@ -92,17 +94,31 @@ impl Lane {
         self.filler.close();
     }
 
+    /// Records, but for the one that fills.
+    fn len(&self) -> usize {
+        self.passed.len() + self.sealed.len()
+    }
+
+    /// One of them, counted from the oldest.
+    fn get(&self, at: usize) -> Option<&Record> {
+        match at.checked_sub(self.passed.len()) {
+            Some(at) => self.sealed.get(at),
+            None => self.passed.get(at),
+        }
+    }
+
     /// When the oldest record came.
     fn oldest(&self) -> Option<u64> {
-        let record = self.sealed.front().or(self.filling.as_ref());
+        let record = self.get(0).or(self.filling.as_ref());
         record.map(|record| record.born)
     }
 
     fn pop(&mut self) -> Option<Record> {
-        if self.sealed.is_empty() {
+        if self.len() == 0 {
             self.seal();
         }
-        let record = self.sealed.pop_front()?;
+        let passed = self.passed.pop_front();
+        let record = passed.or_else(|| self.sealed.pop_front())?;
         self.left(&record);
         Some(record)
     }
@@ -114,10 +130,11 @@ impl Lane {
 
     /// The record of a slab, if it is one of the last.
     fn record_of(&mut self, block: &Arc<Block>) -> Option<&mut Record> {
-        let last = self.sealed.iter_mut().rev().take(LOOKED_BACK);
+        let passed = self.passed.iter_mut().rev();
+        let last = self.sealed.iter_mut().rev().chain(passed);
         self.filling
             .iter_mut()
-            .chain(last)
+            .chain(last.take(LOOKED_BACK))
             .find(|record| record.home.holds(block))
     }
 }
@@ -143,11 +160,10 @@ impl Both {
     }
 }
 
-/// How far [`Lanes::take_sparse`] is.
+/// In which lane [`Lanes::take_sparse`] is; how far, the lane knows.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
     in_normal: bool,
-    at: usize,
 }
 
 /// What a step over sparse records found.
@@ -200,8 +216,8 @@ impl Lanes {
     fn tell_ages(&self, both: &Both) {
         self.newest.store(both.born as u32, Ordering::Relaxed);
         for (aged, lane) in self.aged.iter().zip([&both.normal, &both.low]) {
-            let quarter = lane.sealed.len() - lane.sealed.len() * 3 / 4;
-            let end = lane.sealed.get(quarter).or(lane.filling.as_ref());
+            let quarter = lane.len() - lane.len() * 3 / 4;
+            let end = lane.get(quarter).or(lane.filling.as_ref());
             let end = end.map_or(both.born + 1, |record| record.born);
             aged.store(end as u32, Ordering::Relaxed);
         }
@@ -309,7 +325,8 @@ impl Lanes {
         drop(gone);
     }
 
-    /// Looks at so many records from a place on for one that is mostly empty, and takes it out.
+    /// Looks at so many records from a place on for one that is mostly empty, and takes it out. O(1) a record, so that a pass over a large cache
+    /// holds nobody up.
     pub(super) fn take_sparse(&self, place: &mut Place, steps: usize) -> Sparse {
         let mut both = self.both.lock();
         let worth = if place.in_normal {
@@ -318,29 +335,24 @@ impl Lanes {
             Worth::Low
         };
         let lane = both.lane(worth);
-        let end = lane.sealed.len().min(place.at + steps);
-        let found = (place.at..end).find(|&at| {
-            let record = &lane.sealed[at];
-            record.home.is_sparse(record.keys.len())
-        });
-        if let Some(at) = found
-            && let Some(record) = lane.sealed.remove(at)
-        {
-            place.at = at;
-            lane.left(&record);
-            return Sparse::Found(record, worth);
+        for _ in 0..steps {
+            let Some(record) = lane.sealed.pop_front() else {
+                break;
+            };
+            if record.home.is_sparse(record.keys.len()) {
+                lane.left(&record);
+                return Sparse::Found(record, worth);
+            }
+            lane.passed.push_back(record);
         }
-        place.at = end;
-        if end < lane.sealed.len() {
+        if !lane.sealed.is_empty() {
             return Sparse::Nothing;
         }
+        std::mem::swap(&mut lane.passed, &mut lane.sealed);
         if place.in_normal {
             return Sparse::End;
         }
-        *place = Place {
-            in_normal: true,
-            at: 0,
-        };
+        place.in_normal = true;
         Sparse::Nothing
     }
 
@@ -348,5 +360,105 @@ impl Lanes {
     pub(super) fn slab_bytes(&self) -> u64 {
         let both = self.both.lock();
         (both.low.slabs + both.normal.slabs) * self.slabs.slab_bytes() as u64
+    }
+}
+
+#[cfg(all(test, not(terrapin_shuttle)))]
+mod tests {
+    use terrapin_base::PageId;
+
+    use super::*;
+    use crate::cache::Kind;
+
+    /// Puts a record behind all others of the lane of gets; when it was born.
+    fn push(lanes: &Lanes, sparse: bool) -> u64 {
+        let slab = Arc::new(lanes.new_slab());
+        let mut both = lanes.both.lock();
+        let born = both.next_born();
+        let mut record = Record::of_slab(slab, born, lanes.slabs.slab_bytes() as u64);
+        if sparse {
+            // A block came here, and is there no more.
+            record.keys.push(Key {
+                page: PageId(1),
+                kind: Kind::Block,
+                number: 0,
+            });
+        }
+        let lane = both.lane(Worth::Normal);
+        lane.bytes += record.bytes;
+        lane.slabs += 1;
+        lane.sealed.push_back(record);
+        born
+    }
+
+    /// What the lane of gets must be: when its records were born, the oldest first, and which are sparse.
+    type Model = VecDeque<(u64, bool)>;
+
+    fn check(lanes: &Lanes, model: &Model) {
+        let both = lanes.both.lock();
+        let (lane, count) = (&both.normal, model.len() as u64);
+        let slab_bytes = lanes.slabs.slab_bytes() as u64;
+        assert_eq!((lane.bytes, lane.slabs), (count * slab_bytes, count));
+        assert_eq!(lane.oldest(), model.front().map(|&(born, _)| born));
+    }
+
+    fn check_pop(lanes: &Lanes, model: &mut Model) {
+        let popped = lanes.pop(true).map(|(record, _)| record.born);
+        assert_eq!(popped, model.pop_front().map(|(born, _)| born));
+        let quarter = model.get(model.len() - model.len() * 3 / 4);
+        let behind_all = lanes.both.lock().born + 1;
+        let end = quarter.map_or(behind_all, |&(born, _)| born);
+        assert_eq!(u64::from(lanes.aged()[0]), end);
+    }
+
+    #[test]
+    fn a_pass_takes_out_what_is_sparse_and_keeps_the_rest_in_order_beside_pops_and_pushes() {
+        let lanes = Lanes::new(Budget::new(1 << 20));
+        let (mut model, mut stayed) = (Model::new(), 0);
+        let mut random = 5u64;
+        let mut one_in = |n: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33).is_multiple_of(n)
+        };
+        for _ in 0..100 {
+            for _ in 0..40 {
+                let sparse = one_in(2);
+                model.push_back((push(&lanes, sparse), sparse));
+            }
+            let mut place = Place::default();
+            loop {
+                if one_in(4) {
+                    let sparse = one_in(2);
+                    model.push_back((push(&lanes, sparse), sparse));
+                }
+                if one_in(4) {
+                    check_pop(&lanes, &mut model);
+                }
+                if one_in(200) {
+                    lanes.empty();
+                    model.clear();
+                }
+                match lanes.take_sparse(&mut place, 3) {
+                    Sparse::Found(record, _) => {
+                        let at = model.iter().position(|&(born, _)| born == record.born);
+                        let taken = at.and_then(|at| model.remove(at));
+                        assert_eq!(taken, Some((record.born, true)));
+                    }
+                    Sparse::Nothing => {}
+                    Sparse::End => break,
+                }
+                check(&lanes, &model);
+            }
+            check(&lanes, &model);
+            assert!(model.iter().all(|&(_, sparse)| !sparse), "{model:?}");
+            stayed += model.len();
+        }
+        assert!(stayed > 500, "{stayed}");
+        while !model.is_empty() {
+            check_pop(&lanes, &mut model);
+        }
+        assert!(lanes.pop(true).is_none());
     }
 }

@@ -588,10 +588,20 @@ impl Cache {
     }
 
     fn compact(&self) {
-        self.blocks.iter().for_each(|shard| shard.lock().compact());
-        self.metadata
-            .iter()
-            .for_each(|shard| shard.lock().compact());
+        self.compact_shards(&self.blocks);
+        self.compact_shards(&self.metadata);
+    }
+
+    /// Leaves them to a purge while there is one: it has a place among the slots of a shard, below which it would not look for what is moved
+    /// there, and compacts each when it is through with it.
+    fn compact_shards<V: Clone>(&self, shards: &Shards<V>) {
+        for shard in shards {
+            // Asked under the lock: a purge that has been here is known by now.
+            let mut shard = shard.lock();
+            if !self.purge_needed() {
+                shard.compact();
+            }
+        }
     }
 
     /// Lets everything go. Who reads meanwhile may bring in something again.
@@ -608,11 +618,8 @@ impl Cache {
         }
     }
 
-    /// Notes pages that are gone for good: [`Cache::purge_step`] takes their entries out.
+    /// Notes pages that are gone for good, one at least: [`Cache::purge_step`] takes their entries out.
     pub(crate) fn forget(&self, pages: Vec<PageId>) {
-        if pages.is_empty() {
-            return;
-        }
         let mut purge = self.purge.lock();
         purge.waiting.extend(pages);
         self.purging.store(true, Ordering::Relaxed);
@@ -722,5 +729,37 @@ impl Drop for Cache {
         self.metadata
             .iter()
             .for_each(|shard| of(shard.lock().bytes, Purpose::Metadata));
+    }
+}
+
+#[cfg(all(test, not(terrapin_shuttle)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compaction_in_the_midst_of_a_purge_hides_nothing_from_it() {
+        let cache = Cache::new(Budget::new(16 << 20));
+        let page = PageId(1);
+        let keys = (0..).map(|number| Key {
+            page,
+            kind: Kind::Object,
+            number,
+        });
+        let first = &cache.metadata[0];
+        let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), first);
+        // So few are left when the purge has seen all slots of one step that a compaction is worth it.
+        let left = PURGE_SLOTS / 4;
+        for key in keys.filter(of_first).take(PURGE_SLOTS + left) {
+            cache.insert(key, Arc::new(()), 0);
+        }
+        cache.forget(vec![page]);
+        // The shards of blocks, and that step.
+        (0..=SHARDS).for_each(|_| cache.purge_step());
+        assert_eq!(first.lock().len(), left);
+        cache.compact();
+        while cache.purge_needed() {
+            cache.purge_step();
+        }
+        assert_eq!(first.lock().len(), 0);
     }
 }

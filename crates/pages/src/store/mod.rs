@@ -108,7 +108,7 @@ impl PageStore {
     /// Generations must go up. O(changes).
     pub fn commit(&self, generation: Generation, changes: Changes) {
         self.space.commit(generation, &changes);
-        self.cache.forget(self.space.take_gone());
+        self.forget_gone();
     }
 
     /// Gives back the pages of a merge that failed or is not wanted: its added pages are free at once.
@@ -118,7 +118,17 @@ impl PageStore {
 
     fn abandon_pages(&self, added: &[PageUse]) {
         self.space.abandon(added);
-        self.cache.forget(self.space.take_gone());
+        self.forget_gone();
+    }
+
+    /// Has the cache forget the pages whose space was freed, and tells who purges it: what was told when they were freed may have been looked
+    /// into before the cache knew of them.
+    fn forget_gone(&self) {
+        let gone = self.space.take_gone();
+        if !gone.is_empty() {
+            self.cache.forget(gone);
+            self.space.signal().notify();
+        }
     }
 
     /// Keeps every page of a generation readable: the newest committed one, or the one about to be, or one pinned already.
@@ -174,7 +184,7 @@ impl PageStore {
             self.settle_slots()?;
             let done = self.space.reclaim_step().map_err(|e| self.place(e))?;
             self.counters.reclaimed(done.bytes);
-            self.cache.forget(self.space.take_gone());
+            self.forget_gone();
             return Ok(done.more || self.cache.purge_needed());
         }
         Ok(self.cache.purge_needed())
@@ -198,7 +208,7 @@ impl PageStore {
     pub fn begin_reclaim(&self) {
         if !self.read_only {
             self.space.begin_reclaim();
-            self.cache.forget(self.space.take_gone());
+            self.forget_gone();
         }
     }
 
