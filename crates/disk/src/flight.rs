@@ -10,7 +10,7 @@ use std::ptr::NonNull;
 use terrapin_base::{MEMORY_ALIGNMENT, Result};
 
 use crate::AlignedBuf;
-use crate::real::Uring;
+use crate::real::{NoRing, Uring};
 
 /// Fewest and most reads that are waited for together, as each wait costs what several reads do,
 const TOGETHER: std::ops::RangeInclusive<usize> = 4..=16;
@@ -180,8 +180,11 @@ impl Flight {
             return;
         }
         if self.ring.is_none() && !self.ringless {
-            self.ring = Uring::take();
-            self.ringless = self.ring.is_none();
+            match Uring::take() {
+                Ok(ring) => self.ring = Some(ring),
+                // Those that others have now may be free when the next reads come.
+                Err(none) => self.ringless = none == NoRing::Here,
+            }
         }
         while let Some(wanted) = self.reads.get_mut(self.started) {
             let start = wanted.start(&self.memory);

@@ -193,13 +193,15 @@ impl Kept {
         KEPT.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shortest piece that is long enough, unless it is more than a quarter too long.
+    /// The shortest piece that is long enough, unless it is more than a quarter too long; of several of that length the one freed last, most of which
+    /// the processor still has at hand.
     fn take(&mut self, bytes: usize) -> Option<Pages> {
         let fitting = bytes..=bytes.saturating_add(bytes / 4);
         let (at, _) = self
             .pieces
             .iter()
             .enumerate()
+            .rev()
             .filter(|(_, pages)| fitting.contains(&pages.bytes))
             .min_by_key(|(_, pages)| pages.bytes)?;
         let pages = self.pieces.remove(at)?;
@@ -496,6 +498,20 @@ mod tests {
         assert_eq!(taken(80), Some(100));
         assert_eq!(taken(39), Some(39));
         assert_eq!(kept.bytes, 0);
+    }
+
+    #[test]
+    fn of_pieces_of_one_length_that_freed_last_is_used_again_first() {
+        let mut kept = empty_list();
+        let pieces = [(); 3].map(|()| Pages::map(MEMORY_ALIGNMENT, false));
+        let starts = pieces.each_ref().map(|pages| pages.start);
+        for pages in pieces {
+            assert!(kept.put(pages).is_empty());
+        }
+        for start in starts.into_iter().rev() {
+            let taken = kept.take(MEMORY_ALIGNMENT).map(|pages| pages.start);
+            assert_eq!(taken, Some(start));
+        }
     }
 
     #[test]

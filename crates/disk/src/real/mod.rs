@@ -29,7 +29,7 @@ use extents::Extents;
 use file::RealFile;
 use lock::Claim;
 pub(crate) use mapping::Mapping;
-pub(crate) use uring::Uring;
+pub(crate) use uring::{NoRing, Uring};
 
 /// Creating a ring writes zeros in pieces of this many bytes.
 const ZEROS_BYTES: usize = 1 << 20;

@@ -1,7 +1,8 @@
 //! A ring of io_uring for the reads of one flight. Some are kept for the next flights, whichever threads have them.
 //!
 //! A read in flight writes into memory that somebody owns, so a ring is never dropped before every read that the kernel took has
-//! completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go one by one.
+//! completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go one by one. So do those of
+//! flights for which there are not rings enough: a process may have few files open.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -9,7 +10,7 @@ use std::ptr::NonNull;
 
 use io_uring::{IoUring, opcode, types};
 use rustix::io::Errno;
-use terrapin_base::sync::{AtomicBool, Mutex, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 
 use super::awake::look;
 
@@ -18,6 +19,8 @@ const DEPTH: usize = 64;
 /// Rings that the process keeps: a long scan has a flight for each level of a node, some eight. Each is an open file, of which a process may
 /// have 1024 by default, and files of the database must not find these taken by rings that wait for nothing.
 const KEPT_MAX: usize = 32;
+/// Rings that there are at once, kept or in flights: a range that somebody pauses at has one as long as it lives, and there may be hundreds.
+const RINGS_MAX: usize = 64;
 /// How often a submission that the kernel puts off is repeated before the ring is given up.
 const PATIENCE: u32 = 1000;
 
@@ -26,12 +29,47 @@ static REFUSED: AtomicBool = AtomicBool::new(false);
 
 /// Not in use: a flight beside a flight has a ring of its own. That used last is at the back, and the next to be used. Nothing is done under the
 /// lock but to take one or to lay one there: a small read does both, and locks what `awake` has learnt twice besides.
-static KEPT: Mutex<Vec<IoUring>> = Mutex::new(Vec::new());
+static KEPT: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
+
+/// How many [`Place`]s are taken.
+static RINGS: AtomicUsize = AtomicUsize::new(0);
+
+/// One of the rings that there may be: [`RINGS_MAX`].
+struct Place(());
+
+impl Place {
+    fn take() -> Option<Self> {
+        let place = Place(());
+        let others = RINGS.fetch_add(1, Ordering::Relaxed);
+        (others < RINGS_MAX).then_some(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        RINGS.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A ring of the kernel's. Fields are dropped in this order: its place is free once it is closed.
+struct Ring {
+    open: IoUring,
+    _place: Place,
+}
+
+/// Why there is no ring.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum NoRing {
+    /// There are as many as may be: some other time.
+    Now,
+    /// The system gave none.
+    Here,
+}
 
 /// A ring, and the reads in it.
 pub(crate) struct Uring {
     /// None once it is dropped.
-    ring: Option<IoUring>,
+    ring: Option<Ring>,
     /// The numbers of the reads, by their slots; a bit for each slot in use.
     numbers: [u64; DEPTH],
     used: u64,
@@ -40,11 +78,11 @@ pub(crate) struct Uring {
 const _: () = assert!(DEPTH == u64::BITS as usize);
 
 impl Uring {
-    /// One of those that are kept, or a new one; none when there is none to be had.
-    pub(crate) fn take() -> Option<Self> {
+    /// One of those that are kept, or a new one.
+    pub(crate) fn take() -> Result<Self, NoRing> {
         let kept = KEPT.lock().pop();
-        Some(Uring {
-            ring: Some(kept.or_else(make)?),
+        Ok(Uring {
+            ring: Some(kept.map_or_else(make, Ok)?),
             numbers: [0; DEPTH],
             used: 0,
         })
@@ -81,7 +119,7 @@ impl Uring {
             .build()
             .user_data(slot as u64);
         // SAFETY: the memory is the read's until it is over, as our caller promises.
-        if unsafe { ring.submission().push(&entry) }.is_err() {
+        if unsafe { ring.open.submission().push(&entry) }.is_err() {
             return false; // cannot be: the queue has a place for each slot
         }
         self.numbers[slot] = number;
@@ -97,8 +135,8 @@ impl Uring {
         };
         let mut patience = PATIENCE;
         loop {
-            let error = match ring.submit_and_wait(count) {
-                Ok(_) if ring.submission().is_empty() => return true,
+            let error = match ring.open.submit_and_wait(count) {
+                Ok(_) if ring.open.submission().is_empty() => return true,
                 Ok(_) => None,
                 Err(e) => e.raw_os_error(),
             };
@@ -108,7 +146,7 @@ impl Uring {
             }
             // Short of memory, or of room for completions: it gets better as reads are looked at.
             if error.is_none() || is(Errno::AGAIN) || is(Errno::BUSY) {
-                if count > 0 && !ring.completion().is_empty() {
+                if count > 0 && !ring.open.completion().is_empty() {
                     return true;
                 }
                 patience -= 1;
@@ -127,13 +165,13 @@ impl Uring {
         let Some(ring) = &mut self.ring else {
             return false;
         };
-        !ring.completion().is_empty()
+        !ring.open.completion().is_empty()
     }
 
     /// A read that is over: its number, and how many bytes were read unless it failed.
     pub(crate) fn complete(&mut self) -> Option<(u64, Option<usize>)> {
         loop {
-            let entry = self.ring.as_mut()?.completion().next()?;
+            let entry = self.ring.as_mut()?.open.completion().next()?;
             let slot = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
             let Some(&number) = self.numbers.get(slot) else {
                 continue;
@@ -150,8 +188,8 @@ impl Uring {
     fn settle(&mut self) {
         let Some(ring) = &mut self.ring else { return };
         loop {
-            let queued = ring.submission().len();
-            let over = ring.completion().len();
+            let queued = ring.open.submission().len();
+            let over = ring.open.completion().len();
             if self.used.count_ones() as usize <= queued + over {
                 return;
             }
@@ -183,7 +221,7 @@ pub(super) fn read_awake(
     offset: u64,
 ) -> Option<usize> {
     let start = NonNull::new(memory.as_mut_ptr())?;
-    let mut ring = Uring::take()?;
+    let mut ring = Uring::take().ok()?;
     // SAFETY: the memory is ours until we return, and by then the ring was dropped.
     if !unsafe { ring.push(descriptor, start, memory.len(), offset, 0) } || !ring.enter(0) {
         return None;
@@ -195,21 +233,29 @@ pub(super) fn read_awake(
     ring.complete()?.1
 }
 
-fn make() -> Option<IoUring> {
+fn make() -> Result<Ring, NoRing> {
     if REFUSED.load(Ordering::Relaxed) {
-        return None;
+        return Err(NoRing::Here);
     }
+    let place = Place::take().ok_or(NoRing::Now)?;
     let entries = DEPTH as u32;
+    // A child that was forked does not have the memory: it dies of the use of a ring, which would be its parent's, instead of taking what that waits for.
     // Completions need no interrupt of this thread, since it waits for them; kernels before 5.19 do not know that flag.
-    let made = IoUring::builder().setup_coop_taskrun().build(entries);
-    match made.or_else(|_| IoUring::new(entries)) {
-        Ok(ring) => Some(ring),
+    let made = IoUring::builder()
+        .dontfork()
+        .setup_coop_taskrun()
+        .build(entries);
+    match made.or_else(|_| IoUring::builder().dontfork().build(entries)) {
+        Ok(open) => Ok(Ring {
+            open,
+            _place: place,
+        }),
         Err(e) => {
             if !may_pass(&e) {
                 REFUSED.store(true, Ordering::Relaxed);
                 tracing::info!(error = %e, "no io_uring here, batches of reads go one by one");
             }
-            None
+            Err(NoRing::Here)
         }
     }
 }
