@@ -49,9 +49,8 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
         ("recycled", 2),
     ] {
         if memory == "fresh" {
-            pool.set_bytes_max(0);
+            pool.keep_only(0);
         }
-        pool.set_bytes_max(u64::MAX);
         let window = Window::with_pool(&budget, pool);
         let start = Instant::now();
         std::thread::scope(|scope| {

@@ -233,15 +233,19 @@ impl Pool {
         })
     }
 
-    /// Moves the bound, and gives memory beyond it back to the system.
+    /// Moves the bound, and gives memory beyond it back to the system. A bound of 0 closes the pool for good: who raised it again, memory being set
+    /// beside a close, would have it keep what nobody takes.
     pub fn set_bytes_max(&self, bytes: u64) {
-        self.bytes_max.store(bytes, Ordering::Relaxed);
-        self.keep_only(bytes);
+        let moved = |bound: u64| (bound > 0).then_some(bytes);
+        let relaxed = Ordering::Relaxed;
+        if self.bytes_max.fetch_update(relaxed, relaxed, moved).is_ok() {
+            self.keep_only(bytes);
+        }
     }
 
-    /// Lowers the bound, if it is higher. What is beyond it is for [`Pool::trim`].
+    /// Lowers the bound, if it is higher, and closes nothing. What is beyond it is for [`Pool::trim`].
     pub fn lower_bytes_max(&self, bytes: u64) {
-        self.bytes_max.fetch_min(bytes, Ordering::Relaxed);
+        self.bytes_max.fetch_min(bytes.max(1), Ordering::Relaxed);
         if self.bytes() > bytes {
             self.surplus.store(true, Ordering::Release);
             self.change.notify();
@@ -345,17 +349,18 @@ impl Pool {
 
     /// Keeps what a window leaves: those of its chunks that are whole, the few others go.
     pub(crate) fn keep(&self, mut left: Vec<Chunk>) {
-        let bytes_max = self.bytes_max.load(Ordering::Relaxed);
-        if bytes_max == 0 {
-            return; // closed: no job would ever trim it
-        }
         left.retain(|chunk| chunk.bytes == CHUNK_BYTES);
-        self.budget
-            .take(Purpose::Window, (left.len() * CHUNK_BYTES) as u64);
-        let bytes = {
+        let (bytes, bytes_max) = {
             let mut chunks = self.chunks.lock();
+            // Under the lock: a close that is not seen here has yet to come for what is kept, and takes the lock to do so.
+            let bytes_max = self.bytes_max.load(Ordering::Relaxed);
+            if bytes_max == 0 {
+                return; // closed: no job would ever trim it
+            }
+            self.budget
+                .take(Purpose::Window, (left.len() * CHUNK_BYTES) as u64);
             chunks.append(&mut left);
-            (chunks.len() * CHUNK_BYTES) as u64
+            ((chunks.len() * CHUNK_BYTES) as u64, bytes_max)
         };
         if bytes > bytes_max {
             self.surplus.store(true, Ordering::Release);
@@ -473,9 +478,17 @@ mod tests {
         keep();
         pool.trim();
         kept(1);
-        pool.set_bytes_max(0);
+        pool.lower_bytes_max(0);
+        pool.trim();
         kept(0);
+        pool.set_bytes_max(2 * chunk);
         keep();
-        kept(0);
+        kept(1);
+        for bytes_max in [0, 2 * chunk] {
+            pool.set_bytes_max(bytes_max);
+            kept(0);
+            keep();
+            kept(0);
+        }
     }
 }

@@ -1,5 +1,5 @@
 //! Models of the window for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: nodes that grow and paths that
-//! part under writers, gets and scans.
+//! part under writers, gets and scans; and a window that leaves its memory to a pool that is closed.
 #![cfg(terrapin_shuttle)]
 
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::sync::Mutex; // the models' own notes are no points
 
 use terrapin_base::sync::explore::{explore, spawn};
-use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Op, Window};
+use terrapin_base::{Budget, Lsn, Purpose};
+use terrapin_memtable::{Op, Pool, Window};
 
 const ALL: Lsn = Lsn(u64::MAX);
 
@@ -230,5 +230,32 @@ fn paths_part_and_versions_line_up_under_readers_and_writers() {
             }
         }
         assert_eq!(window.records(), all.len() as u64);
+    });
+}
+
+/// The last reader lets a window go while its database is closed, and while memory is set. Red when `Pool::keep` looks at the bound
+/// before it has the lock, or when a bound of 0 is raised again.
+#[test]
+fn a_pool_that_is_closed_keeps_nothing_of_a_window_that_goes_meanwhile() {
+    explore("window-pool-close", || {
+        let budget = Budget::new(1 << 30);
+        let pool = Pool::new(&budget, 16 << 20);
+        let window = Window::with_pool(&budget, &pool);
+        // So much at once has a whole chunk.
+        window.insert(b"turtle", Lsn(1), Op::Put(&vec![7u8; 400 << 10]));
+        assert!(window.arena_bytes() > Pool::CHUNK_BYTES);
+        let reader = spawn(move || drop(window));
+        let closing = {
+            let pool = pool.clone();
+            spawn(move || pool.set_bytes_max(0))
+        };
+        let setting = {
+            let pool = pool.clone();
+            spawn(move || pool.set_bytes_max(8 << 20))
+        };
+        for thread in [reader, closing, setting] {
+            thread.join().unwrap();
+        }
+        assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
     });
 }
