@@ -11,7 +11,8 @@
 //!
 //! The last quarter of the log's ring is left for the disk's hiccups: for each piece a writer waits the shortest time while less than
 //! three fourths of that are in use, which takes two writers tens of milliseconds to fill, as long as most hiccups take; then longer and
-//! longer, up to [`WAIT_NS_MAX`]; and only behind it all writers wait for as long as the disk takes.
+//! longer, up to [`WAIT_NS_MAX`]; and only behind it all writers wait for as long as the disk takes. A record that waits for room counts as in
+//! use already, or writers of short ones would take it from a long one.
 //!
 //! While writers are held to a pace, one that comes to the end of a piece naps for a moment if another one should have been awake already
 //! (`turns`), or fell asleep until others have published. What it loses by that is credited, which it would not be to one that runs freely.

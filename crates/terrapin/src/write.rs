@@ -227,7 +227,9 @@ impl Core {
                 Ok(Append::Full(condition)) => condition,
                 Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
             };
-            self.env.wait(&condition.until(deadline))?;
+            // Kept until the log was asked again: as long as it is there, others leave the record its room.
+            let condition = condition.until(deadline);
+            self.env.wait(&condition)?;
             if self.env.now_ns() >= deadline {
                 let waited = self.env.now_ns() - since;
                 self.counters.writes_refused.add(1);

@@ -3,9 +3,9 @@
 mod common;
 
 use common::{KIND, Process, append, assert_prefix, collect, payload, tiny};
-use terrapin_base::{ErrorKind, Lsn};
+use terrapin_base::{Error, ErrorKind, Lsn};
 use terrapin_disk::SimDisk;
-use terrapin_wal::{Append, Log, LogOptions};
+use terrapin_wal::{Append, Log, LogOptions, RECORD_HEADER_BYTES};
 
 #[test]
 fn what_was_closed_is_there_again_through_many_rings_and_segments() {
@@ -295,6 +295,52 @@ fn limits_are_refused_and_take_nothing() {
             ErrorKind::InvalidArgument
         );
     }
+}
+
+/// Writers of short records, who hold back by how full the ring is, took the room that a long one waited for.
+#[test]
+fn a_record_that_waits_for_room_fills_the_ring_until_it_got_in_or_gave_up() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(tiny()).unwrap();
+    let payload = vec![7_u8; log.record_bytes_max() as usize];
+    let total = log.record_bytes_max() + RECORD_HEADER_BYTES;
+    let try_long = || log.try_append(KIND, &[&payload]).unwrap();
+    let fill = || log.ring_fill().0;
+    let waits = loop {
+        assert_eq!(fill(), log.metrics().ring_used_bytes);
+        match try_long() {
+            Append::Done(appended) => log.publish(&appended),
+            Append::Full(condition) => break condition,
+        }
+    };
+    let used = log.metrics().ring_used_bytes;
+    assert_eq!(fill(), used + total);
+    let Append::Full(gives_up) = try_long() else {
+        panic!("there was no room for the first")
+    };
+    assert_eq!(fill(), used + 2 * total);
+    drop(gives_up);
+    assert_eq!(fill(), used + total);
+    assert!(!log.drained_to(used).holds());
+
+    process.env.wait(&waits).unwrap();
+    let Append::Done(appended) = try_long() else {
+        panic!("it waited for room")
+    };
+    log.publish(&appended);
+    drop(waits);
+    assert_eq!(fill(), log.metrics().ring_used_bytes);
+
+    let waits = loop {
+        match try_long() {
+            Append::Done(appended) => log.publish(&appended),
+            Append::Full(condition) => break condition,
+        }
+    };
+    log.poison(Error::internal("on purpose"));
+    assert!(waits.holds() && log.try_append(KIND, &[&payload]).is_err());
+    drop(waits);
+    assert_eq!(fill(), log.metrics().ring_used_bytes);
 }
 
 #[test]

@@ -21,6 +21,35 @@ const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
 
 const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
 
+/// A record that waits for room in the ring. Its bytes count in [`super::Log::ring_fill`] until it was tried again or given up: writers of short
+/// records, who find room all the time, would take that of a long one bit by bit.
+struct Waiting {
+    log: Arc<Shared>,
+    bytes: u64,
+}
+
+impl Waiting {
+    fn new(log: &Arc<Shared>, bytes: u64) -> Self {
+        log.waiting.fetch_add(bytes, Ordering::Relaxed);
+        Waiting {
+            log: log.clone(),
+            bytes,
+        }
+    }
+
+    fn finds_room(&self) -> bool {
+        let log = &self.log;
+        let needed = log.end.lsn.load(Ordering::Acquire) + self.bytes + APPEND_RESERVE_BYTES;
+        needed <= log.space.freed() + log.ring_bytes
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.log.waiting.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
 impl Shared {
     /// The append lock.
     #[inline]
@@ -161,12 +190,11 @@ impl Shared {
         if let Some(error) = shortage {
             return Err(error);
         }
-        let shared = self.clone();
+        let waiting = Waiting::new(self, total);
         Ok(Append::Full(Condition::new(&self.progress, move || {
-            let needed = shared.end.lsn.load(Ordering::Acquire) + total + APPEND_RESERVE_BYTES;
-            needed <= shared.space.freed() + shared.ring_bytes
-                || shared.is_over()
-                || shared.shortages.load(Ordering::Acquire) != shortages
+            waiting.finds_room()
+                || waiting.log.is_over()
+                || waiting.log.shortages.load(Ordering::Acquire) != shortages
         })))
     }
 

@@ -39,7 +39,8 @@ pub struct Appended {
 pub enum Append {
     /// The record survives the process's death from now on; publish it.
     Done(Appended),
-    /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try again.
+    /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try again. While there is the condition, the record's bytes
+    /// count in [`Log::ring_fill`].
     Full(Condition),
 }
 
@@ -102,6 +103,8 @@ pub(crate) struct Shared {
     pub(crate) synced: AtomicU64,
     pub(crate) sync_wanted: AtomicU64,
     pub(crate) room_wanted: AtomicBool,
+    /// Bytes of records that wait for room.
+    waiting: AtomicU64,
     pub(crate) woken: AtomicBool,
     pub(crate) drain_wanted: Arc<Signal>,
     /// Ring space, syncs, shortages, failure and end.
@@ -196,6 +199,7 @@ impl Log {
             synced: AtomicU64::new(start),
             sync_wanted: AtomicU64::new(0),
             room_wanted: AtomicBool::new(false),
+            waiting: AtomicU64::new(0),
             woken: AtomicBool::new(false),
             drain_wanted: Signal::new(),
             progress: Signal::new(),
@@ -411,16 +415,18 @@ impl Log {
         })
     }
 
-    /// How full the ring is: bytes that the drain has not written to segments yet, of how many.
+    /// How full the ring is: bytes that the drain has not written to segments yet, and those of records that wait for room, of how many. Together they may be
+    /// more than the ring. Who holds back by it leaves room to a long record.
     #[inline]
     #[must_use]
     pub fn ring_fill(&self) -> (u64, u64) {
         let freed = self.0.space.freed();
         let used = self.0.end.lsn.load(Ordering::Acquire).saturating_sub(freed);
-        (used, self.0.ring_bytes)
+        let waiting = self.0.waiting.load(Ordering::Relaxed);
+        (used + waiting, self.0.ring_bytes)
     }
 
-    /// Holds when so many bytes of the ring are used at most, and when the log has ended or failed.
+    /// Holds when [`Log::ring_fill`] is so many bytes at most, and when the log has ended or failed.
     #[must_use]
     pub fn drained_to(&self, used: u64) -> Condition {
         let log = self.clone();
