@@ -19,6 +19,7 @@ use terrapin_pages::PrivatePages;
 use terrapin_structure::{Merge, MergeInput, MergeStep, Version};
 
 use super::input::{Preparation, WindowInput};
+use super::merges::guarded;
 use crate::core::Core;
 use crate::state::{KeyspaceState, State, WriteWindow};
 use crate::view::{Held, View};
@@ -244,7 +245,7 @@ impl Job for FoldJob {
             return Step::Done;
         }
         if self.work.is_some() {
-            match self.advance() {
+            match guarded(|| self.advance()) {
                 Ok(false) => {}
                 Ok(true) => {
                     self.work = None;
@@ -349,5 +350,76 @@ fn without(
         pin: state.pin.clone(),
         floor: state.floor,
         keyspaces,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_structure::Merged;
+
+    use super::*;
+    use crate::Options;
+
+    struct Panics;
+
+    impl Merge for Panics {
+        fn step(&self) -> Result<MergeStep> {
+            panic!("a merge's, on purpose")
+        }
+
+        fn progress(&self) -> (u64, u64) {
+            (0, 0)
+        }
+
+        fn finish(&self) -> Result<Merged> {
+            Err(Error::internal("it was never done"))
+        }
+
+        fn abandon(&self) {}
+    }
+
+    /// The job was gone, and from then on every view kept its windows.
+    #[test]
+    fn a_fold_that_panics_is_tried_again() {
+        let (database, sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        keyspace.put("a", "1").unwrap();
+        let snapshot = database.snapshot().unwrap();
+        database.checkpoint().unwrap();
+        sim.settle();
+        sim.set_breathing(false);
+        let core = database.core();
+        let holds_a_window = || {
+            core.views.any(|view| {
+                let held = view.held().unwrap();
+                retired(&held, &core.state.load()).is_some()
+            })
+        };
+        assert!(holds_a_window());
+        sim.advance_ns(AGE_NS);
+        // In the place of the database's own, which is not stepped any more.
+        let mut job = FoldJob::new(core.clone());
+        let is_merging = |job: &FoldJob| {
+            let stage = job.work.as_ref().map(|fold| &fold.stage);
+            matches!(stage, Some(Stage::Merge(_)))
+        };
+        while !is_merging(&job) {
+            assert!(matches!(job.step(), Step::Again));
+        }
+        let fold = job.work.as_mut().unwrap();
+        let begun = std::mem::replace(&mut fold.stage, Stage::Merge(Arc::new(Panics)));
+        if let Stage::Merge(begun) = begun {
+            begun.abandon();
+        }
+        assert!(matches!(job.step(), Step::Again));
+        assert_eq!((job.work.is_none(), job.failed.len()), (true, 1));
+        assert!(matches!(job.step(), Step::Pending(_)) && holds_a_window());
+        sim.advance_ns(RETRY_NS);
+        while matches!(job.step(), Step::Again) {}
+        assert!(!holds_a_window());
+        let value = snapshot.get(&keyspace, "a").unwrap();
+        assert_eq!(value.as_deref(), Some(&b"1"[..]));
+        drop((job, snapshot));
+        database.close().unwrap();
     }
 }

@@ -1,5 +1,6 @@
 //! The merge under way, and the workers that step it beside the coordinator.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicUsize, Ordering};
 
@@ -73,7 +74,7 @@ impl RunningMerge {
         let outcome = if self.is_over() {
             Ok(MergeStep::Done)
         } else {
-            self.step_guarded()
+            guarded(|| self.merge.step())
         };
         let step = match outcome {
             Ok(MergeStep::Again) => Step::Again,
@@ -101,17 +102,17 @@ impl RunningMerge {
         step
     }
 
-    /// A panic in a structure fails the merge, not the process' only coordinator.
-    fn step_guarded(&self) -> Result<MergeStep> {
-        std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| self.merge.step()))
-            .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))
-    }
-
     fn show_progress(&self, now_ns: u64) {
         if let Some(keyspace) = &self.keyspace {
             keyspace.forecast.progress(self.merge.progress(), now_ns);
         }
     }
+}
+
+/// Does a piece of a merge. A panic in a structure fails that merge, not the process' only job for such merges.
+pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(work))
+        .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))
 }
 
 /// Helps the coordinator to merge.
