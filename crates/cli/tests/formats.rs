@@ -119,6 +119,31 @@ fn stdout_takes_csv_which_carries_everything_and_stdin_needs_a_format() {
 }
 
 #[test]
+fn an_export_takes_a_range() {
+    let place = Place::new();
+    let db = place.path("db");
+    let fruit = place.write(
+        "fruit.tsv",
+        "apple\t1\nbanana\t2\nblueberry\t3\ncherry\t4\n",
+    );
+    succeed(&["import", text(&db), text(&fruit)]);
+    let export = |options: &[&str]| {
+        let out = succeed(&[&["export", text(&db), "--format", "tsv"][..], options].concat());
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(export(&["--prefix", "b"]), "banana\t2\nblueberry\t3\n");
+    assert_eq!(
+        export(&["--from", "blue", "--to", "cherry"]),
+        "blueberry\t3\n"
+    );
+    assert_eq!(export(&["--from", "63", "--hex"]), "636865727279\t34\n");
+    assert_eq!(export(&["--prefix", "quince"]), "");
+    let file = place.path("b.tsv");
+    succeed(&["export", text(&db), text(&file), "--prefix", "b"]);
+    assert_eq!(std::fs::read(&file).unwrap(), b"banana\t2\nblueberry\t3\n");
+}
+
+#[test]
 fn what_a_format_cannot_carry_stops_the_export_and_leaves_the_old_file() {
     let place = Place::new();
     let db = place.path("db");

@@ -1,4 +1,4 @@
-//! `terrapin export`: all records of a keyspace, in key order, as of one moment. A file takes its new content only when all of
+//! `terrapin export`: the records of a keyspace, all or those of a range, in key order, as of one moment. A file takes its new content only when all of
 //! it was written, and keeps its permissions; a link to it stays one. Stdout takes csv unless another format is named: the one that
 //! carries any bytes.
 
@@ -8,10 +8,11 @@ use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrapin::Keyspace;
+use terrapin::Range;
 use terrapin_base::{Error, Result};
 
 use super::import::format_of;
+use super::scan::RangeArgs;
 use crate::database::{DatabaseArgs, KeyspaceArgs};
 use crate::formats::{Dialect, Format, Writer};
 use crate::{output, progress};
@@ -31,8 +32,10 @@ pub struct Export {
     #[arg(long, value_enum)]
     format: Option<Format>,
     #[command(flatten)]
+    range: RangeArgs,
+    #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// Write keys and values as hexadecimal digits
+    /// Write keys and values as hexadecimal digits; the range's keys are given so, too
     #[arg(long)]
     hex: bool,
     /// csv: begin with a line that names the columns key and value
@@ -42,6 +45,13 @@ pub struct Export {
     /// what was imported from JSON comes back as it was (a string that says 12 becomes the number, though)
     #[arg(long)]
     typed: bool,
+}
+
+/// What is written.
+struct Records {
+    /// About how many there are.
+    about: u64,
+    range: Range,
 }
 
 impl Export {
@@ -57,15 +67,19 @@ impl Export {
         };
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
+        let records = Records {
+            about: keyspace.approximate(self.range.bounds(self.hex)?)?.records,
+            range: self.range.of(&keyspace, self.hex)?,
+        };
         if to_stdout {
-            write_all(&keyspace, Writer::new(dialect, output::Stored::new()))?;
+            write_all(records, Writer::new(dialect, output::Stored::new()))?;
         } else {
-            self.write_file(&keyspace, dialect)?;
+            self.write_file(records, dialect)?;
         }
         database.close()
     }
 
-    fn write_file(&self, keyspace: &Keyspace, dialect: Dialect) -> Result<()> {
+    fn write_file(&self, records: Records, dialect: Dialect) -> Result<()> {
         let failed =
             |e| Error::io("cannot write the output", e).with("file", self.output.display());
         let path = &resolved(&self.output).map_err(failed)?;
@@ -83,11 +97,11 @@ impl Export {
             let mut options = File::options();
             options.write(true).append(old.is_file());
             let file = options.open(path).map_err(failed)?;
-            return write_all(keyspace, Writer::new(dialect, buffered(file)));
+            return write_all(records, Writer::new(dialect, buffered(file)));
         }
         let partial = beside(path);
         let file = create(&partial, old.as_ref()).map_err(failed)?;
-        let written = write_all(keyspace, Writer::new(dialect, buffered(&file)))
+        let written = write_all(records, Writer::new(dialect, buffered(&file)))
             .and_then(|()| file.sync_all().map_err(failed))
             .and_then(|()| std::fs::rename(&partial, path).map_err(failed));
         if written.is_err() {
@@ -147,11 +161,10 @@ fn beside(path: &Path) -> PathBuf {
     name.into()
 }
 
-fn write_all<W: Write>(keyspace: &Keyspace, mut writer: Writer<W>) -> Result<()> {
-    let bar = progress::of_records(Some(keyspace.approximate_count()?), "export");
-    for record in keyspace.iter() {
-        let (key, value) = record?;
-        writer.record(&key, &value)?;
+fn write_all<W: Write>(mut records: Records, mut writer: Writer<W>) -> Result<()> {
+    let bar = progress::of_records(Some(records.about), "export");
+    while let Some((key, value)) = records.range.next_ref()? {
+        writer.record(key, value)?;
         if writer.records().is_multiple_of(1024) {
             bar.set_position(writer.records());
         }
