@@ -21,12 +21,13 @@ pub(crate) struct Stretch {
     pub(crate) holds: ToCompact,
 }
 
-/// The first stretch at or behind a key for whose leaves buffers hold something; as long as makes `bytes_max` full, or to the end. Loads
-/// the nodes that it goes over.
+/// The first stretch at or behind a key for whose leaves buffers hold something; as long as makes `bytes_max` full, or to the last leaf that
+/// does not begin behind `to`, or to the end. Loads the nodes that it goes over.
 pub(crate) fn find_stretch(
     store: &PageStore,
     root: &Root,
     from: &[u8],
+    to: Option<&[u8]>,
     bytes_max: u64,
 ) -> Result<Option<Stretch>> {
     let Root::Node(page, height) = root else {
@@ -36,6 +37,7 @@ pub(crate) fn find_stretch(
     let mut search = Search {
         store,
         from,
+        to,
         bytes_max,
         holds: ToCompact::default(),
         lo: None,
@@ -52,6 +54,7 @@ pub(crate) fn find_stretch(
 struct Search<'a> {
     store: &'a PageStore,
     from: &'a [u8],
+    to: Option<&'a [u8]>,
     bytes_max: u64,
     holds: ToCompact,
     lo: Option<Key>,
@@ -59,7 +62,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes over a node's key range, for which nodes above hold something or not; whether the stretch is full.
+    /// Goes over a node's key range, for which nodes above hold something or not; whether the stretch ends in it.
     fn visit(
         &mut self,
         node: &LoadedNode,
@@ -73,6 +76,10 @@ impl Search<'_> {
             let hi = next.or(upper);
             if hi.is_some_and(|hi| hi <= self.from) {
                 continue;
+            }
+            if self.to.is_some_and(|to| lo > to) {
+                self.hi = Some(lo.into());
+                return Ok(true);
             }
             let is_buffered = is_above || pivot.pending_bytes > 0;
             let is_full = self.lo.is_some() && self.holds.merged_bytes >= self.bytes_max;

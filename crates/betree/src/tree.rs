@@ -115,15 +115,18 @@ impl Structure for BeTree {
     fn begin_compaction(
         &self,
         base: &Arc<dyn Version>,
-        from: &[u8],
+        (from, to): (&[u8], Option<&[u8]>),
         bytes_max: u64,
         options: &MergeOptions,
     ) -> Result<Option<Compaction>> {
         let root = *own(base)?.tree_root();
-        let Some(stretch) = find_stretch(&self.store, &root, from, bytes_max)? else {
+        let Some(stretch) = find_stretch(&self.store, &root, from, to, bytes_max)? else {
             return Ok(None);
         };
-        let next = stretch.range.hi.as_deref().map(Box::from);
+        let end = stretch.range.hi.as_deref();
+        let next = end
+            .filter(|end| to.is_none_or(|to| *end <= to))
+            .map(Box::from);
         let context = self.context(Arc::new(Nothing), options, Some(stretch.range))?;
         let merge = TreeMerge::begin(context, root);
         Ok(Some(Compaction { merge, next }))

@@ -122,7 +122,7 @@ impl Version for TreeVersion {
     }
 
     fn to_compact(&self) -> Result<ToCompact> {
-        let all = find_stretch(&self.store, &self.root, &[], u64::MAX)?;
+        let all = find_stretch(&self.store, &self.root, &[], None, u64::MAX)?;
         Ok(all.map_or_else(ToCompact::default, |all| all.holds))
     }
 

@@ -125,10 +125,12 @@ pub trait Scan: Send {
     /// full, nor beyond its last record. The end after an error. Values are left out where [`Batch::keys_only`] says so,
     /// and records may stay in their blocks where [`Batch::lends`] does.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
-    /// Steps over the next record if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].
+    /// Steps over the next record, or the delete that the scan stands at, if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].
     fn skip(&mut self, key: &[u8]);
     /// How many sorted runs it began in besides that which holds most of what there is: each costs it a visit to a block or two.
     fn runs(&self) -> usize;
+    /// How many deletes it went over since it was last asked, other than among the records that it gave: they took as long, and showed nothing.
+    fn take_passed(&mut self) -> u64;
 }
 
 /// Figures of one version, for `stat`.
@@ -281,7 +283,7 @@ pub struct ToCompact {
 pub struct Compaction {
     /// The merge.
     pub merge: Arc<dyn Merge>,
-    /// Where the stretch ends, and the next may begin; none where that is the end of all keys.
+    /// Where the stretch ends, and the next may begin; none where that is the end of all keys, or of those that were asked for.
     pub next: Option<Box<[u8]>>,
 }
 
@@ -300,12 +302,12 @@ pub trait Structure: Send + Sync {
         input: Arc<dyn MergeInput>,
         options: &MergeOptions,
     ) -> Result<Arc<dyn Merge>>;
-    /// Plans a compaction of the first stretch at or behind `from` that has anything to merge, of about `bytes_max` key and value bytes;
-    /// none where nothing has.
+    /// Plans a compaction of the first stretch at or behind a key that has anything to merge, of about `bytes_max` key and value bytes, and not
+    /// much beyond another key, if one is given; none where nothing has.
     fn begin_compaction(
         &self,
         base: &Arc<dyn Version>,
-        from: &[u8],
+        keys: (&[u8], Option<&[u8]>),
         bytes_max: u64,
         options: &MergeOptions,
     ) -> Result<Option<Compaction>>;

@@ -8,6 +8,9 @@
 //! LevelDB counts seeks for the same purpose (its `allowed_seeks`); there each file pays for itself.
 //!
 //! Gets pay nothing: filters keep them from runs that do not hold their key. Nor do ranges over snapshots that are older than the tree.
+//!
+//! Apart from that, a range that goes over deletes before it comes to a record pays for merging just what lies there (decision 0024): the looks at
+//! the front of a queue go over all that was taken out of it and waits in buffers, each time.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
@@ -36,12 +39,32 @@ const GO_ON: u64 = 8;
 const RANGES_A_WRITE: u64 = 4;
 /// And wait for the device, where so many at most came for a read.
 const RANGES_A_READ: u64 = 2;
+/// Fewer deletes that a range went over at once, or less than so many for each record, are not worth taking note of.
+const PASSED_NOTED: u64 = 64;
+const PASSED_A_RECORD: u64 = 4;
+/// Ranges that went over so many have paid for merging what lies there: that took them some fifty milliseconds.
+const PASSED_MAX: u64 = 1 << 20;
 /// A stretch is this many times L.
 pub(crate) const STRETCH_GROUPS: u64 = 16;
 
-/// Runs that ranges over a keyspace visited since it was compacted.
+/// What ranges over a keyspace went by since it was compacted.
 #[derive(Default)]
-pub(crate) struct Visits(AtomicU64);
+pub(crate) struct Visits {
+    /// Runs that they visited.
+    runs: AtomicU64,
+    /// Deletes that they went over in the tree, since any of it was compacted.
+    passed: AtomicU64,
+}
+
+impl Visits {
+    /// Some of the tree was compacted: what there was to go over may be gone.
+    pub fn forget_passed(&self) {
+        self.passed.store(0, Ordering::Relaxed);
+    }
+}
+
+/// Keys from one to another, or to the end.
+pub(crate) type KeySpan = (Box<[u8]>, Option<Box<[u8]>>);
 
 /// What is being compacted, and what all ranges visited.
 pub(crate) struct Compactions {
@@ -61,11 +84,11 @@ impl Default for Compactions {
     }
 }
 
-/// A keyspace that is being compacted, and from which key on there is more to do.
+/// A keyspace that is being compacted, and between which keys there is more to do.
 #[derive(Clone, Debug)]
 pub(crate) struct Stretches {
     pub keyspace: KeyspaceId,
-    pub from: Box<[u8]>,
+    pub span: KeySpan,
 }
 
 impl Compactions {
@@ -77,6 +100,17 @@ impl Compactions {
     /// Whether there is one.
     pub fn is_any_asked(&self) -> bool {
         self.asked.lock().is_some()
+    }
+
+    /// Asks for a compaction; whether no other is under way or asked for. Waits for nobody.
+    fn ask(&self, stretches: Stretches) -> bool {
+        match self.asked.try_lock() {
+            Some(mut asked) if asked.is_none() => {
+                *asked = Some(stretches);
+                true
+            }
+            _ => false,
+        }
     }
 
     /// There is more to do from there on, or nothing.
@@ -132,12 +166,55 @@ impl Core {
         if current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
             || mutant::active(79)
         {
-            keyspace.shared.visits.0.fetch_add(runs, Ordering::Relaxed);
+            keyspace
+                .shared
+                .visits
+                .runs
+                .fetch_add(runs, Ordering::Relaxed);
         }
         let before = self.compactions.runs.fetch_add(runs, Ordering::Relaxed);
         let next = self.compactions.next_look.load(Ordering::Relaxed);
         if before < next && next <= before + runs {
             self.store.reclaim_signal().notify();
+        }
+    }
+
+    /// A range over a keyspace, as a view has it, went over so many deletes in its tree for so many records, in a span of keys: once ranges have paid for
+    /// it, that is compacted. A tree that is not the keyspace's any more stays as it is.
+    #[inline]
+    pub fn range_passed(
+        &self,
+        keyspace: &KeyspaceState,
+        passed: u64,
+        records: usize,
+        span: impl FnOnce() -> KeySpan,
+    ) {
+        if passed >= PASSED_NOTED && passed >= PASSED_A_RECORD * records as u64 {
+            self.note_passed(keyspace, passed, span);
+        }
+    }
+
+    #[cold]
+    fn note_passed(&self, keyspace: &KeyspaceState, passed: u64, span: impl FnOnce() -> KeySpan) {
+        let state = self.state.load();
+        let current = state.keyspaces.get(keyspace.id);
+        if !self.settings.range_compaction
+            || !current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
+        {
+            return;
+        }
+        let visits = &keyspace.shared.visits;
+        let before = visits.passed.fetch_add(passed, Ordering::Relaxed);
+        if before.saturating_add(passed) < PASSED_MAX || self.schedule.space_is_short() {
+            return;
+        }
+        let stretches = Stretches {
+            keyspace: keyspace.id,
+            span: span(),
+        };
+        if self.compactions.ask(stretches) {
+            visits.forget_passed();
+            self.schedule.work().notify();
         }
     }
 }
@@ -210,7 +287,7 @@ impl Compactor {
         if let Some(compacted) = self.compacting.take() {
             // What was visited meanwhile paid for what is done.
             if let Some(keyspace) = state.keyspaces.get(compacted) {
-                keyspace.shared.visits.0.store(0, Ordering::Relaxed);
+                keyspace.shared.visits.runs.store(0, Ordering::Relaxed);
             }
             self.reads = now.reads;
             self.runs = core.compactions.runs.load(Ordering::Relaxed);
@@ -219,12 +296,14 @@ impl Compactor {
         for keyspace in state.keyspaces.iter() {
             match self.left_to_pay(keyspace, go_on) {
                 Ok(Some(0)) => {
-                    self.compacting = Some(keyspace.id);
-                    core.compactions.went_on(Some(Stretches {
+                    let all = Stretches {
                         keyspace: keyspace.id,
-                        from: Box::default(),
-                    }));
-                    core.schedule.work().notify();
+                        span: KeySpan::default(),
+                    };
+                    if core.compactions.ask(all) {
+                        self.compacting = Some(keyspace.id);
+                        core.schedule.work().notify();
+                    }
                     return Ok(BUSY_RUNS);
                 }
                 Ok(Some(left)) => least = least.min(left),
@@ -238,7 +317,7 @@ impl Compactor {
 
     /// Bytes that ranges have yet to pay for; none where there is nothing to compact, or nobody visited it.
     fn left_to_pay(&self, keyspace: &KeyspaceState, go_on: bool) -> Result<Option<u64>> {
-        let runs = keyspace.shared.visits.0.load(Ordering::Relaxed);
+        let runs = keyspace.shared.visits.runs.load(Ordering::Relaxed);
         if runs == 0 {
             return Ok(None);
         }
@@ -307,12 +386,34 @@ mod tests {
         make_unreadable(core, KeyspaceId::DEFAULT);
         for keyspace in core.state.load().keyspaces.iter() {
             let paid = u64::MAX / VISIT_BYTES;
-            keyspace.shared.visits.0.store(paid, Ordering::Relaxed);
+            keyspace.shared.visits.runs.store(paid, Ordering::Relaxed);
         }
         let mut compactor = Compactor::new(core);
         compactor.look().unwrap();
         let asked = core.compactions.asked().map(|stretches| stretches.keyspace);
         assert_eq!(asked, Some(keyspace.id()));
+    }
+
+    #[test]
+    fn a_compaction_that_finds_nothing_to_do_commits_nothing() {
+        let (database, sim) = Options::small().open_simulated();
+        database.default_keyspace().put("a", "1").unwrap();
+        database.checkpoint().unwrap();
+        sim.settle();
+        sim.set_breathing(false);
+        let core = database.core();
+        let before = core.counters.checkpoints.get();
+        let all = Stretches {
+            keyspace: KeyspaceId::DEFAULT,
+            span: KeySpan::default(),
+        };
+        assert!(core.compactions.ask(all.clone()));
+        assert!(!core.compactions.ask(all), "one at a time");
+        core.schedule.work().notify();
+        sim.settle();
+        assert!(!core.compactions.is_any_asked());
+        assert_eq!(core.counters.checkpoints.get(), before);
+        database.close().unwrap();
     }
 
     #[test]

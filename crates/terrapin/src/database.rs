@@ -377,6 +377,7 @@ impl Core {
     /// Checkpoints the keyspaces with writes below `through` that the log does not hold.
     fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
+        let mut failure = None;
         loop {
             let releases = self.schedule.releases();
             {
@@ -392,6 +393,10 @@ impl Core {
             if !waits {
                 return Ok(());
             }
+            // A round that failed may have merged these windows, and left out others.
+            if let Some(error) = failure.take() {
+                return Err(error);
+            }
             // Read after `failures`, as in `recovery::make_room`.
             if let Some(error) = self.log()?.failed() {
                 return Err(error);
@@ -403,12 +408,10 @@ impl Core {
                 }))?;
             self.health.check_open()?;
             let failed = self.schedule.failures();
-            if failed != failures
-                && let Some(error) = self.schedule.last_error()
-            {
-                return Err(error);
+            if failed != failures {
+                // None if the next round committed.
+                failure = self.schedule.last_error();
             }
-            // The next round committed, but not these windows.
             failures = failed;
         }
     }

@@ -14,6 +14,7 @@ use terrapin_memtable::{Cursor, Op};
 use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
 
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
+use crate::compaction::KeySpan;
 use crate::key_range::{OwnedBounds, borrowed, is_empty};
 use crate::read::windows;
 use crate::state::{KeyspaceShared, KeyspaceState};
@@ -460,6 +461,10 @@ impl Range {
             }
         };
         let count = batch.len();
+        let passed = tree.scan.take_passed();
+        core.range_passed(keyspace, passed, count, || {
+            region.gone_over(batch.last_key().filter(|_| !whole))
+        });
         core.counters.scanned_records.add(count as u64);
         end.total_records += count;
         end.chunk_records = end
@@ -613,6 +618,20 @@ impl<'a> Region<'a> {
             Direction::Backward => self.lower,
         };
         borrowed(end)
+    }
+
+    /// The keys that a chunk was looked for in: up to its last, or to the end of the region.
+    fn gone_over(self, last: Option<(&[u8], &[u8])>) -> KeySpan {
+        let last = last.map(|(first, rest)| [first, rest].concat());
+        let key = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+            Bound::Unbounded => None,
+        };
+        let (from, to) = match self.direction {
+            Direction::Forward => (key(self.lower), last.or_else(|| key(self.upper))),
+            Direction::Backward => (last.or_else(|| key(self.lower)), key(self.upper)),
+        };
+        (from.unwrap_or_default().into(), to.map(Into::into))
     }
 
     /// Whether a key lies before its end.

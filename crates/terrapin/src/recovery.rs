@@ -41,8 +41,9 @@ fn does_not_fit(needed: u64, budget: &Budget) -> Error {
 pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Result<()> {
     // Keyspaces whose windows the last record filled: it went to no other.
     let mut filled = Vec::new();
+    let mut unmerged = Vec::new();
     while let Some(record) = replay.next()? {
-        make_room(core, &filled)?;
+        make_room(core, &filled, &mut unmerged)?;
         filled.clear();
         let full = {
             let mut install = core.install.lock();
@@ -73,25 +74,31 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     Ok(())
 }
 
-/// Waits while the window of one of those keyspaces is full and the one sealed before it is still being merged, or window memory is short.
-fn make_room(core: &Core, full: &[KeyspaceId]) -> Result<()> {
+/// Waits while the window of one of those keyspaces is full and the one sealed before it is still being merged, or window memory is short. Where the one
+/// sealed before cannot be merged, the keyspace is among the `unmerged` from then on, and its window takes what memory there is.
+fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -> Result<()> {
     let Some(log) = &core.log else {
         return Ok(());
     };
+    // Rounds that failed one after the other, without letting a window go: the first may have begun before ours was sealed.
+    let mut failed = 0;
     loop {
         // Read before the log's failure: one that comes later ends the wait, and one that was told already ends it here.
         let failures = core.schedule.failures();
         let releases = core.schedule.releases();
         let short = core.windows_are_large();
-        let waits = {
+        let waiting: Vec<KeyspaceId> = {
             let state = core.state.load();
-            let mut full = full.iter().filter_map(|id| state.keyspaces.get(*id));
-            full.any(|k| k.sealed.is_some() && k.is_full())
+            let full = full.iter().filter_map(|id| state.keyspaces.get(*id));
+            full.filter(|k| k.sealed.is_some() && k.is_full())
+                .map(|k| k.id)
+                .filter(|id| !unmerged.contains(id))
+                .collect()
         };
-        if !waits && !short {
+        if waiting.is_empty() && !short {
             return Ok(());
         }
-        if short && core.schedule.sealed_count() == 0 {
+        if short && (core.schedule.sealed_count() == 0 || failed > 0) {
             core.cut_largest();
             if core.schedule.sealed_count() == 0 {
                 return Ok(());
@@ -105,10 +112,19 @@ fn make_room(core: &Core, full: &[KeyspaceId]) -> Result<()> {
             .wait(&Condition::new(core.schedule.progress(), move || {
                 schedule.releases() != releases || schedule.failures() != failures
             }))?;
-        if core.schedule.failures() != failures
+        if core.schedule.releases() != releases {
+            failed = 0;
+        } else if core.schedule.failures() != failures {
+            failed += 1;
+        }
+        if failed > 1
             && let Some(error) = core.schedule.last_error()
         {
-            return Err(error.with("while", "replaying the log"));
+            if short {
+                return Err(error.with("while", "replaying the log"));
+            }
+            unmerged.extend(waiting);
+            return Ok(());
         }
     }
 }

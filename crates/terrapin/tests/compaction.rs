@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{World, all, key, tiny, value};
-use terrapin::{Database, ErrorKind, Options};
+use terrapin::{Database, ErrorKind, Options, Snapshot};
+use terrapin_structure::Direction;
 
 const RECORDS: u64 = 40_000;
 const VALUE_BYTES: usize = 100;
@@ -215,6 +216,73 @@ fn ranges_over_a_snapshot_that_is_older_than_the_tree_pay_nothing() {
     assert_eq!(database.metrics().compactions, 0);
     drop(snapshot);
     database.close().unwrap();
+}
+
+/// Deletes that wait in buffers lie in front of a queue, and each look at its front goes over them and what they hide.
+#[test]
+fn looks_over_deletes_in_the_tree_pay_for_merging_just_those() {
+    const MANY: u64 = 100_000;
+    const LOOKS: u64 = 1000;
+    for (seed, direction) in [(38, Direction::Forward), (39, Direction::Backward)] {
+        let world = World::new(seed);
+        let options = options()
+            .group_bytes(64 << 10)
+            .fanout(16)
+            .space_amplification(None)
+            .memory(16 << 20);
+        let database = world.open(&options);
+        let keyspace = database.default_keyspace();
+        // Small records: a leaf has thousands, whose deletes are not worth flushing.
+        for number in 0..MANY {
+            keyspace.put(key(number), value(number, 8)).unwrap();
+        }
+        database.checkpoint().unwrap();
+        world.sim.settle();
+        let mut left: Vec<_> = all(&keyspace).into_keys().collect();
+        if direction == Direction::Backward {
+            left.reverse();
+        }
+        for key in left.drain(..1500) {
+            keyspace.delete(key).unwrap();
+        }
+        database.checkpoint().unwrap();
+        world.sim.settle();
+        world.sim.set_breathing(false);
+        let look = |snapshot: Option<&Snapshot>| {
+            let first = match (direction, snapshot) {
+                (Direction::Forward, None) => keyspace.first(),
+                (Direction::Backward, None) => keyspace.last(),
+                (Direction::Forward, Some(old)) => old.first(&keyspace),
+                (Direction::Backward, Some(old)) => old.last(&keyspace),
+            };
+            assert_eq!(first.unwrap().unwrap().0[..], left[0][..]);
+        };
+        let compactions = || database.metrics().compactions;
+        let written = || world.disk.stats_total().written_bytes;
+        (0..LOOKS / 4).for_each(|_| look(None));
+        world.sim.settle();
+        assert_eq!(compactions(), 0, "not paid yet");
+        let before = written();
+        let snapshot = database.snapshot().unwrap();
+        (0..LOOKS).for_each(|_| look(None));
+        world.sim.settle();
+        assert_eq!(compactions(), 1, "{direction:?}");
+        let one = written() - before;
+        assert!(2 * one < MANY * 16, "{one} bytes written");
+        // There is nothing to go over any more, and where a snapshot has it that does not help.
+        (0..LOOKS).for_each(|_| look(None));
+        (0..LOOKS).for_each(|_| look(Some(&snapshot)));
+        world.sim.settle();
+        assert_eq!(compactions(), 1, "{direction:?}");
+        drop(snapshot);
+        let mut rest: Vec<_> = all(&keyspace).into_keys().collect();
+        if direction == Direction::Backward {
+            rest.reverse();
+        }
+        assert!(rest == left);
+        database.close().unwrap();
+        world.verify();
+    }
 }
 
 /// What a snapshot holds lies there twice once it is compacted: not where puts need the room.

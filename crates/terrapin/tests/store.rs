@@ -391,7 +391,7 @@ fn windows_get_smaller_before_puts_are_refused() {
     // Somebody else fills the disk.
     world.disk.set_capacity(world.disk.used_bytes());
     let refused = (0..records)
-        .find_map(|i| keyspace.put(key(i), "refused").err())
+        .find_map(|i| keyspace.put(key(i), value(i, 2000)).err())
         .expect("nothing is left");
     assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
     let said = refused.to_string();

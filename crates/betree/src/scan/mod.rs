@@ -57,6 +57,8 @@ enum Next {
     Record,
     /// There is none.
     End,
+    /// There is none before a delete that is not let in any more.
+    Reached,
     /// More must be read to know, which was not wanted.
     Unread,
 }
@@ -82,6 +84,8 @@ pub(crate) struct TreeScan {
     asked: usize,
     /// Buffer levels that had something where it began.
     runs: u16,
+    /// Deletes that it went over on its way to a record, until told.
+    passed: u64,
 }
 
 impl TreeScan {
@@ -146,24 +150,35 @@ impl TreeScan {
             expected,
             asked: 0,
             runs: 0,
+            passed: 0,
         }
     }
 
     /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to. So many records are
-    /// asked for.
-    fn find_next(&mut self, sparing: bool, asked: usize) -> Result<Next> {
+    /// asked for. It may be one that `until` does not let in, but no deletes behind that are gone over to find it.
+    fn find_next(
+        &mut self,
+        sparing: bool,
+        asked: usize,
+        (until, until_head): (Bound<&[u8]>, u64),
+    ) -> Result<Next> {
         self.asked = asked;
         if self.returned {
             self.returned = false;
             self.move_first()?;
         }
-        while let Some(&Place { slot, .. }) = self.order.first() {
+        while let Some(&Place { head, slot }) = self.order.first() {
             let source = &self.sources[usize::from(slot)];
             match source.head {
                 Head::Record => {
                     if !source.place.is_delete {
                         return Ok(Next::Record);
                     }
+                    if head >= until_head && !self.path.lets_in(until, self.path.key(slot, source))
+                    {
+                        return Ok(Next::Reached);
+                    }
+                    self.passed += 1;
                     self.move_first()?;
                 }
                 Head::Start | Head::Pending | Head::Boundary if sparing => {
@@ -583,8 +598,9 @@ impl TreeScan {
             }
             // After a run the first source mostly stands at a record.
             if !self.stands_at_record() {
-                match self.find_next(batch.spares_reads(), batch.wanted())? {
+                match self.find_next(batch.spares_reads(), batch.wanted(), (until, until_head))? {
                     Next::End => return Ok(Filled::End),
+                    Next::Reached => return Ok(Filled::Reached),
                     Next::Unread => return Ok(Filled::Full),
                     Next::Record => {}
                 }
@@ -698,7 +714,7 @@ impl Scan for TreeScan {
         if self.done {
             return Ok(None);
         }
-        let next = self.find_next(false, 1);
+        let next = self.find_next(false, 1, (Bound::Unbounded, u64::MAX));
         if self.ended(next, |next| *next != Next::Record, Next::End)? != Next::Record {
             return Ok(None);
         }
@@ -740,5 +756,9 @@ impl Scan for TreeScan {
 
     fn runs(&self) -> usize {
         self.runs.into()
+    }
+
+    fn take_passed(&mut self) -> u64 {
+        std::mem::take(&mut self.passed)
     }
 }

@@ -10,6 +10,9 @@
 //! cut may take it away again. But a writer that is late finds no window any more once its keyspace is cleared or dropped, though its record lies
 //! below the cut: what the trees lack then, only the clear explains. So the commit syncs the log through that, too.
 //!
+//! A window that cannot be merged (a node of its tree is damaged, say) is left out of its round, and stays sealed: the others go on. It is tried again
+//! after a rest, or when somebody asks for a checkpoint, who is told why there is none.
+//!
 //! A round without a sealed window compacts a stretch of a tree if ranges have paid for that (`compaction`); one that comes to be sealed
 //! meanwhile waits for as long as sixteen page groups take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
@@ -20,18 +23,19 @@
 
 use std::sync::Arc;
 
-use terrapin_base::sync::Ordering;
 use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
-use terrapin_pages::{Changes, SpaceClass, Superblock};
-use terrapin_structure::{MergeOptions, Version};
+use terrapin_pages::{Changes, Superblock};
+use terrapin_structure::MergeOptions;
 
 use super::commit::{Commit, Progress};
 use super::input::{Preparation, WindowInput};
 use super::merges::RunningMerge;
-use crate::catalog::{Catalog, Following, Outcome};
+use super::rest::{Aside, Rest};
+use super::round::{Part, Round};
+use crate::catalog::{Catalog, Following};
 use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
-use crate::state::{KeyspaceState, SealedWindow, State};
+use crate::state::{SealedWindow, State};
 
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
@@ -52,6 +56,8 @@ pub(crate) struct Coordinator {
     slicing: bool,
     /// The round at hand is for one that is not.
     is_whole: bool,
+    /// Windows that could not be merged.
+    aside: Aside,
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
@@ -64,7 +70,7 @@ enum Phase {
     Merge(Box<Round>, Arc<RunningMerge>),
     Catalog(Box<Round>),
     Commit(Box<Committing>),
-    Rest { until_ns: u64, asked: Lsn },
+    Rest(Rest),
 }
 
 struct Committing {
@@ -72,69 +78,6 @@ struct Committing {
     next: Catalog,
     superblock: Superblock,
     commit: Commit,
-}
-
-/// One checkpoint.
-struct Round {
-    frozen: Arc<State>,
-    next_id: u32,
-    cut: Lsn,
-    publish_to: Lsn,
-    /// How much of the log is to be durable before what the round makes is.
-    through: Lsn,
-    /// Keyspaces with a sealed window; those before `at` are merged.
-    parts: Vec<Part>,
-    at: usize,
-    changes: Changes,
-    /// What could not be read of trees that are let go.
-    unread: Vec<Error>,
-    /// Made of one slice, or of a window that may not be sliced, from the reserve.
-    sliced: bool,
-    /// What the windows hold comes among the cached records.
-    takes: bool,
-}
-
-struct Part {
-    keyspace: Arc<KeyspaceState>,
-    /// What is merged into its tree; none where that is compacted.
-    sealed: Option<SealedWindow>,
-    /// The tree after the merge.
-    merged: Option<Arc<dyn Version>>,
-    /// Where a slice ended, if the window goes on behind it.
-    rest_from: Option<Box<[u8]>>,
-    /// How many records it adds to the tree, at most.
-    added: u64,
-    /// Where a compaction of the tree goes on.
-    next_stretch: Option<Box<[u8]>>,
-}
-
-impl Part {
-    fn new(keyspace: &Arc<KeyspaceState>, sealed: Option<SealedWindow>) -> Self {
-        Part {
-            keyspace: keyspace.clone(),
-            sealed,
-            merged: None,
-            rest_from: None,
-            added: 0,
-            next_stretch: None,
-        }
-    }
-
-    /// Whether its window is merged in one piece however little room there is.
-    fn is_whole(&self) -> bool {
-        let window = self.sealed.as_ref().map(|sealed| &sealed.records);
-        window.is_some_and(|window| window.unlogged_batch.load(Ordering::Acquire))
-    }
-}
-
-impl Round {
-    fn class(&self) -> SpaceClass {
-        if self.sliced {
-            SpaceClass::Reserve
-        } else {
-            SpaceClass::Normal
-        }
-    }
 }
 
 impl Coordinator {
@@ -149,6 +92,7 @@ impl Coordinator {
             compacting: false,
             slicing: false,
             is_whole: false,
+            aside: Aside::default(),
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
         })
@@ -233,6 +177,7 @@ impl Coordinator {
             .iter()
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
+        self.aside.arrange(&mut parts, core.env.now_ns(), asked);
         self.compacting = false;
         self.is_whole = false;
         if self.slicing {
@@ -263,6 +208,8 @@ impl Coordinator {
             at: 0,
             changes: Changes::default(),
             unread: Vec::new(),
+            failed: None,
+            shortens_log: long,
             sliced: self.slicing,
             takes: core.settings.record_cache && core.takes_windows(),
         }
@@ -337,9 +284,9 @@ impl Coordinator {
         let core = &self.core;
         let stretches = core.compactions.asked();
         let begun = match (&stretches, round.parts.get(round.at)) {
-            (Some(stretches), Some(part)) => core.structure.begin_compaction(
+            (Some(Stretches { span, .. }), Some(part)) => core.structure.begin_compaction(
                 &part.keyspace.version,
-                &stretches.from,
+                (&span.0, span.1.as_deref()),
                 STRETCH_GROUPS * core.settings.merge.group_bytes,
                 &core.settings.merge,
             )?,
@@ -348,7 +295,14 @@ impl Coordinator {
         let Some(compaction) = begun else {
             core.compactions.went_on(None);
             round.parts.clear();
-            self.phase = Phase::Catalog(round);
+            // There is nothing new to commit, unless somebody waits for that.
+            let schedule = &core.schedule;
+            let is_wanted =
+                round.shortens_log || schedule.asked_through() > schedule.durable_through();
+            self.phase = match is_wanted {
+                true => Phase::Catalog(round),
+                false => Phase::Idle,
+            };
             return Ok(Step::Again);
         };
         let at = round.at;
@@ -391,11 +345,31 @@ impl Coordinator {
                 self.phase = Phase::Merge(round, running);
                 Ok(Step::Again)
             }
-            Err(error) => {
-                core.store.abandon(std::mem::take(&mut round.changes));
-                Err(error)
-            }
+            Err(error) => self.part_failed(round, error),
         }
+    }
+
+    /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' windows from
+    /// being merged.
+    fn part_failed(&mut self, mut round: Box<Round>, error: Error) -> Result<Step> {
+        let is_of_part = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io);
+        let failed = round.parts.get(round.at).and_then(|part| {
+            let cut = part.sealed.as_ref()?.cut;
+            Some((part.keyspace.clone(), cut))
+        });
+        let Some((keyspace, cut)) = failed.filter(|_| is_of_part && !round.sliced) else {
+            self.core.store.abandon(std::mem::take(&mut round.changes));
+            return Err(error);
+        };
+        let error = error.with("keyspace", &keyspace.shared.name);
+        self.aside.add(keyspace.id, cut);
+        round.parts.remove(round.at);
+        if round.parts.is_empty() {
+            self.core.store.abandon(std::mem::take(&mut round.changes));
+            return Ok(self.left_out(error));
+        }
+        round.failed.get_or_insert(error);
+        self.next_part(round)
     }
 
     fn merge(&mut self, mut round: Box<Round>, running: Arc<RunningMerge>) -> Result<Step> {
@@ -436,8 +410,7 @@ impl Coordinator {
             }
             Err(error) => {
                 running.merge().abandon();
-                core.store.abandon(std::mem::take(&mut round.changes));
-                Err(error)
+                self.part_failed(round, error)
             }
         }
     }
@@ -449,8 +422,8 @@ impl Coordinator {
         let following = Following {
             frozen: &round.frozen,
             next_id: round.next_id,
-            applied: applied_by(&round, self.catalog.applied),
-            outcome: &|id| self.outcome(&round, id),
+            applied: round.applied(self.catalog.applied),
+            outcome: &|id| round.outcome(&self.catalog, id),
             class: round.class(),
         };
         let followed = self
@@ -478,58 +451,6 @@ impl Coordinator {
         Ok(Step::Again)
     }
 
-    /// What the round did to a keyspace of the frozen state.
-    fn outcome(&self, round: &Round, id: KeyspaceId) -> Result<Outcome> {
-        let before = self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
-        let part = round.parts.iter().find(|p| p.keyspace.id == id);
-        let merged = part
-            .map(|part| {
-                let merged = part.merged.clone();
-                merged.ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))
-            })
-            .transpose()?;
-        if let (Some(version), Some(part)) = (merged.clone(), part)
-            && let Some(sealed) = &part.sealed
-        {
-            let applied = match part.rest_from {
-                Some(_) => before.max(sealed.records.start),
-                None => sealed.cut,
-            };
-            return Ok(Outcome {
-                version,
-                applied,
-                quiet: false,
-            });
-        }
-        let keyspace = round
-            .frozen
-            .keyspaces
-            .get(id)
-            .ok_or_else(|| Error::internal("a keyspace vanished from a frozen state"))?;
-        let version = merged.unwrap_or_else(|| keyspace.version.clone());
-        Ok(match &keyspace.sealed {
-            Some(sealed) => Outcome {
-                version,
-                applied: before.max(sealed.records.start),
-                quiet: false,
-            },
-            // Read after everything below the cut was in its window (D3).
-            None if keyspace.active.window.is_empty() || mutant::active(39) => {
-                let applied = applied_by(round, before);
-                Outcome {
-                    version,
-                    applied,
-                    quiet: applied == applied_by(round, self.catalog.applied),
-                }
-            }
-            None => Outcome {
-                version,
-                applied: before.max(keyspace.active.start),
-                quiet: false,
-            },
-        })
-    }
-
     fn commit(&mut self, mut committing: Box<Committing>) -> Result<Step> {
         let core = self.core.clone();
         match committing.commit.step(&core) {
@@ -542,8 +463,15 @@ impl Coordinator {
                 Ok(Step::Pending(condition))
             }
             Ok(Progress::Durable) => {
+                let failed = committing.round.failed.take();
                 self.install(*committing);
-                self.phase = Phase::Idle;
+                if let Some(error) = failed {
+                    return Ok(self.left_out(error));
+                }
+                self.phase = match self.aside.is_empty() {
+                    true => Phase::Idle,
+                    false => Phase::Rest(self.aside.rest()),
+                };
                 Ok(Step::Again)
             }
             Err(error) => {
@@ -634,8 +562,11 @@ impl Coordinator {
         // Before the pages are given up, so that the frozen state's pin does not hold them.
         drop((parts, frozen));
         core.store.commit(superblock.generation, changes);
-        let failed = || core.log.as_ref().and_then(|log| log.failed());
-        core.health.recovered(failed);
+        if self.aside.is_empty() {
+            let failed = || core.log.as_ref().and_then(|log| log.failed());
+            core.health.recovered(failed);
+            self.rest_ns = REST_NS_MIN;
+        }
         unread.iter().for_each(|error| core.health.report(error));
         if let Some(log) = &core.log
             && let Err(error) = log.trim(durable_through)
@@ -644,7 +575,6 @@ impl Coordinator {
         {
             core.health.report(&error);
         }
-        self.rest_ns = REST_NS_MIN;
         core.counters.checkpoints.add(1);
         // The job that gives space back counts them: some time after the last one it lets spares go.
         core.store.reclaim_signal().notify();
@@ -680,11 +610,14 @@ impl Coordinator {
         if let [part] = parts
             && part.sealed.is_none()
         {
-            let next = part.next_stretch.clone().map(|from| Stretches {
-                keyspace: part.keyspace.id,
-                from,
+            let compactions = &self.core.compactions;
+            let next = compactions.asked().and_then(|asked| {
+                let from = part.next_stretch.clone()?;
+                let span = (from, asked.span.1);
+                Some(Stretches { span, ..asked })
             });
-            self.core.compactions.went_on(next);
+            part.keyspace.shared.visits.forget_passed();
+            compactions.went_on(next);
             self.core.counters.compactions.add(1);
         }
     }
@@ -698,6 +631,7 @@ impl Coordinator {
         if is_left || core.schedule.is_stopping() {
             return Step::Done;
         }
+        self.forecast_anew();
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
             let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
@@ -733,47 +667,65 @@ impl Coordinator {
                 return Step::Again;
             }
         }
-        core.health.report(&error);
-        core.counters.checkpoints_failed.add(1);
-        core.schedule.failed(&error);
-        let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
-        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
-        self.phase = Phase::Rest {
-            until_ns,
-            asked: core.schedule.asked_through(),
-        };
+        self.phase = Phase::Rest(self.tell_and_rest(&error));
         Step::Again
     }
 
-    fn rest(&mut self, until_ns: u64, asked: Lsn) -> Step {
+    /// Parts of a round were left out, and all else is committed.
+    fn left_out(&mut self, error: Error) -> Step {
         let core = self.core.clone();
+        if core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        core.schedule.offer(None);
+        self.forecast_anew();
+        let rest = self.tell_and_rest(&error);
+        self.phase = Phase::Rest(self.aside.after(rest));
+        Step::Again
+    }
+
+    fn tell_and_rest(&mut self, error: &Error) -> Rest {
+        let core = &self.core;
+        core.health.report(error);
+        core.counters.checkpoints_failed.add(1);
+        core.schedule.failed(error);
+        let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
+        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
+        Rest {
+            until_ns,
+            asked: core.schedule.asked_through(),
+            aside: None,
+        }
+    }
+
+    /// What is sealed waits for another round, from its beginning.
+    fn forecast_anew(&self) {
+        let now_ns = self.core.env.now_ns();
+        let state = self.core.state.load();
+        for keyspace in state.keyspaces.iter().filter(|k| k.sealed.is_some()) {
+            keyspace.shared.forecast.sealed(now_ns);
+        }
+    }
+
+    fn rest(&mut self, rest: Rest) -> Step {
+        let core = self.core.clone();
+        let schedule = core.schedule.clone();
         if core.log.as_ref().is_some_and(|l| l.failed().is_some()) {
             // Poisoned: nothing durable is written any more.
-            let schedule = core.schedule.clone();
-            self.phase = Phase::Rest { until_ns, asked };
+            self.phase = Phase::Rest(rest);
             return Step::Pending(Condition::new(core.schedule.work(), move || {
                 schedule.is_stopping()
             }));
         }
-        if core.env.now_ns() >= until_ns || core.schedule.asked_through() > asked {
+        if core.env.now_ns() >= rest.until_ns || rest.is_broken(&schedule) {
             self.phase = Phase::Idle;
             return Step::Again;
         }
-        self.phase = Phase::Rest { until_ns, asked };
-        let schedule = core.schedule.clone();
+        self.phase = Phase::Rest(rest);
         let condition = Condition::new(core.schedule.work(), move || {
-            schedule.is_stopping() || schedule.asked_through() > asked
+            schedule.is_stopping() || rest.is_broken(&schedule)
         });
-        Step::Pending(condition.until(until_ns))
-    }
-}
-
-/// How far something is applied after a round of which no window has a record of it, and how far it was `before`. While the log is replayed it is cut where
-/// the replay is. What was applied beyond that stays so: were it replayed again, it would go over later writes that are in trees only.
-fn applied_by(round: &Round, before: Lsn) -> Lsn {
-    match mutant::active(76) {
-        true => round.cut,
-        false => round.cut.max(before),
+        Step::Pending(condition.until(rest.until_ns))
     }
 }
 
@@ -797,7 +749,7 @@ impl Job for Coordinator {
         }
         let stepped = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => return self.idle(),
-            Phase::Rest { until_ns, asked } => return self.rest(until_ns, asked),
+            Phase::Rest(rest) => return self.rest(rest),
             Phase::Settle(round) => self.settle(round),
             Phase::Prepare(round, preparation) => self.prepare(round, preparation),
             Phase::Merge(round, running) => self.merge(round, running),

@@ -1,6 +1,6 @@
 //! Checkpoints: sealed windows are merged into the trees below them, and the new roots become durable (D2).
 //!
-//! One coordinator job ([`job`]) runs one round at a time. A round freezes the database at an LSN, waits until every
+//! One coordinator job ([`job`]) runs one round ([`round`]) at a time. A round freezes the database at an LSN, waits until every
 //! record below it is in its window, merges the sealed windows ([`merges`], with as many workers as there are background threads;
 //! [`input`] is how a merge sees a window), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is what the
 //! rest of the engine sees of it: what is asked for, and how far it is.
@@ -10,6 +10,8 @@ pub(crate) mod fold;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod merges;
+mod rest;
+mod round;
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

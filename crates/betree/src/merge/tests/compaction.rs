@@ -1,15 +1,23 @@
 //! Compactions against the same map: what they leave, and what they leave alone.
 
-use terrapin_structure::ToCompact;
+use terrapin_structure::{Batch, Filled, ToCompact};
 
 use super::*;
 
 impl Tree {
     /// Compacts one stretch; where the next begins, or none when nothing was left to do from there on.
     pub(super) fn compact(&mut self, from: &[u8], bytes_max: u64) -> Option<Option<Box<[u8]>>> {
+        self.compact_span((from, None), bytes_max)
+    }
+
+    fn compact_span(
+        &mut self,
+        keys: (&[u8], Option<&[u8]>),
+        bytes_max: u64,
+    ) -> Option<Option<Box<[u8]>>> {
         let begun = self
             .structure
-            .begin_compaction(&self.version, from, bytes_max, &self.options);
+            .begin_compaction(&self.version, keys, bytes_max, &self.options);
         let compaction = begun.unwrap()?;
         while !matches!(compaction.merge.step().unwrap(), MergeStep::Done) {}
         self.take(&Map::new(), &*compaction.merge);
@@ -87,6 +95,78 @@ fn a_stretch_leaves_what_lies_outside_it() {
 }
 
 #[test]
+fn a_span_is_compacted_to_the_leaf_of_its_last_key_and_no_further() {
+    for bytes_max in [3000, u64::MAX] {
+        let mut tree = grown(&mut Random(27), None);
+        let (first, last) = (key_of(9000), key_of(11_000));
+        let runs = |tree: &Tree, numbers: std::ops::Range<u64>| -> usize {
+            let keys = numbers.step_by(50).map(key_of);
+            keys.map(|key| tree.runs_at(&key)).sum()
+        };
+        let before = [0..5000, 9000..11_001, 15_000..20_000].map(|keys| runs(&tree, keys));
+        assert!(before.iter().all(|&runs| runs > 0), "{before:?}");
+        let (mut from, mut stretches) = (Some(Box::from(&first[..])), 0);
+        while let Some(next) = from {
+            let Some(then) = tree.compact_span((&next, Some(&last)), bytes_max) else {
+                break;
+            };
+            assert!(then.as_deref().is_none_or(|then| *then <= last[..]));
+            (from, stretches) = (then, stretches + 1);
+        }
+        assert_eq!(stretches == 1, bytes_max == u64::MAX, "{stretches}");
+        assert_eq!(runs(&tree, 9000..11_001), 0);
+        assert!(
+            tree.compact_span((&first, Some(&last)), bytes_max)
+                .is_none()
+        );
+        let stats = tree.version.stats().unwrap();
+        assert!(stats.buffered_records > 0, "elsewhere");
+        tree.verify();
+    }
+}
+
+/// A range that comes to a record in the end tells how many deletes it went over.
+#[test]
+fn deletes_in_buffers_are_counted_as_they_are_gone_over_and_are_gone_once_compacted() {
+    for direction in [Direction::Forward, Direction::Backward] {
+        let mut tree = grown(&mut Random(28), None);
+        let (low, high): (Vec<_>, Vec<_>) = tree
+            .oracle
+            .keys()
+            .cloned()
+            .partition(|key| *key < key_of(10_000));
+        let gone = match direction {
+            Direction::Forward => &low[..low.len() / 100],
+            Direction::Backward => &high[high.len() - high.len() / 100..],
+        };
+        tree.merge(&gone.iter().map(|key| (key.clone(), None)).collect());
+        let passed = |tree: &Tree| {
+            let bounds = (Bound::Unbounded, Bound::Unbounded);
+            let mut scan = tree.version.scan(bounds, direction).unwrap();
+            scan.next().unwrap();
+            let passed = scan.take_passed();
+            assert_eq!(scan.take_passed(), 0, "told once");
+            passed
+        };
+        assert!(passed(&tree) > gone.len() as u64 / 2, "{}", passed(&tree));
+        // Who wants nothing so far on does not go over them.
+        let front = match direction {
+            Direction::Forward => gone.first(),
+            Direction::Backward => gone.last(),
+        };
+        let bounds = (Bound::Unbounded, Bound::Unbounded);
+        let mut scan = tree.version.scan(bounds, direction).unwrap();
+        let mut batch = Batch::default();
+        let filled = scan.fill(Bound::Excluded(front.unwrap()), &mut batch);
+        assert_eq!(filled.unwrap(), Filled::Reached);
+        assert_eq!((batch.len(), scan.take_passed()), (0, 0));
+        let span = (&gone[0][..], gone.last().map(|key| &key[..]));
+        while let Some(Some(_)) = tree.compact_span(span, u64::MAX) {}
+        assert_eq!(passed(&tree), 0);
+    }
+}
+
+#[test]
 fn trees_without_buffers_have_nothing_to_compact() {
     let mut tree = Tree::new(2048, 4, None);
     assert!(tree.compact(&[], u64::MAX).is_none());
@@ -101,9 +181,9 @@ fn a_compaction_that_is_given_up_gives_back_its_pages() {
     let mut tree = grown(&mut random, None);
     let live = tree.store.live_bytes();
     for steps in 0..20 {
-        let begun = tree
-            .structure
-            .begin_compaction(&tree.version, &[], u64::MAX, &tree.options);
+        let begun =
+            tree.structure
+                .begin_compaction(&tree.version, (&[], None), u64::MAX, &tree.options);
         let merge = begun.unwrap().unwrap().merge;
         for _ in 0..steps {
             merge.step().unwrap();

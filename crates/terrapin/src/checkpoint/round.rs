@@ -1,0 +1,140 @@
+//! What one checkpoint is made of, and what it comes to for each keyspace: which tree the catalog names, and how much of the log that holds.
+
+use std::sync::Arc;
+
+use terrapin_base::sync::Ordering;
+use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
+use terrapin_pages::{Changes, SpaceClass};
+use terrapin_structure::Version;
+
+use crate::catalog::{Catalog, Outcome};
+use crate::state::{KeyspaceState, SealedWindow, State};
+
+/// One checkpoint.
+pub(super) struct Round {
+    pub frozen: Arc<State>,
+    pub next_id: u32,
+    pub cut: Lsn,
+    pub publish_to: Lsn,
+    /// How much of the log is to be durable before what the round makes is.
+    pub through: Lsn,
+    /// Keyspaces with a sealed window; those before `at` are merged.
+    pub parts: Vec<Part>,
+    pub at: usize,
+    pub changes: Changes,
+    /// What could not be read of trees that are let go.
+    pub unread: Vec<Error>,
+    /// Why a part of it was left out.
+    pub failed: Option<Error>,
+    /// The log was too long when it began.
+    pub shortens_log: bool,
+    /// Made of one slice, or of a window that may not be sliced, from the reserve.
+    pub sliced: bool,
+    /// What the windows hold comes among the cached records.
+    pub takes: bool,
+}
+
+/// What a round does to one keyspace.
+pub(super) struct Part {
+    pub keyspace: Arc<KeyspaceState>,
+    /// What is merged into its tree; none where that is compacted.
+    pub sealed: Option<SealedWindow>,
+    /// The tree after the merge.
+    pub merged: Option<Arc<dyn Version>>,
+    /// Where a slice ended, if the window goes on behind it.
+    pub rest_from: Option<Box<[u8]>>,
+    /// How many records it adds to the tree, at most.
+    pub added: u64,
+    /// Where a compaction of the tree goes on.
+    pub next_stretch: Option<Box<[u8]>>,
+}
+
+impl Part {
+    pub fn new(keyspace: &Arc<KeyspaceState>, sealed: Option<SealedWindow>) -> Self {
+        Part {
+            keyspace: keyspace.clone(),
+            sealed,
+            merged: None,
+            rest_from: None,
+            added: 0,
+            next_stretch: None,
+        }
+    }
+
+    /// Whether its window is merged in one piece however little room there is.
+    pub fn is_whole(&self) -> bool {
+        let window = self.sealed.as_ref().map(|sealed| &sealed.records);
+        window.is_some_and(|window| window.unlogged_batch.load(Ordering::Acquire))
+    }
+}
+
+impl Round {
+    pub fn class(&self) -> SpaceClass {
+        if self.sliced {
+            SpaceClass::Reserve
+        } else {
+            SpaceClass::Normal
+        }
+    }
+
+    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was.
+    pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId) -> Result<Outcome> {
+        let before = catalog.get(id).map_or(Lsn(0), |k| k.applied);
+        let part = self.parts.iter().find(|p| p.keyspace.id == id);
+        let merged = part
+            .map(|part| {
+                let merged = part.merged.clone();
+                merged.ok_or_else(|| Error::internal("a part of a checkpoint was not merged"))
+            })
+            .transpose()?;
+        if let (Some(version), Some(part)) = (merged.clone(), part)
+            && let Some(sealed) = &part.sealed
+        {
+            let applied = match part.rest_from {
+                Some(_) => before.max(sealed.records.start),
+                None => sealed.cut,
+            };
+            return Ok(Outcome {
+                version,
+                applied,
+                quiet: false,
+            });
+        }
+        let keyspace = self
+            .frozen
+            .keyspaces
+            .get(id)
+            .ok_or_else(|| Error::internal("a keyspace vanished from a frozen state"))?;
+        let version = merged.unwrap_or_else(|| keyspace.version.clone());
+        Ok(match &keyspace.sealed {
+            Some(sealed) => Outcome {
+                version,
+                applied: before.max(sealed.records.start),
+                quiet: false,
+            },
+            // Read after everything below the cut was in its window (D3).
+            None if keyspace.active.window.is_empty() || mutant::active(39) => {
+                let applied = self.applied(before);
+                Outcome {
+                    version,
+                    applied,
+                    quiet: applied == self.applied(catalog.applied),
+                }
+            }
+            None => Outcome {
+                version,
+                applied: before.max(keyspace.active.start),
+                quiet: false,
+            },
+        })
+    }
+
+    /// How far something is applied after it of which no window has a record, and how far that was `before`. While the log is replayed it is cut where
+    /// the replay is. What was applied beyond that stays so: were it replayed again, it would go over later writes that are in trees only.
+    pub fn applied(&self, before: Lsn) -> Lsn {
+        match mutant::active(76) {
+            true => self.cut,
+            false => self.cut.max(before),
+        }
+    }
+}
