@@ -161,11 +161,7 @@ impl Core {
         if runs == 0 {
             return;
         }
-        let state = self.state.load();
-        let current = state.keyspaces.get(keyspace.id);
-        if current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
-            || mutant::active(79)
-        {
+        if self.has_that_tree(keyspace) || mutant::active(79) {
             keyspace
                 .shared
                 .visits
@@ -177,6 +173,14 @@ impl Core {
         if before < next && next <= before + runs {
             self.store.reclaim_signal().notify();
         }
+    }
+
+    /// Whether a keyspace still has the tree that a view shows.
+    #[inline]
+    fn has_that_tree(&self, keyspace: &KeyspaceState) -> bool {
+        let state = self.state.load();
+        let current = state.keyspaces.get(keyspace.id);
+        current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
     }
 
     /// A range over a keyspace, as a view has it, went over so many deletes in its tree for so many records, in a span of keys: once ranges have paid for
@@ -196,11 +200,7 @@ impl Core {
 
     #[cold]
     fn note_passed(&self, keyspace: &KeyspaceState, passed: u64, span: impl FnOnce() -> KeySpan) {
-        let state = self.state.load();
-        let current = state.keyspaces.get(keyspace.id);
-        if !self.settings.range_compaction
-            || !current.is_some_and(|now| Arc::ptr_eq(&now.version, &keyspace.version))
-        {
+        if !self.settings.range_compaction || !self.has_that_tree(keyspace) {
             return;
         }
         let visits = &keyspace.shared.visits;

@@ -174,8 +174,7 @@ impl TreeScan {
                     if !source.place.is_delete {
                         return Ok(Next::Record);
                     }
-                    if head >= until_head && !self.path.lets_in(until, self.path.key(slot, source))
-                    {
+                    if !self.is_let_in(Place { head, slot }, until, until_head) {
                         return Ok(Next::Reached);
                     }
                     self.passed += 1;
@@ -605,15 +604,20 @@ impl TreeScan {
                     Next::Record => {}
                 }
             }
-            let Place { head, slot } = self.order[0];
-            let source = &self.sources[usize::from(slot)];
-            if head >= until_head && !self.path.lets_in(until, self.path.key(slot, source)) {
+            if !self.is_let_in(self.order[0], until, until_head) {
                 return Ok(Filled::Reached);
             }
             if !batch.lends() || !self.lend_run(until_head, batch)? {
                 self.take_run::<KEYS>(until, until_head, batch)?;
             }
         }
+    }
+
+    /// Whether a bound, which has that head, lets in what a source stands at.
+    #[inline(always)]
+    fn is_let_in(&self, place: Place, until: Bound<&[u8]>, until_head: u64) -> bool {
+        let source = &self.sources[usize::from(place.slot)];
+        place.head < until_head || self.path.lets_in(until, self.path.key(place.slot, source))
     }
 
     /// Appends the record that the first source stands at, and those that follow it in its block up to where another source

@@ -673,11 +673,9 @@ impl Coordinator {
 
     /// Parts of a round were left out, and all else is committed.
     fn left_out(&mut self, error: Error) -> Step {
-        let core = self.core.clone();
-        if core.schedule.is_stopping() {
+        if self.core.schedule.is_stopping() {
             return Step::Done;
         }
-        core.schedule.offer(None);
         self.forecast_anew();
         let rest = self.tell_and_rest(&error);
         self.phase = Phase::Rest(self.aside.after(rest));
