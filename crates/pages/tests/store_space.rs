@@ -9,7 +9,7 @@ use common::{
     write_node,
 };
 use proptest::prelude::*;
-use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, PageId};
+use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Generation, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::group::GroupRef;
@@ -21,17 +21,6 @@ const MIB: u64 = 1 << 20;
 
 fn extent_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(EXTENT_ALIGNMENT)
-}
-
-/// Writes pages of so many bytes until one is refused, and why that was.
-fn fill_with(store: &PageStore, bytes: usize, class: SpaceClass) -> (Vec<PageRef>, Error) {
-    let mut pages = Vec::new();
-    loop {
-        match store.write_page(PageKind::Node, &vec![1; bytes], class) {
-            Ok(page) => pages.push(page),
-            Err(error) => return (pages, error),
-        }
-    }
 }
 
 #[test]
@@ -118,7 +107,13 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
     medium.set_capacity(4 * MIB);
     let store = create(&medium, options(4 * MIB, 2 * MIB));
     assert_eq!(store.reserve_held_bytes(), 2 * MIB);
-    let (pages, error) = fill_with(&store, 60_000, SpaceClass::Normal);
+    let mut pages = Vec::new();
+    let error = loop {
+        match store.write_page(PageKind::Node, &vec![1; 60_000], SpaceClass::Normal) {
+            Ok(page) => pages.push(page),
+            Err(error) => break error,
+        }
+    };
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     let text = error.to_string();
     assert!(
@@ -150,60 +145,6 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
     store
         .write_page(PageKind::Node, b"x", SpaceClass::Normal)
         .unwrap();
-}
-
-#[test]
-fn free_space_that_lies_across_the_bound_of_the_reserve_is_had_in_one() {
-    let medium = SimDisk::new(18);
-    medium.set_capacity(MIB / 2);
-    let store = create(&medium, options(4 * MIB, 64 << 10));
-    let (pages, error) = fill_with(&store, 60_000, SpaceClass::Normal);
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
-    checkpoint(&store, added(&pages));
-    // The one right behind the reserve goes: sixteen extents and fifteen side by side, and twenty are wanted.
-    checkpoint(&store, released([pages[0].id]));
-    assert_eq!(pages[0].offset, PAGES_START + (64 << 10));
-    assert_eq!(store.reserve_held_bytes(), 64 << 10);
-    assert_eq!(store.free_bytes(), (64 << 10) + 61_440);
-    let content = vec![7; 80_000];
-    let write = |class| store.write_page(PageKind::Node, &content, class);
-    let refused = write(SpaceClass::Normal).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    let page = write(SpaceClass::Reserve).unwrap();
-    assert_eq!(store.read_page(&page, PageKind::Node).unwrap(), content);
-    // What is left of both is the reserve.
-    assert_eq!(store.free_bytes(), 11 * EXTENT_ALIGNMENT);
-    assert_eq!(store.reserve_held_bytes(), store.free_bytes());
-}
-
-#[test]
-fn a_reserve_in_many_runs_becomes_one_as_soon_as_there_is_one() {
-    let medium = SimDisk::new(19);
-    medium.set_capacity(MIB);
-    let store = create(&medium, options(4 * MIB, MIB / 4));
-    let (mut pages, error) = fill_with(&store, 4000, SpaceClass::Normal);
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
-    let (more, error) = fill_with(&store, 4000, SpaceClass::Reserve);
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert_eq!(store.free_bytes(), 0);
-    pages.extend(more);
-    checkpoint(&store, added(&pages));
-    pages.sort_by_key(|page| page.offset);
-    let every_other = pages.iter().step_by(2).map(|page| page.id);
-    checkpoint(&store, released(every_other));
-    assert_eq!(store.reserve_held_bytes(), MIB / 4);
-    let write = |bytes: usize, class| store.write_page(PageKind::Node, &vec![7; bytes], class);
-    let refused = write(100 << 10, SpaceClass::Reserve).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::NoSpace);
-    // There is room for a while, and then none again.
-    medium.set_capacity(2 * MIB);
-    let large = write(400_000, SpaceClass::Normal).unwrap();
-    store.abandon(added([&large]));
-    let (_, error) = fill_with(&store, 4000, SpaceClass::Normal);
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert_eq!(store.free_bytes(), MIB / 4);
-    assert_eq!(store.reserve_held_bytes(), MIB / 4);
-    write(100 << 10, SpaceClass::Reserve).unwrap();
 }
 
 #[test]

@@ -88,13 +88,8 @@ impl Free {
         self.occupying.remove(extent);
     }
 
-    /// Moves ready space into the reserve, in the fewest runs, low ones first. A reserve that is not whole in one run is filled anew where a ready
-    /// run is longer than any of its own: the longest is longer then each time, so that this ends. O(log n) when there is nothing to do.
+    /// Moves ready space into the reserve, in the fewest runs, low ones first.
     fn refill_reserve(&mut self, target: u64) {
-        let longest = |runs: &Runs| runs.largest().map_or(0, |run| run.bytes);
-        if longest(&self.reserve) < longest(&self.ready).min(target) {
-            self.dissolve_reserve();
-        }
         while self.reserve.total() < target {
             let missing = (target - self.reserve.total()).next_multiple_of(EXTENT_ALIGNMENT);
             let Some(extent) = self
@@ -106,14 +101,6 @@ impl Free {
             };
             self.take(extent);
             self.reserve.insert(extent);
-        }
-    }
-
-    /// Puts the reserve back among what is free, where its runs are one with those beside them.
-    fn dissolve_reserve(&mut self) {
-        let reserve = std::mem::take(&mut self.reserve);
-        for run in reserve.iter() {
-            self.add(run, true, true);
         }
     }
 }

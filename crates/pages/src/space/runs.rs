@@ -161,6 +161,7 @@ impl Runs {
     }
 
     /// Every run, ascending.
+    #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         self.by_offset
             .iter()
