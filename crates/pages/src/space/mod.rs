@@ -8,6 +8,7 @@
 //! Locks: `resizing` (held over calls that change the file's allocation at its end, and over a search for the reserve) before `state`
 //! (short, no I/O).
 
+mod exchange;
 mod live;
 mod reclaim;
 mod reserve;
@@ -101,6 +102,14 @@ impl Free {
             };
             self.take(extent);
             self.reserve.insert(extent);
+        }
+    }
+
+    /// Puts the reserve back among what is free, where its runs are one with those beside them.
+    fn dissolve_reserve(&mut self) {
+        let reserve = std::mem::take(&mut self.reserve);
+        for run in reserve.iter() {
+            self.add(run, true, true);
         }
     }
 }
@@ -321,15 +330,23 @@ impl Space {
     fn fill(&self, extent: Extent, gaps: &[Extent]) -> Result<()> {
         for (i, gap) in gaps.iter().enumerate() {
             if let Err(error) = self.file.allocate(gap.offset, gap.bytes) {
+                self.let_go(*gap);
                 let mut state = self.state.lock();
                 state.free.add(extent, true, true);
                 for gap in &gaps[i..] {
-                    state.free.ready.remove(*gap); // the failed one may be allocated in part
+                    state.free.ready.remove(*gap);
                 }
                 return Err(error);
             }
         }
         Ok(())
+    }
+
+    /// After an allocation within the file that failed: ext4 has allocated what there was, and nobody would know of that.
+    fn let_go(&self, extent: Extent) {
+        if let Err(error) = self.file.punch_hole(extent.offset, extent.bytes) {
+            tracing::debug!(%error, "what was allocated in part stays so");
+        }
     }
 
     /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve misses; more if that is
@@ -378,7 +395,7 @@ impl Space {
         Ok(())
     }
 
-    /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve.
+    /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve, then short runs for one that is long enough.
     fn last_resort(&self, wanted: u64, class: SpaceClass) -> Result<Extent> {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
@@ -386,6 +403,9 @@ impl Space {
         if class == SpaceClass::Reserve
             && let Some(extent) = self.take_reserve(wanted)?
         {
+            return Ok(extent);
+        }
+        if let Some(extent) = self.exchange(wanted, class)? {
             return Ok(extent);
         }
         let state = self.state.lock();

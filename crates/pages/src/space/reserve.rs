@@ -74,13 +74,25 @@ impl Space {
         }
     }
 
-    /// Takes so much of the reserve, if it has a run of that; where it is not whole, after a search for what it lacks.
+    /// Takes so much of the reserve, or of it and what is ready beside it, if there is a run of that; where it is not whole, after a search
+    /// for what it lacks.
     pub(super) fn take_reserve(&self, wanted: u64) -> Result<Option<Extent>> {
         let take = || {
             let mut state = self.state.lock();
-            let extent = state.free.reserve.fit(wanted, None)?;
-            state.free.reserve.remove(extent);
-            Some(extent)
+            let target = state.reserve_target;
+            let free = &mut state.free;
+            if let Some(extent) = free.reserve.fit(wanted, None) {
+                free.reserve.remove(extent);
+                return Some(extent);
+            }
+            // One run of free space may lie across the reserve's bound.
+            free.dissolve_reserve();
+            let extent = free.ready.fit(wanted, None);
+            if let Some(extent) = extent {
+                free.take(extent);
+            }
+            free.refill_reserve(target);
+            extent
         };
         if let Some(extent) = take() {
             return Ok(Some(extent));
@@ -136,6 +148,9 @@ impl Space {
             match self.file.allocate(piece.offset, piece.bytes) {
                 Ok(()) => self.state.lock().free.add(piece, true, true),
                 Err(error) => {
+                    if piece.bytes < 2 * PIECE_BYTES_MIN {
+                        self.let_go(piece);
+                    }
                     refused.add(piece);
                     if error.kind() != ErrorKind::NoSpace {
                         return Err(error);

@@ -160,8 +160,14 @@ impl Runs {
         })
     }
 
-    /// Every run, ascending.
-    #[cfg(test)]
+    /// Every run, the shortest first.
+    pub(crate) fn ascending(&self) -> impl Iterator<Item = Extent> + '_ {
+        self.by_size
+            .iter()
+            .map(|&(bytes, offset)| Extent { offset, bytes })
+    }
+
+    /// Every run, by offset.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Extent> + '_ {
         self.by_offset
             .iter()

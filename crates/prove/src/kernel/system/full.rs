@@ -212,13 +212,13 @@ fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
     fill(&keyspace, refused + 1, &mut state)?;
     drop((database, keyspace));
     // On a full disk it may open or not; if not, then for want of space.
-    match open(&directory) {
-        Ok((database, keyspace)) => {
+    match options().open(&directory) {
+        Ok(database) => {
+            let keyspace = database.default_keyspace();
             holds(&keyspace, &state, "opened on a crowded disk")?;
-            drop((database, keyspace));
         }
-        Err(find) if find.0.contains("no space") || find.0.contains("full") => {}
-        Err(find) => return Err(Find(format!("an open on a crowded disk: {find}"))),
+        Err(error) if error.kind() == ErrorKind::NoSpace => {}
+        Err(error) => return Err(Find(format!("an open on a crowded disk: {error}"))),
     }
     fs::remove_file(&taken)?;
     let (database, keyspace) = open(&directory)?;

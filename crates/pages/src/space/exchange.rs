@@ -1,0 +1,125 @@
+//! Where no free run is long enough on a full disk: short ones go back to the file system, for one as long at the end of the file. The file
+//! system maps any of its blocks anywhere in a file, so nothing of ours is moved for that; the file is longer, the disk no fuller. Without
+//! it what is free on a full disk ends in runs that no leaf fits into, and deletes free nothing any more (D10).
+
+use terrapin_base::sync::Ordering;
+use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
+
+use super::{Free, Space, SpaceClass};
+use crate::page::Extent;
+
+/// The file system may need a block for its map of where everything is.
+const MAP_BYTES: u64 = 2 * EXTENT_ALIGNMENT;
+
+impl Free {
+    /// Takes ready runs, the shortest first, that do not end at that offset: together so many bytes and what a map may need, or at least so
+    /// many. Otherwise nothing.
+    fn take_scraps(&mut self, bytes: u64, except_end: u64) -> Option<Vec<Extent>> {
+        let mut scraps = Vec::new();
+        let mut missing = bytes + MAP_BYTES;
+        for run in self.ready.ascending() {
+            if missing == 0 {
+                break;
+            }
+            if run.end() == except_end {
+                continue;
+            }
+            let bytes = run.bytes.min(missing);
+            missing -= bytes;
+            scraps.push(Extent {
+                offset: run.end() - bytes,
+                bytes,
+            });
+        }
+        if missing > MAP_BYTES {
+            return None;
+        }
+        scraps.iter().for_each(|scrap| self.take(*scrap));
+        Some(scraps)
+    }
+}
+
+impl Space {
+    /// A run of that many bytes for short ones, which for [`SpaceClass::Reserve`] may be the reserve's: a call of the file system for each and
+    /// one for the new end. None where they do not come to that, or the
+    /// file system does not do it.
+    pub(super) fn exchange(&self, wanted: u64, class: SpaceClass) -> Result<Option<Extent>> {
+        let _resizing = self.resizing.lock();
+        let (tail, scraps) = {
+            let mut state = self.state.lock();
+            let target = state.reserve_target;
+            let free = &mut state.free;
+            match class {
+                SpaceClass::Reserve => free.dissolve_reserve(),
+                SpaceClass::Normal if free.reserve.total() < target => return Ok(None),
+                SpaceClass::Normal => {}
+            }
+            let end = free.end;
+            let tail = free.ready.ending_at(end).unwrap_or(Extent {
+                offset: end,
+                bytes: 0,
+            });
+            let missing = wanted.saturating_sub(tail.bytes);
+            let scraps = match missing {
+                0 => Some(Vec::new()),
+                _ => free.take_scraps(missing, end),
+            };
+            if scraps.is_some() {
+                free.take(tail);
+            }
+            free.refill_reserve(target);
+            let Some(scraps) = scraps else {
+                return Ok(None);
+            };
+            (tail, scraps)
+        };
+        let missing = wanted.saturating_sub(tail.bytes);
+        let done = self.swap(&scraps, tail.end(), missing);
+        let is_ready: Vec<bool> = match &done {
+            Ok(()) => vec![false; scraps.len()],
+            // What they had is theirs again, unless somebody else was faster.
+            Err(_) => (scraps.iter())
+                .map(|scrap| self.file.allocate(scrap.offset, scrap.bytes).is_ok())
+                .collect(),
+        };
+        let mut state = self.state.lock();
+        let target = state.reserve_target;
+        let free = &mut state.free;
+        for (scrap, ready) in scraps.into_iter().zip(is_ready) {
+            free.add(scrap, ready, done.is_err());
+        }
+        let mut taken = 0;
+        if done.is_ok() {
+            taken = wanted;
+            free.end += missing;
+            self.file_bytes.store(free.end, Ordering::Release);
+        }
+        if tail.bytes > taken {
+            let left = Extent {
+                offset: tail.offset + taken,
+                bytes: tail.bytes - taken,
+            };
+            free.add(left, true, true);
+        }
+        free.refill_reserve(target);
+        match done {
+            Ok(()) => Ok(Some(Extent {
+                offset: tail.offset,
+                bytes: wanted,
+            })),
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Gives the file system scraps for so many bytes behind the file's end.
+    fn swap(&self, scraps: &[Extent], end: u64, bytes: u64) -> Result<()> {
+        for scrap in scraps {
+            self.file.punch_hole(scrap.offset, scrap.bytes)?;
+        }
+        match bytes {
+            0 => Ok(()),
+            _ => self.file.allocate(end, bytes),
+        }
+    }
+}
