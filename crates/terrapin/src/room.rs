@@ -75,9 +75,10 @@ impl Core {
         }
     }
 
-    /// What a keyspace's limit is that would be so much with room enough.
+    /// What a keyspace's limit is that would be so much with room enough. While space is short only deletes come in, and the more of them are merged
+    /// into a leaf at once, the less room that takes.
     pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
-        match self.schedule.space_is_scarce() {
+        match self.schedule.space_is_scarce() && !self.schedule.space_is_short() {
             true => self.settings.merge.group_bytes,
             false => ample_bytes,
         }
@@ -162,6 +163,7 @@ impl Core {
         let writing = self.written_limits(state, WindowSize::Small);
         self.refused_window_bytes.store(writing, Ordering::Relaxed);
         self.schedule.set_space_is_short(true);
+        self.rebalance(&self.install.lock());
     }
 
     /// Whether the log has a file to go on with, or can get one. The room within the data file is no use to it.
@@ -181,6 +183,7 @@ impl Core {
     pub fn see_whether_room_is_back(&self) {
         if self.schedule.space_is_short() && self.has_room_again_for(self.accepted_again()) {
             self.schedule.set_space_is_short(false);
+            self.rebalance(&self.install.lock());
             self.watch_room();
         }
     }

@@ -357,6 +357,84 @@ fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
     world.verify();
 }
 
+/// Deletes of one record here and there, and then of most: where each was merged at once, leaves took what buffers held for them and let nothing go,
+/// until the reserve was used up, and free space was in runs that no leaf fitted into.
+#[test]
+fn scattered_deletes_do_not_use_up_a_full_disk() {
+    for more in 0..4 {
+        let world = World::new(40 + more);
+        let options = tiny()
+            .memory(4 << 20)
+            .group_bytes(16 << 10)
+            .block_bytes(4096)
+            .stall_limit(std::time::Duration::from_secs(5));
+        let database = world.open(&options);
+        let keyspace = database.default_keyspace();
+        database.checkpoint().unwrap();
+        let room = (12 << 20) + more * (100 << 10);
+        world.disk.set_capacity(world.disk.used_bytes() + room);
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let mut stored = 0;
+        let refused = loop {
+            match keyspace.put(key(stored), [stored as u8; 700]) {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let gone = |number: &u64| !number.is_multiple_of(10);
+        for number in (0..stored).filter(gone) {
+            keyspace
+                .delete(key(number))
+                .unwrap_or_else(|e| panic!("delete {number} of {stored}: {e}"));
+        }
+        let mut tries = 0;
+        while let Err(error) = keyspace.put("again", "1") {
+            assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+            tries += 1;
+            assert!(tries < 200, "writes never resumed: {error}");
+            world.sim.advance_ns(2_000_000_000);
+            world.sim.settle();
+        }
+        let left = (0..stored).filter(|number| !gone(number)).count();
+        assert_eq!(keyspace.iter().count(), left + 1);
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+/// While deletes come together on a full disk somebody else may make room, which is seen as soon as ever.
+#[test]
+fn deletes_that_come_together_hide_no_room() {
+    let world = World::new(45);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    database.checkpoint().unwrap();
+    world
+        .disk
+        .set_capacity(world.disk.used_bytes() + (12 << 20));
+    let refused = (0..1_000_000u32)
+        .find_map(|number| keyspace.put(number.to_be_bytes(), [7; 700]).err())
+        .expect("the disk never fills");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    // What was put before comes together, and is merged.
+    for _ in 0..3 {
+        world.sim.advance_ns(2_000_000_000);
+        world.sim.settle();
+    }
+    let refused = keyspace.put("again", "1").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    world.sim.set_breathing(false);
+    world.disk.set_capacity(1 << 30);
+    keyspace.delete(0u32.to_be_bytes()).unwrap();
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    keyspace.put("again", "1").unwrap();
+    world.sim.set_breathing(true);
+    database.close().unwrap();
+    world.verify();
+}
+
 /// With large windows the disk seemed full, and with none no longer: puts were refused for the length of a checkpoint, every few windows.
 #[test]
 fn windows_get_smaller_before_puts_are_refused() {

@@ -40,6 +40,9 @@ use crate::state::{SealedWindow, State};
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
 const REST_NS_MAX: u64 = 10_000_000_000;
+/// For so long deletes come together on a full disk before they are merged, in nanoseconds. A leaf that takes one of them is hardly shorter than
+/// it was, and takes what buffers hold for it besides; one that takes many is shorter.
+const GATHER_NS: u64 = 100_000_000;
 /// How often a full disk is looked at, in nanoseconds.
 const SPACE_POLL_NS: u64 = 1_000_000_000;
 
@@ -61,6 +64,8 @@ pub(crate) struct Coordinator {
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
+    /// Until when deletes come together on a full disk, since there were some.
+    gathers_until_ns: Option<u64>,
 }
 
 enum Phase {
@@ -95,6 +100,7 @@ impl Coordinator {
             aside: Aside::default(),
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
+            gathers_until_ns: None,
         })
     }
 
@@ -104,31 +110,52 @@ impl Coordinator {
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
             || (!schedule.space_is_short() && core.compactions.is_any_asked())
-            || (schedule.space_is_short()
-                && core
-                    .state
-                    .load()
-                    .keyspaces
-                    .iter()
-                    .any(|k| !k.active.window.is_empty()))
+    }
+
+    /// Whether there is what may make room on a full disk once it is merged.
+    fn has_deletes(core: &Core) -> bool {
+        core.schedule.space_is_short()
+            && (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
+    }
+
+    /// Whether deletes on a full disk have come together for long enough.
+    fn has_gathered(&mut self) -> bool {
+        if !Self::has_deletes(&self.core) {
+            self.gathers_until_ns = None;
+            return false;
+        }
+        let now_ns = self.core.env.now_ns();
+        let until = self.gathers_until_ns.get_or_insert(now_ns + GATHER_NS);
+        now_ns >= *until
     }
 
     fn idle(&mut self) -> Step {
+        let core = self.core.clone();
+        if core.schedule.space_is_short() {
+            // Somebody else may make room on the disk, and nobody tells.
+            core.see_whether_room_is_back();
+        }
         let may_compact = self.may_compact();
-        if Self::has_work(&self.core) {
-            self.phase = Phase::Settle(Box::new(self.freeze(may_compact)));
+        let has_gathered = self.has_gathered();
+        if has_gathered || Self::has_work(&core) {
+            self.phase = Phase::Settle(Box::new(self.freeze(may_compact, has_gathered)));
             return Step::Again;
         }
-        let core = self.core.clone();
+        let gathers = self.gathers_until_ns.is_some();
+        let look_ns = match (self.gathers_until_ns, core.schedule.space_is_short()) {
+            (Some(until_ns), _) => Some(until_ns),
+            (None, true) => Some(core.env.now_ns() + SPACE_POLL_NS),
+            (None, false) => None,
+        };
         let condition = Condition::new(self.core.schedule.work(), move || {
-            core.schedule.is_stopping() || Self::has_work(&core)
+            core.schedule.is_stopping()
+                || Self::has_work(&core)
+                || (!gathers && Self::has_deletes(&core))
         });
-        if !self.core.schedule.space_is_short() {
-            return Step::Pending(condition);
-        }
-        // Somebody else may make room on the disk, and nobody tells.
-        self.core.see_whether_room_is_back();
-        Step::Pending(condition.until(self.core.env.now_ns() + SPACE_POLL_NS))
+        Step::Pending(match look_ns {
+            Some(until_ns) => condition.until(until_ns),
+            None => condition,
+        })
     }
 
     /// Whether a compaction is asked for and finds room for its next stretch; one that does not is given up.
@@ -148,10 +175,13 @@ impl Coordinator {
     }
 
     /// Cuts what is asked for and what holds the log up, and freezes the state.
-    fn freeze(&mut self, may_compact: bool) -> Round {
+    fn freeze(&mut self, may_compact: bool, has_gathered: bool) -> Round {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
+        if has_gathered {
+            self.gathers_until_ns = None;
+        }
         core.schedule.log_is_being_shortened();
         let asked = core.schedule.asked_through();
         let mut install = core.install.lock();
@@ -164,7 +194,7 @@ impl Coordinator {
             let window = &keyspace.active;
             let reaches =
                 window.start < asked || (long && applied(keyspace.id).max(window.start) <= middle);
-            (reaches || short) && !window.window.is_empty()
+            (reaches || has_gathered) && !window.window.is_empty()
         });
         core.rebalance(&install);
         self.slices.retain(|(id, cut_at, _)| {
