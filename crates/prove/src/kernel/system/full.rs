@@ -123,7 +123,8 @@ fn holds(keyspace: &Keyspace, state: &Map, when: &str) -> Result<(), Find> {
 }
 
 /// Puts must go again before long.
-fn resumes(keyspace: &Keyspace, number: u64, state: &mut Map) -> Result<(), Find> {
+fn resumes(keyspace: &Keyspace, number: u64, when: &str, state: &mut Map) -> Result<(), Find> {
+    let mut refused = String::new();
     for _ in 0..TRIES {
         let (key, value) = (key(number), b"resumed".to_vec());
         match keyspace.put(&key, &value) {
@@ -131,13 +132,14 @@ fn resumes(keyspace: &Keyspace, number: u64, state: &mut Map) -> Result<(), Find
                 state.insert(key, value);
                 return Ok(());
             }
-            Err(error) if error.kind() == ErrorKind::NoSpace => pause(100_000_000),
-            Err(error) => return Err(Find(format!("a put once there is space: {error}"))),
+            Err(error) if error.kind() == ErrorKind::NoSpace => {
+                refused = error.to_string();
+                pause(100_000_000);
+            }
+            Err(error) => return Err(Find(format!("a put {when}: {error}"))),
         }
     }
-    Err(Find(
-        "there is space, and puts are refused still".to_owned(),
-    ))
+    Err(Find(format!("{when} puts are refused still: {refused}")))
 }
 
 fn open(directory: &Path) -> Result<(Database, Keyspace), Find> {
@@ -162,7 +164,7 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
             .map_err(|error| Find(format!("a delete on a full disk: {error}")))?;
         state.remove(&key);
     }
-    resumes(&keyspace, PUTS_MAX, &mut state)?;
+    resumes(&keyspace, PUTS_MAX, "after deletes of most", &mut state)?;
     holds(&keyspace, &state, "after writes resumed")?;
     database.close()?;
     sound(&directory, "after a full disk", false)?;
@@ -207,7 +209,7 @@ fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
         state.remove(&key(number));
     }
     fs::remove_file(&taken)?;
-    resumes(&keyspace, refused, &mut state)?;
+    resumes(&keyspace, refused, "once others made room", &mut state)?;
     take_all(&taken)?;
     fill(&keyspace, refused + 1, &mut state)?;
     drop((database, keyspace));
@@ -223,7 +225,7 @@ fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
     fs::remove_file(&taken)?;
     let (database, keyspace) = open(&directory)?;
     holds(&keyspace, &state, "opened when there is space again")?;
-    resumes(&keyspace, PUTS_MAX, &mut state)?;
+    resumes(&keyspace, PUTS_MAX, "opened with room", &mut state)?;
     database.close()?;
     sound(&directory, "after a crowded disk", false)?;
     Ok(6)
