@@ -128,6 +128,8 @@ impl Core {
             let mut last = None;
             if mutant::active(45) {
                 log.publish(&appended);
+                // Readers see it also where they share a processor.
+                std::thread::yield_now();
             }
             if durability == Durability::None && !is_alone {
                 let keyspace = batch.only_keyspace();
@@ -294,7 +296,7 @@ impl Core {
             tracing::warn!("the disk is full: the log cannot grow");
             self.run_short();
         }
-        self.schedule.ask(log.tail());
+        self.schedule.ask(log.end());
     }
 
     /// Everything that may wait again: the write is published.

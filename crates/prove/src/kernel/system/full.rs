@@ -20,7 +20,7 @@ type Map = BTreeMap<Vec<u8>, Vec<u8>>;
 /// Puts that a small file system is full long before.
 const PUTS_MAX: u64 = 200_000;
 /// How often it is seen whether writes go again, every tenth of a second.
-const TRIES: u32 = 100;
+const TRIES: u32 = 600;
 
 /// Fills an ext4 by puts, and again by somebody else's file.
 pub fn ext4(scratch: &Path) -> Result<u64, Find> {
