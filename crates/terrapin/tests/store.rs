@@ -361,7 +361,7 @@ fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
 /// a slice of a few records more than the reserve, and each of many small rounds a block of the log, until one of these was used up.
 #[test]
 fn scattered_deletes_do_not_use_up_a_full_disk() {
-    for (more, pause) in [(0, 1), (1, 1), (2, 3), (3, 7), (4, 12), (5, 2000)] {
+    for (more, pause) in [(0, 2000), (1, 2000), (2, 50), (5, 2000)] {
         let world = World::new(40 + more);
         let options = tiny()
             .memory(4 << 20)

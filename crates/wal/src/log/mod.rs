@@ -349,20 +349,13 @@ impl Log {
         Lsn(self.0.publisher.visible())
     }
 
-    /// Runs `install` under the append lock with a cut: every record that was appended before starts below it, every later one there or
-    /// above. It is the tail or, where all is synced, how far: behind that stands the sync's own mark, and a sync through it would only add another.
-    /// `install` is short (it installs a window) and must not call the log.
+    /// Runs `install` under the append lock with the tail as the cut: every record that was appended before starts below it, every later one there or
+    /// above. `install` is short (it installs a window) and must not call the log.
     pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's end before that.
         let closed = tail.close_end.filter(|_| !mutant::active(75));
-        let synced = self.0.synced();
-        let end = if tail.real_end <= synced {
-            synced
-        } else {
-            tail.lsn
-        };
-        let lsn = Lsn(closed.unwrap_or(end));
+        let lsn = Lsn(closed.unwrap_or(tail.lsn));
         let result = install(lsn);
         (
             result,
