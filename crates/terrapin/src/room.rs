@@ -75,8 +75,8 @@ impl Core {
         }
     }
 
-    /// What a keyspace's limit is that would be so much with room enough. While space is short only deletes come in: they find room in memory also where
-    /// others took what the puts before them need, and the more of them are merged into a leaf at once, the less of it that takes.
+    /// What a keyspace's limit is that would be so much with room enough. While space is short only deletes come in, and the more of them are merged
+    /// into a leaf at once, the less room that takes.
     pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
         match self.schedule.space_is_scarce() && !self.schedule.space_is_short() {
             true => self.settings.merge.group_bytes,

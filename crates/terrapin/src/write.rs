@@ -296,7 +296,7 @@ impl Core {
             tracing::warn!("the disk is full: the log cannot grow");
             self.run_short();
         }
-        self.schedule.ask(log.end());
+        self.schedule.ask(log.tail());
     }
 
     /// Everything that may wait again: the write is published.

@@ -19,8 +19,7 @@
 //! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
-//! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
-//! before the next one, until it is whole again (`drain`).
+//! a window with such a one is merged in one piece, after all others, or waits for room.
 
 use std::sync::Arc;
 
@@ -29,7 +28,6 @@ use terrapin_pages::{Changes, Superblock};
 use terrapin_structure::MergeOptions;
 
 use super::commit::{Commit, Progress};
-use super::drain::Drain;
 use super::input::{Preparation, WindowInput};
 use super::merges::RunningMerge;
 use super::rest::{Aside, Rest};
@@ -42,6 +40,9 @@ use crate::state::{SealedWindow, State};
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
 const REST_NS_MAX: u64 = 10_000_000_000;
+/// For so long deletes come together on a full disk before they are merged, in nanoseconds. A leaf that takes one of them is hardly shorter than
+/// it was, and takes what buffers hold for it besides; one that takes many is shorter.
+const GATHER_NS: u64 = 100_000_000;
 /// How often a full disk is looked at, in nanoseconds.
 const SPACE_POLL_NS: u64 = 1_000_000_000;
 
@@ -63,9 +64,8 @@ pub(crate) struct Coordinator {
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
-    /// Emptying trees for room, and whether the round at hand does that.
-    drain: Drain,
-    draining: bool,
+    /// Until when deletes come together on a full disk, since there were some.
+    gathers_until_ns: Option<u64>,
 }
 
 enum Phase {
@@ -100,8 +100,7 @@ impl Coordinator {
             aside: Aside::default(),
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
-            drain: Drain::new(core.settings.merge.group_bytes),
-            draining: false,
+            gathers_until_ns: None,
         })
     }
 
@@ -111,34 +110,52 @@ impl Coordinator {
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
             || (!schedule.space_is_short() && core.compactions.is_any_asked())
-            || (schedule.space_is_short()
-                && core
-                    .state
-                    .load()
-                    .keyspaces
-                    .iter()
-                    .any(|k| !k.active.window.is_empty()))
+    }
+
+    /// Whether there is what may make room on a full disk once it is merged.
+    fn has_deletes(core: &Core) -> bool {
+        core.schedule.space_is_short()
+            && (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
+    }
+
+    /// Whether deletes on a full disk have come together for long enough.
+    fn has_gathered(&mut self) -> bool {
+        if !Self::has_deletes(&self.core) {
+            self.gathers_until_ns = None;
+            return false;
+        }
+        let now_ns = self.core.env.now_ns();
+        let until = self.gathers_until_ns.get_or_insert(now_ns + GATHER_NS);
+        now_ns >= *until
     }
 
     fn idle(&mut self) -> Step {
+        let core = self.core.clone();
+        if core.schedule.space_is_short() {
+            // Somebody else may make room on the disk, and nobody tells.
+            core.see_whether_room_is_back();
+        }
         let may_compact = self.may_compact();
-        let is_short = self.core.schedule.space_is_short();
-        if Self::has_work(&self.core) {
-            self.phase = Phase::Settle(Box::new(self.freeze(may_compact)));
+        let has_gathered = self.has_gathered();
+        if has_gathered || Self::has_work(&core) {
+            self.phase = Phase::Settle(Box::new(self.freeze(may_compact, has_gathered)));
             return Step::Again;
         }
-        let core = self.core.clone();
+        let gathers = self.gathers_until_ns.is_some();
+        let look_ns = match (self.gathers_until_ns, core.schedule.space_is_short()) {
+            (Some(until_ns), _) => Some(until_ns),
+            (None, true) => Some(core.env.now_ns() + SPACE_POLL_NS),
+            (None, false) => None,
+        };
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core)
-                || core.schedule.space_is_short() != is_short
+                || (!gathers && Self::has_deletes(&core))
         });
-        if !is_short {
-            return Step::Pending(condition);
-        }
-        // Somebody else may make room on the disk, and nobody tells.
-        self.core.see_whether_room_is_back();
-        Step::Pending(condition.until(self.core.env.now_ns() + SPACE_POLL_NS))
+        Step::Pending(match look_ns {
+            Some(until_ns) => condition.until(until_ns),
+            None => condition,
+        })
     }
 
     /// Whether a compaction is asked for and finds room for its next stretch; one that does not is given up.
@@ -158,10 +175,13 @@ impl Coordinator {
     }
 
     /// Cuts what is asked for and what holds the log up, and freezes the state.
-    fn freeze(&mut self, may_compact: bool) -> Round {
+    fn freeze(&mut self, may_compact: bool, has_gathered: bool) -> Round {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
+        if has_gathered {
+            self.gathers_until_ns = None;
+        }
         core.schedule.log_is_being_shortened();
         let asked = core.schedule.asked_through();
         let mut install = core.install.lock();
@@ -174,7 +194,7 @@ impl Coordinator {
             let window = &keyspace.active;
             let reaches =
                 window.start < asked || (long && applied(keyspace.id).max(window.start) <= middle);
-            (reaches || short) && !window.window.is_empty()
+            (reaches || has_gathered) && !window.window.is_empty()
         });
         core.rebalance(&install);
         self.slices.retain(|(id, cut_at, _)| {
@@ -189,13 +209,8 @@ impl Coordinator {
             .collect();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
         self.compacting = false;
-        self.draining = false;
         self.is_whole = false;
-        let drains = self.slicing && core.store.space_is_short();
-        if let Some(keyspace) = self.drain.next(&cut.state).filter(|_| drains) {
-            self.draining = true;
-            parts = vec![Part::new(keyspace, None)];
-        } else if self.slicing {
+        if self.slicing {
             // One window at a time, the smallest first: it frees the most for the space that it takes. One that may find no room holds up no other.
             let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
             parts.sort_by_key(|p| (p.is_whole(), p.sealed.as_ref().map_or(0, bytes)));
@@ -297,9 +312,6 @@ impl Coordinator {
     /// Begins to compact a stretch of the tree of a round's only part.
     fn compact(&mut self, mut round: Box<Round>) -> Result<Step> {
         let core = &self.core;
-        if self.draining {
-            return self.drain(round);
-        }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, round.parts.get(round.at)) {
             (Some(Stretches { span, .. }), Some(part)) => core.structure.begin_compaction(
@@ -326,33 +338,6 @@ impl Coordinator {
         let at = round.at;
         round.parts[at].next_stretch = compaction.next;
         let running = RunningMerge::new(compaction.merge, None, core.env.now_ns());
-        core.schedule.offer(Some(running.clone()));
-        self.phase = Phase::Merge(round, running);
-        Ok(Step::Again)
-    }
-
-    /// Begins to empty a stretch of the tree of a round's only part into its leaves.
-    fn drain(&mut self, mut round: Box<Round>) -> Result<Step> {
-        let core = &self.core;
-        let Some(part) = round.parts.get_mut(round.at) else {
-            return Err(Error::internal("a round without a tree to empty"));
-        };
-        let options = MergeOptions {
-            space_is_short: round.sliced,
-            ..core.settings.merge.clone()
-        };
-        let (from, bytes) = self.drain.stretch(part.keyspace.id);
-        let version = &part.keyspace.version;
-        let begun = core
-            .structure
-            .begin_compaction(version, (from, None), bytes, &options)?;
-        let Some(stretch) = begun else {
-            self.drain.went_on(part.keyspace.id, None);
-            self.phase = Phase::Idle;
-            return Ok(Step::Again);
-        };
-        part.next_stretch = stretch.next;
-        let running = RunningMerge::new(stretch.merge, None, core.env.now_ns());
         core.schedule.offer(Some(running.clone()));
         self.phase = Phase::Merge(round, running);
         Ok(Step::Again)
@@ -641,10 +626,6 @@ impl Coordinator {
     }
 
     fn take_note_of_slices(&mut self, parts: &[Part]) {
-        if self.draining {
-            return;
-        }
-        self.drain.is_left();
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
             if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
@@ -659,11 +640,6 @@ impl Coordinator {
         if let [part] = parts
             && part.sealed.is_none()
         {
-            if self.draining {
-                self.drain
-                    .went_on(part.keyspace.id, part.next_stretch.clone());
-                return;
-            }
             let compactions = &self.core.compactions;
             let next = compactions.asked().and_then(|asked| {
                 let from = part.next_stretch.clone()?;
@@ -686,17 +662,6 @@ impl Coordinator {
             return Step::Done;
         }
         self.forecast_anew();
-        if std::mem::take(&mut self.draining) {
-            match error.kind() {
-                ErrorKind::NoSpace => self.drain.found_no_room(),
-                // Whoever needs what cannot be read is told of it by a round for that.
-                _ => self.drain.is_done(),
-            }
-            if core.log.as_ref().is_none_or(|l| l.failed().is_none()) {
-                self.phase = Phase::Idle;
-                return Step::Again;
-            }
-        }
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
             let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
@@ -719,13 +684,14 @@ impl Coordinator {
             if !self.slicing {
                 tracing::warn!(%error, "the disk is full; merging from the reserve");
                 self.slicing = true;
+                self.slice_bytes = core.settings.merge.group_bytes;
                 self.phase = Phase::Idle;
                 return Step::Again;
             }
             if self.is_whole {
                 // By way of buffers it may take less.
                 self.slicing = false;
-            } else if self.slice_bytes > 1 {
+            } else if self.slice_bytes > 64 {
                 self.slice_bytes /= 2;
                 self.phase = Phase::Idle;
                 return Step::Again;
@@ -853,7 +819,7 @@ mod tests {
             });
             let core = database.core();
             let log = core.log().unwrap();
-            core.schedule.ask(log.end());
+            core.schedule.ask(log.tail());
             for _ in 0..steps {
                 sim.step();
             }

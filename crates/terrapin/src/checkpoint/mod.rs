@@ -6,7 +6,6 @@
 //! rest of the engine sees of it: what is asked for, and how far it is.
 
 pub(crate) mod commit;
-mod drain;
 pub(crate) mod fold;
 pub(crate) mod input;
 pub(crate) mod job;
@@ -207,7 +206,7 @@ impl Core {
     pub fn checkpoint(&self) -> Result<()> {
         self.health.check_open()?;
         let log = self.log()?;
-        self.checkpoint_through(log.end())?;
+        self.checkpoint_through(log.tail())?;
         self.give_space_back()
     }
 
