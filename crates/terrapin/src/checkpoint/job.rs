@@ -19,7 +19,8 @@
 //! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
-//! a window with such a one is merged in one piece, after all others, or waits for room.
+//! a window with such a one is merged in one piece, after all others, or waits for room. While puts are refused deletes come together for a moment
+//! before their windows are cut (decision 0025); who asks for a checkpoint does not wait for that.
 
 use std::sync::Arc;
 
@@ -118,15 +119,19 @@ impl Coordinator {
             && (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
     }
 
-    /// Whether deletes on a full disk have come together for long enough.
+    /// Whether deletes on a full disk have come together for long enough; the next ones begin anew.
     fn has_gathered(&mut self) -> bool {
         if !Self::has_deletes(&self.core) {
             self.gathers_until_ns = None;
             return false;
         }
         let now_ns = self.core.env.now_ns();
-        let until = self.gathers_until_ns.get_or_insert(now_ns + GATHER_NS);
-        now_ns >= *until
+        let until_ns = *self.gathers_until_ns.get_or_insert(now_ns + GATHER_NS);
+        let is_due = now_ns >= until_ns;
+        if is_due {
+            self.gathers_until_ns = None;
+        }
+        is_due
     }
 
     fn idle(&mut self) -> Step {
@@ -142,11 +147,9 @@ impl Coordinator {
             return Step::Again;
         }
         let gathers = self.gathers_until_ns.is_some();
-        let look_ns = match (self.gathers_until_ns, core.schedule.space_is_short()) {
-            (Some(until_ns), _) => Some(until_ns),
-            (None, true) => Some(core.env.now_ns() + SPACE_POLL_NS),
-            (None, false) => None,
-        };
+        let is_short = core.schedule.space_is_short();
+        let poll_ns = is_short.then(|| core.env.now_ns() + SPACE_POLL_NS);
+        let look_ns = self.gathers_until_ns.or(poll_ns);
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core)
@@ -179,9 +182,6 @@ impl Coordinator {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
-        if has_gathered {
-            self.gathers_until_ns = None;
-        }
         core.schedule.log_is_being_shortened();
         let asked = core.schedule.asked_through();
         let mut install = core.install.lock();

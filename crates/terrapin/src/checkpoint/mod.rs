@@ -50,7 +50,7 @@ pub(crate) struct Schedule {
     log_is_long: AtomicBool,
     /// The disk is nearly full: windows are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: windows are cut as soon as they hold anything, puts are refused (D10).
+    /// The disk is full: puts are refused, windows are large again, and cut soon after they hold anything (D10).
     space_is_short: AtomicBool,
 }
 
