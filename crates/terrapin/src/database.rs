@@ -128,7 +128,7 @@ impl Database {
         let mut outcome = Ok(());
         if let Some(log) = &core.log {
             outcome = core
-                .checkpoint_through(log.tail())
+                .checkpoint_through(log.end())
                 .and_then(|()| core.give_space_back());
             // Nobody waits for a checkpoint of what comes behind the log's end.
             core.schedule.stop();
@@ -553,10 +553,10 @@ mod tests {
         let core = database.core();
         let log = core.log().unwrap();
         log.poison(Error::internal("on purpose"));
-        core.schedule.ask(log.tail());
+        core.schedule.ask(log.end());
         sim.settle();
         assert!(core.schedule.failures() > 0);
-        let error = core.checkpoint_unlogged(log.tail()).unwrap_err();
+        let error = core.checkpoint_unlogged(log.end()).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
         let error = database.flush().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");

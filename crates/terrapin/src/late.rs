@@ -87,7 +87,7 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
     };
     // Its writer gets no further for now. A round is frozen, and waits for it; and the log is synced as far as it goes.
     let rounds = core.counters.checkpoints.get();
-    core.schedule.ask(log.tail());
+    core.schedule.ask(log.end());
     sim.settle();
     let _synced = log.request_sync(log.tail());
     sim.settle();

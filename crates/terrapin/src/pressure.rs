@@ -270,7 +270,7 @@ impl Core {
         if let Some(error) = log.failed() {
             return Err(error);
         }
-        let through = log.tail();
+        let through = log.end();
         self.schedule.ask(through);
         let over = Condition::new(self.schedule.progress(), move || {
             schedule.durable_through() >= through
@@ -430,7 +430,7 @@ mod tests {
         }
         assert!(core.schedule.space_is_short() && log.files_are_short(1000));
         log.poison(Error::internal("on purpose"));
-        core.schedule.ask(log.tail());
+        core.schedule.ask(log.end());
         sim.settle();
         assert!(core.schedule.failures() > 0);
         let since = env.now_ns();

@@ -2,9 +2,8 @@
 //! while there is still room to merge everything that windows hold, and a window more, beside the log and the reserve; and new keyspaces and
 //! options, which take room in the log. Large windows need much room:
 //! where that becomes *scarce*, windows are small first, of one unit each, and puts are refused only when there is not enough for those: then
-//! space is *short*. Only deletes come in then, and windows may be large again. Either state is left once there is room for the windows that come
-//! then, full and one of them being merged. Deletes, clears and drops are accepted all the time; merging them makes room again, and the log goes on
-//! in the files that it has (`let_the_log_be_trimmed`). Only
+//! space is *short*. Either state is left once there is room for the windows that come then, full and one of them being merged. Deletes, clears and
+//! drops are accepted all the time; merging them makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only
 //! when somebody else fills the disk does a merge find no space; then it takes the reserve (see `checkpoint::job`).
 
 use terrapin_base::sync::Ordering;
@@ -76,8 +75,8 @@ impl Core {
         }
     }
 
-    /// What a keyspace's limit is that would be so much with room enough. While space is short only deletes come in, and the more of them are merged
-    /// into a leaf at once, the less room that takes.
+    /// What a keyspace's limit is that would be so much with room enough. While space is short only deletes come in: they find room in memory also where
+    /// others took what the puts before them need, and the more of them are merged into a leaf at once, the less of it that takes.
     pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
         match self.schedule.space_is_scarce() && !self.schedule.space_is_short() {
             true => self.settings.merge.group_bytes,

@@ -248,7 +248,7 @@ impl Core {
     /// Dropped and cleared trees give their space back with the next checkpoint: asks for one if there is anything to give back.
     fn ask_for_space(&self) {
         if let Some(log) = &self.log {
-            self.schedule.ask(log.tail());
+            self.schedule.ask(log.end());
         }
     }
 

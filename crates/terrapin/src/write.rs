@@ -294,7 +294,7 @@ impl Core {
             tracing::warn!("the disk is full: the log cannot grow");
             self.run_short();
         }
-        self.schedule.ask(log.tail());
+        self.schedule.ask(log.end());
     }
 
     /// Everything that may wait again: the write is published.

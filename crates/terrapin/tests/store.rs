@@ -362,11 +362,11 @@ fn resume(world: &World, keyspace: &terrapin::Keyspace) {
     }
 }
 
-/// Deletes of one record here and there, and then of most: where each was merged at once, leaves took what buffers held for them and let nothing go,
-/// until the reserve was used up, and free space was in runs that no leaf fitted into.
+/// Deletes of some records here and there, merged before the next ones come: leaves took what buffers held for them and segments let nothing go,
+/// a slice of a few records more than the reserve, and each of many small rounds a block of the log, until one of these was used up.
 #[test]
 fn scattered_deletes_do_not_use_up_a_full_disk() {
-    for more in 0..4 {
+    for (more, pause) in [(0, 1), (1, 1), (2, 3), (3, 7), (4, 12), (5, 2000)] {
         let world = World::new(40 + more);
         let options = tiny()
             .memory(4 << 20)
@@ -391,7 +391,11 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
         for number in (0..stored).filter(gone) {
             keyspace
                 .delete(key(number))
-                .unwrap_or_else(|e| panic!("delete {number} of {stored}: {e}"));
+                .unwrap_or_else(|e| panic!("delete {number} of {stored}, pause {pause}: {e}"));
+            if number % pause == 0 {
+                world.sim.advance_ns(200_000_000);
+                world.sim.settle();
+            }
         }
         resume(&world, &keyspace);
         let left = (0..stored).filter(|number| !gone(number)).count();
@@ -401,10 +405,32 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
     }
 }
 
-/// While deletes come together on a full disk somebody else may make room, which is seen as soon as ever.
+/// A coordinator that slept while there was room enough looked for more only once there was something to merge.
 #[test]
-fn deletes_that_come_together_hide_no_room() {
+fn room_that_comes_back_is_seen_though_nothing_is_to_be_merged() {
     let world = World::new(45);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let create = |i: u32| database.create_keyspace(&i.to_string(), KeyspaceOptions::default());
+    let refused = (0..100_000).find_map(|i| create(i).err());
+    let refused = refused.expect("the disk never fills");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    world.sim.settle();
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    keyspace.put("again", "1").unwrap();
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Somebody else may make room while there are deletes to be merged, which is seen as soon as ever.
+#[test]
+fn deletes_hide_no_room_that_comes_back() {
+    let world = World::new(46);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
     database.checkpoint().unwrap();
@@ -487,6 +513,33 @@ fn windows_get_smaller_before_puts_are_refused() {
     let again = keyspace.checkpoint_distance();
     assert!(again > 100, "there is room again, and it is {again}");
     assert_eq!(keyspace.iter().count() as u64, records);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Each round that found the disk full again told that windows might have gone, and the open waited for the next one, for ever.
+#[test]
+fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
+    let world = World::new(47);
+    let large = tiny()
+        .memory(32 << 20)
+        .log_bytes_max(32 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(2048));
+    let database = world.open(&large);
+    let keyspace = database.default_keyspace();
+    let records = 20_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    drop(keyspace);
+    world.kill(database);
+    world.disk.set_capacity(world.disk.used_bytes());
+    let small = tiny().memory(1 << 20);
+    let refused = world.try_open(&small).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    world.disk.set_capacity(u64::MAX);
+    let database = world.open(&small);
+    assert_eq!(database.default_keyspace().iter().count() as u64, records);
     database.close().unwrap();
     world.verify();
 }

@@ -111,6 +111,26 @@ fn keys_and_values_have_limits_that_errors_name() {
     database.close().unwrap();
 }
 
+/// Each took a block of the log, and a round.
+#[test]
+fn a_checkpoint_without_news_takes_nothing() {
+    let world = World::new(46);
+    let database = world.open(&tiny());
+    database.default_keyspace().put("a", "1").unwrap();
+    database.checkpoint().unwrap();
+    let written = || world.disk.stats_total().written_bytes;
+    let before = (written(), database.metrics().log_kept_bytes);
+    for _ in 0..100 {
+        database.checkpoint().unwrap();
+    }
+    assert_eq!((written(), database.metrics().log_kept_bytes), before);
+    database.default_keyspace().put("a", "2").unwrap();
+    database.checkpoint().unwrap();
+    assert!(written() > before.0);
+    database.close().unwrap();
+    world.verify();
+}
+
 /// Each found the mark of the sync before and synced that, too: the log grew by 4 KiB a flush, and nothing bounded it.
 #[test]
 fn flushes_without_writes_write_nothing() {

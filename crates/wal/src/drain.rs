@@ -248,6 +248,7 @@ impl Drain {
             let mut tail = self.log.lock();
             // Before anyone learns of the sync, so that a lone writer's next record follows the mark in the same block.
             self.log.mark(&mut tail, reached);
+            tail.sync_end = reached;
             tail.real_end > reached
         };
         self.sync = None;

@@ -5,6 +5,7 @@ mod common;
 use common::{KIND, Process, append, assert_prefix, collect, payload, tiny};
 use terrapin_base::{Error, ErrorKind, Lsn};
 use terrapin_disk::SimDisk;
+use terrapin_disk::sim::CrashMode;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_HEADER_BYTES};
 
 #[test]
@@ -112,11 +113,68 @@ fn a_cut_divides_records_and_waits_for_those_below() {
     // A sync's filler and mark move the tail and need no publication.
     log.sync(log.tail()).unwrap();
     assert!(log.tail() > unpublished.end);
+    // A cut takes what is synced with it, and a sync through that adds nothing.
     let (_, cut) = log.cut(|_| ());
-    assert_eq!(cut.lsn, log.tail());
+    assert!(log.end() <= cut.lsn && cut.lsn < log.tail());
+    assert_eq!(cut.lsn, log.synced());
     assert!(log.cut_published(&cut));
+    let tail = log.tail();
+    log.sync(cut.lsn).unwrap();
+    assert_eq!(log.tail(), tail);
     let after = append(&process.env, &log, 1).unwrap();
     assert!(after.lsn >= cut.lsn);
+}
+
+/// A sync's filler may reach across a segment's end, up to which a change of segments syncs first: a cut there would not outlive a power cut. And where a mark
+/// ended in a new segment, that end is behind what the next change of segments syncs.
+#[test]
+fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
+    let mut cut_when_synced = 0;
+    for (block, gap, more) in (2..8u64)
+        .flat_map(|block| (0..32u64).map(move |gap| (block, gap)))
+        .flat_map(|(block, gap)| [None, Some(1), Some(4)].map(|more| (block, gap, more)))
+    {
+        let medium = SimDisk::new(1);
+        let process = Process::new(&medium, 0);
+        let log = process.create(tiny()).unwrap();
+        let fill = |upto: u64| {
+            while log.tail().0 < upto {
+                let left = upto - log.tail().0;
+                let bytes = if left > 12_000 { 8_000 } else { left };
+                let payload = vec![7; (bytes - RECORD_HEADER_BYTES) as usize];
+                match log.try_append(KIND, &[&payload]).unwrap() {
+                    Append::Done(appended) => log.publish(&appended),
+                    Append::Full(_) => panic!("full"),
+                }
+            }
+        };
+        fill(block * 4096 - gap);
+        let _synced = log.request_sync(log.tail());
+        let mut last = Lsn(0);
+        for step in 0..40 {
+            if more == Some(step) {
+                fill(log.tail().0 + 9 + gap);
+                let _synced = log.request_sync(log.tail());
+            }
+            process.sim.step();
+            let (_, cut) = log.cut(|_| ());
+            assert!(
+                last <= cut.lsn,
+                "{last} then {} at step {step} of {block} {gap} {more:?}",
+                cut.lsn
+            );
+            last = cut.lsn;
+            if log.synced() >= cut.lsn && cut.lsn > Lsn(4096) {
+                cut_when_synced += 1;
+                let left = medium.fork();
+                left.crash_power(CrashMode::LoseUnsynced);
+                Process::new(&left, 0)
+                    .scan(tiny(), cut.lsn)
+                    .unwrap_or_else(|e| panic!("step {step} of {block} {gap} {more:?}: {e}"));
+            }
+        }
+    }
+    assert!(cut_when_synced > 1000, "{cut_when_synced}");
 }
 
 /// A cut behind the filler that a close's sync adds was beyond the end that the next recovery finds: a checkpoint of that cut made a database that was

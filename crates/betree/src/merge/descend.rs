@@ -91,10 +91,10 @@ impl Descend {
                 .max(context.input.replacing_permille()),
         });
         let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
-        let flush = if context.policy.flush_what_comes {
-            self.window_set(context, &ranges)
-        } else if let Some(stretch) = &context.stretch {
+        let flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
+        } else if context.policy.flush_what_comes {
+            self.window_set(context, &ranges)
         } else {
             let dead = dead_bytes(context, &node)?;
             context.policy.flush_set(&counted, &dead, arriving, bound)

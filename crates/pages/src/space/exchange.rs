@@ -75,21 +75,28 @@ impl Space {
         };
         let missing = wanted.saturating_sub(tail.bytes);
         let done = self.swap(&scraps, tail.end(), missing);
-        let is_ready: Vec<bool> = match &done {
-            Ok(()) => vec![false; scraps.len()],
-            // What they had is theirs again, unless somebody else was faster.
-            Err(_) => (scraps.iter())
-                .map(|scrap| self.file.allocate(scrap.offset, scrap.bytes).is_ok())
-                .collect(),
+        let exchanged = matches!(done, Ok(true));
+        // What they had is theirs again where that came to nothing, unless somebody else was faster.
+        let is_back = |scrap: &Extent| {
+            let is_back = self.file.allocate(scrap.offset, scrap.bytes).is_ok();
+            if !is_back {
+                self.let_go(*scrap);
+            }
+            is_back
+        };
+        let is_ready: Vec<bool> = match exchanged {
+            true => vec![false; scraps.len()],
+            false => scraps.iter().map(is_back).collect(),
         };
         let mut state = self.state.lock();
         let target = state.reserve_target;
         let free = &mut state.free;
         for (scrap, ready) in scraps.into_iter().zip(is_ready) {
-            free.add(scrap, ready, done.is_err());
+            // What is not theirs again may be allocated in part.
+            free.add(scrap, ready, !exchanged);
         }
         let mut taken = 0;
-        if done.is_ok() {
+        if exchanged {
             taken = wanted;
             free.end += missing;
             self.file_bytes.store(free.end, Ordering::Release);
@@ -102,24 +109,29 @@ impl Space {
             free.add(left, true, true);
         }
         free.refill_reserve(target);
-        match done {
-            Ok(()) => Ok(Some(Extent {
+        done.map(|exchanged| {
+            exchanged.then_some(Extent {
                 offset: tail.offset,
                 bytes: wanted,
-            })),
-            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(None),
-            Err(error) => Err(error),
-        }
+            })
+        })
     }
 
-    /// Gives the file system scraps for so many bytes behind the file's end.
-    fn swap(&self, scraps: &[Extent], end: u64, bytes: u64) -> Result<()> {
+    /// Gives the file system scraps for so many bytes behind the file's end; whether it took them for that. A file system that does not take them
+    /// leaves the disk as full as it is.
+    fn swap(&self, scraps: &[Extent], end: u64, bytes: u64) -> Result<bool> {
         for scrap in scraps {
-            self.file.punch_hole(scrap.offset, scrap.bytes)?;
+            if let Err(error) = self.file.punch_hole(scrap.offset, scrap.bytes) {
+                tracing::debug!(%error, "short free runs stay short");
+                return Ok(false);
+            }
         }
         match bytes {
-            0 => Ok(()),
-            _ => self.file.allocate(end, bytes),
+            0 => Ok(true),
+            _ => match self.file.allocate(end, bytes) {
+                Err(error) if error.kind() == ErrorKind::NoSpace => Ok(false),
+                allocated => allocated.map(|()| true),
+            },
         }
     }
 }

@@ -19,8 +19,8 @@
 //! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
-//! a window with such a one is merged in one piece, after all others, or waits for room. While puts are refused deletes come together for a moment
-//! before their windows are cut (decision 0025); who asks for a checkpoint does not wait for that.
+//! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
+//! before the next one, until it is whole again (`drain`).
 
 use std::sync::Arc;
 
@@ -29,6 +29,7 @@ use terrapin_pages::{Changes, Superblock};
 use terrapin_structure::MergeOptions;
 
 use super::commit::{Commit, Progress};
+use super::drain::Drain;
 use super::input::{Preparation, WindowInput};
 use super::merges::RunningMerge;
 use super::rest::{Aside, Rest};
@@ -41,9 +42,6 @@ use crate::state::{SealedWindow, State};
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
 const REST_NS_MAX: u64 = 10_000_000_000;
-/// For so long deletes come together on a full disk before they are merged, in nanoseconds. A leaf that takes one of them is hardly shorter than
-/// it was, and takes what buffers hold for it besides; one that takes many is shorter.
-const GATHER_NS: u64 = 100_000_000;
 /// How often a full disk is looked at, in nanoseconds.
 const SPACE_POLL_NS: u64 = 1_000_000_000;
 
@@ -65,8 +63,9 @@ pub(crate) struct Coordinator {
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
-    /// Until when deletes come together on a full disk, since there were some.
-    gathers_until_ns: Option<u64>,
+    /// Emptying trees for room, and whether the round at hand does that.
+    drain: Drain,
+    draining: bool,
 }
 
 enum Phase {
@@ -101,7 +100,8 @@ impl Coordinator {
             aside: Aside::default(),
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
-            gathers_until_ns: None,
+            drain: Drain::new(core.settings.merge.group_bytes),
+            draining: false,
         })
     }
 
@@ -111,6 +111,7 @@ impl Coordinator {
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
             || (!schedule.space_is_short() && core.compactions.is_any_asked())
+            || Self::has_deletes(core)
     }
 
     /// Whether there is what may make room on a full disk once it is merged.
@@ -119,41 +120,21 @@ impl Coordinator {
             && (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
     }
 
-    /// Whether deletes on a full disk have come together for long enough; the next ones begin anew.
-    fn has_gathered(&mut self) -> bool {
-        if !Self::has_deletes(&self.core) {
-            self.gathers_until_ns = None;
-            return false;
-        }
-        let now_ns = self.core.env.now_ns();
-        let until_ns = *self.gathers_until_ns.get_or_insert(now_ns + GATHER_NS);
-        let is_due = now_ns >= until_ns;
-        if is_due {
-            self.gathers_until_ns = None;
-        }
-        is_due
-    }
-
     fn idle(&mut self) -> Step {
         let core = self.core.clone();
-        if core.schedule.space_is_short() {
-            // Somebody else may make room on the disk, and nobody tells.
-            core.see_whether_room_is_back();
-        }
+        // Somebody else may make room on the disk, and nobody tells.
+        core.see_whether_room_is_back();
         let may_compact = self.may_compact();
-        let has_gathered = self.has_gathered();
-        if has_gathered || Self::has_work(&core) {
-            self.phase = Phase::Settle(Box::new(self.freeze(may_compact, has_gathered)));
+        if Self::has_work(&core) {
+            self.phase = Phase::Settle(Box::new(self.freeze(may_compact)));
             return Step::Again;
         }
-        let gathers = self.gathers_until_ns.is_some();
         let is_short = core.schedule.space_is_short();
-        let poll_ns = is_short.then(|| core.env.now_ns() + SPACE_POLL_NS);
-        let look_ns = self.gathers_until_ns.or(poll_ns);
+        let look_ns = is_short.then(|| core.env.now_ns() + SPACE_POLL_NS);
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core)
-                || (!gathers && Self::has_deletes(&core))
+                || core.schedule.space_is_short() != is_short
         });
         Step::Pending(match look_ns {
             Some(until_ns) => condition.until(until_ns),
@@ -178,12 +159,12 @@ impl Coordinator {
     }
 
     /// Cuts what is asked for and what holds the log up, and freezes the state.
-    fn freeze(&mut self, may_compact: bool, has_gathered: bool) -> Round {
+    fn freeze(&mut self, may_compact: bool) -> Round {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
         core.schedule.log_is_being_shortened();
-        let asked = core.schedule.asked_through();
+        let asked = core.schedule.asked();
         let mut install = core.install.lock();
         // The half of the log that is oldest is what laggards give up.
         let oldest = self.catalog.durable_through();
@@ -192,9 +173,9 @@ impl Coordinator {
         let applied = |id| self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
         let cut = core.cut(&mut install, |keyspace| {
             let window = &keyspace.active;
-            let reaches =
-                window.start < asked || (long && applied(keyspace.id).max(window.start) <= middle);
-            (reaches || has_gathered) && !window.window.is_empty()
+            let reaches = window.start < asked.through
+                || (long && applied(keyspace.id).max(window.start) <= middle);
+            (reaches || short) && !window.window.is_empty()
         });
         core.rebalance(&install);
         self.slices.retain(|(id, cut_at, _)| {
@@ -209,8 +190,13 @@ impl Coordinator {
             .collect();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
         self.compacting = false;
+        self.draining = false;
         self.is_whole = false;
-        if self.slicing {
+        let drains = self.slicing && core.store.space_is_short();
+        if drains && let Some(keyspace) = self.drain.next(&cut.state) {
+            self.draining = true;
+            parts = vec![Part::new(keyspace, None)];
+        } else if self.slicing {
             // One window at a time, the smallest first: it frees the most for the space that it takes. One that may find no room holds up no other.
             let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
             parts.sort_by_key(|p| (p.is_whole(), p.sealed.as_ref().map_or(0, bytes)));
@@ -312,6 +298,9 @@ impl Coordinator {
     /// Begins to compact a stretch of the tree of a round's only part.
     fn compact(&mut self, mut round: Box<Round>) -> Result<Step> {
         let core = &self.core;
+        if self.draining {
+            return self.drain(round);
+        }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, round.parts.get(round.at)) {
             (Some(Stretches { span, .. }), Some(part)) => core.structure.begin_compaction(
@@ -324,20 +313,52 @@ impl Coordinator {
         };
         let Some(compaction) = begun else {
             core.compactions.went_on(None);
-            round.parts.clear();
-            // There is nothing new to commit, unless somebody waits for that.
             let schedule = &core.schedule;
             let is_wanted =
                 round.shortens_log || schedule.asked_through() > schedule.durable_through();
-            self.phase = match is_wanted {
-                true => Phase::Catalog(round),
-                false => Phase::Idle,
-            };
-            return Ok(Step::Again);
+            return Ok(self.begin_nothing(round, is_wanted));
         };
         let at = round.at;
         round.parts[at].next_stretch = compaction.next;
         let running = RunningMerge::new(compaction.merge, None, core.env.now_ns());
+        core.schedule.offer(Some(running.clone()));
+        self.phase = Phase::Merge(round, running);
+        Ok(Step::Again)
+    }
+
+    /// Goes on with a round that has nothing to merge: there is nothing new to commit, unless somebody wants that.
+    fn begin_nothing(&mut self, mut round: Box<Round>, is_wanted: bool) -> Step {
+        round.parts.clear();
+        self.phase = match is_wanted {
+            true => Phase::Catalog(round),
+            false => Phase::Idle,
+        };
+        Step::Again
+    }
+
+    /// Begins to empty a stretch of the tree of a round's only part into its leaves.
+    fn drain(&mut self, mut round: Box<Round>) -> Result<Step> {
+        let core = &self.core;
+        let Some(part) = round.parts.get_mut(round.at) else {
+            return Err(Error::internal("a round without a tree to empty"));
+        };
+        let options = MergeOptions {
+            space_is_short: round.sliced,
+            ..core.settings.merge.clone()
+        };
+        let (from, bytes) = self.drain.stretch();
+        let version = &part.keyspace.version;
+        let begun = core
+            .structure
+            .begin_compaction(version, (from, None), bytes, &options)?;
+        let Some(stretch) = begun else {
+            self.drain.went_on(None);
+            // No room was gained, but a log that is to be shorter is.
+            let is_wanted = round.shortens_log;
+            return Ok(self.begin_nothing(round, is_wanted));
+        };
+        part.next_stretch = stretch.next;
+        let running = RunningMerge::new(stretch.merge, None, core.env.now_ns());
         core.schedule.offer(Some(running.clone()));
         self.phase = Phase::Merge(round, running);
         Ok(Step::Again)
@@ -608,7 +629,7 @@ impl Coordinator {
         core.counters.checkpoints.add(1);
         // The job that gives space back counts them: some time after the last one it lets spares go.
         core.store.reclaim_signal().notify();
-        self.slicing &= !self.slices.is_empty();
+        self.slicing &= self.draining || !self.slices.is_empty();
         if core.schedule.space_is_short() {
             core.see_whether_room_is_back();
         } else {
@@ -626,6 +647,12 @@ impl Coordinator {
     }
 
     fn take_note_of_slices(&mut self, parts: &[Part]) {
+        if self.draining {
+            return;
+        }
+        if self.slicing {
+            self.drain.is_left();
+        }
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
             if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
@@ -640,6 +667,10 @@ impl Coordinator {
         if let [part] = parts
             && part.sealed.is_none()
         {
+            if self.draining {
+                self.drain.went_on(part.next_stretch.clone());
+                return;
+            }
             let compactions = &self.core.compactions;
             let next = compactions.asked().and_then(|asked| {
                 let from = part.next_stretch.clone()?;
@@ -662,6 +693,21 @@ impl Coordinator {
             return Step::Done;
         }
         self.forecast_anew();
+        if std::mem::take(&mut self.draining) {
+            let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
+            if !is_poisoned {
+                match error.kind() {
+                    ErrorKind::NoSpace => self.drain.found_no_room(),
+                    _ => {
+                        self.drain.went_on(None);
+                        let error = error.with("while", "emptying buffers on a full disk");
+                        core.health.report(&error);
+                    }
+                }
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
+        }
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
             let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
@@ -684,14 +730,13 @@ impl Coordinator {
             if !self.slicing {
                 tracing::warn!(%error, "the disk is full; merging from the reserve");
                 self.slicing = true;
-                self.slice_bytes = core.settings.merge.group_bytes;
                 self.phase = Phase::Idle;
                 return Step::Again;
             }
             if self.is_whole {
                 // By way of buffers it may take less.
                 self.slicing = false;
-            } else if self.slice_bytes > 64 {
+            } else if self.slice_bytes > 1 {
                 self.slice_bytes /= 2;
                 self.phase = Phase::Idle;
                 return Step::Again;
@@ -721,7 +766,7 @@ impl Coordinator {
         self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
         Rest {
             until_ns,
-            asked: core.schedule.asked_through(),
+            asked: core.schedule.asked(),
             aside: None,
         }
     }
@@ -819,7 +864,7 @@ mod tests {
             });
             let core = database.core();
             let log = core.log().unwrap();
-            core.schedule.ask(log.tail());
+            core.schedule.ask(log.end());
             for _ in 0..steps {
                 sim.step();
             }

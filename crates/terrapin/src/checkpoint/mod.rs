@@ -6,6 +6,7 @@
 //! rest of the engine sees of it: what is asked for, and how far it is.
 
 pub(crate) mod commit;
+mod drain;
 pub(crate) mod fold;
 pub(crate) mod input;
 pub(crate) mod job;
@@ -23,6 +24,13 @@ use crate::core::Core;
 use crate::health::closed;
 use merges::RunningMerge;
 
+/// What was asked for: to be more is to reach further, or to be asked for more often.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Asked {
+    pub through: Lsn,
+    times: u64,
+}
+
 /// What jobs are asked for, and how far they are. Everything a job or a writer waits for changes before its signal is told.
 #[derive(Default)]
 pub(crate) struct Schedule {
@@ -34,6 +42,8 @@ pub(crate) struct Schedule {
     stopping: AtomicBool,
     /// Everything below is to be checkpointed.
     asked_through: AtomicU64,
+    /// How often somebody asked who waits for it.
+    asked_times: AtomicU64,
     /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the catalog and its keyspaces.
     durable_through: AtomicU64,
     /// Windows sealed and not yet gone from the state.
@@ -50,7 +60,7 @@ pub(crate) struct Schedule {
     log_is_long: AtomicBool,
     /// The disk is nearly full: windows are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, windows are large again, and cut soon after they hold anything (D10).
+    /// The disk is full: puts are refused, windows are large again, and cut as soon as they hold anything (D10).
     space_is_short: AtomicBool,
 }
 
@@ -130,6 +140,20 @@ impl Schedule {
         self.work.notify();
     }
 
+    /// The same of somebody who waits for it: that ends a rest even if so much was asked for before.
+    fn ask_again(&self, through: Lsn) {
+        self.asked_times.fetch_add(1, Ordering::AcqRel);
+        self.ask(through);
+    }
+
+    /// What was asked for, and how often.
+    pub fn asked(&self) -> Asked {
+        Asked {
+            through: self.asked_through(),
+            times: self.asked_times.load(Ordering::Acquire),
+        }
+    }
+
     /// What was asked for.
     pub fn asked_through(&self) -> Lsn {
         Lsn(self.asked_through.load(Ordering::Acquire))
@@ -193,10 +217,11 @@ impl Schedule {
         self.space_is_short.load(Ordering::Acquire)
     }
 
-    /// Sets whether the disk is full; waiters look again.
+    /// Sets whether the disk is full; waiters look again where that is news. What failing rounds find again is none, or who counts them would do so for ever.
     pub fn set_space_is_short(&self, short: bool) {
-        self.space_is_short.store(short, Ordering::Release);
-        self.released();
+        if self.space_is_short.swap(short, Ordering::AcqRel) != short {
+            self.released();
+        }
     }
 }
 
@@ -206,7 +231,7 @@ impl Core {
     pub fn checkpoint(&self) -> Result<()> {
         self.health.check_open()?;
         let log = self.log()?;
-        self.checkpoint_through(log.tail())?;
+        self.checkpoint_through(log.end())?;
         self.give_space_back()
     }
 
@@ -223,7 +248,7 @@ impl Core {
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
             return Err(error);
         }
-        self.schedule.ask(through);
+        self.schedule.ask_again(through);
         loop {
             let schedule = self.schedule.clone();
             self.env

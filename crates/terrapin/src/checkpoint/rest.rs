@@ -2,15 +2,15 @@
 
 use terrapin_base::{KeyspaceId, Lsn};
 
-use super::Schedule;
 use super::round::Part;
+use super::{Asked, Schedule};
 
 /// A rest after a failure.
 #[derive(Clone, Copy)]
 pub(super) struct Rest {
     pub until_ns: u64,
-    /// What was asked for: who asks for more ends it.
-    pub asked: Lsn,
+    /// What was asked for: who asks for more, or again, ends it.
+    pub asked: Asked,
     /// Where windows were left out, how many: others end it.
     pub aside: Option<usize>,
 }
@@ -19,7 +19,7 @@ impl Rest {
     /// Whether there is reason not to wait for its end.
     pub fn is_broken(self, schedule: &Schedule) -> bool {
         let sealed = schedule.sealed_count();
-        schedule.asked_through() > self.asked || self.aside.is_some_and(|aside| aside != sealed)
+        schedule.asked() > self.asked || self.aside.is_some_and(|aside| aside != sealed)
     }
 }
 
@@ -28,9 +28,9 @@ impl Rest {
 pub(super) struct Aside {
     /// By their cuts.
     windows: Vec<(KeyspaceId, Lsn)>,
-    /// When they are tried again, unless somebody asks for more than was asked for.
+    /// When they are tried again, unless somebody asks for more than was asked for, or again.
     retry_ns: u64,
-    asked: Lsn,
+    asked: Asked,
 }
 
 impl Aside {
@@ -45,7 +45,7 @@ impl Aside {
     }
 
     /// Makes its windows the last of a round's parts, and no parts of it while it is too early for that.
-    pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Lsn) {
+    pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Asked) {
         let name = |part: &Part| Some((part.keyspace.id, part.sealed.as_ref()?.cut));
         self.windows
             .retain(|window| parts.iter().any(|part| name(part) == Some(*window)));
@@ -71,5 +71,32 @@ impl Aside {
             asked: self.asked,
             aside: Some(self.windows.len()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_waits_for_what_was_asked_for_before_ends_a_rest() {
+        let schedule = Schedule::default();
+        schedule.ask(Lsn(5));
+        let rest = Rest {
+            until_ns: u64::MAX,
+            asked: schedule.asked(),
+            aside: None,
+        };
+        schedule.ask(Lsn(5));
+        assert!(!rest.is_broken(&schedule));
+        schedule.ask_again(Lsn(5));
+        assert!(rest.is_broken(&schedule));
+        let rest = Rest {
+            asked: schedule.asked(),
+            ..rest
+        };
+        assert!(!rest.is_broken(&schedule));
+        schedule.ask(Lsn(6));
+        assert!(rest.is_broken(&schedule));
     }
 }

@@ -94,6 +94,8 @@ impl Round {
                 Some(_) => before.max(sealed.records.start),
                 None => sealed.cut,
             };
+            // The log is synced so far before this is committed (D2).
+            debug_assert!(applied <= before.max(self.through));
             return Ok(Outcome {
                 version,
                 applied,
