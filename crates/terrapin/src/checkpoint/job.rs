@@ -26,7 +26,7 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
 use terrapin_pages::{Changes, Superblock};
-use terrapin_structure::MergeOptions;
+use terrapin_structure::{Compaction, MergeOptions};
 
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
@@ -296,7 +296,7 @@ impl Coordinator {
     }
 
     /// Begins to compact a stretch of the tree of a round's only part.
-    fn compact(&mut self, mut round: Box<Round>) -> Result<Step> {
+    fn compact(&mut self, round: Box<Round>) -> Result<Step> {
         let core = &self.core;
         if self.draining {
             return self.drain(round);
@@ -311,35 +311,45 @@ impl Coordinator {
             )?,
             _ => None,
         };
-        let Some(compaction) = begun else {
+        if begun.is_none() {
             core.compactions.went_on(None);
-            let schedule = &core.schedule;
-            let is_wanted =
-                round.shortens_log || schedule.asked_through() > schedule.durable_through();
-            return Ok(self.begin_nothing(round, is_wanted));
-        };
-        let at = round.at;
-        round.parts[at].next_stretch = compaction.next;
-        let running = RunningMerge::new(compaction.merge, None, core.env.now_ns());
-        core.schedule.offer(Some(running.clone()));
-        self.phase = Phase::Merge(round, running);
-        Ok(Step::Again)
+        }
+        let schedule = &core.schedule;
+        let is_wanted = round.shortens_log || schedule.asked_through() > schedule.durable_through();
+        Ok(self.merge_stretch(round, begun, is_wanted))
     }
 
-    /// Goes on with a round that has nothing to merge: there is nothing new to commit, unless somebody wants that.
-    fn begin_nothing(&mut self, mut round: Box<Round>, is_wanted: bool) -> Step {
-        round.parts.clear();
-        self.phase = match is_wanted {
-            true => Phase::Catalog(round),
-            false => Phase::Idle,
+    /// Merges the stretch that was begun of a round's only part. Where there is none there is nothing new to commit, unless somebody wants that.
+    fn merge_stretch(
+        &mut self,
+        mut round: Box<Round>,
+        begun: Option<Compaction>,
+        is_wanted: bool,
+    ) -> Step {
+        let at = round.at;
+        self.phase = match begun.zip(round.parts.get_mut(at)) {
+            Some((stretch, part)) => {
+                part.next_stretch = stretch.next;
+                let now_ns = self.core.env.now_ns();
+                let running = RunningMerge::new(stretch.merge, None, now_ns);
+                self.core.schedule.offer(Some(running.clone()));
+                Phase::Merge(round, running)
+            }
+            None => {
+                round.parts.clear();
+                match is_wanted {
+                    true => Phase::Catalog(round),
+                    false => Phase::Idle,
+                }
+            }
         };
         Step::Again
     }
 
     /// Begins to empty a stretch of the tree of a round's only part into its leaves.
-    fn drain(&mut self, mut round: Box<Round>) -> Result<Step> {
+    fn drain(&mut self, round: Box<Round>) -> Result<Step> {
         let core = &self.core;
-        let Some(part) = round.parts.get_mut(round.at) else {
+        let Some(part) = round.parts.get(round.at) else {
             return Err(Error::internal("a round without a tree to empty"));
         };
         let options = MergeOptions {
@@ -351,17 +361,12 @@ impl Coordinator {
         let begun = core
             .structure
             .begin_compaction(version, (from, None), bytes, &options)?;
-        let Some(stretch) = begun else {
+        if begun.is_none() {
             self.drain.went_on(None);
-            // No room was gained, but a log that is to be shorter is.
-            let is_wanted = round.shortens_log;
-            return Ok(self.begin_nothing(round, is_wanted));
-        };
-        part.next_stretch = stretch.next;
-        let running = RunningMerge::new(stretch.merge, None, core.env.now_ns());
-        core.schedule.offer(Some(running.clone()));
-        self.phase = Phase::Merge(round, running);
-        Ok(Step::Again)
+        }
+        // Where no room is gained a log that is to be shorter is.
+        let is_wanted = round.shortens_log;
+        Ok(self.merge_stretch(round, begun, is_wanted))
     }
 
     fn prepare(
@@ -693,24 +698,21 @@ impl Coordinator {
             return Step::Done;
         }
         self.forecast_anew();
-        if std::mem::take(&mut self.draining) {
-            let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
-            if !is_poisoned {
-                match error.kind() {
-                    ErrorKind::NoSpace => self.drain.found_no_room(),
-                    _ => {
-                        self.drain.went_on(None);
-                        let error = error.with("while", "emptying buffers on a full disk");
-                        core.health.report(&error);
-                    }
+        let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
+        if std::mem::take(&mut self.draining) && !is_poisoned {
+            match error.kind() {
+                ErrorKind::NoSpace => self.drain.found_no_room(),
+                _ => {
+                    self.drain.went_on(None);
+                    let error = error.with("while", "emptying buffers on a full disk");
+                    core.health.report(&error);
                 }
-                self.phase = Phase::Idle;
-                return Step::Again;
             }
+            self.phase = Phase::Idle;
+            return Step::Again;
         }
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
-            let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
             if !is_poisoned {
                 // Nobody's checkpoint: what somebody waits for is the next round's.
                 match error.kind() {
