@@ -13,11 +13,11 @@ use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
 use crate::walk::ReadAhead;
 
-/// What an encoded node should come to at most, in bytes. Longer ones are split, unless that left them hardly any pivots.
+/// What an encoded node should come to at most, in bytes. Longer ones are split, as far as that leaves them [`PIVOTS_ALWAYS`].
 const NODE_BYTES_MAX: usize = 64 << 10;
 /// A node of this size or more is not small, however few its pivots are.
 const NODE_BYTES_MIN: usize = NODE_BYTES_MAX / 4;
-/// A node that has no more pivots than this is not split on account of its size.
+/// No node is split on account of its size into such as have fewer pivots than this.
 const PIVOTS_ALWAYS: usize = 4;
 
 /// For the one block that holds an end of a cut segment.
@@ -92,12 +92,9 @@ pub(super) fn split(
     changes: &mut Changes,
 ) -> Result<Vec<Slot>> {
     let (policy, pivots, bytes) = (&context.policy, node.pivots.len(), encoded_bytes(&node));
-    let by_size = if pivots > PIVOTS_ALWAYS {
-        bytes.div_ceil(NODE_BYTES_MAX)
-    } else {
-        1
-    };
-    let parts = pivots.div_ceil(policy.fanout).max(by_size.min(pivots / 2));
+    // With fewer pivots each, nodes of long keys would be too many, and the tree too high.
+    let by_size = bytes.div_ceil(NODE_BYTES_MAX).min(pivots / PIVOTS_ALWAYS);
+    let parts = pivots.div_ceil(policy.fanout).max(by_size);
     if parts <= 1 {
         node.tidy();
         let is_small = pivots < policy.pivots_min() && bytes < NODE_BYTES_MIN;

@@ -16,3 +16,26 @@ fn the_largest_window_of_records_of_more_than_half_a_leaf_is_merged() {
     let every_other = messages.keys().step_by(2);
     tree.merge(&every_other.map(|key| (key.clone(), None)).collect());
 }
+
+/// Nodes were split on account of their size until they had two children each: such a tree would soon be as high as one may be.
+#[test]
+fn trees_of_the_longest_keys_have_four_children_a_node() {
+    const LEAVES: u64 = 64;
+    let key = |number: u64| {
+        let mut key = vec![b'k'; 65_527];
+        key.extend_from_slice(&number.to_be_bytes());
+        key
+    };
+    let mut tree = Tree::new(1024, 64, None);
+    let messages: Map = (0..LEAVES).map(|i| (key(i), Some(vec![7]))).collect();
+    tree.merge(&messages);
+    let stats = tree.version.stats().unwrap();
+    assert_eq!(stats.groups, LEAVES);
+    assert!(stats.height <= 3, "{stats:?}");
+    // The same of nodes that grow, whose buffers have long keys as well.
+    for i in LEAVES..3 * LEAVES {
+        tree.merge(&Map::from([(key(i * 7919 % 1000 + 1000), Some(vec![8]))]));
+    }
+    let stats = tree.version.stats().unwrap();
+    assert!(stats.height <= 5, "{stats:?}");
+}
