@@ -78,12 +78,18 @@ impl Keyspace {
                 core.counters.record_hits.add(u64::from(value.is_some()));
                 value
             };
-            let values = multi_get(keyspace, before, keys, cached)?;
+            let keep = |key: &[u8], hash, value: Option<&Slice>| {
+                core.missed_records();
+                if let Some(value) = value {
+                    core.keep(epoch, keyspace.id, key, hash, value);
+                }
+            };
+            let values = multi_get(keyspace, before, keys, cached, keep)?;
             if core.records.is_still(epoch) {
                 return Ok(values);
             }
             // A checkpoint came in between, so cached records may be newer than what windows and tree say.
-            multi_get(keyspace, before, keys, |_, _| None)
+            multi_get(keyspace, before, keys, |_, _| None, |_, _, _| ())
         })
     }
 
@@ -250,11 +256,13 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
     }
 }
 
+/// As [`get`] for each of `keys`. What windows say nothing of `cached` is asked for, and what the tree says of the others is told to `keep`.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     before: Lsn,
     keys: &[K],
     cached: impl Fn(&[u8], u64) -> Option<Slice>,
+    keep: impl Fn(&[u8], u64, Option<&Slice>),
 ) -> Result<Vec<Option<Slice>>> {
     let mut values = vec![None; keys.len()];
     let mut below = Vec::with_capacity(keys.len());
@@ -278,9 +286,12 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     } else if !below.is_empty() {
         let mut found = vec![None; below.len()];
         keyspace.version.multi_get(&below, &mut found)?;
-        for (place, value) in places.into_iter().zip(found) {
+        for (&place, value) in places.iter().zip(found) {
             values[place] = value;
         }
+    }
+    for (&place, (key, hash)) in places.iter().zip(below) {
+        keep(key, hash, values[place].as_ref());
     }
     Ok(values)
 }

@@ -85,7 +85,7 @@ impl Snapshot {
     ) -> Result<Vec<Option<Slice>>> {
         self.handle.core().counters.gets.add(keys.len() as u64);
         self.with(keyspace, |k, before| {
-            read::multi_get(k, before, keys, |_, _| None)
+            read::multi_get(k, before, keys, |_, _| None, |_, _, _| ())
         })
     }
 

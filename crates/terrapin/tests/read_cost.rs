@@ -260,6 +260,33 @@ fn records_that_come_where_mostly_is_read_need_no_device_when_their_window_goes(
     }
 }
 
+/// Only single gets left records in the cache: who read by many found each of them in its block for ever.
+#[test]
+fn records_that_were_read_many_at_once_are_cached() {
+    let world = World::new(9);
+    let options = tiny().memory(32 << 20).record_cache(true);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    for i in 0..200 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    drop(keyspace);
+    database.close().unwrap();
+    let database = world.open(&options);
+    // Nobody else reads them in.
+    world.sim.set_breathing(false);
+    let keyspace = database.default_keyspace();
+    let keys: Vec<_> = (100..300).map(key).collect();
+    let hits = || {
+        let before = database.metrics().record_hits;
+        let found = keyspace.multi_get(&keys).unwrap();
+        assert_eq!(found.iter().flatten().count(), 100);
+        database.metrics().record_hits - before
+    };
+    assert_eq!([hits(), hits()], [0, 100]);
+    database.close().unwrap();
+}
+
 /// Whoever reads uniformly gets about as much from a byte of records as from one of blocks, so that records may come to hold nearly all of the
 /// memory. What every read of a block needs stays all the same.
 #[test]
