@@ -204,6 +204,15 @@ impl Core {
         self.budget.used(Purpose::Window) > high && self.in_windows() > high
     }
 
+    /// Whether window memory is so short that the largest windows are cut though they are not full. Beside windows that cannot be merged, which may hold
+    /// the most of it for as long as that lasts, the others are cut when their writers would have to wait, and not record by record.
+    #[inline]
+    pub fn window_memory_is_short(&self) -> bool {
+        let used = self.budget.used(Purpose::Window);
+        used > self.window_memory_high()
+            && (self.schedule.aside_count() == 0 || used > self.window_memory_max())
+    }
+
     /// Looks at what users do before the next cut tells. Windows that came to be too large are cut.
     pub fn look_at_operations(&self) {
         if self.log.is_some() && self.operations_changed() {
@@ -233,7 +242,7 @@ impl Core {
     #[cold]
     pub fn cut_largest(&self) {
         let mut install = self.install.lock();
-        if self.schedule.sealed_count() > 0 {
+        if self.schedule.releasing_count() > 0 {
             return;
         }
         let high = self.window_memory_high();
@@ -391,6 +400,7 @@ impl Core {
             self.pool.set_bytes_max(bytes / crate::core::POOL_SHARE);
             self.rebalance(&install);
         }
+        self.schedule.released();
         while self.records.shrink_step() {}
         while self.store.shrink() {}
         if self.log.is_some() {

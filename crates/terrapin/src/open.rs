@@ -118,18 +118,21 @@ fn open_gated(
     }
     let mut files = match made {
         Some(files) => files,
-        None => Files::open(&disk, &settings, &budget)?,
+        None => {
+            let files = Files::open(&disk, &settings, &budget)?;
+            if files.superblock.incarnation != Incarnation(0) && options.refuses_existing() {
+                let error = Error::new(ErrorKind::AlreadyExists, "there is a database already");
+                return Err(error.with("directory", disk.describe()));
+            }
+            files.settle(&settings)?;
+            files
+        }
     };
     if present && files.superblock.incarnation == Incarnation(0) {
         if !options.creates() {
             return Err(never_was(&disk));
         }
         files.create_log(&env, &disk, &settings)?;
-    } else if present && options.refuses_existing() {
-        return Err(
-            Error::new(ErrorKind::AlreadyExists, "there is a database already")
-                .with("directory", disk.describe()),
-        );
     }
     let base = Base::load(&files, &budget, settings.fanout)?;
     let (log, replay) = match files.log.take() {
@@ -143,7 +146,6 @@ fn open_gated(
             )?;
             check_log(&found, &files.superblock, &base.catalog)?;
             if settings.read_only {
-                recovery::check_fits(&found, &budget)?;
                 (None, Some(found.read_only()))
             } else {
                 let (log, replay) = found.begin()?;
@@ -225,15 +227,19 @@ impl Files {
             settings.read_only && !mutant::active(52),
         )?;
         check_blocks(&store, settings)?;
-        if !settings.read_only && !mutant::active(40) {
-            // Found is not durable: see D2.
-            store.settle_slots()?;
-        }
         Ok(Files {
             store,
             superblock,
             log: None,
         })
+    }
+
+    /// What was found may not be durable: see D2.
+    fn settle(&self, settings: &Settings) -> Result<()> {
+        match settings.read_only || mutant::active(40) {
+            true => Ok(()),
+            false => self.store.settle_slots(),
+        }
     }
 
     fn create(

@@ -161,11 +161,12 @@ impl Core {
             self.let_the_log_be_trimmed(bytes)?;
         }
         let mut charged = false;
+        let mut was_cut = false;
         loop {
             self.health.check_open()?;
             // Read before the log's failure, which is told as a release, and before the state: a merge that ends in between is then seen by
             // the wait's condition.
-            let releases = self.schedule.releases();
+            let (releases, aside) = (self.schedule.releases(), self.schedule.aside_count());
             if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
                 return Err(error);
             }
@@ -178,11 +179,16 @@ impl Core {
                     return Err(self.dropped().with("keyspace", &shared.name));
                 };
                 let memory_is_short = self.budget.used(Purpose::Window) > self.window_memory_max();
-                if memory_is_short && self.schedule.sealed_count() == 0 {
-                    Hold::CutFirst
-                } else if memory_is_short || (keyspace.sealed.is_some() && keyspace.is_full()) {
+                let is_held = keyspace.sealed.is_some();
+                let is_releasing = self.schedule.releasing_count() > 0;
+                if is_held && keyspace.is_full() {
                     Hold::UntilRelease
-                } else if keyspace.sealed.is_none() || charged {
+                } else if memory_is_short && !is_releasing && !was_cut {
+                    Hold::CutFirst
+                } else if memory_is_short && (is_releasing || is_held) {
+                    Hold::UntilRelease
+                } else if !is_held || charged {
+                    // Where memory is short nothing of it is in windows that a merge could free, but of keyspaces whose own writers wait for that.
                     Hold::No
                 } else {
                     charged = true;
@@ -199,10 +205,7 @@ impl Core {
                 Hold::No => break,
                 Hold::CutFirst => {
                     self.cut_largest();
-                    if self.schedule.sealed_count() == 0 {
-                        // Nothing of it is in windows that a merge could free: waiting would not help.
-                        break;
-                    }
+                    was_cut = true;
                     continue;
                 }
                 Hold::Until(at) => at,
@@ -210,11 +213,12 @@ impl Core {
             };
             let schedule = self.schedule.clone();
             let released = Condition::new(self.schedule.progress(), move || {
-                schedule.releases() != releases
+                schedule.releases() != releases || schedule.aside_count() != aside
             });
             let asleep = paced.then(|| self.turns.sleep_until(wait + shared.pace.late_ns()));
             let outcome = self.env.wait(&released.until(wait))?;
             drop(asleep);
+            was_cut = false;
             let waited_from = now;
             let now = now.max(self.env.now_ns());
             waits.record(now - waited_from);
@@ -383,7 +387,7 @@ enum Hold {
     Until(u64),
     /// Waits until a merge is done and its window gone.
     UntilRelease,
-    /// Window memory is short and nothing is sealed: something has to be.
+    /// Window memory is short and nothing sealed is about to free any: something has to be, if anything can.
     CutFirst,
 }
 

@@ -8,7 +8,7 @@ use terrapin_base::sync::Ordering;
 use terrapin_base::{
     Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant,
 };
-use terrapin_wal::{Record, Recovery, Replay};
+use terrapin_wal::{Record, Replay};
 
 use crate::core::{Core, Install};
 use crate::options::Durability;
@@ -16,25 +16,20 @@ use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
 use crate::write::enter;
 
-/// What a record takes in a window beyond its log bytes, roughly and at most, times 100.
-const WINDOW_PERCENT: u64 = 250;
-
-/// Whether a log can be replayed in memory only (D11).
-pub(crate) fn check_fits(found: &Recovery, budget: &Budget) -> Result<()> {
-    let needed = found.bytes_to_replay() / 100 * WINDOW_PERCENT;
-    if needed > budget.limit() / 10 * 9 {
-        return Err(does_not_fit(needed, budget));
-    }
-    Ok(())
-}
-
-fn does_not_fit(needed: u64, budget: &Budget) -> Error {
+/// A log of that length does not fit in memory, of which so much was replayed (D11): what follows takes as much for its length, roughly.
+fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
+    let used = u128::from(budget.used(Purpose::Window));
+    let needed = used * u128::from(length.max(replayed)) / u128::from(replayed.max(1));
+    let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     Error::new(
         ErrorKind::OutOfMemory,
         "the log does not fit into the memory budget, and a read-only open cannot checkpoint it",
     )
     .with("memory", budget.limit())
-    .with("memory needed, about", needed / 9 * 10 + (1 << 20))
+    .with(
+        "memory needed, about",
+        (needed / 8).saturating_mul(10).saturating_add(1 << 20),
+    )
 }
 
 /// Replays everything, then lets the database serve.
@@ -42,6 +37,7 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     // Keyspaces whose windows the last record filled: it went to no other.
     let mut filled = Vec::new();
     let mut unmerged = Vec::new();
+    let (from, end) = (replay.from(), replay.end());
     while let Some(record) = replay.next()? {
         make_room(core, &filled, &mut unmerged)?;
         filled.clear();
@@ -60,7 +56,9 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
         if core.log.is_none() {
             core.replayed.store(record.end.0, Ordering::Release);
             if core.budget.used(Purpose::Window) > core.budget.limit() / 10 * 9 {
-                return Err(does_not_fit(core.budget.limit() * 2, &core.budget));
+                let replayed = record.end.0.saturating_sub(from.0);
+                let length = end.0.saturating_sub(from.0);
+                return Err(does_not_fit(&core.budget, replayed, length));
             }
         } else if full {
             core.cut_full();
@@ -86,7 +84,7 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
         // Read before the log's failure: one that comes later ends the wait, and one that was told already ends it here.
         let failures = core.schedule.failures();
         let releases = core.schedule.releases();
-        let short = core.windows_are_large();
+        let short = core.windows_are_large() && core.window_memory_is_short();
         let waiting: Vec<KeyspaceId> = {
             let state = core.state.load();
             let full = full.iter().filter_map(|id| state.keyspaces.get(*id));
@@ -98,7 +96,7 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
         if waiting.is_empty() && !short {
             return Ok(());
         }
-        if short && (core.schedule.sealed_count() == 0 || failed > 0) {
+        if short && core.schedule.releasing_count() == 0 {
             core.cut_largest();
             if core.schedule.sealed_count() == 0 {
                 return Ok(());

@@ -183,8 +183,9 @@ impl Core {
             self.apply_options(install, shared.id, options);
             Ok(Attempt::Done(appended, shared.clone(), Replaced::default()))
         })?;
-        // Lowering χ cuts at once; raising it costs nothing.
+        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may go on.
         self.cut_full();
+        self.schedule.released();
         Ok(())
     }
 
@@ -411,6 +412,7 @@ impl Core {
         self.rebalance(&install);
         drop(install);
         self.cut_full();
+        self.schedule.released();
         Ok(())
     }
 }

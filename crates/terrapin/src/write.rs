@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
-use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant};
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Op;
 use terrapin_wal::{Append, Appended, Log};
 
@@ -313,9 +313,7 @@ impl Core {
             let cut = self.env.now_ns().saturating_sub(start);
             self.counters.waits.cut.record(cut);
         }
-        if self.budget.used(Purpose::Window) > self.window_memory_high()
-            && self.schedule.sealed_count() == 0
-        {
+        if self.window_memory_is_short() && self.schedule.releasing_count() == 0 {
             self.cut_largest();
         }
         if appended

@@ -2,8 +2,6 @@
 
 mod common;
 
-use std::time::Duration;
-
 use common::{World, all, key, tiny, value};
 use terrapin::ErrorKind;
 use terrapin::verify::{VerifyOptions, verify_on};
@@ -231,74 +229,6 @@ fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
 
 /// A log whose end was damaged was taken for one with a torn tail even where a keyspace's tree holds records from behind that end. The next writes got LSNs
 /// that the tree is said to hold already, and were acknowledged, seen by nobody, and lost.
-/// It kept all windows from being merged: writes to other keyspaces came to a stop, and the next open was refused.
-#[test]
-fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
-    const RECORDS: u64 = 20_000;
-    let world = World::new(12);
-    let options = tiny()
-        .record_cache(false)
-        .stall_limit(Duration::from_secs(5));
-    let database = world.open(&options);
-    let bad = database.keyspace("bad").unwrap();
-    for i in 0..3000 {
-        bad.put(key(i), value(i, 100)).unwrap();
-    }
-    drop(bad);
-    database.close().unwrap();
-    let content = world.disk.content("data").unwrap();
-    for number in (0..3000).step_by(100) {
-        let record = value(number, 100);
-        let places = content.windows(record.len()).enumerate();
-        for (place, _) in places.filter(|(_, bytes)| *bytes == record) {
-            assert!(world.disk.corrupt("data", place as u64 + 20, 0x40));
-        }
-    }
-
-    let database = world.open(&options);
-    let (good, bad) = (
-        database.keyspace("good").unwrap(),
-        database.keyspace("bad").unwrap(),
-    );
-    let (mut in_bad, mut refused) = (Vec::new(), None);
-    for i in 0..RECORDS {
-        good.put(key(i), value(i, 60))
-            .unwrap_or_else(|e| panic!("put {i}: {e}"));
-        if refused.is_none() {
-            match bad.put(key(5000 + i), value(i, 60)) {
-                Ok(()) => in_bad.push(i),
-                Err(error) => refused = Some(error),
-            }
-        }
-    }
-    let refused = refused.unwrap();
-    assert_eq!(refused.kind(), ErrorKind::Stalled, "{refused}");
-    let metrics = database.metrics();
-    assert!(metrics.checkpoints_failed > 0 && metrics.checkpoints > 20);
-    let error = database.checkpoint().unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Corrupt);
-    assert!(error.to_string().contains("keyspace bad"), "{error}");
-    drop((good, bad));
-    world.kill(database);
-
-    let database = world.open(&options);
-    let (good, bad) = (
-        database.keyspace("good").unwrap(),
-        database.keyspace("bad").unwrap(),
-    );
-    assert_eq!(all(&good).len() as u64, RECORDS);
-    for i in in_bad {
-        let found = bad.get(key(5000 + i)).unwrap();
-        assert_eq!(found.as_deref(), Some(&value(i, 60)[..]));
-    }
-    // What is cleared is no trouble any more.
-    bad.clear().unwrap();
-    database.checkpoint().unwrap();
-    drop((good, bad));
-    database.close().unwrap();
-    world.verify();
-}
-
 #[test]
 fn a_log_that_ends_before_what_any_tree_holds_is_refused() {
     let world = World::new(5);

@@ -290,6 +290,42 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
     }
 }
 
+/// It was reckoned from the log's length, two and a half times as much, though a replay takes less and none of what trees have already.
+#[test]
+fn a_read_only_open_replays_what_memory_holds_and_names_enough_where_it_does_not() {
+    let world = World::new(16);
+    let options = tiny()
+        .memory(4 << 20)
+        .log_bytes_max(1 << 20)
+        .checkpoint_distance(terrapin::CheckpointDistance::Fixed(250));
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 3500;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    assert!(database.metrics().log_kept_bytes > (2 << 20) * 36 / 100);
+    drop(keyspace);
+    world.kill(database);
+    let read = |memory| {
+        let options = tiny().memory(memory).log_bytes_max(128 << 10);
+        world.try_open(&options.read_only(true))
+    };
+    let holds_all = |database: terrapin::Database| {
+        assert_eq!(database.default_keyspace().iter().count() as u64, records);
+    };
+    holds_all(read(2 << 20).unwrap());
+    let error = read(1 << 20).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
+    let message = error.to_string();
+    let (_, needed) = message.split_once("memory needed, about").unwrap();
+    let digits = needed.trim_start_matches(|c: char| !c.is_ascii_digit());
+    let digits: String = digits.chars().take_while(char::is_ascii_digit).collect();
+    let needed: u64 = digits.parse().unwrap();
+    assert!((1 << 20..4 << 20).contains(&needed), "{message}");
+    holds_all(read(needed).unwrap());
+}
+
 #[test]
 fn what_is_not_there_or_is_there_already_is_said() {
     let world = World::new(5);
@@ -306,6 +342,8 @@ fn what_is_not_there_or_is_there_already_is_said() {
     );
     assert!(world.disk.handle().list().unwrap().is_empty());
     world.open(&tiny().error_if_exists(true)).close().unwrap();
+    // Nothing of what is refused is touched.
+    let before = world.disk.stats_total().writes;
     assert_eq!(
         world
             .try_open(&tiny().error_if_exists(true))
@@ -313,6 +351,7 @@ fn what_is_not_there_or_is_there_already_is_said() {
             .kind(),
         ErrorKind::AlreadyExists
     );
+    assert_eq!(world.disk.stats_total().writes, before);
     world
         .open(&tiny().create_if_missing(false))
         .close()

@@ -285,6 +285,7 @@ impl Recovery {
         let replay = Replay {
             stream: self.stream(self.replay_from),
             needed_from: self.needed_from,
+            end: self.end,
         };
         let beginning = Beginning {
             options: self.options,
@@ -438,6 +439,7 @@ impl Recovery {
         Replay {
             stream: self.stream(self.replay_from),
             needed_from: self.needed_from,
+            end: self.end,
         }
     }
 

@@ -23,6 +23,7 @@ pub struct Record<'a> {
 pub struct Replay {
     pub(crate) stream: Stream,
     pub(crate) needed_from: u64,
+    pub(crate) end: u64,
 }
 
 impl Replay {
@@ -48,6 +49,18 @@ impl Replay {
             kind: found.kind,
             payload,
         }))
+    }
+
+    /// Records from here on are handed out.
+    #[must_use]
+    pub fn from(&self) -> Lsn {
+        Lsn(self.needed_from)
+    }
+
+    /// Where the last of them ends, or what follows it that is no user's.
+    #[must_use]
+    pub fn end(&self) -> Lsn {
+        Lsn(self.end)
     }
 
     /// LSN of the next record, or the end of the log.

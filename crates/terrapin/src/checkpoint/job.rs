@@ -10,8 +10,9 @@
 //! cut may take it away again. But a writer that is late finds no window any more once its keyspace is cleared or dropped, though its record lies
 //! below the cut: what the trees lack then, only the clear explains. So the commit syncs the log through that, too.
 //!
-//! A window that cannot be merged (a node of its tree is damaged, say) is left out of its round, and stays sealed: the others go on. It is tried again
-//! after a rest, or when somebody asks for a checkpoint, who is told why there is none.
+//! A window that cannot be merged (a node of its tree is damaged, say) is left out of its round, and stays sealed: the others go on, and nobody waits for
+//! the memory that it holds but writers of its keyspace. It is tried again after a rest, or when somebody asks for a checkpoint, who is told why there is
+//! none.
 //!
 //! A round without a sealed window compacts a stretch of a tree if ranges have paid for that (`compaction`); one that comes to be sealed
 //! meanwhile waits for as long as sixteen page groups take. One that fails is nobody's failed checkpoint: the tree stays as it is.
@@ -20,7 +21,7 @@
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
 //! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
-//! before the next one, until it is whole again (`drain`).
+//! before the next one, until it is whole again (`drain`). Once there is room again what is left of a window is merged as ever.
 
 use std::sync::Arc;
 
@@ -54,8 +55,10 @@ pub(crate) struct Coordinator {
     rest_ns: u64,
     /// The round at hand compacts, and merges no window.
     compacting: bool,
-    /// A merge found no space: windows are merged in slices until one is through.
+    /// A merge found no space: windows are merged in slices until one is through, or there is room.
     slicing: bool,
+    /// There was said to be since the last one was through: if a merge found none all the same (a quota, say), it is not believed again.
+    tried_room: bool,
     /// The round at hand is for one that is not.
     is_whole: bool,
     /// Windows that could not be merged.
@@ -96,6 +99,7 @@ impl Coordinator {
             rest_ns: REST_NS_MIN,
             compacting: false,
             slicing: false,
+            tried_room: false,
             is_whole: false,
             aside: Aside::default(),
             slice_bytes: core.settings.merge.group_bytes,
@@ -189,6 +193,12 @@ impl Coordinator {
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
+        core.schedule.set_aside(self.aside.count());
+        if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
+            // What the slices of a window have merged is merged once more, which costs less than the slices that are left.
+            self.slicing = false;
+            self.tried_room = true;
+        }
         self.compacting = false;
         self.draining = false;
         self.is_whole = false;
@@ -408,17 +418,21 @@ impl Coordinator {
     /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' windows from
     /// being merged.
     fn part_failed(&mut self, mut round: Box<Round>, error: Error) -> Result<Step> {
-        let is_of_part = matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::Io);
+        let is_of_all = matches!(
+            error.kind(),
+            ErrorKind::NoSpace | ErrorKind::Closed | ErrorKind::Poisoned
+        );
         let failed = round.parts.get(round.at).and_then(|part| {
             let cut = part.sealed.as_ref()?.cut;
             Some((part.keyspace.clone(), cut))
         });
-        let Some((keyspace, cut)) = failed.filter(|_| is_of_part && !round.sliced) else {
+        let Some((keyspace, cut)) = failed.filter(|_| !is_of_all) else {
             self.core.store.abandon(std::mem::take(&mut round.changes));
             return Err(error);
         };
         let error = error.with("keyspace", &keyspace.shared.name);
         self.aside.add(keyspace.id, cut);
+        self.core.schedule.set_aside(self.aside.count());
         round.parts.remove(round.at);
         if round.parts.is_empty() {
             self.core.store.abandon(std::mem::take(&mut round.changes));
@@ -635,6 +649,7 @@ impl Coordinator {
         // The job that gives space back counts them: some time after the last one it lets spares go.
         core.store.reclaim_signal().notify();
         self.slicing &= self.draining || !self.slices.is_empty();
+        self.tried_room &= self.slicing;
         if core.schedule.space_is_short() {
             core.see_whether_room_is_back();
         } else {

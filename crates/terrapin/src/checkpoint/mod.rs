@@ -48,6 +48,8 @@ pub(crate) struct Schedule {
     durable_through: AtomicU64,
     /// Windows sealed and not yet gone from the state.
     sealed: AtomicUsize,
+    /// How many of them could not be merged, and are not being tried again.
+    aside: AtomicUsize,
     /// Rounds committed.
     releases: AtomicU64,
     /// Rounds failed.
@@ -132,6 +134,25 @@ impl Schedule {
     #[inline]
     pub fn sealed_count(&self) -> usize {
         self.sealed.load(Ordering::Acquire)
+    }
+
+    /// So many of them could not be merged, and rest until they are tried again. Who waits for memory learns of it: they free none.
+    pub fn set_aside(&self, count: usize) {
+        if self.aside.swap(count, Ordering::AcqRel) != count {
+            self.progress.notify();
+        }
+    }
+
+    /// Sealed windows that could not be merged, and rest.
+    #[inline]
+    pub fn aside_count(&self) -> usize {
+        self.aside.load(Ordering::Acquire)
+    }
+
+    /// Sealed windows of which a merge is about to free memory.
+    #[inline]
+    pub fn releasing_count(&self) -> usize {
+        self.sealed_count().saturating_sub(self.aside_count())
     }
 
     /// Asks for everything below to be checkpointed.

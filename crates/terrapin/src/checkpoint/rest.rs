@@ -39,6 +39,11 @@ impl Aside {
         self.windows.is_empty()
     }
 
+    /// How many they are.
+    pub fn count(&self) -> usize {
+        self.windows.len()
+    }
+
     /// A part could not be merged.
     pub fn add(&mut self, id: KeyspaceId, cut: Lsn) {
         self.windows.push((id, cut));

@@ -1,0 +1,496 @@
+//! Full disks (D10): puts are refused, deletes go through, and what comes back is seen.
+
+mod common;
+
+use common::{World, key, tiny, value};
+use terrapin::{CheckpointDistance, Durability, ErrorKind, KeyspaceOptions};
+
+#[test]
+fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
+    let world = World::new(8);
+    let options = tiny()
+        .memory(4 << 20)
+        .group_bytes(16 << 10)
+        .block_bytes(2048)
+        .fanout(16)
+        .stall_limit(std::time::Duration::from_secs(5));
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes() + (8 << 20));
+    let mut stored = 0;
+    let refused = loop {
+        match keyspace.put(key(stored), value(stored, 100)) {
+            Ok(()) => stored += 1,
+            Err(error) => break error,
+        }
+        assert!(stored < 100_000, "the disk never filled");
+    };
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    assert!(stored > 20_000, "{stored}");
+    assert_eq!(
+        keyspace.get(key(5)).unwrap().as_deref(),
+        Some(&value(5, 100)[..]),
+        "reads go on"
+    );
+    let mut deleted = 0;
+    while deleted < stored * 2 / 3 {
+        keyspace
+            .delete(key(deleted))
+            .unwrap_or_else(|e| panic!("delete {deleted} of {stored}: {e}"));
+        deleted += 1;
+    }
+    resume(&world, &keyspace);
+    assert_eq!(keyspace.iter().count() as u64, stored - deleted + 1);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Puts a record as soon as a disk that was full lets it through, which it must before long.
+fn resume(world: &World, keyspace: &terrapin::Keyspace) {
+    let mut tries = 0;
+    while let Err(error) = keyspace.put("again", "1") {
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+        tries += 1;
+        assert!(tries < 200, "writes never resumed: {error}");
+        world.sim.advance_ns(2_000_000_000);
+        world.sim.settle();
+    }
+}
+
+/// Deletes of some records here and there, merged before the next ones come: leaves took what buffers held for them and segments let nothing go,
+/// a slice of a few records more than the reserve, and each of many small rounds a block of the log, until one of these was used up.
+#[test]
+fn scattered_deletes_do_not_use_up_a_full_disk() {
+    for (more, pause) in [(0, 1), (1, 1), (2, 3), (3, 7), (4, 12), (5, 2000)] {
+        let world = World::new(40 + more);
+        let options = tiny()
+            .memory(4 << 20)
+            .group_bytes(16 << 10)
+            .block_bytes(4096)
+            .stall_limit(std::time::Duration::from_secs(5));
+        let database = world.open(&options);
+        let keyspace = database.default_keyspace();
+        database.checkpoint().unwrap();
+        let room = (12 << 20) + more * (100 << 10);
+        world.disk.set_capacity(world.disk.used_bytes() + room);
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        let mut stored = 0;
+        let refused = loop {
+            match keyspace.put(key(stored), [stored as u8; 700]) {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        let gone = |number: &u64| !number.is_multiple_of(10);
+        for number in (0..stored).filter(gone) {
+            keyspace
+                .delete(key(number))
+                .unwrap_or_else(|e| panic!("delete {number} of {stored}, pause {pause}: {e}"));
+            if number % pause == 0 {
+                world.sim.advance_ns(200_000_000);
+                world.sim.settle();
+            }
+        }
+        resume(&world, &keyspace);
+        let left = (0..stored).filter(|number| !gone(number)).count();
+        assert_eq!(keyspace.iter().count(), left + 1);
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+/// A coordinator that slept while there was room enough looked for more only once there was something to merge.
+#[test]
+fn room_that_comes_back_is_seen_though_nothing_is_to_be_merged() {
+    let world = World::new(45);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let create = |i: u32| database.create_keyspace(&i.to_string(), KeyspaceOptions::default());
+    let refused = (0..100_000).find_map(|i| create(i).err());
+    let refused = refused.expect("the disk never fills");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    world.sim.settle();
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    keyspace.put("again", "1").unwrap();
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Somebody else may make room while there are deletes to be merged, which is seen as soon as ever.
+#[test]
+fn deletes_hide_no_room_that_comes_back() {
+    let world = World::new(46);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    database.checkpoint().unwrap();
+    world
+        .disk
+        .set_capacity(world.disk.used_bytes() + (12 << 20));
+    let refused = (0..1_000_000u32)
+        .find_map(|number| keyspace.put(number.to_be_bytes(), [7; 700]).err())
+        .expect("the disk never fills");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    // What was put before comes together, and is merged.
+    for _ in 0..3 {
+        world.sim.advance_ns(2_000_000_000);
+        world.sim.settle();
+    }
+    let refused = keyspace.put("again", "1").unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    world.sim.set_breathing(false);
+    world.disk.set_capacity(1 << 30);
+    keyspace.delete(0u32.to_be_bytes()).unwrap();
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    keyspace.put("again", "1").unwrap();
+    world.sim.set_breathing(true);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// With large windows the disk seemed full, and with none no longer: puts were refused for the length of a checkpoint, every few windows.
+#[test]
+fn windows_get_smaller_before_puts_are_refused() {
+    let world = World::new(15);
+    let options = tiny()
+        .memory(16 << 20)
+        .group_bytes(16 << 10)
+        .block_bytes(2048)
+        .fanout(16)
+        .checkpoint_distance(CheckpointDistance::Auto);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 20_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.sim.settle();
+    let large = keyspace.checkpoint_distance();
+    assert!(large > 100, "{large}");
+    // Large windows and their merges may need 26 MiB, small ones not one.
+    world.disk.set_capacity(world.disk.used_bytes() + (9 << 20));
+    let mut smallest = large;
+    for i in 0..5 * records {
+        let number = i * 7919 % records;
+        keyspace
+            .put(key(number), value(i, 200))
+            .unwrap_or_else(|e| panic!("put {i}: {e}"));
+        smallest = smallest.min(keyspace.checkpoint_distance());
+    }
+    assert_eq!(smallest, 1);
+    // Somebody else fills the disk.
+    world.disk.set_capacity(world.disk.used_bytes());
+    let refused = (0..records)
+        .find_map(|i| keyspace.put(key(i), value(i, 2000)).err())
+        .expect("nothing is left");
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    let said = refused.to_string();
+    assert!(said.contains("bytes free"), "{said}");
+    assert!(said.contains("bytes needed"), "{said}");
+    for i in 0..records / 2 {
+        keyspace
+            .delete(key(i))
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    let again = keyspace.checkpoint_distance();
+    assert!(again > 100, "there is room again, and it is {again}");
+    assert_eq!(keyspace.iter().count() as u64, records);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Each round that found the disk full again told that windows might have gone, and the open waited for the next one, for ever.
+#[test]
+fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
+    let world = World::new(47);
+    let large = tiny()
+        .memory(32 << 20)
+        .log_bytes_max(32 << 20)
+        .checkpoint_distance(CheckpointDistance::Fixed(2048));
+    let database = world.open(&large);
+    let keyspace = database.default_keyspace();
+    let records = 20_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 200)).unwrap();
+    }
+    drop(keyspace);
+    world.kill(database);
+    world.disk.set_capacity(world.disk.used_bytes());
+    let small = tiny().memory(1 << 20);
+    let refused = world.try_open(&small).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    world.disk.set_capacity(u64::MAX);
+    let database = world.open(&small);
+    assert_eq!(database.default_keyspace().iter().count() as u64, records);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn deletes_that_are_synced_one_by_one_go_through_on_a_full_disk_though_each_takes_a_block_of_the_log()
+ {
+    let world = World::new(11);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let records = 400;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let before = database.metrics().log_bytes_written;
+    for i in 0..records {
+        keyspace
+            .delete_with(key(i), Durability::Sync)
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    let after = database.metrics().log_bytes_written;
+    assert!(after - before > 20 * (64 << 10), "{before} to {after}");
+    assert_eq!(keyspace.iter().count(), 0);
+    world.disk.set_capacity(u64::MAX);
+    database.close().unwrap();
+    world.verify();
+}
+
+#[test]
+fn keyspaces_are_cleared_and_dropped_one_by_one_on_a_full_disk() {
+    let world = World::new(12);
+    world.sim.set_breathing(false);
+    let database = world.open(&tiny().durability(Durability::Sync));
+    let keyspace = database.default_keyspace();
+    let name = |i: u64| format!("k{i}");
+    for i in 0..60 {
+        let other = database.keyspace(&name(i)).unwrap();
+        other.put(key(i), value(i, 100)).unwrap();
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let before = database.metrics().log_bytes_written;
+    for i in 0..200 {
+        keyspace
+            .clear()
+            .unwrap_or_else(|e| panic!("clear {i}: {e}"));
+    }
+    for i in 0..60 {
+        database
+            .drop_keyspace(&name(i))
+            .unwrap_or_else(|e| panic!("drop {i}: {e}"));
+    }
+    let after = database.metrics().log_bytes_written;
+    assert!(after - before > 12 * (64 << 10), "{before} to {after}");
+    assert_eq!(database.keyspaces().unwrap().len(), 1);
+    world.disk.set_capacity(u64::MAX);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// New keyspaces went into the log until it had no room, also for the checkpoint that trims it. What was refused then was there, and nothing
+/// was done about it.
+#[test]
+fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_checkpoint() {
+    let world = World::new(14);
+    let database = world.open(&tiny().durability(Durability::Sync));
+    let keyspace = database.default_keyspace();
+    for i in 0..100 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let create = |i: u64| database.create_keyspace(&format!("k{i}"), KeyspaceOptions::default());
+    let refused = |outcome: terrapin::Result<()>| {
+        let error = outcome.expect_err("the disk is full");
+        assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+    };
+    let made = (0..1000).take_while(|&i| create(i).is_ok()).count();
+    for i in 1000..1020 {
+        refused(create(i).map(drop));
+        refused(keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(2)));
+    }
+    assert_eq!(database.keyspaces().unwrap().len(), made + 1);
+    let kept = database.metrics().log_kept_bytes;
+    database.checkpoint().unwrap();
+    assert!(database.metrics().log_kept_bytes < kept / 2);
+    for i in 0..100 {
+        keyspace
+            .delete(key(i))
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(2_000_000_000);
+    world.sim.settle();
+    create(1020).unwrap();
+    database.close().unwrap();
+    world.verify();
+}
+
+/// They are in the log then: the windows of deletes that are not could not be merged in slices, and would fill up.
+#[test]
+fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
+    let world = World::new(16);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let records = 4000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let mut refused = false;
+    for i in 0..records {
+        refused |= keyspace.put(key(i), "refused").is_err();
+    }
+    assert!(refused, "the disk is full");
+    for first in (0..records).step_by(20) {
+        let mut batch = database.batch();
+        for i in first..first + 20 {
+            batch.delete(&keyspace, key(i));
+        }
+        database
+            .write_with(batch, Durability::None)
+            .unwrap_or_else(|e| panic!("deletes from {first} on: {e}"));
+    }
+    assert_eq!(keyspace.iter().count(), 0);
+    database.flush().unwrap();
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&tiny());
+    assert_eq!(database.default_keyspace().iter().count(), 0);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Spares of the smaller log files of an earlier life counted as files to go on with, and the first of them that a full disk would not let grow was in
+/// the way of everything.
+#[test]
+fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
+    let world = World::new(12);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let spares = || {
+        let names = world.disk.handle().list().unwrap();
+        names.iter().filter(|n| n.starts_with("spare-")).count()
+    };
+    let mut records = 0;
+    while records < 2000 || spares() < 2 {
+        keyspace.put(key(records), value(records, 100)).unwrap();
+        records += 1;
+        assert!(records < 100_000, "{} spares", spares());
+    }
+    drop(keyspace);
+    world.kill(database);
+
+    let larger = tiny().log_segment_bytes(256 << 10).log_bytes_max(2 << 20);
+    let database = world.open(&larger);
+    world.sim.settle();
+    world.disk.set_capacity(world.disk.used_bytes());
+    let before = database.metrics().log_bytes_written;
+    let keyspace = database.default_keyspace();
+    for i in 0..records / 2 {
+        keyspace
+            .delete_with(key(i), Durability::Sync)
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    let after = database.metrics().log_bytes_written;
+    assert!(after - before > 4 * (256 << 10), "{before} to {after}");
+    database.checkpoint().unwrap();
+    drop(keyspace);
+    world.kill(database);
+    let database = world.open(&larger);
+    let keyspace = database.default_keyspace();
+    assert_eq!(keyspace.iter().count() as u64, records / 2);
+    keyspace.delete(key(records / 2)).unwrap();
+    database.checkpoint().unwrap();
+    drop(keyspace);
+    world.kill(database);
+    // Nor does a disk that is full already keep it closed, whatever size is asked for.
+    world.disk.set_capacity(world.disk.used_bytes());
+    let huge = larger.log_segment_bytes(2 << 20).log_bytes_max(16 << 20);
+    let database = world.open(&huge);
+    let keyspace = database.default_keyspace();
+    for i in records / 2 + 1..records {
+        keyspace
+            .delete_with(key(i), Durability::Sync)
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+    }
+    assert_eq!(keyspace.iter().count(), 0);
+    world.disk.set_capacity(u64::MAX);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer, where it frees nothing.
+#[test]
+fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
+    let world = World::new(13);
+    let options = tiny().group_bytes(16 << 10).block_bytes(2048).fanout(64);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 40_000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let tree = || database.stat().unwrap().keyspaces.swap_remove(0).tree;
+    assert!(tree().height >= 2, "{:?}", tree());
+    world.disk.set_capacity(world.disk.used_bytes());
+    let mut buffered = tree().buffered_records;
+    for i in (0..records).step_by(4001) {
+        keyspace.delete(key(i)).unwrap();
+        database
+            .checkpoint()
+            .unwrap_or_else(|e| panic!("delete {i}: {e}"));
+        let before = std::mem::replace(&mut buffered, tree().buffered_records);
+        assert!(buffered <= before, "delete {i}: {before} to {buffered}");
+    }
+    world.disk.set_capacity(u64::MAX);
+    assert_eq!(keyspace.iter().count(), 40_000 - 10);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Somebody else filled the disk for a moment while a window was being merged: it went on in slices, of which each rewrote the leaves it came to.
+#[test]
+fn a_window_is_merged_as_ever_once_there_is_room_again() {
+    let world = World::new(48);
+    let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let records = 6000;
+    for i in 0..records {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    world.sim.set_breathing(false);
+    for i in 0..1500 {
+        keyspace.put(key(4 * i), value(i, 90)).unwrap();
+    }
+    world.disk.set_capacity(world.disk.used_bytes());
+    let rounds = || database.metrics().checkpoints;
+    let before = rounds();
+    let refused = database.checkpoint().unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::NoSpace);
+    let between = rounds();
+    assert!(between > before, "some slices were merged");
+    world.disk.set_capacity(u64::MAX);
+    database.checkpoint().unwrap();
+    let after = rounds();
+    assert!(after - between <= 4, "{before}, {between}, {after} rounds");
+    assert_eq!(keyspace.iter().count() as u64, records);
+    database.close().unwrap();
+    world.verify();
+}

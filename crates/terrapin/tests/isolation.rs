@@ -1,0 +1,276 @@
+//! What a keyspace with a damaged tree leaves to the others, whatever is short: memory, the disk, or the log.
+
+mod common;
+
+use std::time::Duration;
+
+use common::{World, all, key, tiny, value};
+use terrapin::{CheckpointDistance, Database, ErrorKind, Options};
+use terrapin_base::{Condition, Env, Job, Step};
+
+/// A database whose keyspace `bad` has records 0 to 2999, and unreadable leaves all over its tree.
+fn damaged(world: &World) {
+    let database = world.open(&tiny());
+    let bad = database.keyspace("bad").unwrap();
+    for i in 0..3000 {
+        bad.put(key(i), value(i, 100)).unwrap();
+    }
+    drop(bad);
+    database.close().unwrap();
+    let content = world.disk.content("data").unwrap();
+    for number in (0..3000).step_by(100) {
+        let record = value(number, 100);
+        let places = content.windows(record.len()).enumerate();
+        for (place, _) in places.filter(|(_, bytes)| *bytes == record) {
+            assert!(world.disk.corrupt("data", place as u64 + 20, 0x40));
+        }
+    }
+}
+
+/// Large windows, so that a few of them take all memory, and a log that makes nobody give up his.
+fn large_windows() -> Options {
+    tiny()
+        .record_cache(false)
+        .checkpoint_distance(CheckpointDistance::Fixed(128))
+        .log_bytes_max(16 << 20)
+        .stall_limit(Duration::from_secs(5))
+}
+
+/// Puts into `bad` until a round has failed to merge it; how many there are.
+fn fill_bad(database: &Database) -> u64 {
+    let bad = database.keyspace("bad").unwrap();
+    let mut count = 0;
+    while database.metrics().checkpoints_failed == 0 {
+        bad.put(key(5000 + count), value(count, 100))
+            .unwrap_or_else(|e| panic!("put {count}: {e}"));
+        count += 1;
+    }
+    count
+}
+
+fn check_bad(database: &Database, count: u64) {
+    let bad = database.keyspace("bad").unwrap();
+    for i in 0..count {
+        let found = bad.get(key(5000 + i)).unwrap();
+        assert_eq!(found.as_deref(), Some(&value(i, 100)[..]));
+    }
+}
+
+/// It kept all windows from being merged: writes to other keyspaces came to a stop, and the next open was refused.
+#[test]
+fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
+    const RECORDS: u64 = 20_000;
+    let world = World::new(12);
+    damaged(&world);
+    let options = tiny()
+        .record_cache(false)
+        .stall_limit(Duration::from_secs(5));
+    let database = world.open(&options);
+    let (good, bad) = (
+        database.keyspace("good").unwrap(),
+        database.keyspace("bad").unwrap(),
+    );
+    let (mut in_bad, mut refused) = (Vec::new(), None);
+    for i in 0..RECORDS {
+        good.put(key(i), value(i, 60))
+            .unwrap_or_else(|e| panic!("put {i}: {e}"));
+        if refused.is_none() {
+            match bad.put(key(5000 + i), value(i, 60)) {
+                Ok(()) => in_bad.push(i),
+                Err(error) => refused = Some(error),
+            }
+        }
+    }
+    let refused = refused.unwrap();
+    assert_eq!(refused.kind(), ErrorKind::Stalled, "{refused}");
+    let metrics = database.metrics();
+    assert!(metrics.checkpoints_failed > 0 && metrics.checkpoints > 20);
+    let error = database.checkpoint().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("keyspace bad"), "{error}");
+    drop((good, bad));
+    world.kill(database);
+
+    let database = world.open(&options);
+    let (good, bad) = (
+        database.keyspace("good").unwrap(),
+        database.keyspace("bad").unwrap(),
+    );
+    assert_eq!(all(&good).len() as u64, RECORDS);
+    for i in in_bad {
+        let found = bad.get(key(5000 + i)).unwrap();
+        assert_eq!(found.as_deref(), Some(&value(i, 60)[..]));
+    }
+    // What is cleared is no trouble any more.
+    bad.clear().unwrap();
+    database.checkpoint().unwrap();
+    drop((good, bad));
+    database.close().unwrap();
+    world.verify();
+}
+
+/// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and nobody cut what could be merged.
+#[test]
+fn a_window_that_cannot_be_merged_leaves_memory_to_others() {
+    let world = World::new(13);
+    damaged(&world);
+    let database = world.open(&large_windows());
+    let in_bad = fill_bad(&database);
+    let failed = database.metrics().checkpoints_failed;
+    let good: Vec<_> = (0..4)
+        .map(|i| database.keyspace(&format!("good {i}")).unwrap())
+        .collect();
+    let records = 2500;
+    for keyspace in &good {
+        for i in 0..records {
+            keyspace
+                .put(key(i), value(i, 100))
+                .unwrap_or_else(|e| panic!("put {i}: {e}"));
+        }
+    }
+    let metrics = database.metrics();
+    assert!(metrics.memory.total_bytes() <= 2 << 20);
+    // Not one for each record, either.
+    assert!(
+        (1..200).contains(&metrics.checkpoints),
+        "{}",
+        metrics.checkpoints
+    );
+    assert!(failed > 0);
+    for keyspace in &good {
+        assert_eq!(all(keyspace).len() as u64, records);
+    }
+    check_bad(&database, in_bad);
+    drop(good);
+    world.kill(database);
+    let database = world.open(&large_windows());
+    check_bad(&database, in_bad);
+    world.kill(database);
+}
+
+/// The log was not replayed, for memory was short beside what could not be merged: others were not cut, and `bad` itself may hold more than a replay let it.
+#[test]
+fn a_log_is_replayed_beside_a_window_that_cannot_be_merged() {
+    for (bad_takes_most, in_good) in [(false, 1000), (true, 0)] {
+        let world = World::new(14);
+        damaged(&world);
+        let database = world.open(&large_windows());
+        let mut in_bad = fill_bad(&database);
+        let bad = database.keyspace("bad").unwrap();
+        while bad_takes_most && database.metrics().memory.window_bytes <= (2 << 20) / 10 * 6 {
+            bad.put(key(5000 + in_bad), value(in_bad, 100)).unwrap();
+            in_bad += 1;
+        }
+        for number in 0..4 {
+            let keyspace = database.keyspace(&format!("good {number}")).unwrap();
+            for i in 0..in_good {
+                keyspace.put(key(i), value(i, 100)).unwrap();
+            }
+        }
+        drop(bad);
+        world.kill(database);
+        let database = world.open(&large_windows());
+        check_bad(&database, in_bad);
+        for number in 0..4 {
+            let keyspace = database.keyspace(&format!("good {number}")).unwrap();
+            assert_eq!(all(&keyspace).len() as u64, in_good);
+        }
+        world.kill(database);
+    }
+}
+
+/// On a full disk the smallest window was merged first, and as a slice: where that could not be, no other was ever tried.
+#[test]
+fn a_window_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
+    let world = World::new(15);
+    damaged(&world);
+    let options = tiny().record_cache(false);
+    let database = world.open(&options);
+    let (good, bad) = (
+        database.keyspace("good").unwrap(),
+        database.keyspace("bad").unwrap(),
+    );
+    let records = 100;
+    for i in 0..records {
+        good.put(key(i), value(i, 60)).unwrap();
+    }
+    database.flush().unwrap();
+    world.disk.set_capacity(world.disk.used_bytes());
+    // Each of the damaged leaves is one that a slice comes to.
+    for i in (0..3000).step_by(100) {
+        bad.delete(key(i)).unwrap();
+    }
+    let error = database.checkpoint().unwrap_err();
+    assert_ne!(error.kind(), ErrorKind::Internal, "{error}");
+    for _ in 0..3 {
+        let _ = database.checkpoint();
+    }
+    world.disk.set_capacity(u64::MAX);
+    for _ in 0..3 {
+        let error = database.checkpoint().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
+    }
+    world.sim.settle();
+    let stat = database.stat().unwrap();
+    let held = |name: &str| {
+        let keyspace = stat.keyspaces.iter().find(|k| k.name == name).unwrap();
+        keyspace.window_bytes
+    };
+    assert_eq!(held("good"), 0);
+    assert!(held("bad") > 0);
+    assert_eq!(all(&good).len(), records as usize);
+    bad.clear().unwrap();
+    drop((good, bad));
+    database.close().unwrap();
+    world.verify();
+}
+
+/// They learned of it only at the end of their wait, which was an error then.
+#[test]
+fn writers_that_wait_for_a_window_go_on_once_it_may_be_larger() {
+    let world = World::new(16);
+    damaged(&world);
+    let options = tiny()
+        .record_cache(false)
+        .log_bytes_max(16 << 20)
+        .stall_limit(Duration::from_secs(5));
+    let database = world.open(&options);
+    let bad = database.keyspace("bad").unwrap();
+    let refused = (0..10_000).find_map(|i| bad.put(key(5000 + i), value(i, 100)).err());
+    assert_eq!(refused.unwrap().kind(), ErrorKind::Stalled);
+    // Another one is asleep when the dial is turned.
+    let since = world.env.now_ns();
+    let turn = Turn {
+        env: world.env.clone(),
+        database: database.clone(),
+        at_ns: since + 1_000_000_000,
+    };
+    world.env.spawn(Box::new(turn)).unwrap();
+    bad.put("more", value(0, 500)).unwrap();
+    let waited = world.env.now_ns() - since;
+    assert!((1_000_000_000..2_000_000_000).contains(&waited), "{waited}");
+    drop(bad);
+    world.kill(database);
+}
+
+/// Raises χ at some time.
+struct Turn {
+    env: Env,
+    database: Database,
+    at_ns: u64,
+}
+
+impl Job for Turn {
+    fn name(&self) -> &'static str {
+        "turn"
+    }
+
+    fn step(&mut self) -> Step {
+        if self.env.now_ns() < self.at_ns {
+            return Step::Pending(Condition::delay_until(self.at_ns));
+        }
+        let distance = CheckpointDistance::Fixed(64);
+        self.database.set_checkpoint_distance(distance).unwrap();
+        Step::Done
+    }
+}
