@@ -204,13 +204,16 @@ impl Core {
         self.budget.used(Purpose::Window) > high && self.in_windows() > high
     }
 
-    /// Whether window memory is so short that the largest windows are cut though they are not full. Beside windows that cannot be merged, which may hold
-    /// the most of it for as long as that lasts, the others are cut when their writers would have to wait, and not record by record.
+    /// Whether window memory is so short that the largest windows are cut though they are not full. Windows that cannot be merged may hold the most of it
+    /// for as long as that lasts: beside such, others have half of what is left, so that they are not cut record by record.
     #[inline]
     pub fn window_memory_is_short(&self) -> bool {
         let used = self.budget.used(Purpose::Window);
-        used > self.window_memory_high()
-            && (self.schedule.aside_count() == 0 || used > self.window_memory_max())
+        if used <= self.window_memory_high() {
+            return false;
+        }
+        let held = self.schedule.aside_bytes();
+        used > held + self.window_memory_max().saturating_sub(held) / 2
     }
 
     /// Looks at what users do before the next cut tells. Windows that came to be too large are cut.

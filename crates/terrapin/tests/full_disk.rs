@@ -4,6 +4,7 @@ mod common;
 
 use common::{World, key, tiny, value};
 use terrapin::{CheckpointDistance, Durability, ErrorKind, KeyspaceOptions};
+use terrapin_disk::sim::{Fault, FaultError, Op};
 
 #[test]
 fn a_full_disk_refuses_puts_lets_deletes_through_and_recovers() {
@@ -229,11 +230,19 @@ fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
     }
     drop(keyspace);
     world.kill(database);
-    world.disk.set_capacity(world.disk.used_bytes());
     let small = tiny().memory(1 << 20);
-    let refused = world.try_open(&small).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    let refused = || {
+        let refused = world.try_open(&small).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+    };
+    world.disk.set_capacity(world.disk.used_bytes());
+    refused();
     world.disk.set_capacity(u64::MAX);
+    // A quota: the disk says that it has room.
+    let quota = Fault::nth(1, FaultError::NoSpace).on(Op::Allocate);
+    world.disk.inject(quota.of("data").lasting());
+    refused();
+    world.disk.clear_faults();
     let database = world.open(&small);
     assert_eq!(database.default_keyspace().iter().count() as u64, records);
     database.close().unwrap();

@@ -48,6 +48,19 @@ fn fill_bad(database: &Database) -> u64 {
     count
 }
 
+/// Puts into `bad` until a checkpoint cannot merge the few records of its window.
+fn leave_a_little_in_bad(database: &Database) {
+    let bad = database.keyspace("bad").unwrap();
+    let mut count = 0;
+    while database.checkpoint().is_ok() {
+        for _ in 0..10 {
+            bad.put(key(count), "new").unwrap();
+            count += 1;
+        }
+        assert!(count < 100_000);
+    }
+}
+
 fn check_bad(database: &Database, count: u64) {
     let bad = database.keyspace("bad").unwrap();
     for i in 0..count {
@@ -177,6 +190,108 @@ fn a_log_is_replayed_beside_a_window_that_cannot_be_merged() {
         }
         world.kill(database);
     }
+}
+
+/// A replay ended where writers had gone on: beside a window that holds nearly all the memory that windows may take.
+#[test]
+fn an_open_goes_on_where_the_process_did() {
+    let world = World::new(17);
+    damaged(&world);
+    let database = world.open(&large_windows());
+    let mut in_bad = fill_bad(&database);
+    let bad = database.keyspace("bad").unwrap();
+    while let Ok(()) = bad.put(key(5000 + in_bad), value(in_bad, 100)) {
+        in_bad += 1;
+    }
+    let good = database.keyspace("good").unwrap();
+    let records = 200;
+    for i in 0..records {
+        good.put(key(i), value(i, 100))
+            .unwrap_or_else(|e| panic!("put {i}: {e}"));
+    }
+    drop((good, bad));
+    world.kill(database);
+    let database = world.open(&large_windows());
+    check_bad(&database, in_bad);
+    let good = database.keyspace("good").unwrap();
+    assert_eq!(all(&good).len(), records as usize);
+    drop(good);
+    world.kill(database);
+}
+
+/// One small window that could not be merged had the others cut at the end of memory only.
+#[test]
+fn memory_is_as_much_as_ever_beside_a_small_window_that_cannot_be_merged() {
+    // Writes beyond seven tenths of memory.
+    let mut late = [0, 0];
+    for (place, is_damaged) in [false, true].into_iter().enumerate() {
+        let world = World::new(18);
+        damaged(&world);
+        let database = world.open(&large_windows());
+        if is_damaged {
+            leave_a_little_in_bad(&database);
+        }
+        let good: Vec<_> = (0..8)
+            .map(|i| database.keyspace(&format!("good {i}")).unwrap())
+            .collect();
+        for i in 0..4000 {
+            for keyspace in &good {
+                keyspace.put(key(i), value(i, 100)).unwrap();
+                let window_bytes = database.metrics().memory.window_bytes;
+                late[place] += u64::from(window_bytes > (2 << 20) / 10 * 7);
+            }
+        }
+        drop(good);
+        world.kill(database);
+    }
+    let [alone, beside] = late;
+    assert!(beside <= alone, "{beside} of 32000 writes, {alone} without");
+}
+
+/// The coordinator slept for the window that it could not merge, ten seconds at a time, over what others wanted of it.
+#[test]
+fn the_rest_of_a_window_that_cannot_be_merged_is_nobody_elses() {
+    let world = World::new(19);
+    damaged(&world);
+    let database = world.open(&tiny().record_cache(false));
+    let good = database.keyspace("good").unwrap();
+    let records = 3000;
+    for i in 0..records {
+        good.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    leave_a_little_in_bad(&database);
+    for _ in 0..20 {
+        world.sim.advance_ns(10_000_000_000);
+        world.sim.settle();
+    }
+    // Ranges that paid have the tree compacted.
+    for i in 0..10_000 {
+        assert!(good.range(key(i % records)..).next().unwrap().is_ok());
+    }
+    world.sim.settle();
+    assert!(database.metrics().compactions > 0);
+    // Deletes on a full disk are merged.
+    world.disk.set_capacity(world.disk.used_bytes());
+    let refused = (0..20_000).find_map(|i| good.put(key(i % records), value(i, 100)).err());
+    assert_eq!(refused.unwrap().kind(), ErrorKind::NoSpace);
+    world.sim.settle();
+    for i in 0..50 {
+        good.delete(key(i)).unwrap();
+    }
+    world.sim.settle();
+    let stat = database.stat().unwrap();
+    let merged = stat.keyspaces.iter().find(|k| k.name == "good").unwrap();
+    assert_eq!(merged.window_bytes, 0);
+    let error = database.background_error().unwrap();
+    assert!(error.to_string().contains("keyspace bad"), "{error}");
+    // And room is seen that comes back.
+    world.disk.set_capacity(u64::MAX);
+    world.sim.advance_ns(1_100_000_000);
+    world.sim.settle();
+    good.put("a", "b").unwrap();
+    drop(good);
+    world.kill(database);
 }
 
 /// On a full disk the smallest window was merged first, and as a slice: where that could not be, no other was ever tried.

@@ -38,7 +38,7 @@ use super::round::{Part, Round};
 use crate::catalog::{Catalog, Following};
 use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
-use crate::state::{SealedWindow, State};
+use crate::state::{KeyspaceState, SealedWindow, State};
 
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
@@ -61,8 +61,9 @@ pub(crate) struct Coordinator {
     tried_room: bool,
     /// The round at hand is for one that is not.
     is_whole: bool,
-    /// Windows that could not be merged.
+    /// Windows that could not be merged, and [`Schedule::seals`] as the round at hand knows it.
     aside: Aside,
+    seals: u64,
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
@@ -102,6 +103,7 @@ impl Coordinator {
             tried_room: false,
             is_whole: false,
             aside: Aside::default(),
+            seals: 0,
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
             drain: Drain::new(core.settings.merge.group_bytes),
@@ -192,8 +194,8 @@ impl Coordinator {
             .iter()
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
+        self.seals = core.schedule.seals();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
-        core.schedule.set_aside(self.aside.count());
         if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
             // What the slices of a window have merged is merged once more, which costs less than the slices that are left.
             self.slicing = false;
@@ -207,9 +209,11 @@ impl Coordinator {
             self.draining = true;
             parts = vec![Part::new(keyspace, None)];
         } else if self.slicing {
-            // One window at a time, the smallest first: it frees the most for the space that it takes. One that may find no room holds up no other.
+            // One window at a time, the smallest first: it frees the most for the space that it takes. One that may find no room, or could not be merged
+            // before, holds up no other.
             let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
-            parts.sort_by_key(|p| (p.is_whole(), p.sealed.as_ref().map_or(0, bytes)));
+            let bytes = |p: &Part| p.sealed.as_ref().map_or(0, bytes);
+            parts.sort_by_key(|p| (self.aside.has(p), p.is_whole(), bytes(p)));
             parts.truncate(1);
         } else if parts.is_empty()
             && !short
@@ -224,6 +228,8 @@ impl Coordinator {
                 None => core.compactions.went_on(None),
             }
         }
+        self.aside.tried(&parts);
+        self.tell_aside(&cut.state);
         Round {
             frozen: cut.state,
             next_id: install.next_id,
@@ -239,6 +245,19 @@ impl Coordinator {
             sliced: self.slicing,
             takes: core.settings.record_cache && core.takes_windows(),
         }
+    }
+
+    /// Tells which windows free no memory.
+    fn tell_aside(&self, state: &State) {
+        let keyspaces = self.aside.keyspaces();
+        let count = keyspaces.len();
+        let held = |keyspace: &Arc<KeyspaceState>| {
+            let sealed = keyspace.sealed.as_ref();
+            let sealed = sealed.map_or(0, |s| s.records.window.arena_bytes());
+            keyspace.active.window.arena_bytes() + sealed
+        };
+        let bytes = keyspaces.filter_map(|id| state.keyspaces.get(id)).map(held);
+        self.core.schedule.set_aside(count, bytes.sum());
     }
 
     /// Waits until every record below the cut is in its window.
@@ -432,7 +451,7 @@ impl Coordinator {
         };
         let error = error.with("keyspace", &keyspace.shared.name);
         self.aside.add(keyspace.id, cut);
-        self.core.schedule.set_aside(self.aside.count());
+        self.tell_aside(&self.core.state.load());
         round.parts.remove(round.at);
         if round.parts.is_empty() {
             self.core.store.abandon(std::mem::take(&mut round.changes));
@@ -540,7 +559,7 @@ impl Coordinator {
                 }
                 self.phase = match self.aside.is_empty() {
                     true => Phase::Idle,
-                    false => Phase::Rest(self.aside.rest()),
+                    false => Phase::Rest(self.aside.rest(self.seals)),
                 };
                 Ok(Step::Again)
             }
@@ -613,6 +632,7 @@ impl Coordinator {
                 keyspaces,
             });
             core.schedule.unsealed(unsealed);
+            self.seals += unsealed as u64;
             core.rebalance(&install);
             last
         };
@@ -675,6 +695,7 @@ impl Coordinator {
         }
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
+            self.tried_room &= part.sealed.is_none() || part.rest_from.is_some();
             if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
                 self.slices
                     .push((part.keyspace.id, sealed.cut, from.clone()));
@@ -770,7 +791,7 @@ impl Coordinator {
         }
         self.forecast_anew();
         let rest = self.tell_and_rest(&error);
-        self.phase = Phase::Rest(self.aside.after(rest));
+        self.phase = Phase::Rest(self.aside.after(rest, self.seals));
         Step::Again
     }
 
@@ -807,15 +828,38 @@ impl Coordinator {
                 schedule.is_stopping()
             }));
         }
-        if core.env.now_ns() >= rest.until_ns || rest.is_broken(&schedule) {
+        // What was left out is all that rests.
+        let others_go_on = rest.aside.is_some();
+        let now_ns = core.env.now_ns();
+        let mut until_ns = rest.until_ns;
+        if others_go_on && schedule.space_is_short() {
+            core.see_whether_room_is_back();
+            until_ns = until_ns.min(now_ns + SPACE_POLL_NS);
+        }
+        let work = core.schedule.work().clone();
+        // Rounds of slices compact nothing.
+        let compacts = !self.slicing;
+        let is_over = move || {
+            rest.is_broken(&schedule) || (others_go_on && Self::have_others_work(&core, compacts))
+        };
+        if now_ns >= rest.until_ns || is_over() {
             self.phase = Phase::Idle;
             return Step::Again;
         }
         self.phase = Phase::Rest(rest);
-        let condition = Condition::new(core.schedule.work(), move || {
-            schedule.is_stopping() || rest.is_broken(&schedule)
-        });
-        Step::Pending(condition.until(rest.until_ns))
+        let schedule = self.core.schedule.clone();
+        let condition = Condition::new(&work, move || schedule.is_stopping() || is_over());
+        Step::Pending(condition.until(until_ns))
+    }
+
+    /// Whether there is something to do, with nothing but windows sealed that could not be merged: deletes to be merged that may make room on a full disk, or
+    /// a compaction.
+    fn have_others_work(core: &Core, compacts: bool) -> bool {
+        match core.schedule.space_is_short() {
+            true => (core.state.load().keyspaces.iter())
+                .any(|k| k.sealed.is_none() && !k.active.window.is_empty()),
+            false => compacts && core.compactions.is_any_asked(),
+        }
     }
 }
 

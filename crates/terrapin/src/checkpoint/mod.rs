@@ -48,8 +48,11 @@ pub(crate) struct Schedule {
     durable_through: AtomicU64,
     /// Windows sealed and not yet gone from the state.
     sealed: AtomicUsize,
-    /// How many of them could not be merged, and are not being tried again.
+    /// How often one was sealed or went.
+    seals: AtomicU64,
+    /// How many of them could not be merged, and are not being tried again; and the bytes of window memory that their keyspaces hold.
     aside: AtomicUsize,
+    aside_bytes: AtomicU64,
     /// Rounds committed.
     releases: AtomicU64,
     /// Rounds failed.
@@ -122,12 +125,19 @@ impl Schedule {
     /// So many windows were sealed.
     pub fn sealed(&self, count: usize) {
         self.sealed.fetch_add(count, Ordering::AcqRel);
+        self.seals.fetch_add(count as u64, Ordering::AcqRel);
         self.work.notify();
     }
 
     /// So many sealed windows are gone from the state, merged or cleared.
     pub fn unsealed(&self, count: usize) {
         self.sealed.fetch_sub(count, Ordering::AcqRel);
+        self.seals.fetch_add(count as u64, Ordering::AcqRel);
+    }
+
+    /// Changes with every window that is sealed, and every sealed one that goes, by one for each.
+    pub fn seals(&self) -> u64 {
+        self.seals.load(Ordering::Acquire)
     }
 
     /// Windows that wait for a merge or are being merged.
@@ -136,8 +146,10 @@ impl Schedule {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// So many of them could not be merged, and rest until they are tried again. Who waits for memory learns of it: they free none.
-    pub fn set_aside(&self, count: usize) {
+    /// So many of them could not be merged, and rest until they are tried again. Who waits for memory learns of it: they free none of the bytes that
+    /// their keyspaces hold.
+    pub fn set_aside(&self, count: usize, bytes: u64) {
+        self.aside_bytes.store(bytes, Ordering::Release);
         if self.aside.swap(count, Ordering::AcqRel) != count {
             self.progress.notify();
         }
@@ -147,6 +159,12 @@ impl Schedule {
     #[inline]
     pub fn aside_count(&self) -> usize {
         self.aside.load(Ordering::Acquire)
+    }
+
+    /// Bytes of window memory of their keyspaces.
+    #[inline]
+    pub fn aside_bytes(&self) -> u64 {
+        self.aside_bytes.load(Ordering::Acquire)
     }
 
     /// Sealed windows of which a merge is about to free memory.

@@ -11,15 +11,26 @@ pub(super) struct Rest {
     pub until_ns: u64,
     /// What was asked for: who asks for more, or again, ends it.
     pub asked: Asked,
-    /// Where windows were left out, how many: others end it.
-    pub aside: Option<usize>,
+    /// Where windows were left out: others end it.
+    pub aside: Option<LeftOut>,
+}
+
+/// What was left out of a round.
+#[derive(Clone, Copy)]
+pub(super) struct LeftOut {
+    /// So many windows.
+    windows: usize,
+    /// [`Schedule::seals`] as the round knows it.
+    seals: u64,
 }
 
 impl Rest {
     /// Whether there is reason not to wait for its end.
     pub fn is_broken(self, schedule: &Schedule) -> bool {
-        let sealed = schedule.sealed_count();
-        schedule.asked() > self.asked || self.aside.is_some_and(|aside| aside != sealed)
+        let has_others = |left: LeftOut| {
+            left.windows != schedule.sealed_count() || left.seals != schedule.seals()
+        };
+        schedule.asked() > self.asked || self.aside.is_some_and(has_others)
     }
 }
 
@@ -39,9 +50,14 @@ impl Aside {
         self.windows.is_empty()
     }
 
-    /// How many they are.
-    pub fn count(&self) -> usize {
-        self.windows.len()
+    /// The keyspaces that they are of, each of which has one.
+    pub fn keyspaces(&self) -> impl ExactSizeIterator<Item = KeyspaceId> {
+        self.windows.iter().map(|(id, _)| *id)
+    }
+
+    /// Whether that of a part is among them.
+    pub fn has(&self, part: &Part) -> bool {
+        name(part).is_some_and(|name| self.windows.contains(&name))
     }
 
     /// A part could not be merged.
@@ -49,34 +65,43 @@ impl Aside {
         self.windows.push((id, cut));
     }
 
-    /// Makes its windows the last of a round's parts, and no parts of it while it is too early for that.
+    /// Makes its windows the last of a round's parts, and no parts of it while it is too early for that. [`Aside::tried`] follows.
     pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Asked) {
-        let name = |part: &Part| Some((part.keyspace.id, part.sealed.as_ref()?.cut));
         self.windows
             .retain(|window| parts.iter().any(|part| name(part) == Some(*window)));
-        let is_aside = |part: &Part| name(part).is_some_and(|name| self.windows.contains(&name));
         if now_ns < self.retry_ns && asked <= self.asked {
-            parts.retain(|part| !is_aside(part));
+            parts.retain(|part| !self.has(part));
         } else {
-            parts.sort_by_key(is_aside);
-            self.windows.clear();
+            parts.sort_by_key(|part| self.has(part));
         }
     }
 
-    /// They are tried again after that rest, which others need not wait for.
-    pub fn after(&mut self, rest: Rest) -> Rest {
+    /// Those that are parts of a round are none of its windows any more, unless they are added again.
+    pub fn tried(&mut self, parts: &[Part]) {
+        self.windows
+            .retain(|window| !parts.iter().any(|part| name(part) == Some(*window)));
+    }
+
+    /// They are tried again after that rest, which others need not wait for. The round knows of so many [`Schedule::seals`].
+    pub fn after(&mut self, rest: Rest, seals: u64) -> Rest {
         (self.retry_ns, self.asked) = (rest.until_ns, rest.asked);
-        self.rest()
+        self.rest(seals)
     }
 
     /// What is left of their rest.
-    pub fn rest(&self) -> Rest {
+    pub fn rest(&self, seals: u64) -> Rest {
+        let windows = self.windows.len();
         Rest {
             until_ns: self.retry_ns,
             asked: self.asked,
-            aside: Some(self.windows.len()),
+            aside: Some(LeftOut { windows, seals }),
         }
     }
+}
+
+/// A sealed window, by its cut.
+fn name(part: &Part) -> Option<(KeyspaceId, Lsn)> {
+    Some((part.keyspace.id, part.sealed.as_ref()?.cut))
 }
 
 #[cfg(test)]
@@ -102,6 +127,23 @@ mod tests {
         };
         assert!(!rest.is_broken(&schedule));
         schedule.ask(Lsn(6));
+        assert!(rest.is_broken(&schedule));
+    }
+
+    /// One window was cleared and another sealed before anyone looked: as many as were left out, but not those.
+    #[test]
+    fn a_window_that_is_sealed_ends_a_rest_though_another_went() {
+        let schedule = Schedule::default();
+        schedule.sealed(1);
+        let aside = Aside {
+            windows: vec![(KeyspaceId(1), Lsn(1))],
+            retry_ns: u64::MAX,
+            asked: schedule.asked(),
+        };
+        let rest = aside.rest(schedule.seals());
+        assert!(!rest.is_broken(&schedule));
+        schedule.unsealed(1);
+        schedule.sealed(1);
         assert!(rest.is_broken(&schedule));
     }
 }
