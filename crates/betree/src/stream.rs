@@ -21,8 +21,8 @@ pub(crate) struct Stream {
     coming: VecDeque<bool>,
     /// How many of these were cached.
     cached: usize,
-    /// The first of those that are read, as far as they came.
-    read: VecDeque<Arc<Block>>,
+    /// The first of those that are read, as far as they came; what is wrong with one is told to who comes to it.
+    read: VecDeque<Result<Arc<Block>>>,
 }
 
 impl Stream {
@@ -94,7 +94,7 @@ impl Stream {
         store.take_oldest(&mut self.reading, &mut self.read)
     }
 
-    /// The next block, which was added as that one, if it is at hand.
+    /// The next block, which was added as that one, if it is at hand and sound.
     pub(crate) fn take_ready(
         &mut self,
         store: &PageStore,
@@ -103,7 +103,8 @@ impl Stream {
     ) -> Option<Arc<Block>> {
         let is_read = *self.coming.front()?;
         let block = match is_read {
-            true => self.read.pop_front(),
+            true if matches!(self.read.front(), Some(Err(_))) => None,
+            true => self.read.pop_front().and_then(Result::ok),
             false => store.cached_block_as(group, number, self.fill),
         }?;
         self.coming.pop_front();
@@ -111,13 +112,16 @@ impl Stream {
         Some(block)
     }
 
-    /// Waits until the next block is at hand, if it is read here.
+    /// Waits until the next block is at hand, if it is read here. An error is what is wrong with it.
     pub(crate) fn wait(&mut self, store: &PageStore) -> Result<()> {
         // Some reads are of indexes only.
         while self.read.is_empty() && !self.reading.is_empty() {
             store.take_oldest(&mut self.reading, &mut self.read)?;
         }
-        Ok(())
+        match self.read.front() {
+            Some(Err(_)) => self.read.pop_front().map_or(Ok(()), |read| read.map(drop)),
+            _ => Ok(()),
+        }
     }
 
     /// Leaves blocks that were cached when they were added to the caller: how many are next, up to so many.
@@ -127,5 +131,11 @@ impl Stream {
         self.coming.drain(..count);
         self.cached -= count;
         count
+    }
+
+    /// The last so many of these are to come as before.
+    pub(crate) fn take_back(&mut self, count: usize) {
+        (0..count).for_each(|_| self.coming.push_front(false));
+        self.cached += count;
     }
 }

@@ -400,23 +400,53 @@ impl BlockWalk {
             self.passed(1);
             return Ok(Some(block));
         }
-        self.read_run(store, count)?;
+        let count = self.read_run(store, count)?;
         self.passed(count);
         Ok(self.read.pop())
     }
 
-    /// Reads so many blocks where none is at hand.
-    fn read_run(&mut self, store: &PageStore, count: usize) -> Result<()> {
+    /// Reads so many blocks where none is at hand, or those before the first that cannot be read; how many, one at least.
+    fn read_run(&mut self, store: &PageStore, count: usize) -> Result<usize> {
         let range = match self.direction {
             Direction::Forward => self.next_block..self.next_block + count,
             Direction::Backward => self.next_block + 1 - count..self.next_block + 1,
         };
         let (index, fill) = (&self.index, self.ahead.fill);
-        store.block_run(&self.group, index, range, fill, &mut self.read)?;
+        let run = store.block_run(&self.group, index, range, fill, &mut self.read);
+        if let Err(error) = run {
+            return self.read_up_to_damage(store, count, error);
+        }
         if self.direction == Direction::Forward {
             self.read.reverse();
         }
-        Ok(())
+        Ok(count)
+    }
+
+    /// So many blocks could not be read at once: reads them one by one, as far as they are sound. What is wrong with the first is an error.
+    #[cold]
+    fn read_up_to_damage(
+        &mut self,
+        store: &PageStore,
+        count: usize,
+        error: Error,
+    ) -> Result<usize> {
+        self.read.clear();
+        let mut outcome = Err(error);
+        for behind in 0..count {
+            let number = self.unread_block(behind);
+            match store.block(&self.group, &self.index, number, self.ahead.fill) {
+                Ok(block) => self.read.push(block),
+                Err(error) => {
+                    outcome = Err(error);
+                    break;
+                }
+            }
+        }
+        self.read.reverse();
+        match self.read.len() {
+            0 => outcome,
+            read => Ok(read),
+        }
     }
 
     /// The next block from the stream, and some that are at hand behind it; others are begun instead of them.
@@ -430,9 +460,10 @@ impl BlockWalk {
         let mut count = self.take_ready(store, stream);
         if count == 0 {
             // What was cached has left, and what lies behind it mostly has, too.
-            count = stream.leave_cached(self.sent.min(NEAR_BLOCKS_MAX));
-            if count > 0 {
-                self.read_run(store, count)?;
+            let left = stream.leave_cached(self.sent.min(NEAR_BLOCKS_MAX));
+            if left > 0 {
+                count = self.read_run(store, left)?;
+                stream.take_back(left - count);
             } else {
                 stream.wait(store)?;
                 count = self.take_ready(store, stream);

@@ -48,6 +48,7 @@ fn stream_over(store: &PageStore, group: &GroupRef, mut before: impl FnMut(usize
         store.start(&mut stream).unwrap();
         store.take_oldest(&mut stream, &mut blocks).unwrap();
         for block in blocks.drain(..) {
+            let block = block.unwrap();
             before(taken);
             assert_eq!(block.key(0), key(records));
             assert_eq!(

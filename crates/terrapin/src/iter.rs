@@ -35,7 +35,8 @@ const SPARING_RECORDS: usize = 128;
 /// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment throughout, however long it is
 /// held.
 ///
-/// What fails is an item, `Err`, and the range ends behind it; so is what fails at the beginning, since making a range never does. Ask each
+/// What fails is an item, `Err`, and the range ends behind it; so is what fails at the beginning, since making a range never does. All records that
+/// come before what cannot be read come before that item, from either end; behind it another range may begin. Ask each
 /// item with `?`, or collect into a `Result`: `count()` would count the error as a record, and `flatten()` hide it.
 ///
 /// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
@@ -58,6 +59,8 @@ pub struct Range {
     exhausted: bool,
     front: End,
     back: End,
+    /// What is wrong behind the records that this end has fetched.
+    failed: Option<(Direction, Error)>,
     /// The keyspace, once something was fetched, which is told how many records were taken.
     shared: Option<Arc<KeyspaceShared>>,
     /// How many records may still be taken: without a limit more than anybody takes.
@@ -134,6 +137,7 @@ impl Range {
             exhausted,
             front: End::default(),
             back: End::default(),
+            failed: None,
             shared: None,
             left: usize::MAX,
             is_limited: false,
@@ -350,10 +354,14 @@ impl Range {
             return self.error.take().map_or(Ok(None), Err);
         };
         let opened = handle.core().health.check_open();
-        let refilled = match opened {
-            Ok(()) if self.exhausted => Ok(()),
-            Ok(()) => self.refill(&handle, direction, borrows),
-            closed => closed,
+        let refilled = match (opened, self.failed.take()) {
+            (Ok(()), _) if self.exhausted => Ok(()),
+            (Ok(()), Some((end, error))) if end == direction => Err(error),
+            (Ok(()), failed) => {
+                self.failed = failed;
+                self.refill(&handle, direction, borrows)
+            }
+            (closed, _) => closed,
         };
         if let Err(error) = refilled {
             self.front = End::default();
@@ -382,6 +390,7 @@ impl Range {
         let view = handle.view();
         let held = view.held()?;
         let keyspace = held.keyspace(self.keyspace)?;
+        let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
         let (lower, upper) = (&self.lower, &self.upper);
         let taken = self.front.total_records + self.back.total_records;
         let end = match direction {
@@ -423,7 +432,8 @@ impl Range {
             Some(scan) => scan,
             none => {
                 let expected = if known { ahead } else { 0 };
-                let tree = none.insert(TreeScan::open(keyspace, region, expected)?);
+                let opened = TreeScan::open(keyspace, region, expected).map_err(named)?;
+                let tree = none.insert(opened);
                 core.range_visited(keyspace, tree.scan.runs() as u64);
                 tree
             }
@@ -440,9 +450,10 @@ impl Range {
         };
         let batch = end.fetched.restart(limits);
         let in_windows = &mut end.in_windows;
-        let whole = match from_tree(tree, region, in_windows, batch)? {
-            Some(whole) => whole,
-            None => {
+        let filled = match from_tree(tree, region, in_windows, batch) {
+            Ok(Some(whole)) => Ok(whole),
+            Err(error) => Err(error),
+            Ok(None) => {
                 let mut passed = 0;
                 let before = view.before;
                 let merged = merge(
@@ -457,10 +468,16 @@ impl Range {
                 if passed > 0 {
                     keyspace.active.passed.fetch_add(passed, Ordering::Relaxed);
                 }
-                merged?
+                merged
             }
         };
         let count = batch.len();
+        let (whole, failed) = match filled.map_err(named) {
+            Ok(whole) => (whole, None),
+            Err(error) if count == 0 => return Err(error),
+            // What comes before is sound.
+            Err(error) => (false, Some((direction, error))),
+        };
         let passed = tree.scan.take_passed();
         core.range_passed(keyspace, passed, count, || {
             region.gone_over(batch.last_key().filter(|_| !whole))
@@ -479,6 +496,10 @@ impl Range {
             }
         }
         end.fetched.fetched(count);
+        if failed.is_some() {
+            end.scan = None;
+            self.failed = failed;
+        }
         Ok(())
     }
 }

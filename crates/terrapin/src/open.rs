@@ -105,7 +105,7 @@ fn open_gated(
     let budget = Budget::new(settings.memory);
     let mut present = PageStore::presence(&disk)? == Presence::Present;
     if !present && !options.creates() {
-        return Err(absent(&disk));
+        return Err(absent(&disk)?);
     }
     let mut made = None;
     if !present {
@@ -157,9 +157,17 @@ fn open_gated(
     start(settings, env, gate, path, budget, files, base, log, replay)
 }
 
-/// There is no data file, or one that was never finished.
-pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Error {
-    Error::new(ErrorKind::NotFound, "there is no database").with("directory", disk.describe())
+/// There is no data file, or one that was never finished: why nothing is opened. A log says that there was one.
+pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
+    let error = match disk.list()?.iter().any(|name| is_log_file(name)) {
+        true => data_file_is_lost(),
+        false => Error::new(ErrorKind::NotFound, "there is no database"),
+    };
+    Ok(error.with("directory", disk.describe()))
+}
+
+fn data_file_is_lost() -> Error {
+    Error::corrupt("the data file is missing or empty, but there is a log")
 }
 
 /// A creation was interrupted before the log was there.
@@ -252,10 +260,7 @@ impl Files {
         // A log without its data file is a database that was damaged, not a place for a new one.
         let absent = Log::check_absent(env, disk, log_options(settings, database_id));
         absent.map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => {
-                Error::corrupt("the data file is missing or empty, but there is a log")
-                    .with("directory", disk.describe())
-            }
+            ErrorKind::AlreadyExists => data_file_is_lost().with("directory", disk.describe()),
             _ => error,
         })?;
         let store = PageStore::create(disk, store_options(settings, budget), database_id)?;

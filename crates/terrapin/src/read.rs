@@ -25,7 +25,12 @@ impl Keyspace {
     fn observed<R>(&self, read: impl FnOnce(&KeyspaceState, Lsn) -> Result<R>) -> Result<R> {
         let observed = self.core().observe()?;
         let keyspace = observed.state.keyspaces.get(self.shared.id);
-        read(keyspace.ok_or_else(|| self.dropped())?, observed.before)
+        read(keyspace.ok_or_else(|| self.dropped())?, observed.before).map_err(|e| self.named(e))
+    }
+
+    #[cold]
+    fn named(&self, error: Error) -> Error {
+        error.with("keyspace", self.name())
     }
 
     /// The value of a key, as of the newest published write. It is a copy, but for some long ones (more than a 1024th of the memory, 4 to

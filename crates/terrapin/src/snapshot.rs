@@ -51,6 +51,7 @@ impl Snapshot {
             false => self.handle.view().before,
         };
         read(held.keyspace(keyspace.id())?, before)
+            .map_err(|error| error.with("keyspace", keyspace.name()))
     }
 
     fn check(&self, keyspace: &Keyspace) -> Result<()> {
@@ -63,7 +64,7 @@ impl Snapshot {
         )
     }
 
-    /// The value that a key had. Errors: as [`Keyspace::get`]; `NotFound` for a keyspace that did not exist.
+    /// The value that a key had. Cached records are the newest and do not serve it; cached blocks do. Errors: as [`Keyspace::get`]; `NotFound` for a keyspace that did not exist.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
         self.with(keyspace, |k, before| read::get(k, before, key.as_ref()))

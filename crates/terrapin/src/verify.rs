@@ -131,7 +131,12 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         system_cache: false,
     };
     if PageStore::presence(&disk)? != Presence::Present {
-        return Err(absent(&disk));
+        let error = absent(&disk)?;
+        if error.kind() != ErrorKind::Corrupt {
+            return Err(error);
+        }
+        report.damage("data file", error)?;
+        return Ok(report);
     }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,

@@ -393,10 +393,9 @@ fn a_view_that_cannot_be_folded_holds_up_no_other() {
     fill(&second, 0..100, 5, 100);
     database.checkpoint().unwrap();
     assert_eq!(database.metrics().folds, 0);
-    // The older view comes first, and its window goes into a tree that must be read.
-    world
-        .disk
-        .inject(Fault::nth(1, FaultError::Io).on(Op::Read).of("data"));
+    // The older view comes first.
+    let unwritten = Fault::nth(1, FaultError::Io).on(Op::Write).of("data");
+    world.disk.inject(unwritten);
     grow_old(&world);
     assert_eq!(database.metrics().folds, 1);
     assert_eq!(

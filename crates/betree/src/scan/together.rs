@@ -66,7 +66,11 @@ impl TreeScan {
             wants.extend(numbers.map(|number| (*walk.group(), index.clone(), number)));
             counts.push((slot, wants.len() - before));
         }
-        let mut blocks = self.store.blocks(&wants, ReadAhead::SCAN.fill)?.into_iter();
+        // Where one cannot be read, each source reads its own: what is wrong is told to who comes to it.
+        let Ok(blocks) = self.store.blocks(&wants, ReadAhead::SCAN.fill) else {
+            return Ok(());
+        };
+        let mut blocks = blocks.into_iter();
         for (slot, count) in counts {
             if let Some(walk) = &mut self.sources[usize::from(slot)].walk {
                 walk.give(blocks.by_ref().take(count));

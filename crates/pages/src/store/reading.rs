@@ -338,17 +338,15 @@ impl PageStore {
         failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Takes the blocks of the oldest read, if it has any, and appends them to `out` in the order in which they were asked for. After an error
-    /// nothing more can be taken.
-    pub fn take_oldest(&self, reading: &mut Reading, out: &mut VecDeque<Arc<Block>>) -> Result<()> {
+    /// Takes the blocks of the oldest read, if it has any, and appends them to `out` in the order in which they were asked for. A block that is damaged is an
+    /// error in its place; a read that failed is one in the place of all its blocks, behind which nothing more can be taken.
+    pub fn take_oldest(
+        &self,
+        reading: &mut Reading,
+        out: &mut VecDeque<Result<Arc<Block>>>,
+    ) -> Result<()> {
         reading.close();
-        let mut outcome = Ok(());
-        self.take_some(reading, Show::Oldest, &mut |_, block| match block {
-            Ok(block) if outcome.is_ok() => out.push_back(block),
-            Ok(_) => {}
-            Err(error) if outcome.is_ok() => outcome = Err(error),
-            Err(_) => {}
-        })?;
+        self.take_some(reading, Show::Oldest, &mut |_, block| out.push_back(block))?;
         if let Some(stretch) = reading.stretches.pop_front() {
             reading.wanted.drain(..stretch.parts);
             reading.taken += stretch.parts as u64;
@@ -358,7 +356,7 @@ impl PageStore {
             let allowed = reading.bytes_allowed.saturating_add(stretch.bytes);
             reading.bytes_allowed = allowed.min(reading.bytes_max);
         }
-        outcome
+        Ok(())
     }
 
     /// Takes the blocks of some reads.
