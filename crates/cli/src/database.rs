@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrapin::{Database, Keyspace, Options};
+use terrapin::{CheckpointDistance, Database, Keyspace, Options};
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::{arguments, output};
@@ -37,10 +37,19 @@ impl DatabaseArgs {
 
     /// Opens what is there, or creates it, and says so: a mistyped path shows.
     pub fn open_or_create(&self) -> Result<Database> {
+        self.open_or_create_for(None)
+    }
+
+    /// The same for a keyspace of that χ: where it does not fit nothing is created.
+    pub fn open_or_create_for(&self, chi: Option<CheckpointDistance>) -> Result<Database> {
         if let Some(found) = unless_missing(self.open())? {
             return Ok(found);
         }
-        let database = self.options().create_if_missing(true).open(&self.path)?;
+        let mut options = self.options().create_if_missing(true);
+        if let Some(chi) = chi {
+            options = options.checkpoint_distance(chi);
+        }
+        let database = options.open(&self.path)?;
         output::notice(format_args!("created the database {}", self.path.display()));
         Ok(database)
     }

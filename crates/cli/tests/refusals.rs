@@ -130,6 +130,9 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
         assert!(error.contains(limit), "{error}");
         assert!(!path.exists(), "{error}");
     }
+    let error = fail(&["keyspace", "create", db, "k", "--chi", "3000"]);
+    assert!(error.contains("memory"), "{error}");
+    assert!(!path.exists(), "{error}");
     let most = place.write("most", digits(limit));
     succeed(&["put", db, "5a", "--hex", "--file", text(&most)]);
     assert_eq!(succeed(&["get", db, "Z"]).len(), limit);

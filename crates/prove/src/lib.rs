@@ -3,6 +3,8 @@
 //! A [`Layer`] tries numbered units, each of which can be tried again by its number alone; the [`run`] goes through them,
 //! and the [`Ledger`] says what has been tried, at which commit, and what was found. docs/TESTING.md explains each layer.
 
+#![forbid(unsafe_code)]
+
 mod build;
 pub mod calls;
 pub mod crash;

@@ -174,10 +174,14 @@ pub(crate) fn check_sizes(key: &[u8], op: Op<'_>) -> Result<()> {
 #[cold]
 fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
     let (message, bytes, limit) = if key_bytes > KEY_BYTES_MAX {
-        ("the key is longer than the limit", key_bytes, KEY_BYTES_MAX)
+        (
+            "the key is longer than the limit: use a hash of it, and keep the whole in the value",
+            key_bytes,
+            KEY_BYTES_MAX,
+        )
     } else {
         (
-            "the value is longer than the limit",
+            "the value is longer than the limit: split it over several keys",
             value_bytes,
             VALUE_BYTES_MAX,
         )

@@ -82,7 +82,7 @@ pub struct DatabaseStat {
     pub data_live_bytes: u64,
     /// Free bytes in the data file, those included that the file system has back.
     pub data_free_bytes: u64,
-    /// Bytes of log that a recovery would read.
+    /// Bytes of log that a recovery would read; after a close some KiB without records.
     pub log_kept_bytes: u64,
     /// Bytes of live pages for each key and value byte that the trees hold; 0 when nothing is on disk.
     pub space_amplification: f64,

@@ -88,8 +88,8 @@ impl Keyspace {
 
     /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of its own any more, but the database's
     /// ([`crate::Options::checkpoint_distance`]). Raising it is free. Lowering it has a window that holds more than
-    /// the new χ merged at once, in the background. Errors: `OutOfMemory` naming the largest χ that the memory budget holds; otherwise as
-    /// [`Keyspace::put`].
+    /// the new χ merged at once, in the background. An open with less memory goes by as much of it as fits ([`Keyspace::checkpoint_distance`]), and keeps what
+    /// was set. Errors: `OutOfMemory` naming the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
     pub fn set_checkpoint_distance(
         &self,
         distance: impl Into<Option<CheckpointDistance>>,

@@ -27,7 +27,8 @@ pub(crate) const DISTANCE_MAX: u64 = 16_384;
 /// if need be, makes of each node on its way one level of what the node above held for it (an L or two), and a leaf or two.
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
-/// What a write waits for before it returns.
+/// What a write waits for before it returns. A keyspace that is created, cleared or dropped, and options that are set, are in the log in any case, and
+/// synced where the database's own durability is `Sync`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {

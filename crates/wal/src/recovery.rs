@@ -57,7 +57,6 @@ pub struct Recovery {
     in_segments: u64,
     /// Where replay begins.
     replay_from: Place,
-    replay_bytes: u64,
     replay_records: u64,
 }
 
@@ -104,7 +103,6 @@ impl Recovery {
             ring_from: None,
             in_segments: start.position,
             replay_from: start,
-            replay_bytes: 0,
             replay_records: 0,
             chain,
         };
@@ -141,7 +139,6 @@ impl Recovery {
                     position: found.lsn,
                 });
                 if found.kind >= RECORD_KIND_USER_MIN {
-                    self.replay_bytes += found.bytes;
                     self.replay_records += 1;
                 }
             }
@@ -207,12 +204,6 @@ impl Recovery {
     #[must_use]
     pub fn clean(&self) -> bool {
         self.clean
-    }
-
-    /// Bytes of users' records from the needed LSN on, headers included.
-    #[must_use]
-    pub fn bytes_to_replay(&self) -> u64 {
-        self.replay_bytes
     }
 
     /// Users' records from the needed LSN on.

@@ -15,7 +15,8 @@ pub struct Count {
     database: DatabaseArgs,
     #[command(flatten)]
     range: RangeArgs,
-    /// About how many there are, without reading them: one that was overwritten may count more than once until it is merged
+    /// About how many there are, without reading them: one that was overwritten may count more than once until it is merged, and a range
+    /// that is shorter than a block of some KiB not at all
     #[arg(long)]
     approximate: bool,
     #[command(flatten)]

@@ -67,8 +67,8 @@ impl Keyspace {
                 name,
                 chi,
             } => {
-                let database = database.open_or_create()?;
                 let options = KeyspaceOptions::new().checkpoint_distance(*chi);
+                let database = database.open_or_create_for(*chi)?;
                 database.create_keyspace(name, options)?;
                 database.close()
             }

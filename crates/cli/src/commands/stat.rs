@@ -232,7 +232,7 @@ fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
     line(
         "  log",
         format!(
-            "ring {}, segments {}, spares {}; {} to replay",
+            "ring {}, segments {}, spares {}; {} of it needed",
             human(space.log.ring_bytes),
             human(space.log.segment_bytes),
             human(space.log.spare_bytes),
