@@ -505,6 +505,11 @@ impl BlockWalk {
         stream.start(store)
     }
 
+    /// The stream that has blocks of it is no more.
+    pub(crate) fn leave_stream(&mut self) {
+        self.sent = 0;
+    }
+
     /// Whether it is about to read, and passed so much that a stream is worth it.
     pub(crate) fn wants_stream(&self) -> bool {
         self.unread > 0 && !self.is_ready() && self.pace.is_long(self.ahead)

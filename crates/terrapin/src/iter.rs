@@ -59,8 +59,6 @@ pub struct Range {
     exhausted: bool,
     front: End,
     back: End,
-    /// What is wrong behind the records that this end has fetched.
-    failed: Option<(Direction, Error)>,
     /// The keyspace, once something was fetched, which is told how many records were taken.
     shared: Option<Arc<KeyspaceShared>>,
     /// How many records may still be taken: without a limit more than anybody takes.
@@ -74,6 +72,8 @@ pub struct Range {
 /// One end of a range.
 struct End {
     fetched: Chunk,
+    /// What is wrong behind these.
+    failed: Option<Error>,
     scan: Option<TreeScan>,
     /// What the view's windows have behind what was fetched.
     in_windows: InWindows,
@@ -87,6 +87,7 @@ impl Default for End {
     fn default() -> Self {
         End {
             fetched: Chunk::default(),
+            failed: None,
             scan: None,
             in_windows: InWindows::Unknown,
             total_records: 0,
@@ -137,7 +138,6 @@ impl Range {
             exhausted,
             front: End::default(),
             back: End::default(),
-            failed: None,
             shared: None,
             left: usize::MAX,
             is_limited: false,
@@ -281,6 +281,9 @@ impl Range {
         // They stand where the region began.
         end.scan = None;
         end.in_windows = InWindows::Unknown;
+        // What is wrong may be left out; what is not is met again.
+        self.front.failed = None;
+        self.back.failed = None;
         self.exhausted |= is_empty((borrowed(&self.lower), borrowed(&self.upper)));
     }
 
@@ -354,13 +357,11 @@ impl Range {
             return self.error.take().map_or(Ok(None), Err);
         };
         let opened = handle.core().health.check_open();
-        let refilled = match (opened, self.failed.take()) {
+        let refilled = match (opened, self.end(direction).failed.take()) {
+            // The other end went over all that was left.
             (Ok(()), _) if self.exhausted => Ok(()),
-            (Ok(()), Some((end, error))) if end == direction => Err(error),
-            (Ok(()), failed) => {
-                self.failed = failed;
-                self.refill(&handle, direction, borrows)
-            }
+            (Ok(()), Some(error)) => Err(error),
+            (Ok(()), None) => self.refill(&handle, direction, borrows),
             (closed, _) => closed,
         };
         if let Err(error) = refilled {
@@ -476,7 +477,7 @@ impl Range {
             Ok(whole) => (whole, None),
             Err(error) if count == 0 => return Err(error),
             // What comes before is sound.
-            Err(error) => (false, Some((direction, error))),
+            Err(error) => (false, Some(error)),
         };
         let passed = tree.scan.take_passed();
         core.range_passed(keyspace, passed, count, || {
@@ -498,8 +499,9 @@ impl Range {
         end.fetched.fetched(count);
         if failed.is_some() {
             end.scan = None;
-            self.failed = failed;
+            end.in_windows = InWindows::Unknown;
         }
+        end.failed = failed;
         Ok(())
     }
 }

@@ -157,9 +157,10 @@ fn open_gated(
     start(settings, env, gate, path, budget, files, base, log, replay)
 }
 
-/// There is no data file, or one that was never finished: why nothing is opened. A log says that there was one.
+/// There is no data file, or one that was never finished: why nothing is opened. A log says that there was one, unless another process has just made both.
 pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
-    let error = match disk.list()?.iter().any(|name| is_log_file(name)) {
+    let has_log = disk.list()?.iter().any(|name| is_log_file(name));
+    let error = match has_log && PageStore::presence(disk)? != Presence::Present {
         true => data_file_is_lost(),
         false => Error::new(ErrorKind::NotFound, "there is no database"),
     };

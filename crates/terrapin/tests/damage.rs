@@ -5,6 +5,7 @@ mod common;
 use common::{World, all, key, tiny, value};
 use terrapin::verify::{VerifyOptions, verify_on};
 use terrapin::{CheckpointDistance, ErrorKind};
+use terrapin_disk::sim::{Media, MediaFault};
 
 fn filled(world: &World) {
     let database = world.open(&tiny());
@@ -331,7 +332,6 @@ fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
 /// A superblock slot that a failed call had kept from being read was told as a damaged one.
 #[test]
 fn verify_tells_a_superblock_slot_that_cannot_be_read_from_a_damaged_one() {
-    use terrapin_disk::sim::{Media, MediaFault};
     let world = World::new(7);
     filled(&world);
     for slot in 0..2 {
@@ -382,9 +382,17 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
     database.close().unwrap();
     let bytes = world.disk.content("data").unwrap().len() as u64;
     let mut hit = 0;
-    for offset in (9000..bytes).step_by(bytes as usize / 40) {
+    let offsets = (9000..bytes).step_by(bytes as usize / 40);
+    for (offset, is_flipped) in offsets.flat_map(|offset| [(offset, true), (offset, false)]) {
         let disk = world.disk.fork();
-        disk.corrupt("data", offset, 0x40);
+        match is_flipped {
+            true => assert!(disk.corrupt("data", offset, 0x40)),
+            false => {
+                let sector = offset / 512 * 512;
+                let unread = MediaFault::nth(1, Media::ReadError).of("data").lasting();
+                disk.inject_media(unread.within(sector..sector + 512));
+            }
+        }
         let open = || {
             let options = options.clone().read_only(true);
             options.open_on(world.env.clone(), disk.handle())
@@ -397,6 +405,7 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
         };
         let last = (0..RECORDS).rev().find(is_unreadable).unwrap();
         drop((keyspace, database));
+        let mut is_told = false;
         for (backward, limit) in [(false, false), (true, false), (false, true), (true, true)] {
             let database = open().unwrap();
             let mut range = database.default_keyspace().iter();
@@ -433,6 +442,7 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
             );
             assert!(error.to_string().contains("keyspace default"), "{error}");
             hit += u64::from(!sound.is_empty());
+            is_told = true;
         }
         // What one end met takes nothing from the other.
         let database = open().unwrap();
@@ -452,6 +462,31 @@ fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
         let left = RECORDS - back.len() as u64;
         assert!(back.iter().copied().eq((left..RECORDS).rev()));
         assert!(front.len() as u64 <= left);
+        drop(range);
+        drop(database);
+        // A new record comes in between, and what was left out is not told.
+        if first > 0 && is_told {
+            let writable = options.open_on(world.env.clone(), disk.handle()).unwrap();
+            world.sim.set_breathing(false);
+            let keyspace = writable.default_keyspace();
+            let between = [&(first - 1).to_be_bytes()[..], &[0xff]].concat();
+            keyspace.put(&between, "new").unwrap();
+            let mut records = keyspace.iter().map_while(Result::ok);
+            assert_eq!(records.by_ref().take(first as usize).count() as u64, first);
+            assert_eq!(records.next().unwrap().0, between[..], "at {offset}");
+            assert!(records.next().is_none());
+            let mut range = keyspace.iter();
+            assert!(range.next().unwrap().is_ok());
+            // From the next block on.
+            let mut range = range.after((last + 1).to_be_bytes());
+            let behind = range.by_ref().take_while(Result::is_ok).count() as u64;
+            assert_eq!(behind, RECORDS.saturating_sub(last + 2), "at {offset}");
+            drop((records, range, keyspace));
+            world.sim.set_breathing(true);
+            world.sim.kill();
+            drop(writable);
+            world.sim.kill();
+        }
     }
     assert!(hit > 20, "{hit}");
 }

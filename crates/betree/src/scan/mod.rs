@@ -57,7 +57,7 @@ enum Next {
     Record,
     /// There is none.
     End,
-    /// There is none before a delete that is not let in any more.
+    /// There is none before a delete that is not let in any more, or before what must be read to know more.
     Reached,
     /// More must be read to know, which was not wanted.
     Unread,
@@ -170,6 +170,11 @@ impl TreeScan {
         while let Some(&Place { head, slot }) = self.order.first() {
             let source = &self.sources[usize::from(slot)];
             match source.head {
+                Head::Pending | Head::Between | Head::Boundary
+                    if self.lies_behind(Place { head, slot }, until, until_head) =>
+                {
+                    return Ok(Next::Reached);
+                }
                 Head::Record => {
                     if !source.place.is_delete {
                         return Ok(Next::Record);
@@ -370,7 +375,13 @@ impl TreeScan {
             let (path, range) = (&self.path, source.range);
             let bounds = || path.bounds_of(slot, range);
             let stream = source.ahead.as_mut().map(|ahead| &mut ahead.stream);
-            if let Some((block, records)) = walk.next(&self.store, bounds, stream)? {
+            let mut next = walk.next(&self.store, bounds, stream);
+            if next.is_err() && source.ahead.take().is_some() {
+                // A read of many blocks may have failed for one that lies behind.
+                walk.leave_stream();
+                next = walk.next(&self.store, bounds, None);
+            }
+            if let Some((block, records)) = next? {
                 source.enter(block, records, self.path.direction);
                 return source.read_ahead(&self.path, &self.store);
             }
@@ -455,7 +466,10 @@ impl TreeScan {
         self.keep_pace(slot);
         let source = &self.sources[usize::from(slot)];
         if source.head == Head::Pending && source.pace.is_long(ReadAhead::SCAN) {
-            self.prepare(slot)?;
+            if self.prepare(slot).is_err() {
+                // It may lie far ahead: who comes to it is told.
+                return Ok(());
+            }
             let source = &mut self.sources[usize::from(slot)];
             source.go_ahead(slot, &self.path, &self.store);
             if let (Some(walk), Some(ahead)) = (&mut source.walk, &mut source.ahead) {
@@ -688,6 +702,22 @@ impl TreeScan {
             _ => true,
         };
         before_second && (source.key_head < until_head || self.path.lets_in(until, key))
+    }
+
+    /// Whether what a source stands at lies behind a bound, which has that head, and not at it: one that may begin there must be opened, since a record
+    /// there may be hidden by a newer one ([`Scan::skip`]).
+    fn lies_behind(&self, place: Place, until: Bound<&[u8]>, until_head: u64) -> bool {
+        let (Bound::Included(key) | Bound::Excluded(key)) = until else {
+            return false;
+        };
+        let source = &self.sources[usize::from(place.slot)];
+        match place.head.cmp(&until_head) {
+            Ordering::Equal => {
+                let at = self.path.key(place.slot, source);
+                self.path.compare(at, (key, &[])) == Ordering::Greater
+            }
+            order => order == Ordering::Greater,
+        }
     }
 
     /// Takes note of how a call ended.
