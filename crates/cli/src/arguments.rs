@@ -1,7 +1,7 @@
-//! Values of options that need more than clap's own parsers: sizes, χ, durability, distributions.
+//! Values of options that need more than clap's own parsers: sizes, χ, durability, compression.
 
 use clap::ValueEnum;
-use terrapin::{CheckpointDistance, Durability, Keyspace};
+use terrapin::{CheckpointDistance, Compression, Durability, Keyspace};
 
 /// Bytes from `1000`, `64MiB`, `64M`, `64MB`, `1.5GiB`.
 pub fn size(text: &str) -> Result<u64, String> {
@@ -87,6 +87,29 @@ impl From<DurabilityName> for Durability {
             DurabilityName::Process => Durability::Process,
             DurabilityName::Sync => Durability::Sync,
             DurabilityName::None => Durability::None,
+        }
+    }
+}
+
+/// How blocks are compressed.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum CompressionName {
+    /// Not at all
+    None,
+    /// LZ4: cheap both ways
+    Lz4,
+    /// Zstandard at level 3: smaller, at several times the processor time
+    #[cfg(feature = "zstd")]
+    Zstd,
+}
+
+impl From<CompressionName> for Compression {
+    fn from(name: CompressionName) -> Self {
+        match name {
+            CompressionName::None => Compression::None,
+            CompressionName::Lz4 => Compression::Lz4,
+            #[cfg(feature = "zstd")]
+            CompressionName::Zstd => Compression::Zstd,
         }
     }
 }

@@ -6,9 +6,10 @@ use clap::Args;
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
 use terrapin_base::{Error, ErrorKind, Result};
 
-use crate::{arguments, output};
+use crate::arguments::{self, CompressionName};
+use crate::output;
 
-/// The database that a command works on.
+/// The database that a command works on; one that it writes to has [`WriterArgs`].
 #[derive(Args, Clone)]
 pub struct DatabaseArgs {
     /// Directory of the database
@@ -29,10 +30,29 @@ impl DatabaseArgs {
     pub fn open_to_read(&self) -> Result<Database> {
         self.options().read_only(true).open(&self.path)
     }
+}
+
+/// The database that a command writes to. Whatever it writes itself, it may find a log whose records are merged, too.
+#[derive(Args, Clone)]
+pub struct WriterArgs {
+    #[command(flatten)]
+    database: DatabaseArgs,
+    /// Compression of the blocks that this command writes. Blocks that are there stay as they are until a merge rewrites them, and are
+    /// read as they are. The database does not remember it: name it with each command that writes
+    #[arg(long, value_enum, default_value = "none")]
+    compression: CompressionName,
+}
+
+impl WriterArgs {
+    fn options(&self) -> Options {
+        let options = self.database.options();
+        options.compression(self.compression.into())
+    }
 
     /// Opens what is there.
     pub fn open(&self) -> Result<Database> {
-        self.options().create_if_missing(false).open(&self.path)
+        let options = self.options().create_if_missing(false);
+        options.open(&self.database.path)
     }
 
     /// Opens what is there, or creates it, and says so: a mistyped path shows.
@@ -49,8 +69,9 @@ impl DatabaseArgs {
         if let Some(chi) = chi {
             options = options.checkpoint_distance(chi);
         }
-        let database = options.open(&self.path)?;
-        output::notice(format_args!("created the database {}", self.path.display()));
+        let path = &self.database.path;
+        let database = options.open(path)?;
+        output::notice(format_args!("created the database {}", path.display()));
         Ok(database)
     }
 }

@@ -118,7 +118,8 @@ fn reads_run_on_what_an_earlier_run_loaded() {
             .concat(),
         )
     };
-    assert_eq!(run("load", "3000", &["--threads", "3"]).len(), 2);
+    let load = ["--threads", "3", "--compression", "lz4"];
+    assert_eq!(run("load", "3000", &load).len(), 2);
     let read = run(
         "c,e",
         "3000",

@@ -1,4 +1,4 @@
-//! Single records, scans, keyspaces and settings from the shell.
+//! Single records, scans, keyspaces, settings and compression from the shell.
 
 mod common;
 
@@ -136,6 +136,63 @@ fn keyspaces_are_apart() {
     fail(&["keyspace", "create", text(db), "third"]);
     fail(&["keyspace", "drop", text(db), "other"]);
     assert_eq!(succeed(&["get", text(db), "k", "-k", "third"]), b"third");
+}
+
+#[test]
+fn every_command_that_writes_compresses_if_it_is_told_to() {
+    let place = Place::new();
+    let records: String = (0..2000)
+        .map(|n| format!("k{n:04}\t{}\n", "slow and steady ".repeat(60)))
+        .collect();
+    let input = place.write("input.tsv", &records);
+    let import = |name: &str, options: &[&str]| {
+        let db = place.path(name);
+        succeed(&[&["import", text(&db), text(&input)], options].concat());
+        db
+    };
+    let block_bytes = |db: &Path| -> u64 {
+        let stat: serde_json::Value =
+            serde_json::from_slice(&succeed(&["stat", text(db), "--json"])).unwrap();
+        ["leaf_block_bytes", "buffer_block_bytes"]
+            .iter()
+            .map(|name| stat["space"][name].as_u64().unwrap())
+            .sum()
+    };
+    let plain = import("plain", &[]);
+    let small = import("small", &["--compression", "lz4"]);
+    assert!(block_bytes(&plain) > records.len() as u64 * 9 / 10);
+    assert!(block_bytes(&small) < block_bytes(&plain) / 2);
+    // Blocks of either kind are read side by side, whoever wrote them.
+    let db = text(&small);
+    succeed(&["put", db, "k", "v"]);
+    for command in [
+        &["put", db, "l", "v"][..],
+        &["delete", db, "k"],
+        &["checkpoint", db],
+        &["set", db, "chi", "4"],
+        &["keyspace", "create", db, "other"],
+        &["keyspace", "clear", db, "other"],
+        &["keyspace", "drop", db, "other"],
+    ] {
+        succeed(&[command, &["--compression", "lz4"]].concat());
+    }
+    succeed(&["verify", db]);
+    let exported = succeed(&["export", db, "-", "--format", "tsv"]);
+    assert!(exported == (records + "l\tv\n").into_bytes());
+}
+
+#[test]
+fn compression_that_the_command_lacks_is_refused() {
+    let place = Place::new();
+    let path = place.path("db");
+    let put = ["put", text(&path), "k", "v", "--compression", "zstd"];
+    if cfg!(feature = "zstd") {
+        succeed(&put);
+        assert_eq!(succeed(&["get", text(&path), "k"]), b"v");
+    } else {
+        assert!(fail(&put).contains("possible values: none, lz4"));
+        assert!(!path.exists());
+    }
 }
 
 #[test]

@@ -73,6 +73,8 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["put", db, "k", "v", "-k", "a\nb"],
         &["import", db, "-", "--format", "tsv", "-k", ""],
         &["keyspace", "create", db, "a\tb"],
+        &["put", db, "k", "v", "--compression", "best"],
+        &["get", db, "k", "--compression", "lz4"],
     ] {
         let output = run(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

@@ -3,13 +3,13 @@
 use clap::Args;
 use terrapin_base::Result;
 
-use crate::database::DatabaseArgs;
+use crate::database::WriterArgs;
 
 /// Arguments of `checkpoint`.
 #[derive(Args)]
 pub struct Checkpoint {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: WriterArgs,
 }
 
 impl Checkpoint {

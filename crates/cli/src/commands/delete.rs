@@ -6,13 +6,13 @@ use clap::Args;
 use terrapin_base::Result;
 
 use crate::bytes;
-use crate::database::{DatabaseArgs, KeyspaceArgs};
+use crate::database::{KeyspaceArgs, WriterArgs};
 
 /// Arguments of `delete`.
 #[derive(Args)]
 pub struct Delete {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: WriterArgs,
     /// Key; -- before it lets it begin with a dash
     key: OsString,
     #[command(flatten)]

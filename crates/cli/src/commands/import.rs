@@ -13,7 +13,7 @@ use terrapin::{Batch, Database, Durability, Keyspace};
 use terrapin_base::{Env, Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::arguments::DurabilityName;
-use crate::database::{DatabaseArgs, KeyspaceArgs};
+use crate::database::{KeyspaceArgs, WriterArgs};
 use crate::formats::{self, Dialect, Format};
 use crate::{bytes, output, progress};
 
@@ -25,7 +25,7 @@ const BATCH_BYTES_MAX: usize = 128 << 10;
 #[derive(Args)]
 pub struct Import {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: WriterArgs,
     /// File to read; - is stdin
     #[arg(value_name = "FILE")]
     input: PathBuf,

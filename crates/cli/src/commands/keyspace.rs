@@ -5,7 +5,7 @@ use terrapin::{CheckpointDistance, KeyspaceOptions};
 use terrapin_base::Result;
 
 use crate::arguments;
-use crate::database::DatabaseArgs;
+use crate::database::{DatabaseArgs, WriterArgs};
 use crate::output;
 
 /// Arguments of `keyspace`.
@@ -25,7 +25,7 @@ enum Action {
     /// Create a keyspace, and the database where it is missing
     Create {
         #[command(flatten)]
-        database: DatabaseArgs,
+        database: WriterArgs,
         /// Its name
         #[arg(value_parser = arguments::keyspace_name)]
         name: String,
@@ -36,7 +36,7 @@ enum Action {
     /// Drop a keyspace and all its records
     Drop {
         #[command(flatten)]
-        database: DatabaseArgs,
+        database: WriterArgs,
         /// Its name
         #[arg(value_parser = arguments::keyspace_name)]
         name: String,
@@ -44,7 +44,7 @@ enum Action {
     /// Remove all records of a keyspace
     Clear {
         #[command(flatten)]
-        database: DatabaseArgs,
+        database: WriterArgs,
         /// Its name
         #[arg(value_parser = arguments::keyspace_name)]
         name: String,

@@ -8,13 +8,13 @@ use clap::Args;
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::bytes;
-use crate::database::{DatabaseArgs, KeyspaceArgs};
+use crate::database::{KeyspaceArgs, WriterArgs};
 
 /// Arguments of `put`.
 #[derive(Args)]
 pub struct Put {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: WriterArgs,
     /// Key; -- before it lets it begin with a dash
     key: OsString,
     /// Value; or give --file

@@ -4,13 +4,13 @@ use clap::{Args, ValueEnum};
 use terrapin_base::{Error, Result};
 
 use crate::arguments;
-use crate::database::DatabaseArgs;
+use crate::database::WriterArgs;
 
 /// Arguments of `set`.
 #[derive(Args)]
 pub struct Set {
     #[command(flatten)]
-    database: DatabaseArgs,
+    database: WriterArgs,
     /// What to set
     #[arg(value_enum)]
     name: Setting,

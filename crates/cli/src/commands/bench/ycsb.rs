@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use terrapin::{CheckpointDistance, Compression, Options};
+use terrapin::{CheckpointDistance, Options};
 use terrapin_base::{Error, Result};
 use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Workload};
 
 use super::{Form, driven::Driven, with_bar};
-use crate::arguments::{self, DurabilityName};
+use crate::arguments::{self, CompressionName, DurabilityName};
 use crate::database;
 
 /// Arguments of `bench ycsb`.
@@ -46,9 +46,9 @@ pub(super) struct Ycsb {
     /// What a write waits for
     #[arg(long, value_enum, default_value = "process")]
     durability: DurabilityName,
-    /// Compress blocks with LZ4
-    #[arg(long)]
-    lz4: bool,
+    /// Compression of the blocks that are written
+    #[arg(long, value_enum, default_value = "none")]
+    compression: CompressionName,
     /// Leave all memory for reads to cached blocks
     #[arg(long)]
     no_record_cache: bool,
@@ -101,11 +101,6 @@ impl Ycsb {
     }
 
     fn run_in(&self, directory: &Path, config: &Config, phases: &[Phase]) -> Result<()> {
-        let compression = if self.lz4 {
-            Compression::Lz4
-        } else {
-            Compression::None
-        };
         let create = self.db.is_none() || !config.loaded;
         let options = Options::new()
             .create_if_missing(create)
@@ -113,7 +108,7 @@ impl Ycsb {
             .system_cache(self.system_cache)
             .checkpoint_distance(self.chi.unwrap_or_default())
             .durability(self.durability.into())
-            .compression(compression)
+            .compression(self.compression.into())
             .record_cache(!self.no_record_cache)
             .range_compaction(!self.no_range_compaction);
         let database = options.open(directory)?;
