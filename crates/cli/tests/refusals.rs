@@ -60,6 +60,7 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["put", db, "k"],
         &["put", db, "k", "v", "--file", "f"],
         &["frobnicate"],
+        &["help", "frobnicate"],
         &["scan", db, "--prefix", "a", "--from", "b"],
         &["scan", db, "--limit", "many"],
         &["import", db, "-", "--format", "xml"],
@@ -173,9 +174,16 @@ fn help_tells_of_every_command() {
             help.contains(&format!("\n  {command}")),
             "{command}: {help}"
         );
-        assert!(!succeed(&[command, "--help"]).is_empty());
+        let asked = succeed(&[command, "--help"]);
+        assert!(!asked.is_empty());
+        assert_eq!(succeed(&["help", command]), asked);
     }
     assert!(help.contains("Exit codes: "));
+    assert!(help.contains("\n  help"), "{help}");
+    assert_eq!(succeed(&["help"]), help.as_bytes());
+    let create = succeed(&["keyspace", "create", "--help"]);
+    assert_eq!(succeed(&["help", "keyspace", "create"]), create);
+    assert_eq!(succeed(&["keyspace", "help", "create"]), create);
     assert!(succeed(&["--version"]).starts_with(b"terrapin "));
     assert_eq!(run(&[""; 0]).status.code(), Some(2));
 }
