@@ -1,10 +1,10 @@
 //! How commands open a database and find a keyspace in it.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::Args;
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
-use terrapin_base::{Error, ErrorKind, Result};
+use terrapin_base::{ErrorKind, Result};
 
 use crate::arguments::{self, CompressionName};
 use crate::output;
@@ -113,45 +113,5 @@ impl KeyspaceArgs {
         let keyspace = database.keyspace(&self.name)?;
         output::notice(format_args!("created the keyspace {}", self.name));
         Ok(keyspace)
-    }
-}
-
-/// A directory for a database that nobody keeps; removed when this is dropped.
-pub struct Temporary(PathBuf);
-
-impl Temporary {
-    /// A fresh directory among the system's temporary ones.
-    pub fn new(what: &str) -> Result<Self> {
-        Self::within(None, what)
-    }
-
-    /// A fresh directory in one that is there; in none, among the system's temporary ones.
-    pub fn within(parent: Option<&Path>, what: &str) -> Result<Self> {
-        let parent = parent.map_or_else(std::env::temp_dir, Path::to_owned);
-        for attempt in 0..100 {
-            let path = parent.join(format!("terrapin-{what}-{}-{attempt}", std::process::id()));
-            match std::fs::create_dir(&path) {
-                Ok(()) => return Ok(Temporary(path)),
-                Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists => {}
-                Err(error) => {
-                    return Err(Error::io("cannot create a temporary directory", error)
-                        .with("directory", path.display()));
-                }
-            }
-        }
-        Err(Error::internal("no name is left for a temporary directory"))
-    }
-
-    /// Where it is.
-    #[must_use]
-    pub fn path(&self) -> &Path {
-        &self.0
-    }
-}
-
-impl Drop for Temporary {
-    fn drop(&mut self) {
-        // It lies where the system clears up in its own time, should this fail.
-        let _ = std::fs::remove_dir_all(&self.0);
     }
 }

@@ -14,6 +14,7 @@ mod formats;
 mod output;
 mod progress;
 mod table;
+mod temporary;
 
 use std::process::ExitCode;
 

@@ -1,9 +1,12 @@
-//! `kill -9` in mid-import: what was acknowledged is there, what is there is a prefix of the input, and the database is sound.
+//! `kill -9` in mid-import: what was acknowledged is there, what is there is a prefix of the input, and the database is sound. And in a demo: what it
+//! leaves goes with the next run.
 
 mod common;
 
 use std::io::{BufRead, BufReader, Write};
-use std::process::Stdio;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Stdio};
 
 use common::{Place, command, succeed, text};
 
@@ -77,4 +80,64 @@ fn nothing_acknowledged_is_lost_again_and_again() {
     succeed(&["put", text(&db), "after", "all"]);
     assert_eq!(succeed(&["get", text(&db), "after"]), b"all");
     succeed(&["verify", text(&db)]);
+}
+
+/// A demo that waits for its input, and the temporary directory that it uses meanwhile.
+fn waiting_demo(temporary: &Path) -> (Child, PathBuf) {
+    let mut command = command(&["demo", "--file", "-", "--format", "tsv"]);
+    command.env("TMPDIR", temporary).stdin(Stdio::piped());
+    let mut demo = command.spawn().unwrap();
+    // Its stdout stays open: a demo whose reader has gone would end.
+    let stdout = demo.stdout.as_mut().unwrap();
+    let mut said = String::new();
+    BufReader::new(stdout).read_line(&mut said).unwrap();
+    let directory = said.split_whitespace().nth(2).unwrap();
+    let directory = directory.trim_end_matches(',').into();
+    (demo, directory)
+}
+
+fn kill(mut child: Child) {
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn what_a_killed_run_leaves_goes_with_the_next_and_nothing_else_does() {
+    let place = Place::new();
+    let temporary = place.path("temporary");
+    std::fs::create_dir(&temporary).unwrap();
+    let (killed, left) = waiting_demo(&temporary);
+    let name = left.file_name().unwrap().to_str().unwrap();
+    let (_, machine) = name.rsplit_once('@').unwrap();
+    // Of another machine, of other programs, and what is no directory.
+    let kept = ["terrapin-demo-1-0", "terrapin-temporary-demo-1-0@other"];
+    for name in kept {
+        std::fs::create_dir(temporary.join(name)).unwrap();
+    }
+    let file = temporary.join(format!("terrapin-temporary-file@{machine}"));
+    std::fs::write(&file, "text").unwrap();
+    let link = temporary.join(format!("terrapin-temporary-link@{machine}"));
+    let target = place.path("target");
+    std::fs::create_dir(&target).unwrap();
+    symlink(&target, &link).unwrap();
+
+    kill(killed);
+    assert!(left.is_dir());
+    let (running, used) = waiting_demo(&temporary);
+    assert!(!left.exists() && used.is_dir());
+    // A benchmark minds what a demo leaves, too, and leaves alone what one uses.
+    let bench = || {
+        let arguments = "bench chi --largest 1 --records 2000 --operations 50 --batch-unit 64KiB";
+        let arguments: Vec<&str> = arguments.split(' ').collect();
+        let output = command(&arguments).env("TMPDIR", &temporary).output();
+        assert!(output.unwrap().status.success());
+    };
+    bench();
+    assert!(used.is_dir());
+    kill(running);
+    bench();
+    assert!(!used.exists());
+    assert!(kept.iter().all(|name| temporary.join(name).is_dir()));
+    assert!(file.is_file() && link.is_symlink() && target.is_dir());
+    assert_eq!(std::fs::read_dir(&temporary).unwrap().count(), 4);
 }

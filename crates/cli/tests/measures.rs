@@ -248,7 +248,7 @@ fn the_demo_tells_its_story_and_leaves_nothing() {
         .unwrap()
         .trim_end_matches(',');
     assert!(
-        directory.contains("terrapin-demo") && !std::path::Path::new(directory).exists(),
+        directory.contains("terrapin-temporary-demo") && !std::path::Path::new(directory).exists(),
         "{directory}"
     );
     let file = place.write("few.tsv", "a\t1\nb\t2\n");

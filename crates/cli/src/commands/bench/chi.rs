@@ -5,7 +5,8 @@ use terrapin_base::{Error, Result};
 use terrapin_bench::{ChiStep, ChiSweep};
 
 use super::{Form, driven::Driven, with_bar};
-use crate::{arguments, database};
+use crate::arguments;
+use crate::temporary::Temporary;
 
 /// A χ that memory holds is a sixth of it at most: what auto would give one keyspace.
 const MEMORY_UNITS: u64 = 6;
@@ -58,7 +59,7 @@ impl Chi {
         self.form.say_head::<ChiStep>()?;
         let doubled = |chi: &u32| chi.checked_mul(2).filter(|&next| next <= self.largest);
         for chi in std::iter::successors(Some(1), doubled) {
-            let temporary = database::Temporary::new("chi")?;
+            let temporary = Temporary::new("chi")?;
             let step = with_bar("chi", self.records, |seen| {
                 sweep.step(chi, temporary.path(), seen)
             })?;

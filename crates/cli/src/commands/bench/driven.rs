@@ -8,7 +8,8 @@ use terrapin::{CheckpointDistance, Options};
 use terrapin_base::Result;
 use terrapin_bench::{Config, Records};
 
-use crate::{arguments, database};
+use crate::arguments;
+use crate::temporary::Temporary;
 
 /// What the records look like and who works on them.
 #[derive(Args)]
@@ -48,7 +49,8 @@ pub(super) struct Fresh {
     /// Checkpoint distance: a number, or auto
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
     chi: CheckpointDistance,
-    /// Where the databases are made, and removed again [default: the system's place for temporary files]
+    /// Where the databases are made, and removed at the end, or by the next run there if this one is killed [default: the system's
+    /// place for temporary files]
     #[arg(long, value_name = "DIR")]
     within: Option<PathBuf>,
 }
@@ -60,7 +62,7 @@ impl Fresh {
     }
 
     /// A directory for the next.
-    pub(super) fn place(&self, what: &str) -> Result<database::Temporary> {
-        database::Temporary::within(self.within.as_deref(), what)
+    pub(super) fn place(&self, what: &str) -> Result<Temporary> {
+        Temporary::within(self.within.as_deref(), what)
     }
 }

@@ -7,7 +7,8 @@ use terrapin_base::{Error, Result};
 use terrapin_bench::{ReadsBench, ReadsTurn, Records};
 
 use super::{Form, with_bar};
-use crate::{arguments, database};
+use crate::arguments;
+use crate::temporary::Temporary;
 
 /// Arguments of `bench reads`.
 #[derive(Args)]
@@ -54,7 +55,7 @@ impl Reads {
             time: Duration::from_millis(self.time),
             seed: self.seed,
         };
-        let temporary = database::Temporary::new("reads")?;
+        let temporary = Temporary::new("reads")?;
         with_bar("load", self.records, |seen| {
             bench.load(temporary.path(), seen)
         })?;

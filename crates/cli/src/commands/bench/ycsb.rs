@@ -9,13 +9,13 @@ use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Wo
 
 use super::{Form, driven::Driven, with_bar};
 use crate::arguments::{self, CompressionName, DurabilityName};
-use crate::database;
+use crate::temporary::Temporary;
 
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
 pub(super) struct Ycsb {
     /// Directory of the database, whose default keyspace is used; for a load it has no records, or is not there yet [default: a
-    /// temporary one, removed at the end]
+    /// temporary one, removed at the end, or by the next run if this one is killed]
     #[arg(long, value_name = "DIR")]
     db: Option<PathBuf>,
     /// Phases in order; without load, --db holds the records, loaded with the same --records, --key-bytes and --value-bytes
@@ -80,7 +80,7 @@ impl Ycsb {
         match &self.db {
             Some(directory) => self.run_in(directory, &config, &phases),
             None => {
-                let temporary = database::Temporary::new("ycsb")?;
+                let temporary = Temporary::new("ycsb")?;
                 self.run_in(temporary.path(), &config, &phases)
             }
         }

@@ -17,9 +17,9 @@ use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_by
 
 use super::import::{check_sizes, format_of, open_input};
 use crate::bytes::{human, show, thousands};
-use crate::database::Temporary;
 use crate::formats::{self, Dialect, Format};
 use crate::table::Table;
+use crate::temporary::Temporary;
 use crate::{arguments, output, progress};
 
 const KEYSPACE: &str = "packages";
@@ -34,7 +34,8 @@ const DISTANCES: [u32; 3] = [1, 4, 16];
 /// Arguments of `demo`.
 #[derive(Args)]
 pub struct Demo {
-    /// Directory for the database, which is kept [default: a temporary one, removed at the end]
+    /// Directory for the database, which is kept [default: a temporary one, removed at the end, or by the next run if this one is
+    /// killed]
     #[arg(value_name = "DIR")]
     directory: Option<PathBuf>,
     /// Import this file instead of generating records
