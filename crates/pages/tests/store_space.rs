@@ -5,12 +5,11 @@ mod common;
 use std::collections::BTreeMap;
 
 use common::{
-    added, checkpoint, create, open, options, pending, reclaim_all, released, write_group,
-    write_node,
+    added, checkpoint, create, fill_with, open, options, pending, reclaim_all, released,
+    write_group, write_node,
 };
 use proptest::prelude::*;
-use terrapin_base::sync::Arc;
-use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, PageId};
+use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Generation, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError, Op};
 use terrapin_pages::group::GroupRef;
@@ -22,17 +21,6 @@ const MIB: u64 = 1 << 20;
 
 fn extent_bytes(bytes: u64) -> u64 {
     bytes.next_multiple_of(EXTENT_ALIGNMENT)
-}
-
-/// Writes pages of so many bytes until one is refused, and why that was.
-fn fill_with(store: &PageStore, bytes: usize, class: SpaceClass) -> (Vec<PageRef>, Error) {
-    let mut pages = Vec::new();
-    loop {
-        match store.write_page(PageKind::Node, &vec![1; bytes], class) {
-            Ok(page) => pages.push(page),
-            Err(error) => return (pages, error),
-        }
-    }
 }
 
 #[test]
@@ -175,74 +163,6 @@ fn free_space_that_lies_across_the_bound_of_the_reserve_is_had_in_one() {
     // What is left of both is the reserve.
     assert_eq!(store.free_bytes(), 11 * EXTENT_ALIGNMENT);
     assert_eq!(store.reserve_held_bytes(), store.free_bytes());
-}
-
-/// A disk full of pages of one extent each, of which every other one is let go.
-fn full_of_short_runs(medium: &SimDisk) -> (Arc<PageStore>, Vec<PageRef>) {
-    medium.set_capacity(MIB);
-    let store = create(medium, options(4 * MIB, MIB / 4));
-    let (mut pages, error) = fill_with(&store, 4000, SpaceClass::Normal);
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
-    let (more, error) = fill_with(&store, 4000, SpaceClass::Reserve);
-    assert_eq!(error.kind(), ErrorKind::NoSpace);
-    assert_eq!(store.free_bytes(), 0);
-    pages.extend(more);
-    checkpoint(&store, added(&pages));
-    pages.sort_by_key(|page| page.offset);
-    let every_other = pages.iter().step_by(2).map(|page| page.id);
-    checkpoint(&store, released(every_other));
-    assert_eq!(store.reserve_held_bytes(), MIB / 4);
-    let kept = pages.iter().skip(1).step_by(2).copied().collect();
-    (store, kept)
-}
-
-#[test]
-fn on_a_full_disk_short_runs_are_exchanged_for_one() {
-    let medium = SimDisk::new(19);
-    let (store, kept) = full_of_short_runs(&medium);
-    let content = vec![7; 100_000];
-    let write = |class| store.write_page(PageKind::Node, &content, class);
-    // First what is free beside the reserve, then that too, until there is not enough.
-    let mut pages = Vec::new();
-    for class in [SpaceClass::Normal, SpaceClass::Reserve] {
-        let refused = loop {
-            match write(class) {
-                Ok(page) => pages.push(page),
-                Err(error) => break error,
-            }
-        };
-        assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        if class == SpaceClass::Normal {
-            assert_eq!(store.reserve_held_bytes(), MIB / 4);
-            assert!(!pages.is_empty(), "nothing beside the reserve");
-        }
-    }
-    assert!(pages.len() as u64 * 102_400 > MIB / 4, "{}", pages.len());
-    assert!(medium.used_bytes() <= MIB);
-    for page in &pages {
-        assert_eq!(store.read_page(page, PageKind::Node).unwrap(), content);
-    }
-    for page in &kept {
-        assert_eq!(store.read_page(page, PageKind::Node).unwrap(), [1; 4000]);
-    }
-}
-
-/// Nothing is lost of what was free where the file system takes the runs and gives none.
-#[test]
-fn an_exchange_that_fails_leaves_the_reserve_as_it_was() {
-    let medium = SimDisk::new(20);
-    let (store, _) = full_of_short_runs(&medium);
-    let free = store.free_bytes();
-    let write = || store.write_page(PageKind::Node, &[7; 100_000], SpaceClass::Reserve);
-    // The file is asked to grow twice before.
-    for (op, nth) in [(Op::PunchHole, 2), (Op::Allocate, 3)] {
-        medium.inject(Fault::nth(nth, FaultError::NoSpace).on(op).of(DATA_FILE));
-        let refused = write().unwrap_err();
-        assert_eq!(refused.kind(), ErrorKind::NoSpace);
-        assert_eq!(store.free_bytes(), free);
-        assert_eq!(store.reserve_held_bytes(), MIB / 4);
-    }
-    write().unwrap();
 }
 
 #[test]

@@ -1,10 +1,13 @@
 //! Where no free run is long enough on a full disk: short ones go back to the file system, for one as long at the end of the file. The file
 //! system maps any of its blocks anywhere in a file, so nothing of ours is moved for that; the file is longer, the disk no fuller. Without
 //! it what is free on a full disk ends in runs that no leaf fits into, and deletes free nothing any more (D10).
+//!
+//! After an open nobody knows which of them the file system holds for us, so it is asked for as many as are needed.
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
 
+use super::reserve::{PIECE_BYTES_MIN, PIECES_MAX};
 use super::{Free, Space, SpaceClass};
 use crate::page::Extent;
 
@@ -45,7 +48,8 @@ impl Space {
     /// file system does not do it.
     pub(super) fn exchange(&self, wanted: u64, class: SpaceClass) -> Result<Option<Extent>> {
         let _resizing = self.resizing.lock();
-        let (tail, scraps) = {
+        self.find_scraps(wanted, class)?;
+        let (tail, missing, scraps) = {
             let mut state = self.state.lock();
             let target = state.reserve_target;
             let free = &mut state.free;
@@ -54,16 +58,19 @@ impl Space {
                 SpaceClass::Normal if free.reserve.total() < target => return Ok(None),
                 SpaceClass::Normal => {}
             }
+            // Among what was found there may be one.
+            if let Some(extent) = free.ready.fit(wanted, None) {
+                free.take(extent);
+                free.refill_reserve(target);
+                return Ok(Some(extent));
+            }
             let end = free.end;
             let tail = free.ready.ending_at(end).unwrap_or(Extent {
                 offset: end,
                 bytes: 0,
             });
             let missing = wanted.saturating_sub(tail.bytes);
-            let scraps = match missing {
-                0 => Some(Vec::new()),
-                _ => free.take_scraps(missing, end),
-            };
+            let scraps = free.take_scraps(missing, end);
             if scraps.is_some() {
                 free.take(tail);
             }
@@ -71,9 +78,8 @@ impl Space {
             let Some(scraps) = scraps else {
                 return Ok(None);
             };
-            (tail, scraps)
+            (tail, missing, scraps)
         };
-        let missing = wanted.saturating_sub(tail.bytes);
         let done = self.swap(&scraps, tail.end(), missing);
         let exchanged = matches!(done, Ok(true));
         // What they had is theirs again where that came to nothing, unless somebody else was faster.
@@ -95,18 +101,11 @@ impl Space {
             // What is not theirs again may be allocated in part.
             free.add(scrap, ready, !exchanged);
         }
-        let mut taken = 0;
         if exchanged {
-            taken = wanted;
             free.end += missing;
             self.file_bytes.store(free.end, Ordering::Release);
-        }
-        if tail.bytes > taken {
-            let left = Extent {
-                offset: tail.offset + taken,
-                bytes: tail.bytes - taken,
-            };
-            free.add(left, true, true);
+        } else if tail.bytes > 0 {
+            free.add(tail, true, true);
         }
         free.refill_reserve(target);
         done.map(|exchanged| {
@@ -115,6 +114,53 @@ impl Space {
                 bytes: wanted,
             })
         })
+    }
+
+    /// Asks for what may be allocated already, until there is enough to exchange. What is refused goes back to the file system, and the next
+    /// piece may have it. Nothing is asked for while the reserve is not whole: its own search comes first, and lets go of less. `resizing` is held.
+    fn find_scraps(&self, wanted: u64, class: SpaceClass) -> Result<()> {
+        let enough = wanted + MAP_BYTES;
+        let mut refused = Vec::new();
+        let mut searched = Ok(());
+        for _ in 0..PIECES_MAX {
+            let piece = {
+                let mut state = self.state.lock();
+                let target = state.reserve_target;
+                let free = &mut state.free;
+                free.refill_reserve(target);
+                let found = match class {
+                    SpaceClass::Normal => free.ready.total(),
+                    SpaceClass::Reserve => free.ready.total() + free.reserve.total(),
+                };
+                if free.reserve.total() < target || found >= enough {
+                    break;
+                }
+                let bytes = enough.max(PIECE_BYTES_MIN);
+                let unasked = &free.unasked;
+                let piece = unasked.fit(bytes, None).or_else(|| unasked.largest());
+                let Some(piece) = piece else {
+                    break;
+                };
+                free.take(piece);
+                piece
+            };
+            match self.file.allocate(piece.offset, piece.bytes) {
+                Ok(()) => self.state.lock().free.add(piece, true, true),
+                Err(error) => {
+                    let is_hole = self.let_go(piece);
+                    refused.push((piece, !is_hole));
+                    if error.kind() != ErrorKind::NoSpace {
+                        searched = Err(error);
+                        break;
+                    }
+                }
+            }
+        }
+        let mut state = self.state.lock();
+        for (piece, occupying) in refused {
+            state.free.add(piece, false, occupying);
+        }
+        searched
     }
 
     /// Gives the file system scraps for so many bytes behind the file's end; whether it took them for that. A file system that does not take them
@@ -126,12 +172,9 @@ impl Space {
                 return Ok(false);
             }
         }
-        match bytes {
-            0 => Ok(true),
-            _ => match self.file.allocate(end, bytes) {
-                Err(error) if error.kind() == ErrorKind::NoSpace => Ok(false),
-                allocated => allocated.map(|()| true),
-            },
+        match self.file.allocate(end, bytes) {
+            Err(error) if error.kind() == ErrorKind::NoSpace => Ok(false),
+            allocated => allocated.map(|()| true),
         }
     }
 }

@@ -5,7 +5,7 @@
 //! Space is allocated in the file system before it is written, so a full disk shows at allocation (D10). A reserve is kept
 //! allocated and out of reach of [`SpaceClass::Normal`], in as few runs as can be, so that deletes get through on a full disk.
 //!
-//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over a search for the reserve) before `state`
+//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over searches for what is allocated) before `state`
 //! (short, no I/O).
 
 mod exchange;
@@ -60,6 +60,8 @@ struct Free {
     ready: Runs,
     /// What of `all` may be allocated there: worth punching. Contains `ready`.
     occupying: Runs,
+    /// What of `all` is not `ready` and may be allocated all the same: after an open everything, until the file system was asked for it.
+    unasked: Runs,
     /// Allocated, and set aside for [`SpaceClass::Reserve`]; not in `all`.
     reserve: Runs,
     /// The file's length.
@@ -76,6 +78,8 @@ impl Free {
         self.all.insert(extent);
         if ready {
             self.ready.insert(extent);
+        } else if occupying {
+            self.unasked.insert(extent);
         }
         if occupying {
             self.occupying.insert(extent);
@@ -87,6 +91,7 @@ impl Free {
         self.all.remove(extent);
         self.ready.remove(extent);
         self.occupying.remove(extent);
+        self.unasked.remove(extent);
     }
 
     /// Moves ready space into the reserve, in the fewest runs, low ones first.
@@ -192,7 +197,7 @@ impl State {
 pub(crate) struct Space {
     file: Arc<dyn File>,
     state: Mutex<State>,
-    /// Held by whoever changes the file's length, or decides by it, or searches for the reserve.
+    /// Held by whoever changes the file's length, or decides by it, or searches for what is allocated.
     resizing: Mutex<()>,
     /// The file's length, for bounds checks of reads without a lock.
     file_bytes: AtomicU64,
@@ -330,11 +335,15 @@ impl Space {
     fn fill(&self, extent: Extent, gaps: &[Extent]) -> Result<()> {
         for (i, gap) in gaps.iter().enumerate() {
             if let Err(error) = self.file.allocate(gap.offset, gap.bytes) {
-                self.let_go(*gap);
+                let is_hole = self.let_go(*gap);
                 let mut state = self.state.lock();
-                state.free.add(extent, true, true);
+                let free = &mut state.free;
+                free.add(extent, true, true);
                 for gap in &gaps[i..] {
-                    state.free.ready.remove(*gap);
+                    free.ready.remove(*gap);
+                }
+                for gap in &gaps[i + usize::from(is_hole)..] {
+                    free.unasked.insert(*gap);
                 }
                 return Err(error);
             }
@@ -342,11 +351,14 @@ impl Space {
         Ok(())
     }
 
-    /// After an allocation within the file that failed: ext4 has allocated what there was, and nobody would know of that.
-    fn let_go(&self, extent: Extent) {
-        if let Err(error) = self.file.punch_hole(extent.offset, extent.bytes) {
+    /// After an allocation within the file that failed: ext4 has allocated what there was, and nobody would know of that. Whether it is a
+    /// hole now.
+    fn let_go(&self, extent: Extent) -> bool {
+        let punched = self.file.punch_hole(extent.offset, extent.bytes);
+        if let Err(error) = &punched {
             tracing::debug!(%error, "what was allocated in part stays so");
         }
+        punched.is_ok()
     }
 
     /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve misses; more if that is
@@ -395,15 +407,19 @@ impl Space {
         Ok(())
     }
 
-    /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve, then short runs for one that is long enough.
+    /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve, or what it lacks, which comes before
+    /// anything else; then short runs for one that is long enough.
     fn last_resort(&self, wanted: u64, class: SpaceClass) -> Result<Extent> {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
         }
-        if class == SpaceClass::Reserve
-            && let Some(extent) = self.take_reserve(wanted)?
-        {
-            return Ok(extent);
+        match class {
+            SpaceClass::Normal => self.complete_reserve()?,
+            SpaceClass::Reserve => {
+                if let Some(extent) = self.take_reserve(wanted)? {
+                    return Ok(extent);
+                }
+            }
         }
         if let Some(extent) = self.exchange(wanted, class)? {
             return Ok(extent);
@@ -489,14 +505,12 @@ impl Space {
             bytes: 0,
         }]) {
             if extent.offset > start {
-                state.free.add(
-                    Extent {
-                        offset: start,
-                        bytes: extent.offset - start,
-                    },
-                    false,
-                    occupying,
-                );
+                let unused = Extent {
+                    offset: start,
+                    bytes: extent.offset - start,
+                };
+                state.free.add(unused, false, occupying);
+                state.free.unasked.insert(unused);
             }
             start = extent.end();
         }

@@ -11,25 +11,21 @@ use super::{Space, SpaceClass};
 use crate::page::Extent;
 
 /// Refused pieces are halved down to about this.
-const PIECE_BYTES_MIN: u64 = 64 << 10;
+pub(super) const PIECE_BYTES_MIN: u64 = 64 << 10;
 /// Pieces of one search: it ends within milliseconds.
-const PIECES_MAX: usize = 1024;
+pub(super) const PIECES_MAX: usize = 1024;
 
 /// What a search was refused, and took out of the free space so as not to ask for it again.
 #[derive(Default)]
 struct Refused {
     /// Halves that were not asked for by themselves yet; the largest, and of those the lowest, is next.
     halves: BinaryHeap<(u64, Reverse<u64>)>,
-    /// What is too small to be halved.
-    rest: Vec<Extent>,
+    /// What is too small to be halved, and whether it may be allocated in part.
+    rest: Vec<(Extent, bool)>,
 }
 
 impl Refused {
-    fn add(&mut self, piece: Extent) {
-        if piece.bytes < 2 * PIECE_BYTES_MIN {
-            self.rest.push(piece);
-            return;
-        }
+    fn halve(&mut self, piece: Extent) {
         let half = (piece.bytes / 2).next_multiple_of(EXTENT_ALIGNMENT);
         self.halves.push((half, Reverse(piece.offset)));
         self.halves
@@ -46,10 +42,11 @@ impl Refused {
         Some(Extent { offset, bytes })
     }
 
-    fn into_extents(self) -> impl Iterator<Item = Extent> {
+    /// All of it, each with whether it may be allocated in part.
+    fn into_extents(self) -> impl Iterator<Item = (Extent, bool)> {
         let halves = self.halves.into_iter();
         halves
-            .map(|(bytes, Reverse(offset))| Extent { offset, bytes })
+            .map(|(bytes, Reverse(offset))| (Extent { offset, bytes }, true))
             .chain(self.rest)
     }
 }
@@ -103,6 +100,18 @@ impl Space {
         Ok(take())
     }
 
+    /// Fills the reserve where something was not asked for that may hold what it lacks.
+    pub(super) fn complete_reserve(&self) -> Result<()> {
+        let may_be_there = {
+            let state = self.state.lock();
+            state.free.reserve.total() < state.reserve_target && state.free.unasked.total() > 0
+        };
+        if may_be_there {
+            self.search_reserve()?;
+        }
+        Ok(())
+    }
+
     /// Fills the reserve from free space of the file as far as that can be allocated; whether it is whole.
     fn search_reserve(&self) -> Result<bool> {
         // Two searches would hide from each other what they hold, and the file keeps its end.
@@ -110,9 +119,8 @@ impl Space {
         let mut refused = Refused::default();
         let searched = self.search(&mut refused);
         let mut state = self.state.lock();
-        for extent in refused.into_extents() {
-            // It may be allocated in part.
-            state.free.add(extent, false, true);
+        for (extent, occupying) in refused.into_extents() {
+            state.free.add(extent, false, occupying);
         }
         let target = state.reserve_target;
         state.free.refill_reserve(target);
@@ -149,9 +157,11 @@ impl Space {
                 Ok(()) => self.state.lock().free.add(piece, true, true),
                 Err(error) => {
                     if piece.bytes < 2 * PIECE_BYTES_MIN {
-                        self.let_go(piece);
+                        let is_hole = self.let_go(piece);
+                        refused.rest.push((piece, !is_hole));
+                    } else {
+                        refused.halve(piece);
                     }
-                    refused.add(piece);
                     if error.kind() != ErrorKind::NoSpace {
                         return Err(error);
                     }

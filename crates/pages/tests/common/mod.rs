@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Generation, Incarnation, PageId};
+use terrapin_base::{Budget, Error, Generation, Incarnation, PageId};
 use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef, PendingGroup};
@@ -95,6 +95,17 @@ pub fn write_node(store: &PageStore, bytes: usize) -> PageRef {
     store
         .write_page(PageKind::Node, &vec![7; bytes], SpaceClass::Normal)
         .unwrap()
+}
+
+/// Writes pages of so many bytes until one is refused, and why that was.
+pub fn fill_with(store: &PageStore, bytes: usize, class: SpaceClass) -> (Vec<PageRef>, Error) {
+    let mut pages = Vec::new();
+    loop {
+        match store.write_page(PageKind::Node, &vec![1; bytes], class) {
+            Ok(page) => pages.push(page),
+            Err(error) => return (pages, error),
+        }
+    }
 }
 
 pub fn added<'a, T: 'a>(pages: impl IntoIterator<Item = &'a T>) -> Changes
