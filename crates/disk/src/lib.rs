@@ -116,8 +116,8 @@ pub trait File: Send + Sync {
     /// Allocates space, so that later writes there cannot run out of it; the file grows if need be. `NoSpace` when there is none. After
     /// an error the file is as long as it was, also where the file system had taken what there was (ext4 does).
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that cannot is no error: then
-    /// nothing changes, content included.
+    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that cannot, or was found to be unable to
+    /// allocate it again, is no error: then nothing changes, content included.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
     /// What direct I/O wants of offsets and lengths here: 512 or more, a power of two.
     fn alignment(&self) -> u32;

@@ -7,6 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
 use rustix::io::{Errno, pread, pwrite};
+use terrapin_base::sync::{AtomicBool, Ordering};
 use terrapin_base::{Env, Error, Result};
 
 use super::awake;
@@ -53,6 +54,8 @@ pub(crate) struct RealFile {
     pub(super) direct: bool,
     pub(super) alignment: u32,
     pub(super) extents: Extents,
+    /// The file system was asked to allocate and cannot: what it got back would be a hole for good, and count as allocated all the same.
+    pub(super) cannot_allocate: AtomicBool,
     /// Tells how long reads take.
     pub(super) env: Env,
 }
@@ -240,7 +243,10 @@ impl RealFile {
     ) -> Result<()> {
         match asked {
             Ok(()) => Ok(()),
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => allocate_by_writing(self, end),
+            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+                self.cannot_allocate.store(true, Ordering::Relaxed);
+                allocate_by_writing(self, end)
+            }
             // XFS asks for free space, and for room in quotas, even where all is allocated already.
             Err(Errno::NOSPC | Errno::DQUOT)
                 if end <= before && self.is_allocated(offset, end)? =>
@@ -261,8 +267,8 @@ impl RealFile {
     }
 }
 
-/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes within the file stay. An error leaves the file as long as
-/// it was, and at no time is it longer than what is allocated: the next try goes by its length.
+/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes within the file stay, so none are made there. An
+/// error leaves the file as long as it was, and at no time is it longer than what is allocated: the next try goes by its length.
 fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
     let start = file.bytes()?;
     if end <= start {
@@ -379,7 +385,7 @@ impl File for RealFile {
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()> {
         self.check_writable()?;
         self.check_range(offset, bytes)?;
-        if bytes == 0 {
+        if bytes == 0 || self.cannot_allocate.load(Ordering::Relaxed) {
             return Ok(());
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
@@ -434,17 +440,51 @@ mod tests {
         assert_eq!(file.bytes().unwrap(), end);
     }
 
+    const CREATE: OpenOptions = OpenOptions {
+        create_new: true,
+        write: true,
+        direct: false,
+        cached: false,
+        shared: false,
+    };
+
+    /// A new directory for one test.
+    fn directory(test: &str) -> (std::path::PathBuf, RealDisk) {
+        let name = format!("terrapin-{test}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let disk = RealDisk::open(Env::simulated(1).0, &path, true).unwrap();
+        (path, disk)
+    }
+
+    /// ext3, as ext4 has it, punches holes and cannot fill them: the reserve came to consist of them, and a full disk was seen by a write.
+    #[test]
+    fn where_nothing_can_be_allocated_nothing_that_is_goes_back() {
+        let (path, disk) = directory("holes");
+        let file = disk.open_file("file", CREATE).unwrap();
+        let content = vec![7; 64 << 10];
+        file.write_at(&content, 0).unwrap();
+        let refused = |offset, end| {
+            let before = file.bytes().unwrap();
+            file.allocated(Err(Errno::OPNOTSUPP), offset, end, before)
+        };
+        refused(0, 64 << 10).unwrap();
+        refused(64 << 10, 96 << 10).unwrap();
+        assert_eq!(file.bytes().unwrap(), 96 << 10);
+        file.punch_hole(0, 64 << 10).unwrap();
+        let mut read = vec![0; 64 << 10];
+        file.read_at(&mut read, 0).unwrap();
+        assert!(read == content, "a hole");
+        file.set_bytes(4096).unwrap();
+        assert_eq!(file.bytes().unwrap(), 4096, "the end still goes");
+        drop(file);
+        disk.remove("file").unwrap();
+        std::fs::remove_dir(&path).unwrap();
+    }
+
     #[test]
     fn a_full_disk_or_quota_refuses_no_space_that_a_file_has_already() {
-        let directory = std::env::temp_dir();
-        let directory = directory.join(format!("terrapin-quota-{}", std::process::id()));
-        let disk = RealDisk::open(Env::simulated(1).0, &directory, true).unwrap();
-        let options = OpenOptions {
-            create_new: true,
-            write: true,
-            ..OpenOptions::default()
-        };
-        let file = disk.open_file("file", options).unwrap();
+        let (path, disk) = directory("quota");
+        let file = disk.open_file("file", CREATE).unwrap();
         file.allocate(0, 64 << 10).unwrap();
         for refusal in [Errno::NOSPC, Errno::DQUOT] {
             let before = file.bytes().unwrap();
@@ -463,6 +503,6 @@ mod tests {
         }
         drop(file);
         disk.remove("file").unwrap();
-        std::fs::remove_dir(&directory).unwrap();
+        std::fs::remove_dir(&path).unwrap();
     }
 }

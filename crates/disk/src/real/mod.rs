@@ -20,7 +20,7 @@ use std::sync::Arc;
 
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
-use terrapin_base::sync::{Mutex, OnceLock, Weak};
+use terrapin_base::sync::{AtomicBool, Mutex, OnceLock, Weak};
 use terrapin_base::{Env, Error, Result};
 
 use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
@@ -209,6 +209,7 @@ impl RealDisk {
             held,
             _shared: shared,
             extents: Extents::new(&descriptor, direct),
+            cannot_allocate: AtomicBool::new(false),
             descriptor,
             path: describe(),
             options,
