@@ -1,4 +1,4 @@
-//! Whether a file system does direct I/O, and on what bounds.
+//! Whether a file system does direct I/O, and on what bounds. Where those are larger than ours the page cache is used, as where there is none.
 
 use std::os::fd::OwnedFd;
 
@@ -9,7 +9,7 @@ use terrapin_base::{Error, Result};
 
 use crate::AlignedBuf;
 
-/// What every device does.
+/// What nearly every device does; and the largest that we keep to, as extents and the log's blocks do.
 const SAFE: u32 = 4096;
 /// The least that we use.
 const LEAST: u32 = 512;
@@ -36,7 +36,7 @@ pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) ->
 }
 
 /// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says, what a trial shows, or 4096. Where there
-/// is no direct I/O, anything goes and it is 512.
+/// is no direct I/O, anything goes; it is what is known or said all the same, or 4096.
 pub(super) fn of(
     known: &OnceLock<u32>,
     directory: &OwnedFd,
@@ -57,6 +57,33 @@ pub(super) fn of(
         Some(alignment) => *known.get_or_init(|| alignment),
         None => SAFE,
     }
+}
+
+/// Whether a file goes on with direct I/O, which is on if `direct` says so, where that wants such an alignment; and what it has for one then. If it
+/// is larger than ours, direct I/O is off afterwards.
+pub(super) fn within_ours(
+    descriptor: &OwnedFd,
+    direct: bool,
+    alignment: u32,
+    describe: &dyn Fn() -> String,
+) -> Result<(bool, u32)> {
+    if alignment <= SAFE {
+        return Ok((direct, alignment));
+    }
+    if direct {
+        tracing::debug!(
+            file = describe(),
+            alignment,
+            "direct I/O has larger bounds than ours, using the page cache"
+        );
+        let flags = fcntl_getfl(descriptor);
+        let turned =
+            flags.and_then(|flags| fcntl_setfl(descriptor, flags.difference(OFlags::DIRECT)));
+        turned.map_err(|e| {
+            Error::io("cannot turn direct I/O off", e.into()).with("file", describe())
+        })?;
+    }
+    Ok((false, SAFE))
 }
 
 /// What the kernel says (since 6.1).
@@ -103,5 +130,25 @@ mod tests {
         if let Some(said) = said(&file) {
             assert!(said <= tried, "said {said}, tried {tried}");
         }
+    }
+
+    #[test]
+    fn direct_io_on_larger_bounds_than_ours_is_turned_off() {
+        let path = std::env::temp_dir();
+        let path = path.join(format!("terrapin-alignment-{}", std::process::id()));
+        let file = OwnedFd::from(std::fs::File::create(&path).expect("a file can be made"));
+        std::fs::remove_file(&path).expect("and its name taken away");
+        let describe = || "file".to_owned();
+        let is_on = || fcntl_getfl(&file).is_ok_and(|flags| flags.contains(OFlags::DIRECT));
+        let direct = set_direct(&file, &describe).expect("an answer");
+        assert_eq!(is_on(), direct);
+        for alignment in [LEAST, SAFE] {
+            let settled = within_ours(&file, direct, alignment, &describe).expect("an answer");
+            assert_eq!(settled, (direct, alignment));
+            assert_eq!(is_on(), direct);
+        }
+        let settled = within_ours(&file, direct, 4 * SAFE, &describe).expect("an answer");
+        assert_eq!(settled, (false, SAFE));
+        assert!(!is_on());
     }
 }

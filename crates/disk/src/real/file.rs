@@ -481,6 +481,36 @@ mod tests {
         std::fs::remove_dir(&path).unwrap();
     }
 
+    /// A database refused to be opened there, also for reading.
+    #[test]
+    fn a_device_with_larger_blocks_than_ours_is_used_by_way_of_the_page_cache() {
+        let (path, disk) = directory("blocks");
+        disk.alignment.set(64 << 10).unwrap();
+        let options = OpenOptions {
+            direct: true,
+            ..CREATE
+        };
+        let file = disk.open_file("file", options).unwrap();
+        assert!(!file.direct);
+        assert_eq!(file.alignment(), 4096);
+        let content = vec![7; 8192];
+        file.write_at(&content, 4096).unwrap();
+        file.sync().unwrap();
+        drop(file);
+        let options = OpenOptions {
+            direct: true,
+            ..OpenOptions::default()
+        };
+        let file = disk.open_file("file", options).unwrap();
+        assert_eq!(file.alignment(), 4096);
+        let mut read = vec![0; 8192];
+        file.read_at(&mut read, 4096).unwrap();
+        assert!(read == content);
+        drop(file);
+        disk.remove("file").unwrap();
+        std::fs::remove_dir(&path).unwrap();
+    }
+
     #[test]
     fn a_full_disk_or_quota_refuses_no_space_that_a_file_has_already() {
         let (path, disk) = directory("quota");

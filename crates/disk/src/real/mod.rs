@@ -200,6 +200,8 @@ impl RealDisk {
             direct,
             options.write,
         );
+        let (direct, alignment) =
+            alignment::within_ours(&descriptor, direct, alignment, &describe)?;
         let cached = (options.cached && direct)
             .then(|| Cached::open(&self.directory, name, &descriptor))
             .flatten();
