@@ -256,7 +256,7 @@ impl Drain {
             self.deadline_ns = Some(begun_ns.saturating_add(self.log.options.sync_interval_ns));
         }
         self.log.synced.store(reached, Ordering::Release);
-        self.log.progress.notify();
+        self.log.tell_all();
         Ok(())
     }
 
@@ -284,7 +284,7 @@ impl Drain {
         if self.log.synced() < self.drained {
             self.sync_current()?;
             self.log.synced.store(self.drained, Ordering::Release);
-            self.log.progress.notify();
+            self.log.tell_all();
             return Ok(Step::Again);
         }
         let spare = match self.log.segments.obtain() {
@@ -322,20 +322,27 @@ impl Drain {
     fn choose_target(&mut self) -> ControlFlow<Condition> {
         let quarter = self.log.space.bytes() / 4;
         let room_wanted = self.log.room_wanted.swap(false, Ordering::AcqRel);
+        let interval_ns = self.log.options.sync_interval_ns;
         let mut tail = self.log.lock();
         let whole = block_down(tail.lsn);
+        // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync for ever.
+        let unsynced = tail.real_end > self.log.synced();
         if whole >= self.drained + quarter || (room_wanted && whole > self.drained) {
+            drop(tail);
+            // The clock runs whether or not the drain ever catches up with the writers.
+            if unsynced && self.deadline_ns.is_none() {
+                let now_ns = self.log.env.now_ns();
+                self.deadline_ns = Some(now_ns.saturating_add(interval_ns));
+            }
             self.target = whole;
             if mutant::active(28) {
                 self.reader.free(whole);
             }
             return ControlFlow::Continue(());
         }
-        // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync for ever.
-        if tail.real_end > self.log.synced() {
+        if unsynced {
             tail.wake_at = self.drained + quarter + BLOCK_BYTES;
             drop(tail);
-            let interval_ns = self.log.options.sync_interval_ns;
             let log = &self.log;
             let deadline = *self
                 .deadline_ns

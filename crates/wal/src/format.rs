@@ -334,7 +334,9 @@ impl SegmentHeader {
             .all(|v| v.is_multiple_of(BLOCK_BYTES));
         let ordered = header.previous_end <= header.start
             && header.start - header.previous_end < BLOCK_BYTES
-            && header.first >= header.start;
+            && header.first >= header.start
+            // A record that begins before the segment reaches no farther.
+            && header.first - header.start <= RECORD_HEADER_BYTES + PAYLOAD_BYTES_LIMIT;
         let bounded = version == FORMAT_VERSION
             && header.start >= BLOCK_BYTES
             && header.capacity >= BLOCK_BYTES

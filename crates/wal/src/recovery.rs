@@ -166,6 +166,18 @@ impl Recovery {
                     .with("synced below", self.synced));
             }
         }
+        // The record that reaches across the last segment's start ends where that says its first one begins.
+        if let Some((_, last)) = self.last_piece()
+            && self.end > last.start
+            && last.first > self.end
+        {
+            let error = "a log segment's first record begins behind the log's end";
+            return Err(Error::corrupt(error)
+                .with("file", segment_name(last.number))
+                .with("first", last.first)
+                .with("end", self.end)
+                .with("directory", self.disk.describe()));
+        }
         if self.end < self.needed_from {
             return Err(
                 Error::corrupt("the log ends before what the database needs of it")

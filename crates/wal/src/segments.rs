@@ -184,7 +184,9 @@ impl Segments {
             match self.reopen(&name) {
                 Ok(file) => return Ok(Spare { name, file }),
                 // A segment that was copied, with holes that cannot be filled: it is of use to nobody, and what it has may be to the next.
-                Err(error) if error.kind() == ErrorKind::NoSpace => self.disk.remove(&name)?,
+                Err(error) if error.kind() == ErrorKind::NoSpace => self.remove_spare(&name)?,
+                // Somebody removed it, and its content means nothing.
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
                     self.spares.lock().push(name);
                     return Err(error);
@@ -352,9 +354,17 @@ impl Segments {
                 }
             };
             match name {
-                Some(name) => self.disk.remove(&name)?,
+                Some(name) => self.remove_spare(&name)?,
                 None => return Ok(()),
             }
+        }
+    }
+
+    fn remove_spare(&self, name: &str) -> Result<()> {
+        match self.disk.remove(name) {
+            // Somebody else did.
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            removed => removed,
         }
     }
 

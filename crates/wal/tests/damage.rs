@@ -178,6 +178,30 @@ fn record(kind: u8, payload: &[u8], incarnation: u32, lsn: u64) -> Vec<u8> {
     out
 }
 
+/// As much memory was asked for as lies in between, of which the process dies.
+#[test]
+fn a_first_record_behind_all_that_there_is_is_refused() {
+    for first in [8192, 8203, 8192 + (1 << 20), 1 << 30, 1 << 40] {
+        let medium = SimDisk::new(0);
+        let mut one = header([DATABASE, 1, 4096, 4096, 4096, 4096, 4096], 1);
+        one.extend(record(16, &[7; 4096 - 9], 1, 4096));
+        medium.plant("log-0000000000000001", &one);
+        let mut two = header([DATABASE, 2, 8192, 8192, 8192, first, 16384], 1);
+        two.extend(record(16, b"x", 1, 8192));
+        two.resize(4096 + 16384, 0);
+        medium.plant("log-0000000000000002", &two);
+        medium.plant("ring", &[0; 64 << 10]);
+        let found = Process::new(&medium, 0).scan(tiny(), Lsn(4096));
+        match found.and_then(|recovery| recovery.begin()) {
+            Ok(_) => assert_eq!(first, 8192),
+            Err(error) => {
+                assert_ne!(first, 8192, "{error}");
+                assert_eq!(error.kind(), ErrorKind::Corrupt, "{first}: {error}");
+            }
+        }
+    }
+}
+
 #[test]
 fn headers_and_records_that_lie_with_good_checksums_never_panic() {
     let mut random = Random(11);

@@ -586,3 +586,25 @@ fn a_recovery_uses_the_file_of_a_last_segment_that_holds_nothing() {
     println!("{recovered} recovered, {refused} refused");
     assert!(recovered > 0);
 }
+
+/// It was looked for again and again, and the log stood still, with an error that says that a keyspace was dropped.
+#[test]
+fn a_spare_that_somebody_removed_is_replaced() {
+    let medium = SimDisk::new(1);
+    let process = Process::new(&medium, 0);
+    let log = process.create(tiny()).unwrap();
+    process.sim.settle();
+    let names = process.disk.list().unwrap();
+    let spares: Vec<_> = names.iter().filter(|n| n.starts_with("spare-")).collect();
+    assert!(!spares.is_empty());
+    for spare in spares {
+        process.disk.remove(spare).unwrap();
+    }
+    for index in 0..400 {
+        process.append(&log, index).unwrap();
+    }
+    log.sync(log.tail()).unwrap();
+    medium.crash_process();
+    let (_, records) = Process::new(&medium, 0).recover(tiny()).unwrap();
+    assert_eq!(assert_prefix(&records), 400);
+}

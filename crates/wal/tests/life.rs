@@ -530,3 +530,24 @@ fn a_record_that_is_never_published_is_found_out_in_a_simulation() {
     let _forgotten = log.try_append(KIND, &[]).unwrap();
     let _ = process.append(&log, 0);
 }
+
+/// The clock was wound when the drain had caught up, which it never does while writers are faster than the disk.
+#[test]
+fn the_interval_is_kept_though_the_drain_is_always_behind() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let options = LogOptions {
+        segment_bytes: 4 << 20,
+        ..tiny()
+    };
+    let log = Log::create(&process.env, &process.disk, options).unwrap();
+    let mut drain = log.drain_job();
+    let start = log.synced();
+    for _ in 0..100 {
+        while let Append::Done(appended) = log.try_append(KIND, &[&[7; 1000]]).unwrap() {
+            log.publish(&appended);
+        }
+        process.sim.advance_ns(options.sync_interval_ns);
+        let _ = drain.step();
+    }
+    assert!(log.synced() > start);
+}

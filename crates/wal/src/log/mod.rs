@@ -111,6 +111,8 @@ pub(crate) struct Shared {
     pub(crate) drain_wanted: Arc<Signal>,
     /// Ring space, syncs, shortages, failure and end.
     pub(crate) progress: Arc<Signal>,
+    /// Told of what ends a wait for a sync: apart from `progress`, which is told of every write to a segment, in the midst of a sync, too.
+    pub(crate) synced_changed: Arc<Signal>,
 
     /// Why there is no segment to write to, while there is none.
     shortage: Mutex<Option<Error>>,
@@ -206,6 +208,7 @@ impl Log {
             woken: AtomicBool::new(false),
             drain_wanted: Signal::new(),
             progress: Signal::new(),
+            synced_changed: Signal::new(),
             shortage: Mutex::new(None),
             shortages: AtomicU64::new(0),
             failed: AtomicBool::new(false),
@@ -416,7 +419,7 @@ impl Log {
             self.0.wake_drain();
         }
         let shared = self.0.clone();
-        Condition::new(&self.0.progress, move || {
+        Condition::new(&self.0.synced_changed, move || {
             shared.synced() >= upto
                 || shared.is_over()
                 || shared.shortages.load(Ordering::Acquire) != shortages
@@ -549,7 +552,7 @@ impl Log {
     }
 
     /// Ends the log in order: a closing record, everything drained and synced, the drain job over. The next open needs no ring. Once it has
-    /// succeeded, again is nothing. After [`ErrorKind::NoSpace`] it may be tried again; records are refused from the first call on.
+    /// succeeded, again is nothing. After [`ErrorKind::NoSpace`] it may be tried again; records are refused once the closing one is in the ring.
     pub fn close(&self) -> Result<()> {
         if self.0.closed.load(Ordering::Acquire) {
             return Ok(());
@@ -572,18 +575,18 @@ impl Log {
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Release);
         self.0.wake_drain();
-        self.0.progress.notify();
+        self.0.tell_all();
     }
 
     /// Lets the ring go, with its memory and its file's lock, though handles on the log live on: their appends get [`ErrorKind::Closed`].
-    /// Call it after [`Log::stop`], once the drain job is over: the lock goes with the later of the two.
-    pub fn release(&self) {
+    /// Call it after [`Log::stop`], once the drain job is over: the lock goes with the later of the two. How many bytes of [`Log::memory_bytes`] went.
+    pub fn release(&self) -> u64 {
         drop(self.0.drain.lock().take());
         let writer = self.0.lock().writer.take();
-        drop(writer);
+        writer.map_or(0, |_| self.0.ring_bytes)
     }
 
-    /// Bytes of memory that the log holds.
+    /// Bytes of memory that the log holds, until its ring is released.
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.0.ring_bytes + self.0.starts.len() as u64 * 8
@@ -673,8 +676,14 @@ impl Shared {
             self.failed.store(true, Ordering::Release);
         }
         self.failure_changed.notify();
-        self.progress.notify();
+        self.tell_all();
         self.wake_drain();
+    }
+
+    /// Whoever waits for the drain, or for a sync, tests again.
+    pub(crate) fn tell_all(&self) {
+        self.progress.notify();
+        self.synced_changed.notify();
     }
 
     /// No segment can be had; `None` when one was.
@@ -686,7 +695,7 @@ impl Shared {
         *self.shortage.lock() = error;
         if short {
             self.shortages.fetch_add(1, Ordering::AcqRel);
-            self.progress.notify();
+            self.tell_all();
         }
     }
 }
