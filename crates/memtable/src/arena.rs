@@ -5,9 +5,9 @@
 //! no shared cache line; a lock is taken once per sub-chunk, or for a large record. Threads without a slot share one,
 //! under a lock.
 //!
-//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], and slots come with the first insert: a database may have
-//! thousands of keyspaces that hold next to nothing. What is charged for a window is what a merge of it frees, so an empty one is
-//! charged nothing.
+//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with what their slot has taken, and slots come with
+//! the first insert: a database may have thousands of keyspaces that hold next to nothing, and dozens of threads that write a little to
+//! each. What is charged for a window is what a merge of it frees, so an empty one is charged nothing.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -21,8 +21,10 @@ use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
 use crate::slots;
 
 /// Size of a window's first chunk.
-pub(crate) const FIRST_CHUNK_BYTES: usize = 64 << 10;
-/// A sub-chunk is a quarter of its chunk, and no larger than this.
+pub(crate) const FIRST_CHUNK_BYTES: usize = 8 << 10;
+/// A slot's first sub-chunks; each is twice as large as the one before,
+const FIRST_SUB_CHUNK_BYTES: usize = 1 << 10;
+/// up to this.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
 
 /// Counts that a slot keeps and a window sums up.
@@ -44,6 +46,8 @@ const COUNTS: usize = 4;
 struct Bump {
     next: Cell<*mut u8>,
     left: Cell<usize>,
+    /// Bytes of the next sub-chunk.
+    sub_chunk_bytes: Cell<usize>,
 }
 
 impl Bump {
@@ -51,6 +55,7 @@ impl Bump {
         Bump {
             next: Cell::new(null_mut()),
             left: Cell::new(0),
+            sub_chunk_bytes: Cell::new(FIRST_SUB_CHUNK_BYTES),
         }
     }
 
@@ -78,7 +83,6 @@ struct Shared {
     /// The newest ordinary chunk's rest.
     next: *mut u8,
     left: usize,
-    sub_chunk_bytes: usize,
 }
 
 // SAFETY: `next` points into memory that `chunks` owns.
@@ -119,7 +123,6 @@ impl Arena {
                 chunks: Vec::new(),
                 next: null_mut(),
                 left: 0,
-                sub_chunk_bytes: 0,
             }),
         }
     }
@@ -203,8 +206,8 @@ impl Arena {
         }
     }
 
-    /// `bytes` from the newest chunk, or a sub-chunk if they are few: what was cut, and how long it is.
-    fn cut(&self, bytes: usize, number: usize) -> (NonNull<u8>, usize) {
+    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few: what was cut, and how long it is.
+    fn cut(&self, bytes: usize, sub_chunk_bytes: usize, number: usize) -> (NonNull<u8>, usize) {
         self.slots_used.fetch_max(number + 1, Ordering::Release);
         let mut shared = self.shared.lock();
         if self.exact || bytes > CHUNK_BYTES / 4 {
@@ -214,11 +217,13 @@ impl Arena {
             return (at, bytes);
         }
         loop {
-            // What is cut starts and ends at a cache line.
-            let wanted = if bytes > shared.sub_chunk_bytes / 4 {
+            // What is cut starts and ends at a cache line. The rest of a chunk is not lost to who asks for more.
+            let wanted = if bytes > sub_chunk_bytes / 4 {
                 bytes.next_multiple_of(CHUNK_ALIGNMENT)
+            } else if bytes <= shared.left / 4 {
+                sub_chunk_bytes.min(shared.left)
             } else {
-                shared.sub_chunk_bytes
+                sub_chunk_bytes
             };
             if let (Some(at), Some(left)) =
                 (NonNull::new(shared.next), shared.left.checked_sub(wanted))
@@ -227,8 +232,8 @@ impl Arena {
                 shared.left = left;
                 return (at, wanted);
             }
-            // A quarter of the chunk at least, so that the loop ends.
-            let room = (bytes * 4).next_power_of_two();
+            // Room for either, so that the loop ends.
+            let room = (bytes * 4).max(sub_chunk_bytes).next_power_of_two();
             let total: usize = shared.chunks.iter().map(Chunk::bytes).sum();
             let next = total
                 .next_power_of_two()
@@ -237,7 +242,6 @@ impl Arena {
             let chunk = self.new_chunk(next);
             shared.next = chunk.at().as_ptr();
             shared.left = chunk.bytes();
-            shared.sub_chunk_bytes = (next / 4).min(SUB_CHUNK_BYTES_MAX);
             shared.chunks.push(chunk);
         }
     }
@@ -297,7 +301,10 @@ impl<'a> Entered<'a> {
 
     #[cold]
     fn take_slowly(&self, bump: &Bump, bytes: usize) -> NonNull<u8> {
-        let (at, cut) = self.arena.cut(bytes, self.number);
+        let sub_chunk_bytes = bump.sub_chunk_bytes.get();
+        let doubled = (2 * sub_chunk_bytes).min(SUB_CHUNK_BYTES_MAX);
+        bump.sub_chunk_bytes.set(doubled);
+        let (at, cut) = self.arena.cut(bytes, sub_chunk_bytes, self.number);
         // A large piece does not cost the rest of the sub-chunk at hand.
         if cut - bytes > bump.left.get() {
             bump.next.set(at.as_ptr().wrapping_add(bytes));
@@ -380,7 +387,7 @@ mod tests {
         assert!(arena.bytes() < 8 << 10);
         entered.record(64);
         entered.node(64);
-        assert!(arena.bytes() < 72 << 10);
+        assert!(arena.bytes() < 16 << 10);
         for _ in 0..8 << 10 {
             entered.record(1 << 10);
         }
@@ -391,13 +398,34 @@ mod tests {
             .iter()
             .map(Chunk::bytes)
             .collect();
-        assert_eq!(chunks[..4], [64 << 10, 64 << 10, 128 << 10, 256 << 10]);
+        assert_eq!(chunks[..4], [8 << 10, 8 << 10, 16 << 10, 32 << 10]);
         assert_eq!(chunks.last(), Some(&CHUNK_BYTES));
         assert!(
             arena.bytes() < 12 << 20,
             "8 MiB of records took {}",
             arena.bytes()
         );
+    }
+
+    /// Thirty threads that wrote a record each took 4 MiB.
+    #[test]
+    fn many_threads_that_write_a_little_take_little() {
+        let budget = Budget::new(1 << 30);
+        let arena = Arena::new(&budget, None, false);
+        let together = std::sync::Barrier::new(30);
+        std::thread::scope(|scope| {
+            for _ in 0..30 {
+                scope.spawn(|| {
+                    let entered = arena.enter();
+                    entered.record(64);
+                    entered.node(64);
+                    // Nobody leaves a number to another before all have one.
+                    drop(entered);
+                    together.wait();
+                });
+            }
+        });
+        assert!(arena.bytes() <= 140 << 10, "{}", arena.bytes());
     }
 
     #[test]
