@@ -2,7 +2,7 @@
 //! the version (a pin of its generation, or the guard of a private root).
 
 use std::any::Any;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use terrapin_base::{Error, Result, Slice};
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
@@ -25,6 +25,8 @@ pub(crate) struct TreeVersion {
     node: Option<Arc<LoadedNode>>,
     /// The direct way to the leaf, if that is the whole tree.
     leaf: GroupHandle,
+    /// What a compaction of all of it has to do, once somebody asked: a version never changes.
+    to_compact: OnceLock<ToCompact>,
 }
 
 impl TreeVersion {
@@ -39,6 +41,7 @@ impl TreeVersion {
             root,
             node,
             leaf: GroupHandle::default(),
+            to_compact: OnceLock::new(),
         }))
     }
 
@@ -49,6 +52,7 @@ impl TreeVersion {
             root: Root::Empty,
             node: None,
             leaf: GroupHandle::default(),
+            to_compact: OnceLock::new(),
         })
     }
 
@@ -122,8 +126,12 @@ impl Version for TreeVersion {
     }
 
     fn to_compact(&self) -> Result<ToCompact> {
+        if let Some(known) = self.to_compact.get() {
+            return Ok(*known);
+        }
         let all = find_stretch(&self.store, &self.root, &[], None, u64::MAX)?;
-        Ok(all.map_or_else(ToCompact::default, |all| all.holds))
+        let holds = all.map_or_else(ToCompact::default, |all| all.holds);
+        Ok(*self.to_compact.get_or_init(|| holds))
     }
 
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()> {

@@ -383,7 +383,8 @@ impl TreeScan {
             }
             if let Some((block, records)) = next? {
                 source.enter(block, records, self.path.direction);
-                return source.read_ahead(&self.path, &self.store);
+                source.read_ahead(&self.path, &self.store);
+                return Ok(());
             }
             source.end_walk();
         }
@@ -443,7 +444,7 @@ impl TreeScan {
         let old = self.sources.len();
         self.descend(false)?;
         for slot in old as u16..self.sources.len() as u16 {
-            self.catch_up(slot)?;
+            self.catch_up(slot);
             self.insert(slot)?;
         }
         self.insert(LEAF)
@@ -462,21 +463,18 @@ impl TreeScan {
     }
 
     /// Begins to read a level of a node that the scan comes to, if it is there already and the scan is long.
-    fn catch_up(&mut self, slot: u16) -> Result<()> {
+    fn catch_up(&mut self, slot: u16) {
         self.keep_pace(slot);
         let source = &self.sources[usize::from(slot)];
-        if source.head == Head::Pending && source.pace.is_long(ReadAhead::SCAN) {
-            if self.prepare(slot).is_err() {
-                // It may lie far ahead: who comes to it is told.
-                return Ok(());
-            }
+        // What is wrong with it may lie far ahead: who comes to it is told.
+        if source.head == Head::Pending
+            && source.pace.is_long(ReadAhead::SCAN)
+            && self.prepare(slot).is_ok()
+        {
             let source = &mut self.sources[usize::from(slot)];
             source.go_ahead(slot, &self.path, &self.store);
-            if let (Some(walk), Some(ahead)) = (&mut source.walk, &mut source.ahead) {
-                walk.send(&self.store, &mut ahead.stream)?;
-            }
+            source.send(&self.store);
         }
-        Ok(())
     }
 
     /// Goes down from the last frame to a leaf; `seek` for the place where the scan begins.

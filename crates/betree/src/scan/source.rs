@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{Result, mutant};
+use terrapin_base::mutant;
 use terrapin_pages::PageStore;
 use terrapin_pages::block::{Block, RecordPlace};
 use terrapin_structure::{Batch, Direction, KeyBounds};
@@ -193,12 +193,21 @@ impl Source {
     }
 
     /// Reads ahead in the groups behind this one, if all of this one is under way and there is room.
-    pub(super) fn read_ahead(&mut self, path: &Path, store: &PageStore) -> Result<()> {
-        match (&mut self.ahead, &self.walk) {
-            (Some(ahead), Some(walk)) if walk.is_sent() && ahead.stream.has_room() => {
-                ahead.go_on(path, store)
-            }
-            _ => Ok(()),
+    pub(super) fn read_ahead(&mut self, path: &Path, store: &PageStore) {
+        if let (Some(ahead), Some(walk)) = (&mut self.ahead, &self.walk)
+            && walk.is_sent()
+            && ahead.stream.has_room()
+        {
+            // What is wrong lies ahead: who comes to it is told.
+            let _ = ahead.go_on(path, store);
+        }
+    }
+
+    /// Puts blocks of this group under way, if it reads ahead.
+    pub(super) fn send(&mut self, store: &PageStore) {
+        if let (Some(ahead), Some(walk)) = (&mut self.ahead, &mut self.walk) {
+            // As in `read_ahead`.
+            let _ = walk.send(store, &mut ahead.stream);
         }
     }
 
