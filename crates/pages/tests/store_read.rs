@@ -625,6 +625,21 @@ fn the_cache_keeps_to_what_the_budget_leaves_it() {
     assert_eq!(budget.used_total(), 0, "what was charged is given back");
 }
 
+/// Threads that read many keys at once took up to 768 KiB each that nobody had charged.
+#[test]
+fn the_memory_of_many_reads_at_once_is_charged_while_it_lives() {
+    let medium = SimDisk::new(15);
+    let memory = options(8 << 20, 0);
+    let budget = memory.budget.clone();
+    let store = create(&medium, memory);
+    let few = store.reading(4, Fill::Normal);
+    assert_eq!(budget.used(Purpose::Merge), 0);
+    let many = [200, 200].map(|blocks| store.reading(blocks, Fill::Normal));
+    assert!(budget.used(Purpose::Merge) >= 1 << 20);
+    drop((few, many));
+    assert_eq!(budget.used(Purpose::Merge), 0);
+}
+
 #[test]
 fn threads_together_exceed_the_budget_by_no_more_than_an_entry_each() {
     let medium = SimDisk::new(10);

@@ -17,18 +17,19 @@
 //! 64 shards for each; no lock is held across I/O, decoding, a copy of a block or another lock. Errors are never cached.
 
 mod lanes;
+mod purge;
 mod shard;
 mod table;
 
 use std::any::Any;
 use std::cmp::Reverse;
-use std::collections::HashSet;
 
-use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering, yield_now};
-use terrapin_base::{Budget, PageId, Purpose};
+use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, AtomicUsize, Mutex, Ordering};
+use terrapin_base::{Budget, Purpose};
 use terrapin_disk::{Piece, Slabs};
 
-use lanes::{Home, Lanes, Record, Sparse};
+use lanes::{Home, Lanes, Record};
+use purge::Purge;
 use shard::{Birth, Entry, Resident, Shard, Step, Turn, Use};
 pub(crate) use shard::{IdHash, Key};
 
@@ -51,10 +52,6 @@ const SCAN_AGEING: u64 = 16;
 const KEPT_QUARTERS: u64 = 3;
 /// Whoever must make room and did not with so many slabs keeps nothing more.
 const PATIENCE: usize = 32;
-/// Slots that one step of a purge looks at.
-const PURGE_SLOTS: usize = 4096;
-/// Slabs that one step of a purge looks at.
-const PURGE_SLABS: usize = 256;
 /// Memory of an entry besides its value: slot, map entry, `Arc`.
 const ENTRY_BYTES: usize = 112;
 /// Of what is allocated one by one, the allocator loses about one part in so many between what lives and what was freed.
@@ -136,19 +133,6 @@ impl Standing {
     fn lives(self) -> u8 {
         (self.0 >> 1).saturating_sub(1)
     }
-}
-
-/// Pages whose entries are to go, and how far the purge is.
-#[derive(Default)]
-struct Purge {
-    /// Somebody works on it, without the lock; what is left here meanwhile is `waiting`.
-    busy: bool,
-    waiting: Vec<PageId>,
-    dead: HashSet<PageId, IdHash>,
-    /// Shards of blocks, then those of metadata, then slabs.
-    shard: usize,
-    slot: usize,
-    slabs: lanes::Place,
 }
 
 type Shards<V> = Box<[Mutex<Shard<V>>]>;
@@ -618,82 +602,6 @@ impl Cache {
         }
     }
 
-    /// Notes pages that are gone for good, one at least: [`Cache::purge_step`] takes their entries out.
-    pub(crate) fn forget(&self, pages: Vec<PageId>) {
-        let mut purge = self.purge.lock();
-        purge.waiting.extend(pages);
-        self.purging.store(true, Ordering::Relaxed);
-    }
-
-    /// Whether a purge has more to do.
-    pub(crate) fn purge_needed(&self) -> bool {
-        self.purging.load(Ordering::Relaxed)
-    }
-
-    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of one shard, or some hundred slabs.
-    pub(crate) fn purge_step(&self) {
-        // Taken out, not held: the shard's lock is never taken under another.
-        let mut purge = {
-            let mut shared = self.purge.lock();
-            if shared.busy {
-                drop(shared);
-                // Who purges until nothing is left (a job, and a close beside it) would spin while the other has lost its processor.
-                yield_now();
-                return;
-            }
-            std::mem::replace(
-                &mut *shared,
-                Purge {
-                    busy: true,
-                    ..Purge::default()
-                },
-            )
-        };
-        if purge.dead.is_empty() {
-            purge.dead.extend(purge.waiting.drain(..));
-            (purge.shard, purge.slot) = (0, 0);
-            purge.slabs = lanes::Place::default();
-        }
-        if !purge.dead.is_empty() {
-            let at = purge.shard;
-            if let Some(shard) = self.blocks.get(at) {
-                self.purge_shard(shard, Purpose::Blocks, &mut purge);
-            } else if let Some(shard) = self.metadata.get(at - SHARDS) {
-                self.purge_shard(shard, Purpose::Metadata, &mut purge);
-            } else {
-                match self.lanes.take_sparse(&mut purge.slabs, PURGE_SLABS) {
-                    Sparse::Found(record, worth) => self.recycle(record, worth, 0, u64::MAX),
-                    Sparse::Nothing => {}
-                    Sparse::End => purge.dead.clear(),
-                }
-            }
-        }
-        let mut now = self.purge.lock();
-        purge.waiting.append(&mut now.waiting);
-        self.purging.store(
-            !purge.dead.is_empty() || !purge.waiting.is_empty(),
-            Ordering::Relaxed,
-        );
-        *now = purge;
-    }
-
-    fn purge_shard<V: Clone>(&self, shard: &Mutex<Shard<V>>, purpose: Purpose, purge: &mut Purge) {
-        let mut gone = Vec::new();
-        let dead = &purge.dead;
-        {
-            let mut shard = shard.lock();
-            let is_dead = |page| dead.contains(&page);
-            match shard.purge(purge.slot, PURGE_SLOTS, &is_dead, &mut gone) {
-                Some(slot) => purge.slot = slot,
-                None => {
-                    shard.compact();
-                    (purge.shard, purge.slot) = (purge.shard + 1, 0);
-                }
-            }
-        }
-        gone.into_iter().for_each(|entry| self.gone(purpose, entry));
-    }
-
     /// Copies the counters into `metrics`.
     pub(crate) fn fill(&self, metrics: &mut StoreMetrics) {
         fill_from(&self.blocks, metrics);
@@ -729,37 +637,5 @@ impl Drop for Cache {
         self.metadata
             .iter()
             .for_each(|shard| of(shard.lock().bytes, Purpose::Metadata));
-    }
-}
-
-#[cfg(all(test, not(terrapin_shuttle)))]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_compaction_in_the_midst_of_a_purge_hides_nothing_from_it() {
-        let cache = Cache::new(Budget::new(16 << 20));
-        let page = PageId(1);
-        let keys = (0..).map(|number| Key {
-            page,
-            kind: Kind::Object,
-            number,
-        });
-        let first = &cache.metadata[0];
-        let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), first);
-        // So few are left when the purge has seen all slots of one step that a compaction is worth it.
-        let left = PURGE_SLOTS / 4;
-        for key in keys.filter(of_first).take(PURGE_SLOTS + left) {
-            cache.insert(key, Arc::new(()), 0);
-        }
-        cache.forget(vec![page]);
-        // The shards of blocks, and that step.
-        (0..=SHARDS).for_each(|_| cache.purge_step());
-        assert_eq!(first.lock().len(), left);
-        cache.compact();
-        while cache.purge_needed() {
-            cache.purge_step();
-        }
-        assert_eq!(first.lock().len(), 0);
     }
 }

@@ -12,7 +12,7 @@ mod read;
 mod reading;
 mod write;
 
-use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, Mutex, OnceLock};
+use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use terrapin_base::{Budget, Error, ErrorKind, Generation, Incarnation, PageId, Result, Signal};
 use terrapin_disk::File;
 
@@ -66,6 +66,8 @@ pub struct PageStore {
     poison: OnceLock<Error>,
     roots: Mutex<Roots>,
     outlines: outlines::Outlines,
+    /// Bytes that streams hold.
+    streams: Arc<AtomicUsize>,
 }
 
 /// What the superblock slots hold.

@@ -205,6 +205,7 @@ impl PageStore {
             poison: OnceLock::new(),
             roots: Mutex::new(Roots { newest, unsettled }),
             outlines: Outlines::default(),
+            streams: Arc::default(),
         }))
     }
 

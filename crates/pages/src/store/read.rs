@@ -25,7 +25,7 @@ use crate::page::{PageKind, PageRef, format};
 pub(super) const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
 /// A thread keeps no longer read buffer: no budget knows of it, and threads that read once and live on may be hundreds. Of longer ones the
 /// process keeps some for whoever asks next, as of all buffers.
-const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
+pub(super) const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
 thread_local! {
     /// The thread's read buffer; taken while in use, so nested reads allocate instead of clashing.
     static SCRATCH: Cell<AlignedBuf> = const { Cell::new(AlignedBuf::new()) };

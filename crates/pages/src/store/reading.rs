@@ -6,11 +6,12 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use terrapin_base::sync::{AtomicUsize, Ordering};
 use terrapin_base::{Charge, Error, MEMORY_ALIGNMENT, PageId, Purpose, Result};
 use terrapin_disk::{AlignedBuf, Flight, Show};
 
 use super::PageStore;
-use super::read::{Fill, Own, SCRATCH_BYTES_MAX, put_scratch};
+use super::read::{Fill, Own, SCRATCH_BYTES_MAX, SCRATCH_KEPT_BYTES_MAX, put_scratch};
 use crate::block::Block;
 use crate::group::{GroupIndex, GroupRef};
 use crate::metrics::ReadFor;
@@ -28,6 +29,8 @@ const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
 const SCAN_KEPT_PARTS: u64 = 8;
 /// A stream takes at most one part in so many of what the caches may take: a scan has several.
 const STREAM_PARTS: u64 = 16;
+/// All streams together take this part of it at most, however many ranges stand still: who comes then reads no further ahead than it has passed.
+const STREAMS_PART: usize = 2;
 /// Memory that a block of a batch is expected to take, and the device's bytes around it.
 const BLOCK_BYTES_EXPECTED: usize = 2 * MEMORY_ALIGNMENT;
 
@@ -56,6 +59,28 @@ pub struct Reading {
     bytes_passed: u64,
     /// For memory that is not the thread's.
     charge: Option<Charge>,
+    /// What a stream has of the memory of all of them.
+    share: Option<Share>,
+}
+
+/// Bytes of [`PageStore::streams`].
+struct Share {
+    all: Arc<AtomicUsize>,
+    bytes: usize,
+}
+
+impl Share {
+    fn new(all: &Arc<AtomicUsize>, bytes: usize) -> Self {
+        all.fetch_add(bytes, Ordering::Relaxed);
+        let all = all.clone();
+        Share { all, bytes }
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
 }
 
 /// A part of a group to read.
@@ -123,6 +148,7 @@ impl Reading {
             bytes_max,
             bytes_passed: 0,
             charge,
+            share: None,
         }
     }
 
@@ -204,12 +230,18 @@ impl Drop for Reading {
 }
 
 impl PageStore {
-    /// For about so many blocks of any groups, of which few are read at once: in the thread's memory, or in memory that the process keeps.
+    /// For about so many blocks of any groups, of which few are read at once: in the thread's memory, or, where they are many, in memory that is
+    /// charged while it lives.
     #[must_use]
     pub fn reading(&self, blocks: usize, fill: Fill) -> Reading {
         let bytes = blocks.saturating_mul(BLOCK_BYTES_EXPECTED);
         let memory = self.take_scratch(bytes.min(SCRATCH_BYTES_MAX));
-        Reading::new(memory, usize::MAX, None, fill)
+        let is_long = memory.len() > SCRATCH_KEPT_BYTES_MAX;
+        let charge = is_long.then(|| {
+            let bytes = memory.len() as u64;
+            self.cache.budget().charge(Purpose::Merge, bytes)
+        });
+        Reading::new(memory, usize::MAX, charge, fill)
     }
 
     /// How many bytes may be under way in a stream that is to have so many, as memory is now.
@@ -227,7 +259,10 @@ impl PageStore {
         let stretch_bytes_max = STRETCH_BYTES_MAX * if is_long { 2 } else { 1 };
         // Where the memory begins anew at the front, up to a read's is left out at the end.
         let memory_bytes = bytes + stretch_bytes_max;
-        let room = self.stream_bytes(usize::MAX);
+        let held = self.streams.load(Ordering::Relaxed);
+        let all = usize::try_from(self.cache.budget().room_for_caches()).unwrap_or(usize::MAX);
+        let left = (all.saturating_add(held) / STREAMS_PART).saturating_sub(held);
+        let room = self.stream_bytes(usize::MAX).min(left);
         let memory_bytes = memory_bytes.min(room - room % STRETCH_BYTES_MAX);
         if memory_bytes < STREAM_MEMORY_BYTES_MIN.max(2 * stretch_bytes_max) {
             return None;
@@ -242,6 +277,7 @@ impl PageStore {
         reading.bytes_allowed = bytes.min(STREAM_BYTES_FIRST);
         reading.bytes_passed = passed;
         reading.own = Own::of_run(stretch_bytes_max);
+        reading.share = Some(Share::new(&self.streams, charge_bytes as usize));
         Some(reading)
     }
 

@@ -1,0 +1,178 @@
+//! Entries of pages that a checkpoint freed are taken out step by step, since a dead index would live long; then slabs that are mostly empty
+//! are joined.
+
+use std::collections::HashSet;
+
+use terrapin_base::sync::{Mutex, Ordering, yield_now};
+use terrapin_base::{PageId, Purpose};
+
+use super::lanes::{Place, Sparse};
+use super::shard::{IdHash, Shard};
+use super::{Cache, SHARDS};
+
+/// Slots that one step looks at.
+const STEP_SLOTS: usize = 4096;
+/// Slabs that one step looks at.
+const STEP_SLABS: usize = 256;
+
+/// Pages whose entries are to go, and how far the purge is.
+#[derive(Default)]
+pub(super) struct Purge {
+    /// Somebody works on it, without the lock; what is left here meanwhile is `waiting`.
+    busy: bool,
+    waiting: Vec<PageId>,
+    dead: HashSet<PageId, IdHash>,
+    /// Shards of blocks, then those of metadata, then slabs.
+    shard: usize,
+    slot: usize,
+    slabs: Place,
+}
+
+/// The purge, taken out by who works on it: it is back when this is dropped, however that comes.
+struct AtWork<'c> {
+    cache: &'c Cache,
+    purge: Purge,
+}
+
+impl Cache {
+    /// Notes pages that are gone for good, one at least: [`Cache::purge_step`] takes their entries out.
+    pub(crate) fn forget(&self, pages: Vec<PageId>) {
+        let mut purge = self.purge.lock();
+        purge.waiting.extend(pages);
+        self.purging.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether a purge has more to do.
+    pub(crate) fn purge_needed(&self) -> bool {
+        self.purging.load(Ordering::Relaxed)
+    }
+
+    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of one shard, or some hundred slabs.
+    pub(crate) fn purge_step(&self) {
+        let Some(mut at_work) = self.begin_purge() else {
+            // Who purges until nothing is left (a job, and a close beside it) would spin while the other has lost its processor.
+            yield_now();
+            return;
+        };
+        let purge = &mut at_work.purge;
+        if purge.dead.is_empty() {
+            purge.dead.extend(purge.waiting.drain(..));
+            (purge.shard, purge.slot) = (0, 0);
+            purge.slabs = Place::default();
+        }
+        if purge.dead.is_empty() {
+            return;
+        }
+        let at = purge.shard;
+        if let Some(shard) = self.blocks.get(at) {
+            self.purge_shard(shard, Purpose::Blocks, purge);
+        } else if let Some(shard) = self.metadata.get(at - SHARDS) {
+            self.purge_shard(shard, Purpose::Metadata, purge);
+        } else {
+            match self.lanes.take_sparse(&mut purge.slabs, STEP_SLABS) {
+                Sparse::Found(record, worth) => self.recycle(record, worth, 0, u64::MAX),
+                Sparse::Nothing => {}
+                Sparse::End => purge.dead.clear(),
+            }
+        }
+    }
+
+    /// Takes the purge out, so that the shards' locks are not taken under its own; none while somebody else has it.
+    fn begin_purge(&self) -> Option<AtWork<'_>> {
+        let mut shared = self.purge.lock();
+        if shared.busy {
+            return None;
+        }
+        let left = Purge {
+            busy: true,
+            ..Purge::default()
+        };
+        let purge = std::mem::replace(&mut *shared, left);
+        Some(AtWork { cache: self, purge })
+    }
+
+    fn purge_shard<V: Clone>(&self, shard: &Mutex<Shard<V>>, purpose: Purpose, purge: &mut Purge) {
+        let mut gone = Vec::new();
+        let dead = &purge.dead;
+        {
+            let mut shard = shard.lock();
+            let is_dead = |page| dead.contains(&page);
+            match shard.purge(purge.slot, STEP_SLOTS, &is_dead, &mut gone) {
+                Some(slot) => purge.slot = slot,
+                None => {
+                    shard.compact();
+                    (purge.shard, purge.slot) = (purge.shard + 1, 0);
+                }
+            }
+        }
+        gone.into_iter().for_each(|entry| self.gone(purpose, entry));
+    }
+}
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        let mut purge = std::mem::take(&mut self.purge);
+        let mut now = self.cache.purge.lock();
+        purge.waiting.append(&mut now.waiting);
+        let is_needed = !purge.dead.is_empty() || !purge.waiting.is_empty();
+        self.cache.purging.store(is_needed, Ordering::Relaxed);
+        *now = purge;
+    }
+}
+
+#[cfg(all(test, not(terrapin_shuttle)))]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use terrapin_base::Budget;
+    use terrapin_base::sync::Arc;
+
+    use super::*;
+    use crate::cache::{Key, Kind, shard};
+
+    #[test]
+    fn a_compaction_in_the_midst_of_a_purge_hides_nothing_from_it() {
+        let cache = Cache::new(Budget::new(16 << 20));
+        let page = PageId(1);
+        let keys = (0..).map(|number| Key {
+            page,
+            kind: Kind::Object,
+            number,
+        });
+        let first = &cache.metadata[0];
+        let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), first);
+        // So few are left when the purge has seen all slots of one step that a compaction is worth it.
+        let left = STEP_SLOTS / 4;
+        for key in keys.filter(of_first).take(STEP_SLOTS + left) {
+            cache.insert(key, Arc::new(()), 0);
+        }
+        cache.forget(vec![page]);
+        // The shards of blocks, and that step.
+        (0..=SHARDS).for_each(|_| cache.purge_step());
+        assert_eq!(first.lock().len(), left);
+        cache.compact();
+        while cache.purge_needed() {
+            cache.purge_step();
+        }
+        assert_eq!(first.lock().len(), 0);
+    }
+
+    /// Who went on was taken for busy for ever then: a close and every checkpoint waited for it.
+    #[test]
+    fn a_purge_that_panicked_is_gone_on_with() {
+        let cache = Cache::new(Budget::new(16 << 20));
+        let (page, kind, number) = (PageId(1), Kind::Object, 0);
+        let key = Key { page, kind, number };
+        cache.insert(key, Arc::new(()), 0);
+        cache.forget(vec![page]);
+        let stepped = catch_unwind(AssertUnwindSafe(|| {
+            let at_work = cache.begin_purge();
+            assert!(at_work.is_none(), "a panic in a step");
+        }));
+        assert!(stepped.is_err() && cache.purge_needed());
+        let steps = (0..10 * SHARDS).take_while(|_| cache.purge_needed());
+        steps.for_each(|_| cache.purge_step());
+        assert!(!cache.purge_needed());
+        assert_eq!(shard(&cache.metadata, key).lock().len(), 0);
+    }
+}
