@@ -10,7 +10,7 @@ use terrapin_base::sync::thread_local;
 use terrapin_pages::block::KeyMemory;
 use terrapin_structure::{Batch, BatchLimits, Located};
 
-/// A chunk ends when it holds so many bytes of copies.
+/// A chunk ends when it holds so many bytes, copied or lent.
 pub(crate) const CHUNK_BYTES_MAX: usize = 64 << 10;
 /// A chunk has room for so many records from the start, at most.
 const CHUNK_RECORDS_RESERVED: usize = 512;

@@ -1,7 +1,8 @@
 //! What every handle, job and view shares: [`Core`].
 //!
 //! Locks: `install` comes before the log's append lock; nothing else is taken under the latter, and no wait happens under
-//! it. Under the former a change of the set of keyspaces waits for earlier writers to publish, who need no lock for that. Reads and writes of records take neither: they load the state, which is replaced as a whole.
+//! it. Under the former a change of the set of keyspaces waits for earlier writers to publish, who need no lock for that. Reads of records take neither, and writes
+//! the append lock only: they load the state, which is replaced as a whole.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
@@ -337,8 +338,7 @@ impl Core {
         };
         drop(last);
         let now_ns = self.env.now_ns();
-        for (shared, window) in &sealed {
-            window.publish_to.store(publish_to.0, Ordering::Release);
+        for (shared, _) in &sealed {
             shared.forecast.sealed(now_ns);
         }
         if count > 0 {

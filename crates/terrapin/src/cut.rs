@@ -457,6 +457,27 @@ pub(crate) mod tests {
         pub(crate) static LOOKS: Cell<u64> = const { Cell::new(0) };
     }
 
+    #[test]
+    fn batches_look_as_seldom_as_single_writes_whether_windows_are_full() {
+        let options = crate::Options::new().memory(64 << 20);
+        let (database, _sim) = options.open_simulated();
+        let keyspaces = [
+            database.default_keyspace(),
+            database.keyspace("other").unwrap(),
+        ];
+        let before = LOOKS.get();
+        for i in 0..1000_u32 {
+            let mut batch = database.batch();
+            for keyspace in &keyspaces {
+                batch.put(keyspace, i.to_be_bytes(), [0; 100]);
+            }
+            database.write(&batch).unwrap();
+        }
+        let looks = LOOKS.get() - before;
+        assert!((1..400).contains(&looks), "{looks}");
+        database.close().unwrap();
+    }
+
     fn operations(gets: u64, ranges: u64, writes: u64) -> Operations {
         Operations {
             gets,

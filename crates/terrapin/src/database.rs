@@ -103,8 +103,8 @@ impl Database {
     /// Checkpoints everything, so that the next open replays nothing, and lets the files, the caches and the listeners go. Handles,
     /// snapshots and iterators that still live get `Closed` from then on. Another close waits until the first is over, and returns what that came to.
     ///
-    /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then: the
-    /// next open replays it.
+    /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then but writes
+    /// of [`Durability::None`] since the last checkpoint or [`Database::flush`]: the next open replays the log.
     pub fn close(&self) -> Result<()> {
         let core = self.core();
         if let Some(closing) = core.health.close() {
@@ -127,9 +127,10 @@ impl Database {
         let core = self.core();
         let mut outcome = Ok(());
         if let Some(log) = &core.log {
-            outcome = core
-                .checkpoint_through(log.end())
-                .and_then(|()| core.give_space_back());
+            outcome = core.checkpoint_through(log.end());
+            if outcome.is_ok() {
+                core.give_space_back();
+            }
             // Nobody waits for a checkpoint of what comes behind the log's end.
             core.schedule.stop();
             outcome = outcome.and(log.close());
@@ -264,8 +265,8 @@ impl Database {
         core.checkpoint_unlogged(through)
     }
 
-    /// Merges every window into its tree and makes that durable; returns when it is. An error is that of an attempt that failed
-    /// meanwhile; attempts go on in the background. It is not RocksDB's checkpoint: it makes no copy of the database.
+    /// Merges every window into its tree and makes that durable; returns when it is, and free space was given back to the file system. An error is
+    /// that of an attempt that failed meanwhile; attempts go on in the background. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
     pub fn checkpoint(&self) -> Result<()> {
         self.core().env.breathe();
         self.core().checkpoint()

@@ -10,6 +10,7 @@ use terrapin_disk::{Disk, File, Flight, LogRing, OpenOptions, RingOptions, Show,
 
 /// The disk that one open database sees.
 pub(crate) struct Gate {
+    /// A read lock is held across calls, so that shutting waits for them: another may open the database right after it, whose files they are then.
     disk: RwLock<Option<Arc<dyn Disk>>>,
     files: Mutex<Vec<Weak<GatedFile>>>,
     description: String,
@@ -47,47 +48,52 @@ impl Gate {
         }
     }
 
-    fn disk(&self) -> Result<Arc<dyn Disk>> {
-        self.disk.read().clone().ok_or_else(closed)
+    fn with<R>(&self, run: impl FnOnce(&dyn Disk) -> Result<R>) -> Result<R> {
+        match &*self.disk.read() {
+            Some(disk) => run(&**disk),
+            None => Err(closed()),
+        }
     }
 }
 
 impl Disk for Gate {
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
-        let file = self.disk()?.open(name, options)?;
-        let gated = Arc::new(GatedFile {
-            alignment: file.alignment(),
-            description: file.describe(),
-            file: RwLock::new(Some(file)),
-        });
-        let mut files = self.files.lock();
-        files.retain(|f| f.strong_count() > 0);
-        files.push(Arc::downgrade(&gated));
-        Ok(gated)
+        self.with(|disk| {
+            let file = disk.open(name, options)?;
+            let gated = Arc::new(GatedFile {
+                alignment: file.alignment(),
+                description: file.describe(),
+                file: RwLock::new(Some(file)),
+            });
+            let mut files = self.files.lock();
+            files.retain(|f| f.strong_count() > 0);
+            files.push(Arc::downgrade(&gated));
+            Ok(gated as Arc<dyn File>)
+        })
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        self.disk()?.list()
+        self.with(|disk| disk.list())
     }
 
     fn remove(&self, name: &str) -> Result<()> {
-        self.disk()?.remove(name)
+        self.with(|disk| disk.remove(name))
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<()> {
-        self.disk()?.rename(from, to)
+        self.with(|disk| disk.rename(from, to))
     }
 
     fn sync_directory(&self) -> Result<()> {
-        self.disk()?.sync_directory()
+        self.with(|disk| disk.sync_directory())
     }
 
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing> {
-        self.disk()?.open_ring(name, ring)
+        self.with(|disk| disk.open_ring(name, ring))
     }
 
     fn free_bytes(&self) -> Result<u64> {
-        self.disk()?.free_bytes()
+        self.with(|disk| disk.free_bytes())
     }
 
     fn describe(&self) -> String {

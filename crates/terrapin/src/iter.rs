@@ -39,7 +39,7 @@ const SPARING_RECORDS: usize = 128;
 /// come before what cannot be read come before that item, from either end; behind it another range may begin. Ask each
 /// item with `?`, or collect into a `Result`: `count()` would count the error as a record, and `flatten()` hide it.
 ///
-/// Slices of one chunk (64 KiB at most, unless a record is larger) share one allocation: who keeps a few records of a long
+/// Slices of one chunk (64 KiB, and what its last record is longer) share one allocation: who keeps a few records of a long
 /// scan for long should copy them. Who only looks at each record, one after the other, does so for less with
 /// [`Range::next_ref`] and [`Range::next_back_ref`], which show records where they lie in the cache. Such a range keeps up to sixteen of the
 /// cache's blocks between two steps, about 64 KiB together unless one is larger.

@@ -287,7 +287,9 @@ impl Options {
         self
     }
 
-    /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4.
+    /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4. Each takes up to one and a half page groups
+    /// ([`Options::group_bytes`]) and 3 MiB of blocks that it reads ahead, which are taken from the caches, but waited for by nobody: with many
+    /// threads, or groups that are large for the memory, they may come to more than it.
     #[must_use]
     pub fn background_threads(mut self, threads: usize) -> Self {
         self.background_threads = Some(threads);
@@ -295,7 +297,9 @@ impl Options {
     }
 
     /// L: bytes of a page group, the piece in which sorted data is written, and the unit in which χ counts: 1 KiB to 64 MiB. Default: a
-    /// 128th of the memory, as a power of two from 256 KiB to 4 MiB. Groups that are there already stay as they are.
+    /// 128th of the memory, as a power of two from 256 KiB to 4 MiB. Groups that are there already stay as they are until they are merged into;
+    /// smaller by more than a factor of a few hundred from one open to the next, more may come of one merge than a node holds (`TooLarge`, and an
+    /// open with the former size goes on).
     #[must_use]
     pub fn group_bytes(mut self, bytes: u64) -> Self {
         self.group_bytes = Some(bytes);
@@ -327,7 +331,7 @@ impl Options {
         self
     }
 
-    /// Bytes of the ring that the log's newest records lie in, a power of two; a batch may take a quarter of it. Default: a sixteenth
+    /// Bytes of the ring that the log's newest records lie in, a power of two from 64 KiB to 1 GiB; a batch may take a quarter of it. Default: a sixteenth
     /// of the memory, from 2 MiB to 16 MiB. A ring of another size is replaced by the open; where the disk is too full for that, the old one serves on.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u64) -> Self {
@@ -489,7 +493,7 @@ impl Options {
 
 /// Refuses a budget that the log's ring, which keeps the size that it has at the open, would take more than a quarter of.
 pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
-    let smallest = MEMORY_BYTES_MIN.max(4 * ring_bytes);
+    let smallest = MEMORY_BYTES_MIN.max(ring_bytes.saturating_mul(4));
     if bytes >= smallest {
         return Ok(());
     }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Ordering};
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Job, JobHandle, Result};
+use terrapin_base::{Job, JobHandle, Purpose, Result};
 
 use crate::core::Core;
 use crate::gate::Gate;
@@ -90,7 +90,7 @@ impl Owner {
         }
         self.core.pool.set_bytes_max(0);
         if let Some(log) = &self.core.log {
-            log.release();
+            self.core.budget.give(Purpose::Log, log.release());
         }
         self.gate.shut();
         self.core.store.empty_caches();

@@ -225,7 +225,9 @@ impl Core {
             if paced && outcome == Wait::TimedOut {
                 shared.pace.late(now.saturating_sub(wait));
             }
-            if outcome == Wait::TimedOut
+            // Who was only paced finds room, or comes to wait for some.
+            if !paced
+                && outcome == Wait::TimedOut
                 && now.saturating_sub(since) >= self.settings.stall_limit_ns
             {
                 self.counters.writes_refused.add(1);

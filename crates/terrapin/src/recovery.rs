@@ -37,13 +37,15 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     // Keyspaces whose windows the last record filled: it went to no other.
     let mut filled = Vec::new();
     let mut unmerged = Vec::new();
+    // A tree with pages was dropped or cleared.
+    let mut had_pages = false;
     let (from, end) = (replay.from(), replay.end());
     while let Some(record) = replay.next()? {
         make_room(core, &filled, &mut unmerged)?;
         filled.clear();
         let full = {
             let mut install = core.install.lock();
-            apply(core, &mut install, &record, schema_from, &mut filled)
+            had_pages |= apply(core, &mut install, &record, schema_from, &mut filled)
                 .map_err(|e| e.with("record at LSN", record.lsn))?;
             install.replay = Some(record.end);
             core.counters.replayed_records.add(1);
@@ -69,6 +71,7 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     install.replay = None;
     core.replayed.fetch_max(end.0, Ordering::AcqRel);
     core.rebalance(&install);
+    core.ask_for_space(had_pages);
     Ok(())
 }
 
@@ -180,16 +183,16 @@ pub(crate) fn check_change(
     }
 }
 
-/// Does what a record says; adds the keyspaces whose records it has.
+/// Does what a record says; adds the keyspaces whose records it has. Whether a tree with pages goes.
 fn apply(
     core: &Core,
     install: &mut Install,
     record: &Record<'_>,
     schema_from: Lsn,
     touched: &mut Vec<KeyspaceId>,
-) -> Result<()> {
+) -> Result<bool> {
     if record.kind == UNLOGGED {
-        return Ok(());
+        return Ok(false);
     }
     if let Some(operations) = Operations::decode(record.kind, record.payload) {
         let state = core.state.load();
@@ -207,13 +210,17 @@ fn apply(
                 touched.push(operation.keyspace);
             }
         }
-        return Ok(());
+        return Ok(false);
     }
     let change = Schema::decode(record.kind, record.payload)?;
     if record.lsn < schema_from && !mutant::active(51) {
-        return Ok(());
+        return Ok(false);
     }
     check_change(&change, &install.names, install.next_id)?;
+    let had_pages = match &change {
+        Schema::Drop(id) | Schema::Clear(id) => core.may_have_pages(*id),
+        Schema::Create { .. } | Schema::SetOptions(..) => false,
+    };
     match change {
         Schema::Create { id, name, options } => {
             // A checkpoint's catalog may know it already; or it was dropped since, which the log will say.
@@ -225,7 +232,7 @@ fn apply(
         Schema::Clear(id) => core.apply_clear(id, record.lsn),
         Schema::SetOptions(id, options) => core.apply_options(install, id, options),
     }
-    Ok(())
+    Ok(had_pages)
 }
 
 #[cfg(test)]

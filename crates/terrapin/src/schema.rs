@@ -108,9 +108,17 @@ impl Core {
                 "the default keyspace cannot be dropped; clear it instead",
             ));
         }
-        self.change(true, |log, install| self.try_drop(log, install, name))?;
-        self.ask_for_space();
-        Ok(())
+        let mut had_pages = false;
+        let changed = self.change(true, |log, install| {
+            let id = self.named(install, name).map(|shared| shared.id);
+            let has_pages = id.is_some_and(|id| self.may_have_pages(id));
+            let attempt = self.try_drop(log, install, name)?;
+            had_pages = has_pages && matches!(attempt, Attempt::Done(..));
+            Ok(attempt)
+        });
+        // Also where the change is done and could not be synced.
+        self.ask_for_space(had_pages);
+        changed.map(drop)
     }
 
     /// Appends the record of a drop, and takes the keyspace out of the state.
@@ -136,9 +144,15 @@ impl Core {
 
     /// Removes all records of a keyspace.
     pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
-        self.change(true, |log, _install| self.try_clear(log, shared))?;
-        self.ask_for_space();
-        Ok(())
+        let mut had_pages = false;
+        let changed = self.change(true, |log, _install| {
+            let has_pages = self.may_have_pages(shared.id);
+            let attempt = self.try_clear(log, shared)?;
+            had_pages = has_pages && matches!(attempt, Attempt::Done(..));
+            Ok(attempt)
+        });
+        self.ask_for_space(had_pages);
+        changed.map(drop)
     }
 
     /// Appends the record of a clear, and empties the keyspace: one step under the log's append lock, so that every later write goes to the
@@ -246,10 +260,20 @@ impl Core {
         }
     }
 
-    /// Dropped and cleared trees give their space back with the next checkpoint: asks for one if there is anything to give back.
-    fn ask_for_space(&self) {
-        if let Some(log) = &self.log {
-            self.schedule.ask(log.end());
+    /// Whether a keyspace has a tree, or is about to get one. The caller holds `install`.
+    pub fn may_have_pages(&self, id: KeyspaceId) -> bool {
+        let state = self.state.load();
+        state.keyspaces.get(id).is_some_and(|keyspace| {
+            let is_empty = keyspace.version.root() == self.structure.empty().root();
+            keyspace.sealed.is_some() || !is_empty
+        })
+    }
+
+    /// Dropped and cleared trees give their space back with the next round: asks for one if there was anything. It cuts no window for that, or who
+    /// clears one keyspace often would have small windows in all of them.
+    pub fn ask_for_space(&self, had_pages: bool) {
+        if had_pages {
+            self.schedule.let_tree_go();
         }
     }
 

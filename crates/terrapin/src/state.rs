@@ -1,6 +1,6 @@
 //! A [`State`] is the whole database at one moment, immutable: which windows each keyspace has, and which version of its
 //! structure lies below them. Reads take the current one without a lock; it is replaced only under the core's `install`
-//! mutex, by cuts, commits of checkpoints, and changes of the set of keyspaces.
+//! mutex, by cuts, commits of checkpoints, clears, changes of the set of keyspaces and of their options, and the close.
 //!
 //! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its start to its cut) and
 //! `version` (everything older). `sealed.cut == active.start`. On a full disk a sealed window is merged in slices: then
@@ -143,8 +143,6 @@ pub(crate) struct WriteWindow {
     pub unlogged: AtomicBool,
     /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the first of them enters.
     pub unlogged_batch: AtomicBool,
-    /// Once the window is sealed: how much of the log must be visible for it to be complete.
-    pub publish_to: AtomicU64,
     /// Deletes in it that ranges passed, which show nothing for them and take as long as records do. A view's ranges count in the window that the
     /// view has as its active one, so that those of older views say nothing of a window that took the place of theirs.
     pub passed: AtomicU64,
@@ -158,14 +156,13 @@ impl WriteWindow {
             window: Arc::new(window),
             unlogged: AtomicBool::new(false),
             unlogged_batch: AtomicBool::new(false),
-            publish_to: AtomicU64::new(u64::MAX),
             passed: AtomicU64::new(0),
         })
     }
 }
 
-/// A window that takes no LSN from its cut on. Writers that hold older LSNs may still be entering it until the log is
-/// visible up to its `publish_to`; it is merged only after that.
+/// A window that takes no LSN from its cut on. Writers that hold older LSNs may still be entering it until as much of the log is visible as
+/// the cut says (`CutMade::publish_to`); it is merged only after that.
 #[derive(Clone)]
 pub(crate) struct SealedWindow {
     /// The window with its start.

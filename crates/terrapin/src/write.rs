@@ -111,7 +111,7 @@ impl Core {
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let frees = batch.only_deletes();
-        self.admit_batch(batch, payload)?;
+        let looks = self.admit_batch(batch, payload)?;
         // What is not in the log cannot be merged in slices, which what is written to a disk that is nearly full may have to be (D10).
         let is_alone = batch.len() == 1;
         let durability = match durability {
@@ -149,12 +149,12 @@ impl Core {
                 }
                 bytes += operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
                 if last != Some(operation.keyspace) {
-                    full |= last.is_some_and(|id| wants_cut(&state, id));
+                    full |= looks && last.is_some_and(|id| wants_cut(&state, id));
                     last = Some(operation.keyspace);
                 }
             }
             log.publish(&appended);
-            full |= last.is_some_and(|id| wants_cut(&state, id));
+            full |= looks && last.is_some_and(|id| wants_cut(&state, id));
         }
         self.counters.puts.add(puts);
         self.counters.deletes.add(deletes);
@@ -166,7 +166,8 @@ impl Core {
     }
 
     /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error before anything is done.
-    fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<()> {
+    /// Whether a window may have become full ([`Admitted::looks`]).
+    fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<bool> {
         let frees = batch.only_deletes();
         let admit = |id: KeyspaceId, bytes: u64| {
             let shared = self
@@ -176,24 +177,27 @@ impl Core {
                 .get(id)
                 .map(|k| k.shared.clone());
             match shared {
-                Some(shared) => self.admit(&shared, bytes, frees).map(drop),
+                Some(shared) => Ok(self.admit(&shared, bytes, frees)?.looks),
                 None => Err(self.dropped().with("keyspace number", id)),
             }
         };
         if let Some(id) = batch.only_keyspace() {
             return admit(id, payload.len() as u64);
         }
-        let (mut last, mut bytes) = (None, 0);
+        let (mut last, mut bytes, mut looks) = (None, 0, false);
         for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
             let operation = operation?;
             if let Some(id) = last.filter(|id| *id != operation.keyspace) {
-                admit(id, bytes)?;
+                looks |= admit(id, bytes)?;
                 bytes = 0;
             }
             last = Some(operation.keyspace);
             bytes += (operation.key.len() + operation.op.value().map_or(0, <[u8]>::len)) as u64;
         }
-        last.map_or(Ok(()), |id| admit(id, bytes))
+        if let Some(id) = last {
+            looks |= admit(id, bytes)?;
+        }
+        Ok(looks)
     }
 
     /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long. `NoSpace` on a full disk, unless the

@@ -286,3 +286,82 @@ fn keyspaces_whose_windows_do_not_fit_in_memory_share_checkpoints() {
     }
     database.close().unwrap();
 }
+
+/// Each clear and drop had all windows of the database merged: who cleared a small keyspace often had no χ in any other.
+#[test]
+fn what_is_cleared_and_dropped_leaves_others_windows_alone() {
+    let world = World::new(21);
+    let database = world.open(&tiny());
+    let busy = database.default_keyspace();
+    let scratch = database.keyspace("scratch").unwrap();
+    database.checkpoint().unwrap();
+    busy.put("k", "v").unwrap();
+    let merged = || database.metrics().checkpoints;
+    let held = || {
+        let stat = database.stat().unwrap();
+        let busy = stat.keyspaces.iter().find(|k| k.name == "default");
+        busy.unwrap().window_bytes
+    };
+    let before = merged();
+    // Nothing of these is on disk.
+    scratch.clear().unwrap();
+    scratch.put("a", "b").unwrap();
+    scratch.clear().unwrap();
+    world.sim.settle();
+    assert_eq!(merged(), before);
+    // Of these there is, and it goes.
+    for i in 0..2000 {
+        scratch.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    for drops in [false, true] {
+        busy.put("l", "w").unwrap();
+        let live = database.metrics().data_live_bytes;
+        let before = merged();
+        match drops {
+            false => scratch.clear().unwrap(),
+            true => database.drop_keyspace("scratch").unwrap(),
+        }
+        world.sim.settle();
+        assert_eq!(merged(), before + 1);
+        assert!(held() > 0, "merged");
+        assert!(database.metrics().data_live_bytes + 150_000 < live);
+        if !drops {
+            for i in 0..2000 {
+                scratch.put(key(i), value(i, 100)).unwrap();
+            }
+            database.checkpoint().unwrap();
+        }
+    }
+    drop((busy, scratch));
+    world.kill(database);
+    let database = world.open(&tiny());
+    assert_eq!(all(&database.default_keyspace()).len(), 2);
+    assert_eq!(database.keyspaces().unwrap().len(), 1);
+    database.close().unwrap();
+    world.verify();
+}
+
+/// The round that gives the pages up had not come before the kill, and nothing asked for one after it.
+#[test]
+fn a_clear_that_is_replayed_gives_its_space_back() {
+    let world = World::new(22);
+    let database = world.open(&tiny());
+    let scratch = database.keyspace("scratch").unwrap();
+    for i in 0..2000 {
+        scratch.put(key(i), value(i, 100)).unwrap();
+    }
+    database.checkpoint().unwrap();
+    let full = database.metrics().data_live_bytes;
+    world.sim.set_breathing(false);
+    scratch.clear().unwrap();
+    assert_eq!(database.metrics().data_live_bytes, full);
+    drop(scratch);
+    world.kill(database);
+    let database = world.open(&tiny());
+    world.sim.settle();
+    let left = database.metrics().data_live_bytes;
+    assert!(left + 150_000 < full, "{left} of {full}");
+    database.close().unwrap();
+    world.verify();
+}

@@ -490,6 +490,7 @@ fn options_that_make_no_sense_are_refused() {
     for options in [
         tiny().memory(1000),
         tiny().ring_bytes(100_000),
+        tiny().ring_bytes(1 << 63),
         tiny().block_bytes(100),
         tiny().group_bytes(10),
         tiny().space_amplification(0.5),

@@ -261,3 +261,40 @@ fn a_scan_that_reads_ahead_may_outlive_its_database() {
     assert!(step(&mut range, false).expect("no end").is_err());
     assert!(step(&mut range, false).is_none());
 }
+
+/// Each took a sixteenth of what the others had left, and a few dozen that stood still all that caches had.
+#[test]
+fn ranges_that_stand_still_leave_half_of_the_memory_to_caches() {
+    let world = World::new(9);
+    let options = tiny()
+        .block_bytes(512)
+        .group_bytes(64 << 10)
+        .memory(64 << 20)
+        .log_bytes_max(4 << 20);
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    for i in 0..RECORDS {
+        keyspace.put(key(i), value(i, VALUE_BYTES)).unwrap();
+    }
+    drop(keyspace);
+    database.close().unwrap();
+    let database = world.open(&options);
+    let keyspace = database.default_keyspace();
+    let charged = || database.metrics().memory.merge_bytes;
+    let before = charged();
+    let mut ranges: Vec<_> = (0..60).map(|_| keyspace.iter()).collect();
+    for range in &mut ranges {
+        assert!(take(range, false, 0, LONG).1.is_none());
+    }
+    let held = charged() - before;
+    assert!((16 << 20..=34 << 20).contains(&held), "{held}");
+    let rest = RECORDS as usize - LONG;
+    for range in &mut ranges {
+        assert!(take(range, false, LONG, rest).1.is_none());
+        assert!(step(range, false).is_none());
+    }
+    drop(ranges);
+    assert_eq!(charged(), before);
+    drop(keyspace);
+    database.close().unwrap();
+}

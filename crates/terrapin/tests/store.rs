@@ -446,3 +446,36 @@ fn windows_take_their_memory_from_full_caches() {
     );
     database.close().unwrap();
 }
+
+/// What is durable is so though its space cannot be given back: that is told as a background error, and no failed checkpoint.
+#[test]
+fn a_checkpoint_does_not_fail_for_space_that_stays() {
+    use terrapin_disk::sim::{Fault, FaultError, Op};
+    for op in [Op::PunchHole, Op::SetBytes] {
+        let world = World::new(13);
+        let database = world.open(&tiny());
+        let keyspaces = [
+            database.default_keyspace(),
+            database.keyspace("other").unwrap(),
+        ];
+        for i in 0..20_000 {
+            let keyspace = &keyspaces[i as usize % 2];
+            keyspace.put(key(i), value(i, 100)).unwrap();
+        }
+        database.checkpoint().unwrap();
+        // The file becomes shorter, or is left with holes.
+        let cleared = if op == Op::SetBytes { 2 } else { 1 };
+        keyspaces[..cleared].iter().for_each(|k| k.clear().unwrap());
+        let fault = Fault::nth(1, FaultError::Io).on(op).of("data").lasting();
+        world.disk.inject(fault);
+        database.checkpoint().unwrap();
+        let told = database.background_error().unwrap();
+        assert_eq!(told.kind(), ErrorKind::Io, "{op:?}: {told}");
+        database.close().unwrap();
+        world.disk.clear_faults();
+        let database = world.open(&tiny());
+        assert_eq!(database.metrics().replayed_records, 0);
+        database.close().unwrap();
+        world.verify();
+    }
+}

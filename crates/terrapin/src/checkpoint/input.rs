@@ -15,6 +15,8 @@ use crate::state::KeyspaceState;
 const MARKS: u64 = 2048;
 /// The key of one in so many is asked for in the tree: a few reads of the device for a window.
 const MARKS_ASKED: usize = 64;
+/// A mark is so many times its key's bytes behind the one before, at least.
+const MARK_SHARE: u64 = 16;
 
 /// The versions of a window within LSN bounds and, on a full disk, within a slice of the keys.
 pub(crate) struct WindowInput {
@@ -116,7 +118,9 @@ impl Preparation {
                     key: key.into(),
                     before: *total,
                 });
-                self.next_mark_bytes = total.bytes + self.spacing_bytes;
+                // Marks hold keys that nobody charges for: a small part of the window, however long those are.
+                let spacing_bytes = self.spacing_bytes.max(MARK_SHARE * key.len() as u64);
+                self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
             }
             let (value, mut was_there) = (self.cursor.op().value(), false);
@@ -329,6 +333,21 @@ mod tests {
             cursor.advance().unwrap();
         }
         keys
+    }
+
+    /// The sketch of a window of long keys was a second copy of it, which nobody had charged.
+    #[test]
+    fn a_sketch_of_long_keys_is_a_small_part_of_their_window() {
+        let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+        for i in 0..600_u64 {
+            let mut key = vec![b'k'; 60_000];
+            key[..8].copy_from_slice(&i.to_be_bytes());
+            window.insert(&key, Lsn(1 + i), Op::Put(b""));
+        }
+        let input = prepared(WindowInput::prepare(window.clone(), Lsn(0), Lsn(1000)));
+        let sketch: usize = input.marks.iter().map(|mark| mark.key.len()).sum();
+        assert!(input.marks.len() > 10);
+        assert!((sketch as u64) < window.live_bytes() / 8, "{sketch}");
     }
 
     #[test]

@@ -5,6 +5,8 @@
 //!                         └─ on an error: give the pages back, rest, freeze again
 //! ```
 //!
+//! What ends a round is beside this file: [`install`], and [`failure`] where it comes to none.
+//!
 //! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits until every record below it is in its
 //! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it, where a power
 //! cut may take it away again. But a writer that is late finds no window any more once its keyspace is cleared or dropped, though its record lies
@@ -23,9 +25,12 @@
 //! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
 //! before the next one, until it is whole again (`drain`). Once there is room again what is left of a window is merged as ever.
 
+mod failure;
+mod install;
+
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
+use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant};
 use terrapin_pages::{Changes, Superblock};
 use terrapin_structure::{Compaction, MergeOptions};
 
@@ -38,7 +43,7 @@ use super::round::{Part, Round};
 use crate::catalog::{Catalog, Following};
 use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
-use crate::state::{KeyspaceState, SealedWindow, State};
+use crate::state::SealedWindow;
 
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
@@ -116,6 +121,7 @@ impl Coordinator {
         schedule.sealed_count() > 0
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
+            || schedule.has_trees_to_give_up()
             || (!schedule.space_is_short() && core.compactions.is_any_asked())
             || Self::has_deletes(core)
     }
@@ -170,6 +176,7 @@ impl Coordinator {
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
         core.schedule.log_is_being_shortened();
+        let trees_let_go = core.schedule.trees_let_go();
         let asked = core.schedule.asked();
         let mut install = core.install.lock();
         // The half of the log that is oldest is what laggards give up.
@@ -179,8 +186,9 @@ impl Coordinator {
         let applied = |id| self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
         let cut = core.cut(&mut install, |keyspace| {
             let window = &keyspace.active;
-            let reaches = window.start < asked.through
-                || (long && applied(keyspace.id).max(window.start) <= middle);
+            // A window that was empty at the last checkpoint has an old start, and newer records.
+            let from = applied(keyspace.id).max(window.start);
+            let reaches = from < asked.through || (long && from <= middle);
             (reaches || short) && !window.window.is_empty()
         });
         core.rebalance(&install);
@@ -214,7 +222,8 @@ impl Coordinator {
             let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
             let bytes = |p: &Part| p.sealed.as_ref().map_or(0, bytes);
             parts.sort_by_key(|p| (self.aside.has(p), p.is_whole(), bytes(p)));
-            parts.truncate(1);
+            // Trees that were let go come before: they make room, for two pages of the catalog.
+            parts.truncate(usize::from(!core.schedule.has_trees_to_give_up()));
         } else if parts.is_empty()
             && !short
             && may_compact
@@ -241,23 +250,11 @@ impl Coordinator {
             changes: Changes::default(),
             unread: Vec::new(),
             failed: None,
+            trees_let_go,
             shortens_log: long,
             sliced: self.slicing,
             takes: core.settings.record_cache && core.takes_windows(),
         }
-    }
-
-    /// Tells which windows free no memory.
-    fn tell_aside(&self, state: &State) {
-        let keyspaces = self.aside.keyspaces();
-        let count = keyspaces.len();
-        let held = |keyspace: &Arc<KeyspaceState>| {
-            let sealed = keyspace.sealed.as_ref();
-            let sealed = sealed.map_or(0, |s| s.records.window.arena_bytes());
-            keyspace.active.window.arena_bytes() + sealed
-        };
-        let bytes = keyspaces.filter_map(|id| state.keyspaces.get(id)).map(held);
-        self.core.schedule.set_aside(count, bytes.sum());
     }
 
     /// Waits until every record below the cut is in its window.
@@ -344,7 +341,9 @@ impl Coordinator {
             core.compactions.went_on(None);
         }
         let schedule = &core.schedule;
-        let is_wanted = round.shortens_log || schedule.asked_through() > schedule.durable_through();
+        let is_wanted = round.shortens_log
+            || schedule.has_trees_to_give_up()
+            || schedule.asked_through() > schedule.durable_through();
         Ok(self.merge_stretch(round, begun, is_wanted))
     }
 
@@ -393,8 +392,8 @@ impl Coordinator {
         if begun.is_none() {
             self.drain.went_on(None);
         }
-        // Where no room is gained a log that is to be shorter is.
-        let is_wanted = round.shortens_log;
+        // Where no room is gained a log that is to be shorter is, and trees that were let go give some.
+        let is_wanted = round.shortens_log || self.core.schedule.has_trees_to_give_up();
         Ok(self.merge_stretch(round, begun, is_wanted))
     }
 
@@ -432,33 +431,6 @@ impl Coordinator {
             }
             Err(error) => self.part_failed(round, error),
         }
-    }
-
-    /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' windows from
-    /// being merged.
-    fn part_failed(&mut self, mut round: Box<Round>, error: Error) -> Result<Step> {
-        let is_of_all = matches!(
-            error.kind(),
-            ErrorKind::NoSpace | ErrorKind::Closed | ErrorKind::Poisoned
-        );
-        let failed = round.parts.get(round.at).and_then(|part| {
-            let cut = part.sealed.as_ref()?.cut;
-            Some((part.keyspace.clone(), cut))
-        });
-        let Some((keyspace, cut)) = failed.filter(|_| !is_of_all) else {
-            self.core.store.abandon(std::mem::take(&mut round.changes));
-            return Err(error);
-        };
-        let error = error.with("keyspace", &keyspace.shared.name);
-        self.aside.add(keyspace.id, cut);
-        self.tell_aside(&self.core.state.load());
-        round.parts.remove(round.at);
-        if round.parts.is_empty() {
-            self.core.store.abandon(std::mem::take(&mut round.changes));
-            return Ok(self.left_out(error));
-        }
-        round.failed.get_or_insert(error);
-        self.next_part(round)
     }
 
     fn merge(&mut self, mut round: Box<Round>, running: Arc<RunningMerge>) -> Result<Step> {
@@ -508,11 +480,12 @@ impl Coordinator {
         let core = self.core.clone();
         let mut changes = std::mem::take(&mut round.changes);
         let mut unread = Vec::new();
+        let parts = round.parts_by_id();
         let following = Following {
             frozen: &round.frozen,
             next_id: round.next_id,
             applied: round.applied(self.catalog.applied),
-            outcome: &|id| round.outcome(&self.catalog, id),
+            outcome: &|id| round.outcome(&self.catalog, id, &parts),
             class: round.class(),
         };
         let followed = self
@@ -573,293 +546,10 @@ impl Coordinator {
         }
     }
 
-    /// Both slots hold the new generation: shows it, and lets go of what it replaces.
-    fn install(&mut self, committing: Committing) {
-        let core = self.core.clone();
-        let Committing {
-            round,
-            next,
-            superblock,
-            ..
-        } = committing;
-        for part in &round.parts {
-            // What it held last is near enough where a node cannot be read: who needs the node reports it.
-            if let Some(merged) = &part.merged {
-                let size = &part.keyspace.shared.tree_size;
-                let _ = core.measure_merged(size, &**merged, part.added);
-            }
-        }
-        let mut unsealed = 0;
-        let last = {
-            let install = core.install.lock();
-            let current = core.state.load_full();
-            let mut keyspaces = current.keyspaces.clone();
-            for part in &round.parts {
-                let Some(keyspace) = keyspaces.get(part.keyspace.id) else {
-                    continue;
-                };
-                // Neither holds when the keyspace was cleared meanwhile.
-                let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
-                let window = |sealed: &SealedWindow| Arc::as_ptr(&sealed.records);
-                let same_window = part.sealed.is_none()
-                    || keyspace.sealed.as_ref().map(window) == part.sealed.as_ref().map(window);
-                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else {
-                    // Its tree is empty then, and nobody else gives it another. It was measured above as if the merge were not in vain.
-                    keyspace.shared.tree_size.cleared();
-                    continue;
-                };
-                let mut changed = (**keyspace).clone();
-                changed.version = merged.clone();
-                let forecast = &keyspace.shared.forecast;
-                match (&part.sealed, &part.rest_from) {
-                    // A window that was sealed while the tree was compacted is merged by the next round.
-                    (None, _) => {}
-                    (Some(_), None) => {
-                        changed.sealed = None;
-                        unsealed += 1;
-                        forecast.released(core.env.now_ns());
-                    }
-                    (Some(_), Some(_)) => forecast.sealed(core.env.now_ns()),
-                }
-                keyspaces.insert(Arc::new(changed));
-            }
-            let generation = superblock.generation;
-            let pin = Some(core.store.pin(generation));
-            let last = core.replace_state(State {
-                generation,
-                pin,
-                floor: current.floor,
-                keyspaces,
-            });
-            core.schedule.unsealed(unsealed);
-            self.seals += unsealed as u64;
-            core.rebalance(&install);
-            last
-        };
-        drop(last);
-        self.superblock = superblock;
-        self.catalog = next;
-        let durable_through = self.catalog.durable_through();
-        self.take_note_of_slices(&round.parts);
-        self.take_note_of_stretch(&round.parts);
-        let Round {
-            changes,
-            unread,
-            parts,
-            frozen,
-            ..
-        } = *round;
-        // Before the pages are given up, so that the frozen state's pin does not hold them.
-        drop((parts, frozen));
-        core.store.commit(superblock.generation, changes);
-        if self.aside.is_empty() {
-            let failed = || core.log.as_ref().and_then(|log| log.failed());
-            core.health.recovered(failed);
-            self.rest_ns = REST_NS_MIN;
-        }
-        unread.iter().for_each(|error| core.health.report(error));
-        if let Some(log) = &core.log
-            && let Err(error) = log.trim(durable_through)
-            // The database is being left, and the next open trims.
-            && error.kind() != ErrorKind::Closed
-        {
-            core.health.report(&error);
-        }
-        core.counters.checkpoints.add(1);
-        // The job that gives space back counts them: some time after the last one it lets spares go.
-        core.store.reclaim_signal().notify();
-        self.slicing &= self.draining || !self.slices.is_empty();
-        self.tried_room &= self.slicing;
-        if core.schedule.space_is_short() {
-            core.see_whether_room_is_back();
-        } else {
-            core.watch_room();
-        }
-        core.schedule.committed(durable_through);
-        // Writers that wait with a full window: it can be sealed now.
-        core.cut_full();
-    }
-
     /// The database is being closed or left: what was not committed never was.
     fn give_up(&mut self) {
         self.core.schedule.offer(None);
         self.phase = Phase::Idle;
-    }
-
-    fn take_note_of_slices(&mut self, parts: &[Part]) {
-        if self.draining {
-            return;
-        }
-        if self.slicing {
-            self.drain.is_left();
-        }
-        for part in parts {
-            self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
-            self.tried_room &= part.sealed.is_none() || part.rest_from.is_some();
-            if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
-                self.slices
-                    .push((part.keyspace.id, sealed.cut, from.clone()));
-                self.slice_bytes = (self.slice_bytes * 2).min(self.core.settings.merge.group_bytes);
-            }
-        }
-    }
-
-    fn take_note_of_stretch(&mut self, parts: &[Part]) {
-        if let [part] = parts
-            && part.sealed.is_none()
-        {
-            if self.draining {
-                self.drain.went_on(part.next_stretch.clone());
-                return;
-            }
-            let compactions = &self.core.compactions;
-            let next = compactions.asked().and_then(|asked| {
-                let from = part.next_stretch.clone()?;
-                let span = (from, asked.span.1);
-                Some(Stretches { span, ..asked })
-            });
-            part.keyspace.shared.visits.forget_passed();
-            compactions.went_on(next);
-            self.core.counters.compactions.add(1);
-        }
-    }
-
-    /// A round failed, and its pages were given back.
-    fn failed(&mut self, error: Error) -> Step {
-        let core = self.core.clone();
-        core.schedule.offer(None);
-        // A database that is left ends its log before its jobs. The last round of a close still finds the log.
-        let is_left = error.kind() == ErrorKind::Closed && !core.health.is_open();
-        if is_left || core.schedule.is_stopping() {
-            return Step::Done;
-        }
-        self.forecast_anew();
-        let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
-        if std::mem::take(&mut self.draining) && !is_poisoned {
-            match error.kind() {
-                ErrorKind::NoSpace => self.drain.found_no_room(),
-                _ => {
-                    self.drain.went_on(None);
-                    let error = error.with("while", "emptying buffers on a full disk");
-                    core.health.report(&error);
-                }
-            }
-            self.phase = Phase::Idle;
-            return Step::Again;
-        }
-        if std::mem::take(&mut self.compacting) {
-            core.compactions.went_on(None);
-            if !is_poisoned {
-                // Nobody's checkpoint: what somebody waits for is the next round's.
-                match error.kind() {
-                    ErrorKind::NoSpace => {
-                        tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
-                    }
-                    _ => core
-                        .health
-                        .report(&error.with("while", "compacting a tree for ranges")),
-                }
-                self.phase = Phase::Idle;
-                return Step::Again;
-            }
-        }
-        if error.kind() == ErrorKind::NoSpace {
-            core.run_short();
-            if !self.slicing {
-                tracing::warn!(%error, "the disk is full; merging from the reserve");
-                self.slicing = true;
-                self.phase = Phase::Idle;
-                return Step::Again;
-            }
-            if self.is_whole {
-                // By way of buffers it may take less.
-                self.slicing = false;
-            } else if self.slice_bytes > 1 {
-                self.slice_bytes /= 2;
-                self.phase = Phase::Idle;
-                return Step::Again;
-            }
-        }
-        self.phase = Phase::Rest(self.tell_and_rest(&error));
-        Step::Again
-    }
-
-    /// Parts of a round were left out, and all else is committed.
-    fn left_out(&mut self, error: Error) -> Step {
-        if self.core.schedule.is_stopping() {
-            return Step::Done;
-        }
-        self.forecast_anew();
-        let rest = self.tell_and_rest(&error);
-        self.phase = Phase::Rest(self.aside.after(rest, self.seals));
-        Step::Again
-    }
-
-    fn tell_and_rest(&mut self, error: &Error) -> Rest {
-        let core = &self.core;
-        core.health.report(error);
-        core.counters.checkpoints_failed.add(1);
-        core.schedule.failed(error);
-        let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
-        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
-        Rest {
-            until_ns,
-            asked: core.schedule.asked(),
-            aside: None,
-        }
-    }
-
-    /// What is sealed waits for another round, from its beginning.
-    fn forecast_anew(&self) {
-        let now_ns = self.core.env.now_ns();
-        let state = self.core.state.load();
-        for keyspace in state.keyspaces.iter().filter(|k| k.sealed.is_some()) {
-            keyspace.shared.forecast.sealed(now_ns);
-        }
-    }
-
-    fn rest(&mut self, rest: Rest) -> Step {
-        let core = self.core.clone();
-        let schedule = core.schedule.clone();
-        if core.log.as_ref().is_some_and(|l| l.failed().is_some()) {
-            // Poisoned: nothing durable is written any more.
-            self.phase = Phase::Rest(rest);
-            return Step::Pending(Condition::new(core.schedule.work(), move || {
-                schedule.is_stopping()
-            }));
-        }
-        // What was left out is all that rests.
-        let others_go_on = rest.aside.is_some();
-        let now_ns = core.env.now_ns();
-        let mut until_ns = rest.until_ns;
-        if others_go_on && schedule.space_is_short() {
-            core.see_whether_room_is_back();
-            until_ns = until_ns.min(now_ns + SPACE_POLL_NS);
-        }
-        let work = core.schedule.work().clone();
-        // Rounds of slices compact nothing.
-        let compacts = !self.slicing;
-        let is_over = move || {
-            rest.is_broken(&schedule) || (others_go_on && Self::have_others_work(&core, compacts))
-        };
-        if now_ns >= rest.until_ns || is_over() {
-            self.phase = Phase::Idle;
-            return Step::Again;
-        }
-        self.phase = Phase::Rest(rest);
-        let schedule = self.core.schedule.clone();
-        let condition = Condition::new(&work, move || schedule.is_stopping() || is_over());
-        Step::Pending(condition.until(until_ns))
-    }
-
-    /// Whether there is something to do, with nothing but windows sealed that could not be merged: deletes to be merged that may make room on a full disk, or
-    /// a compaction.
-    fn have_others_work(core: &Core, compacts: bool) -> bool {
-        match core.schedule.space_is_short() {
-            true => (core.state.load().keyspaces.iter())
-                .any(|k| k.sealed.is_none() && !k.active.window.is_empty()),
-            false => compacts && core.compactions.is_any_asked(),
-        }
     }
 }
 

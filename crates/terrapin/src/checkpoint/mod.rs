@@ -18,7 +18,7 @@ use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use terrapin_base::sync::Mutex;
-use terrapin_base::{Condition, Error, Lsn, Result, Signal};
+use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Signal};
 
 use crate::core::Core;
 use crate::health::closed;
@@ -42,8 +42,11 @@ pub(crate) struct Schedule {
     stopping: AtomicBool,
     /// Everything below is to be checkpointed.
     asked_through: AtomicU64,
-    /// How often somebody asked who waits for it.
+    /// How often somebody asked who waits for it, or let a tree go.
     asked_times: AtomicU64,
+    /// How many trees clears and drops have let go, and how many of these rounds have given up the pages of.
+    trees_let_go: AtomicU64,
+    trees_given_up: AtomicU64,
     /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the catalog and its keyspaces.
     durable_through: AtomicU64,
     /// Windows sealed and not yet gone from the state.
@@ -185,6 +188,28 @@ impl Schedule {
         self.ask(through);
     }
 
+    /// A clear or a drop let a tree go: the next round gives its pages up. That makes room, so it ends a rest.
+    pub fn let_tree_go(&self) {
+        self.trees_let_go.fetch_add(1, Ordering::AcqRel);
+        self.asked_times.fetch_add(1, Ordering::AcqRel);
+        self.work.notify();
+    }
+
+    /// How many were let go. A state that is loaded afterwards has none of them.
+    pub fn trees_let_go(&self) -> u64 {
+        self.trees_let_go.load(Ordering::Acquire)
+    }
+
+    /// Whether a round has pages of such trees to give up.
+    pub fn has_trees_to_give_up(&self) -> bool {
+        self.trees_let_go() > self.trees_given_up.load(Ordering::Acquire)
+    }
+
+    /// A round has given up those of so many.
+    pub fn gave_trees_up(&self, count: u64) {
+        self.trees_given_up.fetch_max(count, Ordering::AcqRel);
+    }
+
     /// What was asked for, and how often.
     pub fn asked(&self) -> Asked {
         Asked {
@@ -271,11 +296,20 @@ impl Core {
         self.health.check_open()?;
         let log = self.log()?;
         self.checkpoint_through(log.end())?;
-        self.give_space_back()
+        self.give_space_back();
+        Ok(())
     }
 
-    /// Gives free space back to the file system, all but the reserve.
-    pub fn give_space_back(&self) -> Result<()> {
+    /// Gives free space back to the file system, all but the reserve. What is durable is so whether or not that succeeds: an error is a background error.
+    pub fn give_space_back(&self) {
+        if let Err(error) = self.try_to_give_space_back()
+            && error.kind() != ErrorKind::Closed
+        {
+            self.health.report(&error);
+        }
+    }
+
+    fn try_to_give_space_back(&self) -> Result<()> {
         self.store.begin_reclaim();
         while self.store.reclaim_step()? {}
         self.log()?.rest()

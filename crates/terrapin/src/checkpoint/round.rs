@@ -26,6 +26,8 @@ pub(super) struct Round {
     pub unread: Vec<Error>,
     /// Why a part of it was left out.
     pub failed: Option<Error>,
+    /// [`super::Schedule::trees_let_go`] when it began.
+    pub trees_let_go: u64,
     /// The log was too long when it began.
     pub shortens_log: bool,
     /// Made of one slice, or of a window that may not be sliced, from the reserve.
@@ -77,10 +79,18 @@ impl Round {
         }
     }
 
-    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was.
-    pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId) -> Result<Outcome> {
+    /// Its parts in the order of their keyspaces' numbers.
+    pub fn parts_by_id(&self) -> Vec<&Part> {
+        let mut parts: Vec<_> = self.parts.iter().collect();
+        parts.sort_unstable_by_key(|part| part.keyspace.id);
+        parts
+    }
+
+    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was. With [`Round::parts_by_id`].
+    pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId, parts: &[&Part]) -> Result<Outcome> {
         let before = catalog.get(id).map_or(Lsn(0), |k| k.applied);
-        let part = self.parts.iter().find(|p| p.keyspace.id == id);
+        let part = parts.binary_search_by_key(&id, |part| part.keyspace.id);
+        let part = part.ok().map(|at| parts[at]);
         let merged = part
             .map(|part| {
                 let merged = part.merged.clone();

@@ -1,0 +1,194 @@
+//! What follows when a round, or a part of one, fails: who is told, what is tried instead, and how long nothing is.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, ErrorKind, Result, Step};
+
+use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
+use crate::checkpoint::rest::Rest;
+use crate::checkpoint::round::Round;
+use crate::core::Core;
+use crate::state::{KeyspaceState, State};
+
+impl Coordinator {
+    /// Tells which windows free no memory.
+    pub(super) fn tell_aside(&self, state: &State) {
+        let keyspaces = self.aside.keyspaces();
+        let count = keyspaces.len();
+        let held = |keyspace: &Arc<KeyspaceState>| {
+            let sealed = keyspace.sealed.as_ref();
+            let sealed = sealed.map_or(0, |s| s.records.window.arena_bytes());
+            keyspace.active.window.arena_bytes() + sealed
+        };
+        let bytes = keyspaces.filter_map(|id| state.keyspaces.get(id)).map(held);
+        self.core.schedule.set_aside(count, bytes.sum());
+    }
+
+    /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' windows from
+    /// being merged.
+    pub(super) fn part_failed(&mut self, mut round: Box<Round>, error: Error) -> Result<Step> {
+        let is_of_all = matches!(
+            error.kind(),
+            ErrorKind::NoSpace | ErrorKind::Closed | ErrorKind::Poisoned
+        );
+        let failed = round.parts.get(round.at).and_then(|part| {
+            let cut = part.sealed.as_ref()?.cut;
+            Some((part.keyspace.clone(), cut))
+        });
+        let Some((keyspace, cut)) = failed.filter(|_| !is_of_all) else {
+            self.core.store.abandon(std::mem::take(&mut round.changes));
+            return Err(error);
+        };
+        let error = error.with("keyspace", &keyspace.shared.name);
+        self.aside.add(keyspace.id, cut);
+        self.tell_aside(&self.core.state.load());
+        round.parts.remove(round.at);
+        if round.parts.is_empty() {
+            self.core.store.abandon(std::mem::take(&mut round.changes));
+            return Ok(self.left_out(error));
+        }
+        round.failed.get_or_insert(error);
+        self.next_part(round)
+    }
+
+    /// A round failed, and its pages were given back.
+    pub(super) fn failed(&mut self, error: Error) -> Step {
+        let core = self.core.clone();
+        core.schedule.offer(None);
+        // A database that is left ends its log before its jobs. The last round of a close still finds the log.
+        let is_left = error.kind() == ErrorKind::Closed && !core.health.is_open();
+        if is_left || core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        self.forecast_anew();
+        let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
+        if std::mem::take(&mut self.draining) && !is_poisoned {
+            match error.kind() {
+                ErrorKind::NoSpace => self.drain.found_no_room(),
+                _ => {
+                    self.drain.went_on(None);
+                    let error = error.with("while", "emptying buffers on a full disk");
+                    core.health.report(&error);
+                }
+            }
+            self.phase = Phase::Idle;
+            return Step::Again;
+        }
+        if std::mem::take(&mut self.compacting) {
+            core.compactions.went_on(None);
+            if !is_poisoned {
+                // Nobody's checkpoint: what somebody waits for is the next round's.
+                match error.kind() {
+                    ErrorKind::NoSpace => {
+                        tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
+                    }
+                    _ => core
+                        .health
+                        .report(&error.with("while", "compacting a tree for ranges")),
+                }
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
+        }
+        if error.kind() == ErrorKind::NoSpace {
+            core.run_short();
+            if !self.slicing {
+                tracing::warn!(%error, "the disk is full; merging from the reserve");
+                self.slicing = true;
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
+            if self.is_whole {
+                // By way of buffers it may take less.
+                self.slicing = false;
+            } else if self.slice_bytes > 1 {
+                self.slice_bytes /= 2;
+                self.phase = Phase::Idle;
+                return Step::Again;
+            }
+        }
+        self.phase = Phase::Rest(self.tell_and_rest(&error));
+        Step::Again
+    }
+
+    /// Parts of a round were left out, and all else is committed.
+    pub(super) fn left_out(&mut self, error: Error) -> Step {
+        if self.core.schedule.is_stopping() {
+            return Step::Done;
+        }
+        self.forecast_anew();
+        let rest = self.tell_and_rest(&error);
+        self.phase = Phase::Rest(self.aside.after(rest, self.seals));
+        Step::Again
+    }
+
+    fn tell_and_rest(&mut self, error: &Error) -> Rest {
+        let core = &self.core;
+        core.health.report(error);
+        core.counters.checkpoints_failed.add(1);
+        core.schedule.failed(error);
+        let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
+        self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
+        Rest {
+            until_ns,
+            asked: core.schedule.asked(),
+            aside: None,
+        }
+    }
+
+    /// What is sealed waits for another round, from its beginning.
+    fn forecast_anew(&self) {
+        let now_ns = self.core.env.now_ns();
+        let state = self.core.state.load();
+        for keyspace in state.keyspaces.iter().filter(|k| k.sealed.is_some()) {
+            keyspace.shared.forecast.sealed(now_ns);
+        }
+    }
+
+    pub(super) fn rest(&mut self, rest: Rest) -> Step {
+        let core = self.core.clone();
+        let schedule = core.schedule.clone();
+        if core.log.as_ref().is_some_and(|l| l.failed().is_some()) {
+            // Poisoned: nothing durable is written any more.
+            self.phase = Phase::Rest(rest);
+            return Step::Pending(Condition::new(core.schedule.work(), move || {
+                schedule.is_stopping()
+            }));
+        }
+        // What was left out is all that rests.
+        let others_go_on = rest.aside.is_some();
+        let now_ns = core.env.now_ns();
+        let mut until_ns = rest.until_ns;
+        if others_go_on && schedule.space_is_short() {
+            core.see_whether_room_is_back();
+            until_ns = until_ns.min(now_ns + SPACE_POLL_NS);
+        }
+        let work = core.schedule.work().clone();
+        // Rounds of slices compact nothing.
+        let compacts = !self.slicing;
+        let is_over = move || {
+            rest.is_broken(&schedule) || (others_go_on && Self::have_others_work(&core, compacts))
+        };
+        if now_ns >= rest.until_ns || is_over() {
+            self.phase = Phase::Idle;
+            return Step::Again;
+        }
+        self.phase = Phase::Rest(rest);
+        let schedule = self.core.schedule.clone();
+        let condition = Condition::new(&work, move || schedule.is_stopping() || is_over());
+        Step::Pending(condition.until(until_ns))
+    }
+
+    /// Whether there is something to do, with nothing but windows sealed that could not be merged: trees to be given up, deletes to be merged that may make
+    /// room on a full disk, or a compaction.
+    fn have_others_work(core: &Core, compacts: bool) -> bool {
+        if core.schedule.has_trees_to_give_up() {
+            return true;
+        }
+        match core.schedule.space_is_short() {
+            true => (core.state.load().keyspaces.iter())
+                .any(|k| k.sealed.is_none() && !k.active.window.is_empty()),
+            false => compacts && core.compactions.is_any_asked(),
+        }
+    }
+}

@@ -1,0 +1,159 @@
+//! What follows when a round is durable: its trees are shown, what they replace is let go, and the next round learns what this one left.
+
+use std::sync::Arc;
+
+use terrapin_base::ErrorKind;
+
+use super::{Committing, Coordinator, REST_NS_MIN};
+use crate::checkpoint::round::{Part, Round};
+use crate::compaction::Stretches;
+use crate::state::{SealedWindow, State};
+
+impl Coordinator {
+    /// Both slots hold the new generation: shows it, and lets go of what it replaces.
+    pub(super) fn install(&mut self, committing: Committing) {
+        let core = self.core.clone();
+        let Committing {
+            round,
+            next,
+            superblock,
+            ..
+        } = committing;
+        for part in &round.parts {
+            // What it held last is near enough where a node cannot be read: who needs the node reports it.
+            if let Some(merged) = &part.merged {
+                let size = &part.keyspace.shared.tree_size;
+                let _ = core.measure_merged(size, &**merged, part.added);
+            }
+        }
+        let mut unsealed = 0;
+        let last = {
+            let install = core.install.lock();
+            let current = core.state.load_full();
+            let mut keyspaces = current.keyspaces.clone();
+            for part in &round.parts {
+                let Some(keyspace) = keyspaces.get(part.keyspace.id) else {
+                    continue;
+                };
+                // Neither holds when the keyspace was cleared meanwhile.
+                let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
+                let window = |sealed: &SealedWindow| Arc::as_ptr(&sealed.records);
+                let same_window = part.sealed.is_none()
+                    || keyspace.sealed.as_ref().map(window) == part.sealed.as_ref().map(window);
+                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else {
+                    // Its tree is empty then, and nobody else gives it another. It was measured above as if the merge were not in vain.
+                    keyspace.shared.tree_size.cleared();
+                    continue;
+                };
+                let mut changed = (**keyspace).clone();
+                changed.version = merged.clone();
+                let forecast = &keyspace.shared.forecast;
+                match (&part.sealed, &part.rest_from) {
+                    // A window that was sealed while the tree was compacted is merged by the next round.
+                    (None, _) => {}
+                    (Some(_), None) => {
+                        changed.sealed = None;
+                        unsealed += 1;
+                        forecast.released(core.env.now_ns());
+                    }
+                    (Some(_), Some(_)) => forecast.sealed(core.env.now_ns()),
+                }
+                keyspaces.insert(Arc::new(changed));
+            }
+            let generation = superblock.generation;
+            let pin = Some(core.store.pin(generation));
+            let last = core.replace_state(State {
+                generation,
+                pin,
+                floor: current.floor,
+                keyspaces,
+            });
+            core.schedule.unsealed(unsealed);
+            self.seals += unsealed as u64;
+            core.rebalance(&install);
+            last
+        };
+        drop(last);
+        self.superblock = superblock;
+        self.catalog = next;
+        let durable_through = self.catalog.durable_through();
+        self.take_note_of_slices(&round.parts);
+        self.take_note_of_stretch(&round.parts);
+        let Round {
+            changes,
+            unread,
+            parts,
+            frozen,
+            trees_let_go,
+            ..
+        } = *round;
+        // Before the pages are given up, so that the frozen state's pin does not hold them.
+        drop((parts, frozen));
+        core.store.commit(superblock.generation, changes);
+        if self.aside.is_empty() {
+            let failed = || core.log.as_ref().and_then(|log| log.failed());
+            core.health.recovered(failed);
+            self.rest_ns = REST_NS_MIN;
+        }
+        unread.iter().for_each(|error| core.health.report(error));
+        if let Some(log) = &core.log
+            && let Err(error) = log.trim(durable_through)
+            // The database is being left, and the next open trims.
+            && error.kind() != ErrorKind::Closed
+        {
+            core.health.report(&error);
+        }
+        core.counters.checkpoints.add(1);
+        // The job that gives space back counts them: some time after the last one it lets spares go.
+        core.store.reclaim_signal().notify();
+        self.slicing &= self.draining || !self.slices.is_empty();
+        self.tried_room &= self.slicing;
+        if core.schedule.space_is_short() {
+            core.see_whether_room_is_back();
+        } else {
+            core.watch_room();
+        }
+        core.schedule.gave_trees_up(trees_let_go);
+        core.schedule.committed(durable_through);
+        // Writers that wait with a full window: it can be sealed now.
+        core.cut_full();
+    }
+
+    fn take_note_of_slices(&mut self, parts: &[Part]) {
+        if self.draining {
+            return;
+        }
+        if self.slicing {
+            self.drain.is_left();
+        }
+        for part in parts {
+            self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
+            self.tried_room &= part.sealed.is_none() || part.rest_from.is_some();
+            if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
+                self.slices
+                    .push((part.keyspace.id, sealed.cut, from.clone()));
+                self.slice_bytes = (self.slice_bytes * 2).min(self.core.settings.merge.group_bytes);
+            }
+        }
+    }
+
+    fn take_note_of_stretch(&mut self, parts: &[Part]) {
+        if let [part] = parts
+            && part.sealed.is_none()
+        {
+            if self.draining {
+                self.drain.went_on(part.next_stretch.clone());
+                return;
+            }
+            let compactions = &self.core.compactions;
+            let next = compactions.asked().and_then(|asked| {
+                let from = part.next_stretch.clone()?;
+                let span = (from, asked.span.1);
+                Some(Stretches { span, ..asked })
+            });
+            part.keyspace.shared.visits.forget_passed();
+            compactions.went_on(next);
+            self.core.counters.compactions.add(1);
+        }
+    }
+}
