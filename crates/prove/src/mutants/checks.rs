@@ -465,7 +465,8 @@ fn clear_and_flush(
         if alive() {
             *allowed = vec![Some(wanted)];
         }
-        busy.put(key(9), "and more")?;
+        // Calls of the disk, at which the process may die while nothing but what was flushed is allowed.
+        busy.put_with(key(9), "and more", Durability::Sync)?;
     }
     Ok(())
 }
