@@ -322,7 +322,6 @@ impl Drain {
     fn choose_target(&mut self) -> ControlFlow<Condition> {
         let quarter = self.log.space.bytes() / 4;
         let room_wanted = self.log.room_wanted.swap(false, Ordering::AcqRel);
-        let interval_ns = self.log.options.sync_interval_ns;
         let mut tail = self.log.lock();
         let whole = block_down(tail.lsn);
         // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync for ever.
@@ -330,9 +329,8 @@ impl Drain {
         if whole >= self.drained + quarter || (room_wanted && whole > self.drained) {
             drop(tail);
             // The clock runs whether or not the drain ever catches up with the writers.
-            if unsynced && self.deadline_ns.is_none() {
-                let now_ns = self.log.env.now_ns();
-                self.deadline_ns = Some(now_ns.saturating_add(interval_ns));
+            if unsynced {
+                self.wind_clock();
             }
             self.target = whole;
             if mutant::active(28) {
@@ -343,10 +341,7 @@ impl Drain {
         if unsynced {
             tail.wake_at = self.drained + quarter + BLOCK_BYTES;
             drop(tail);
-            let log = &self.log;
-            let deadline = *self
-                .deadline_ns
-                .get_or_insert_with(|| log.env.now_ns().saturating_add(interval_ns));
+            let deadline = self.wind_clock();
             ControlFlow::Break(self.woken().until(deadline))
         } else {
             tail.wake_at = 0;
@@ -354,6 +349,15 @@ impl Drain {
             self.deadline_ns = None;
             ControlFlow::Break(self.woken())
         }
+    }
+
+    /// Starts the interval's clock, unless it runs; when it is over.
+    fn wind_clock(&mut self) -> u64 {
+        let log = &self.log;
+        let interval_ns = log.options.sync_interval_ns;
+        *self
+            .deadline_ns
+            .get_or_insert_with(|| log.env.now_ns().saturating_add(interval_ns))
     }
 
     /// When space is searched for again that was not found now.

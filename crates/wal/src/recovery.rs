@@ -32,7 +32,7 @@ use crate::format::{
 use crate::log::{Beginning, Log};
 use crate::options::{LogOptions, RING_BYTES_MIN};
 use crate::replay::Replay;
-use crate::segments::{SPARES_MIN, Segments, Spare};
+use crate::segments::{SPARES_MIN, Segments, Spare, is_absent};
 use crate::stream::{Life, Piece, RingFile, Stream};
 
 /// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by [`Recovery::begin`] or
@@ -472,14 +472,6 @@ impl Recovery {
 
 fn is_full(error: &Error) -> bool {
     error.kind() == ErrorKind::NoSpace
-}
-
-fn is_absent(error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::NotFound {
-        Ok(())
-    } else {
-        Err(error)
-    }
 }
 
 /// A new ring, durably under its name.

@@ -184,7 +184,9 @@ impl Segments {
             match self.reopen(&name) {
                 Ok(file) => return Ok(Spare { name, file }),
                 // A segment that was copied, with holes that cannot be filled: it is of use to nobody, and what it has may be to the next.
-                Err(error) if error.kind() == ErrorKind::NoSpace => self.remove_spare(&name)?,
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    self.disk.remove(&name).or_else(is_absent)?
+                }
                 // Somebody removed it, and its content means nothing.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
@@ -354,17 +356,9 @@ impl Segments {
                 }
             };
             match name {
-                Some(name) => self.remove_spare(&name)?,
+                Some(name) => self.disk.remove(&name).or_else(is_absent)?,
                 None => return Ok(()),
             }
-        }
-    }
-
-    fn remove_spare(&self, name: &str) -> Result<()> {
-        match self.disk.remove(name) {
-            // Somebody else did.
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            removed => removed,
         }
     }
 
@@ -397,5 +391,14 @@ impl Segments {
 
     pub(crate) fn count(&self) -> u64 {
         self.kept.lock().len() as u64
+    }
+}
+
+/// After the removal of a file: that it was not there is no error.
+pub(crate) fn is_absent(error: Error) -> Result<()> {
+    if error.kind() == ErrorKind::NotFound {
+        Ok(())
+    } else {
+        Err(error)
     }
 }

@@ -7,7 +7,7 @@
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
 
-use super::reserve::{PIECE_BYTES_MIN, PIECES_MAX};
+use super::reserve::PIECE_BYTES_MIN;
 use super::{Free, Space, SpaceClass};
 use crate::page::Extent;
 
@@ -116,51 +116,23 @@ impl Space {
         })
     }
 
-    /// Asks for what may be allocated already, until there is enough to exchange. What is refused goes back to the file system, and the next
-    /// piece may have it. Nothing is asked for while the reserve is not whole: its own search comes first, and lets go of less. `resizing` is held.
+    /// Asks for what may be allocated already, until there is enough to exchange. Nothing is asked for while the reserve is not whole: its own
+    /// search comes first, and lets go of less. `resizing` is held.
     fn find_scraps(&self, wanted: u64, class: SpaceClass) -> Result<()> {
         let enough = wanted + MAP_BYTES;
-        let mut refused = Vec::new();
-        let mut searched = Ok(());
-        for _ in 0..PIECES_MAX {
-            let piece = {
-                let mut state = self.state.lock();
-                let target = state.reserve_target;
-                let free = &mut state.free;
-                free.refill_reserve(target);
-                let found = match class {
-                    SpaceClass::Normal => free.ready.total(),
-                    SpaceClass::Reserve => free.ready.total() + free.reserve.total(),
-                };
-                if free.reserve.total() < target || found >= enough {
-                    break;
-                }
-                let bytes = enough.max(PIECE_BYTES_MIN);
-                let unasked = &free.unasked;
-                let piece = unasked.fit(bytes, None).or_else(|| unasked.largest());
-                let Some(piece) = piece else {
-                    break;
-                };
-                free.take(piece);
-                piece
+        self.search(u64::MAX, |free, target, _| {
+            let found = match class {
+                SpaceClass::Normal => free.ready.total(),
+                SpaceClass::Reserve => free.ready.total() + free.reserve.total(),
             };
-            match self.file.allocate(piece.offset, piece.bytes) {
-                Ok(()) => self.state.lock().free.add(piece, true, true),
-                Err(error) => {
-                    let is_hole = self.let_go(piece);
-                    refused.push((piece, !is_hole));
-                    if error.kind() != ErrorKind::NoSpace {
-                        searched = Err(error);
-                        break;
-                    }
-                }
+            if free.reserve.total() < target || found >= enough {
+                return None;
             }
-        }
-        let mut state = self.state.lock();
-        for (piece, occupying) in refused {
-            state.free.add(piece, false, occupying);
-        }
-        searched
+            let bytes = enough.max(PIECE_BYTES_MIN);
+            let piece = free.unasked.fit(bytes, None);
+            let piece = piece.or_else(|| free.unasked.largest());
+            piece.inspect(|piece| free.take(*piece))
+        })
     }
 
     /// Gives the file system scraps for so many bytes behind the file's end; whether it took them for that. A file system that does not take them

@@ -1,23 +1,23 @@
-//! Finding the reserve (D10). After an open nobody knows which free space the file system holds for us, and the reserve of the last life is
-//! one run with the holes beside it, which a full disk has nothing for. What is allocated already is given however full the disk is, so
-//! free space is asked for in pieces: first in such as would do, then in halves of what was refused.
+//! Finding what is allocated, first of all the reserve (D10). After an open nobody knows which free space the file system holds for us, and
+//! the reserve of the last life is one run with the holes beside it, which a full disk has nothing for. What is allocated already is given
+//! however full the disk is, so free space is asked for in pieces: for the reserve first in such as would do, then in halves of what was refused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
 
-use super::{Space, SpaceClass};
+use super::{Free, Space, SpaceClass};
 use crate::page::Extent;
 
 /// Refused pieces are halved down to about this.
 pub(super) const PIECE_BYTES_MIN: u64 = 64 << 10;
 /// Pieces of one search: it ends within milliseconds.
-pub(super) const PIECES_MAX: usize = 1024;
+const PIECES_MAX: usize = 1024;
 
 /// What a search was refused, and took out of the free space so as not to ask for it again.
 #[derive(Default)]
-struct Refused {
+pub(super) struct Refused {
     /// Halves that were not asked for by themselves yet; the largest, and of those the lowest, is next.
     halves: BinaryHeap<(u64, Reverse<u64>)>,
     /// What is too small to be halved, and whether it may be allocated in part.
@@ -116,58 +116,61 @@ impl Space {
     fn search_reserve(&self) -> Result<bool> {
         // Two searches would hide from each other what they hold, and the file keeps its end.
         let _resizing = self.resizing.lock();
+        self.search(2 * PIECE_BYTES_MIN, |free, target, refused| {
+            let missing = target.saturating_sub(free.reserve.total());
+            if missing == 0 {
+                return None;
+            }
+            let missing = missing.next_multiple_of(EXTENT_ALIGNMENT);
+            // Ready space is all in the reserve by now: what is left are ranges of unknown state.
+            let unasked = free.all.fit(missing, None).or_else(|| free.all.largest());
+            let half = refused.next_above(unasked.map_or(0, |extent| extent.bytes));
+            half.or_else(|| unasked.inspect(|extent| free.take(*extent)))
+        })?;
+        Ok(!self.is_short())
+    }
+
+    /// Asks for pieces, as many as `next` takes out of the free space, where it is told the reserve's target. What is refused from `halved_from`
+    /// bytes on is left to it in halves; shorter ones go back to the file system at once, and the next piece may have them. `resizing` is held.
+    pub(super) fn search(
+        &self,
+        halved_from: u64,
+        mut next: impl FnMut(&mut Free, u64, &mut Refused) -> Option<Extent>,
+    ) -> Result<()> {
         let mut refused = Refused::default();
-        let searched = self.search(&mut refused);
+        let mut searched = Ok(());
+        for _ in 0..PIECES_MAX {
+            let piece = {
+                let mut state = self.state.lock();
+                let target = state.reserve_target;
+                state.free.refill_reserve(target);
+                next(&mut state.free, target, &mut refused)
+            };
+            let Some(piece) = piece else {
+                break;
+            };
+            match self.file.allocate(piece.offset, piece.bytes) {
+                Ok(()) => self.state.lock().free.add(piece, true, true),
+                Err(error) => {
+                    if piece.bytes >= halved_from {
+                        refused.halve(piece);
+                    } else {
+                        let is_hole = self.let_go(piece);
+                        refused.rest.push((piece, !is_hole));
+                    }
+                    if error.kind() != ErrorKind::NoSpace {
+                        searched = Err(error);
+                        break;
+                    }
+                }
+            }
+        }
         let mut state = self.state.lock();
         for (extent, occupying) in refused.into_extents() {
             state.free.add(extent, false, occupying);
         }
         let target = state.reserve_target;
         state.free.refill_reserve(target);
-        searched.map(|()| state.free.reserve.total() >= target)
-    }
-
-    fn search(&self, refused: &mut Refused) -> Result<()> {
-        for _ in 0..PIECES_MAX {
-            let piece = {
-                let mut state = self.state.lock();
-                let target = state.reserve_target;
-                let free = &mut state.free;
-                free.refill_reserve(target);
-                let missing = target.saturating_sub(free.reserve.total());
-                if missing == 0 {
-                    return Ok(());
-                }
-                let missing = missing.next_multiple_of(EXTENT_ALIGNMENT);
-                // Ready space is all in the reserve by now: what is left are ranges of unknown state.
-                let unasked = free.all.fit(missing, None).or_else(|| free.all.largest());
-                match (
-                    refused.next_above(unasked.map_or(0, |extent| extent.bytes)),
-                    unasked,
-                ) {
-                    (Some(half), _) => half,
-                    (None, Some(extent)) => {
-                        free.take(extent);
-                        extent
-                    }
-                    (None, None) => return Ok(()),
-                }
-            };
-            match self.file.allocate(piece.offset, piece.bytes) {
-                Ok(()) => self.state.lock().free.add(piece, true, true),
-                Err(error) => {
-                    if piece.bytes < 2 * PIECE_BYTES_MIN {
-                        let is_hole = self.let_go(piece);
-                        refused.rest.push((piece, !is_hole));
-                    } else {
-                        refused.halve(piece);
-                    }
-                    if error.kind() != ErrorKind::NoSpace {
-                        return Err(error);
-                    }
-                }
-            }
-        }
-        Ok(())
+        searched
     }
 }
