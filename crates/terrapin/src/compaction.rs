@@ -3,8 +3,9 @@
 //! A range visits every buffer level on its way: of five sorted runs it takes a block or two each, where a tree whose leaves hold everything
 //! has one. Each visit too many is a payment; once ranges have paid what it takes to merge all that buffers hold into the leaves, that is
 //! done, stretch by stretch, each a checkpoint of its own (`checkpoint::job`). Who rents until the rent comes to the price, and then buys,
-//! never pays more than twice what was the least in hindsight. Of reads of the device an eighth is enough, where mostly ranges are asked for and these wait for
-//! it: they are taken to go on, and what is not in memory was written long ago. What was written lately is, and comes again with the next window.
+//! never pays more than twice what was the least in hindsight. Where mostly ranges are asked for they are taken to go on, and a part is enough: of what they went over in memory a
+//! quarter; of reads of the device, if they wait for it, an eighth, since what is not in memory was written long ago. What was written lately is, and comes again with the next window:
+//! while buffers hold little, what lies in memory pays less, and no part of it is enough.
 //! LevelDB counts seeks for the same purpose (its `allowed_seeks`); there each file pays for itself.
 //!
 //! Gets pay nothing: filters keep them from runs that do not hold their key. Nor do ranges over snapshots that are older than the tree.
@@ -28,16 +29,20 @@ const LOOK_RUNS_MAX: u64 = 1 << 16;
 const BUSY_RUNS: u64 = 1 << 12;
 /// A visit to a cached block of a run takes as long as merging so many bytes does: a microsecond or two.
 const VISIT_BYTES: u64 = 512;
-/// It pays less where more than so many bytes would be written for each that buffers hold.
+/// And each record that came from a run so many more: an eighth of a microsecond for choosing it among the others.
+const RECORD_BYTES: u64 = 48;
+/// A visit pays less, and records nothing, where more than so many bytes would be written for each that buffers hold.
 const WRITTEN_MAX: u64 = 16;
 const VISIT_BYTES_THEN: u64 = 64;
 /// And one to a block that must be read first so many more: forty.
 const READ_BYTES: u64 = 5 << 10;
-/// Where ranges are taken to go on, each read counts as so many.
-const GO_ON: u64 = 8;
-/// Mostly ranges are asked for where so many came for a write since the last look.
+/// Where ranges are taken to go on, each visit and each record counts as so many.
+const GO_ON: u64 = 4;
+/// And each read, where they wait for the device.
+const GO_ON_WAITING: u64 = 8;
+/// They are where mostly ranges are asked for: where so many came for a write since the last look.
 const RANGES_A_WRITE: u64 = 4;
-/// And wait for the device, where so many at most came for a read.
+/// They wait for the device where so many at most came for a read.
 const RANGES_A_READ: u64 = 2;
 /// Fewer deletes that a range went over at once, or less than so many for each record, are not worth taking note of.
 const PASSED_NOTED: u64 = 64;
@@ -128,28 +133,50 @@ impl Compactions {
 struct Ranges {
     /// Runs that they visited.
     runs: u64,
+    /// Records that they fetched.
+    records: u64,
     /// What they read from the device.
     reads: u64,
-    /// Mostly they are what is asked for.
-    go_on: bool,
+    outlook: Outlook,
+}
+
+/// What is expected of ranges, by what came since the last look.
+#[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
+enum Outlook {
+    /// Nothing: they are a part of what comes.
+    #[default]
+    Mixed,
+    /// That they go on: mostly they are what is asked for.
+    GoOn,
+    /// That they go on, and wait for the device.
+    Wait,
 }
 
 impl Ranges {
-    /// What they paid for a compaction, in bytes that could have been merged meanwhile. Of what was read, the runs' share is as theirs of all bytes.
+    /// What they paid for a compaction, in bytes that could have been merged meanwhile. Of what was fetched and read, the runs' share is as theirs of all bytes.
     fn paid(self, to_do: ToCompact) -> u64 {
-        let read = u128::from(self.reads) * u128::from(to_do.buffered_bytes)
-            / u128::from(to_do.merged_bytes.max(1));
-        let go_on = if self.go_on { GO_ON } else { 1 };
-        let visited = u128::from(self.runs) * u128::from(visit_bytes(to_do));
-        u64::try_from(visited + read * u128::from(READ_BYTES * go_on)).unwrap_or(u64::MAX)
-    }
-}
-
-/// What a visit to a run pays: less where buffers hold so little that most of what is written lay in leaves before.
-fn visit_bytes(to_do: ToCompact) -> u64 {
-    match to_do.merged_bytes / WRITTEN_MAX > to_do.buffered_bytes {
-        true => VISIT_BYTES_THEN,
-        false => VISIT_BYTES,
+        let of_runs = |all: u64| {
+            u128::from(all) * u128::from(to_do.buffered_bytes)
+                / u128::from(to_do.merged_bytes.max(1))
+        };
+        let go_on = u128::from(match self.outlook {
+            Outlook::Mixed => 1,
+            Outlook::GoOn | Outlook::Wait => GO_ON,
+        });
+        let go_on_waiting = u128::from(match self.outlook {
+            Outlook::Mixed | Outlook::GoOn => 1,
+            Outlook::Wait => GO_ON_WAITING,
+        });
+        let runs = u128::from(self.runs);
+        let visited = match to_do.merged_bytes / WRITTEN_MAX > to_do.buffered_bytes {
+            true => runs * u128::from(VISIT_BYTES_THEN),
+            false => {
+                let chosen = of_runs(self.records) * u128::from(RECORD_BYTES);
+                (runs * u128::from(VISIT_BYTES) + chosen) * go_on
+            }
+        };
+        let read = of_runs(self.reads) * u128::from(READ_BYTES);
+        u64::try_from(visited + read * go_on_waiting).unwrap_or(u64::MAX)
     }
 }
 
@@ -224,18 +251,19 @@ pub(crate) struct Compactor {
     core: Arc<Core>,
     /// What is being compacted.
     compacting: Option<KeyspaceId>,
-    /// What ranges had read and visited when the last compaction ended.
-    reads: u64,
+    /// What had been done when the last compaction ended, and which runs had been visited.
+    compacted: Done,
     runs: u64,
     /// What had been done at the last look.
     looked: Done,
 }
 
-/// What users did so far, and what their ranges read.
+/// What users did so far, and what their ranges fetched and read.
 #[derive(Clone, Copy, Default)]
 struct Done {
     ranges: u64,
     writes: u64,
+    records: u64,
     reads: u64,
 }
 
@@ -244,18 +272,30 @@ impl Done {
         Done {
             ranges: core.counters.scans.get(),
             writes: core.counters.puts.get() + core.counters.deletes.get(),
+            records: core.counters.scanned_records.get(),
             reads: core.store.scan_reads(),
         }
     }
 
-    /// Whether it was mostly ranges since then, and these wait for the device.
-    fn mostly_waits_since(self, then: Done) -> bool {
-        let since = |now: u64, then: u64| now.saturating_sub(then);
-        let ranges = since(self.ranges, then.ranges);
-        let writes = since(self.writes, then.writes);
-        let reads = since(self.reads, then.reads);
-        ranges >= writes.saturating_mul(RANGES_A_WRITE)
-            && reads.saturating_mul(RANGES_A_READ) >= ranges
+    /// What came since then.
+    fn since(self, then: Done) -> Done {
+        Done {
+            ranges: self.ranges.saturating_sub(then.ranges),
+            writes: self.writes.saturating_sub(then.writes),
+            records: self.records.saturating_sub(then.records),
+            reads: self.reads.saturating_sub(then.reads),
+        }
+    }
+
+    /// What is to be expected, if this is what came lately.
+    fn outlook(self) -> Outlook {
+        if self.ranges < self.writes.saturating_mul(RANGES_A_WRITE) {
+            Outlook::Mixed
+        } else if self.reads.saturating_mul(RANGES_A_READ) < self.ranges {
+            Outlook::GoOn
+        } else {
+            Outlook::Wait
+        }
     }
 }
 
@@ -269,7 +309,7 @@ impl Compactor {
         Compactor {
             core: core.clone(),
             compacting: None,
-            reads: 0,
+            compacted: Done::default(),
             runs: 0,
             looked: Done::default(),
         }
@@ -279,7 +319,9 @@ impl Compactor {
     fn look(&mut self) -> Result<u64> {
         let core = self.core.clone();
         let now = Done::of(&core);
-        let go_on = now.mostly_waits_since(std::mem::replace(&mut self.looked, now));
+        let outlook = now
+            .since(std::mem::replace(&mut self.looked, now))
+            .outlook();
         if core.compactions.is_any_asked() || core.schedule.space_is_short() {
             return Ok(BUSY_RUNS);
         }
@@ -289,12 +331,12 @@ impl Compactor {
             if let Some(keyspace) = state.keyspaces.get(compacted) {
                 keyspace.shared.visits.runs.store(0, Ordering::Relaxed);
             }
-            self.reads = now.reads;
+            self.compacted = now;
             self.runs = core.compactions.runs.load(Ordering::Relaxed);
         }
         let mut least = u64::MAX;
         for keyspace in state.keyspaces.iter() {
-            match self.left_to_pay(keyspace, go_on) {
+            match self.left_to_pay(keyspace, now.since(self.compacted), outlook) {
                 Ok(Some(0)) => {
                     let all = Stretches {
                         keyspace: keyspace.id,
@@ -311,25 +353,33 @@ impl Compactor {
                 Ok(None) | Err(_) => {}
             }
         }
-        let dearest = VISIT_BYTES + READ_BYTES * GO_ON;
+        let dearest = VISIT_BYTES * GO_ON + READ_BYTES * GO_ON_WAITING;
         Ok((least / dearest).min(LOOK_RUNS_MAX))
     }
 
-    /// Bytes that ranges have yet to pay for; none where there is nothing to compact, or nobody visited it.
-    fn left_to_pay(&self, keyspace: &KeyspaceState, go_on: bool) -> Result<Option<u64>> {
+    /// Bytes that ranges have yet to pay for, after what all ranges did since the last compaction; none where there is nothing to compact, or nobody visited it.
+    fn left_to_pay(
+        &self,
+        keyspace: &KeyspaceState,
+        done: Done,
+        outlook: Outlook,
+    ) -> Result<Option<u64>> {
         let runs = keyspace.shared.visits.runs.load(Ordering::Relaxed);
         if runs == 0 {
             return Ok(None);
         }
-        // Of what all ranges read, as many as of the runs that they visited.
+        // Of what all ranges fetched and read, as much as of the runs that they visited.
         let all_runs = self.core.compactions.runs.load(Ordering::Relaxed);
-        let reads = self.core.store.scan_reads().saturating_sub(self.reads);
-        let reads = u128::from(reads) * u128::from(runs)
-            / u128::from(all_runs.saturating_sub(self.runs).max(runs));
+        let all_runs = all_runs.saturating_sub(self.runs).max(runs);
+        let part = |all: u64| {
+            let part = u128::from(all) * u128::from(runs) / u128::from(all_runs);
+            u64::try_from(part).unwrap_or(u64::MAX)
+        };
         let ranges = Ranges {
             runs,
-            reads: u64::try_from(reads).unwrap_or(u64::MAX),
-            go_on,
+            records: part(done.records),
+            reads: part(done.reads),
+            outlook,
         };
         let to_do = keyspace.version.to_compact()?;
         let left = to_do.merged_bytes.saturating_sub(ranges.paid(to_do));
@@ -416,49 +466,85 @@ mod tests {
         database.close().unwrap();
     }
 
+    const TO_DO: ToCompact = ToCompact {
+        merged_bytes: 4000,
+        buffered_bytes: 1000,
+    };
+    const VISITING: Ranges = Ranges {
+        runs: 1000,
+        records: 0,
+        reads: 0,
+        outlook: Outlook::Mixed,
+    };
+
     #[test]
     fn what_is_read_pays_more_than_what_is_visited_and_less_beside_writes() {
-        let to_do = ToCompact {
-            merged_bytes: 4000,
-            buffered_bytes: 1000,
+        let paid = |reads, outlook| {
+            let ranges = Ranges {
+                reads,
+                outlook,
+                ..VISITING
+            };
+            ranges.paid(TO_DO)
         };
-        let visiting = Ranges {
-            runs: 1000,
-            ..Ranges::default()
-        };
-        assert_eq!(visiting.paid(to_do), 1000 * VISIT_BYTES);
-        let reading = |go_on| Ranges {
-            reads: 800,
-            go_on,
-            ..visiting
-        };
-        let read = |go_on| 1000 * VISIT_BYTES + 200 * READ_BYTES * go_on;
-        assert_eq!(reading(false).paid(to_do), read(1), "a quarter of it");
-        assert_eq!(reading(true).paid(to_do), read(GO_ON));
+        let visited = 1000 * VISIT_BYTES;
+        assert_eq!(paid(0, Outlook::Mixed), visited);
+        let read = 200 * READ_BYTES;
+        assert_eq!(paid(800, Outlook::Mixed), visited + read, "a quarter of it");
+        assert_eq!(paid(800, Outlook::GoOn), visited * GO_ON + read);
+        let waiting = visited * GO_ON + read * GO_ON_WAITING;
+        assert_eq!(paid(800, Outlook::Wait), waiting);
         assert_eq!(Ranges::default().paid(ToCompact::default()), 0);
-        let little = ToCompact {
-            buffered_bytes: 249,
-            ..to_do
-        };
-        assert_eq!(visiting.paid(little), 1000 * VISIT_BYTES_THEN);
         let much = Ranges {
             runs: u64::MAX,
+            records: u64::MAX,
             reads: u64::MAX,
-            go_on: true,
+            outlook: Outlook::Wait,
         };
-        assert_eq!(much.paid(to_do), u64::MAX);
+        assert_eq!(much.paid(TO_DO), u64::MAX);
     }
 
     #[test]
-    fn ranges_go_on_where_they_are_most_of_what_came_and_wait_for_the_device() {
-        let done = |ranges, writes, reads| Done {
-            ranges,
-            writes,
-            reads,
+    fn records_of_runs_pay_besides_the_visit() {
+        let ranges = Ranges {
+            records: 4000,
+            ..VISITING
         };
-        let loaded = done(0, 1_000_000, 0);
-        assert!(done(400, 1_000_100, 200).mostly_waits_since(loaded));
-        assert!(!done(399, 1_000_100, 200).mostly_waits_since(loaded));
-        assert!(!done(400, 1_000_100, 199).mostly_waits_since(loaded));
+        let paid = 1000 * VISIT_BYTES + 1000 * RECORD_BYTES;
+        assert_eq!(ranges.paid(TO_DO), paid, "a quarter of them");
+    }
+
+    #[test]
+    fn what_lies_in_memory_pays_less_where_buffers_hold_little() {
+        let ranges = Ranges {
+            records: 4000,
+            outlook: Outlook::Wait,
+            ..VISITING
+        };
+        let little = ToCompact {
+            buffered_bytes: 249,
+            ..TO_DO
+        };
+        assert_eq!(ranges.paid(little), 1000 * VISIT_BYTES_THEN);
+    }
+
+    #[test]
+    fn ranges_go_on_where_they_are_most_of_what_came() {
+        let outlook = |ranges: u64, writes: u64, reads| {
+            let loaded = Done {
+                writes: 1_000_000,
+                ..Done::default()
+            };
+            let now = Done {
+                ranges,
+                writes: 1_000_000 + writes,
+                records: 50 * ranges,
+                reads,
+            };
+            now.since(loaded).outlook()
+        };
+        assert_eq!(outlook(400, 100, 200), Outlook::Wait);
+        assert_eq!(outlook(399, 100, 200), Outlook::Mixed);
+        assert_eq!(outlook(400, 100, 199), Outlook::GoOn);
     }
 }
