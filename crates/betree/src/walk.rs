@@ -27,7 +27,7 @@ const NEAR_BLOCKS_MAX: usize = 8;
 pub(crate) struct ReadAhead {
     /// Bytes of the first read, at least one block; every further one is as long as all before it.
     pub(crate) first_bytes: u32,
-    /// Most bytes of one read.
+    /// Most bytes of one read, and of its blocks once they are decoded.
     pub(crate) max_bytes: u32,
     /// What becomes of blocks in the cache.
     pub(crate) fill: Fill,
@@ -205,10 +205,11 @@ impl BlockWalk {
         ((self.index.records_before(blocks) as usize + blocks / 2) / blocks).max(1)
     }
 
-    /// How many blocks of the group so many bytes are, on average: at least one.
+    /// How many blocks of the group so many bytes hold, on average: at least one.
     pub(crate) fn blocks_of_bytes(&self, bytes: usize) -> usize {
-        let each = self.index.blocks_bytes() as usize / self.index.blocks();
-        (bytes / each.max(1)).max(1)
+        let blocks = self.index.blocks();
+        let each = self.index.held_bytes(0..blocks) / blocks as u64;
+        (bytes as u64 / each.max(1)).max(1) as usize
     }
 
     /// Blocks that are at hand.
@@ -326,7 +327,8 @@ impl BlockWalk {
 
     /// Bytes of decoded blocks that the walk may come to hold.
     pub(crate) fn memory_bytes_max(&self) -> u64 {
-        u64::from(self.ahead.max_bytes).min(self.group.bytes)
+        let decoded = self.index.held_bytes(0..self.index.blocks());
+        u64::from(self.ahead.max_bytes).min(self.group.bytes.max(decoded))
     }
 
     /// The next block that has records of the range, and which those are: at least one. The bounds are those that the walk
@@ -520,19 +522,20 @@ impl BlockWalk {
         self.sent == self.unread
     }
 
-    /// How many blocks the next read takes: at least one, else as many as its bytes hold.
+    /// How many blocks the next read takes: at least one, else as many as its bytes hold, and as the walk may hold decoded.
     pub(crate) fn next_run_blocks(&self) -> usize {
         let (least, most) = (self.ahead.first_bytes, self.ahead.max_bytes);
         let bytes_max = self
             .pace
             .passed_bytes
             .clamp(u64::from(least), u64::from(most));
-        let mut bytes = 0u64;
+        let (mut bytes, mut held) = (0u64, 0u64);
         let mut count = 0;
         while count < self.unread {
             let number = self.unread_block(count);
             bytes += u64::from(self.index.block_place(number).1);
-            if bytes > bytes_max && count > 0 {
+            held += self.index.held_bytes(number..number + 1);
+            if (bytes > bytes_max || held > u64::from(most)) && count > 0 {
                 break;
             }
             count += 1;
@@ -631,6 +634,61 @@ mod tests {
     use terrapin_pages::message::Message;
 
     use super::*;
+
+    /// A group of records of a kilobyte that compress well, and its image.
+    fn group_of(compression: Compression) -> (GroupRef, Vec<u8>, Arc<GroupIndex>) {
+        let options = GroupOptions {
+            target_bytes: 16 << 20,
+            block_bytes: 4096,
+            unit: 512,
+            compression,
+            filter: true,
+        };
+        let mut builder = GroupBuilder::new(options);
+        for i in 0..2000u32 {
+            let value = [i as u8; 1000];
+            let added = builder.add(&i.to_be_bytes(), Message::Put(&value));
+            assert!(added.unwrap().is_none());
+        }
+        let (group, image) = builder.finish().remove(0).place(PageId(1), 0);
+        let index = &image[group.index_offset as usize..][..group.index_bytes as usize];
+        let index = GroupIndex::decode(index, group.id).unwrap();
+        (group, image.to_vec(), Arc::new(index))
+    }
+
+    #[test]
+    fn a_read_of_compressed_blocks_is_no_longer_than_may_be_held_of_it() {
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        let most = ReadAhead::MERGE.max_bytes as usize;
+        let stored = |compression| {
+            let (_, _, index) = group_of(compression);
+            index.blocks_bytes() as usize / index.blocks()
+        };
+        let plain = stored(Compression::None);
+        assert!(stored(Compression::Lz4) * 20 < plain);
+        for compression in [Compression::None, Compression::Lz4] {
+            let (group, image, index) = group_of(compression);
+            let decoded = |number: usize| {
+                let (start, bytes) = index.block_place(number);
+                let block = &image[start as usize..][..bytes as usize];
+                let block = Block::decode(block, group.id, number as u32).unwrap();
+                block.bytes().len()
+            };
+            for direction in [Direction::Forward, Direction::Backward] {
+                let ahead = ReadAhead::MERGE;
+                let walk = BlockWalk::new(&group, index.clone(), all, direction, ahead);
+                let (_, numbers) = walk.want(walk.next_run_blocks());
+                let held: usize = numbers.map(decoded).sum();
+                // But for some bytes a record.
+                assert!((most / 2..=most + most / 64).contains(&held), "{held}");
+                assert_eq!(walk.memory_bytes_max(), most as u64);
+                let near = walk.blocks_of_bytes(most);
+                // A compressed block holds as much as the target, others what is left to it.
+                let blocks = most / plain;
+                assert!((blocks / 4 * 3..=blocks / 4 * 5).contains(&near), "{near}");
+            }
+        }
+    }
 
     #[test]
     fn a_bound_on_a_block_s_edge_does_not_ask_for_the_block_behind_it() {

@@ -4,11 +4,12 @@
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Error, Generation, Incarnation, Purpose, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
-use terrapin_disk::SimDisk;
+use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
@@ -97,13 +98,17 @@ struct Bed {
 
 impl Bed {
     fn new(group_bytes: u64, fanout: usize) -> Self {
+        Self::on(&SimDisk::new(3).handle(), group_bytes, fanout)
+    }
+
+    fn on(disk: &Arc<dyn Disk>, group_bytes: u64, fanout: usize) -> Self {
         let budget = Budget::new(64 << 20);
         let options = StoreOptions {
             budget: budget.clone(),
             reserve_bytes: 0,
             system_cache: false,
         };
-        let store = PageStore::create(&SimDisk::new(3).handle(), options, 1).unwrap();
+        let store = PageStore::create(disk, options, 1).unwrap();
         store.begin_life(Incarnation(1));
         let params = BeTreeParams {
             fanout,
@@ -329,6 +334,86 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
         reads * 100 <= lookups * 105,
         "{reads} block reads for {lookups} lookups"
     );
+}
+
+/// A disk that counts how often its reader waits.
+struct Counting {
+    disk: Arc<dyn Disk>,
+    waits: Arc<Waits>,
+}
+
+#[derive(Default)]
+struct Waits {
+    /// Whether the reader has asked for something since it last waited.
+    asked: AtomicBool,
+    count: AtomicU64,
+}
+
+impl DiskThrough for Counting {
+    fn behind(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
+        Ok(Arc::new(CountingFile {
+            file: self.disk.open(name, options)?,
+            waits: self.waits.clone(),
+        }))
+    }
+}
+
+struct CountingFile {
+    file: Arc<dyn File>,
+    waits: Arc<Waits>,
+}
+
+impl FileThrough for CountingFile {
+    const FLIES: bool = false;
+
+    fn behind(&self) -> &dyn File {
+        &*self.file
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        if self.waits.asked.swap(false, Ordering::Relaxed) {
+            self.waits.count.fetch_add(1, Ordering::Relaxed);
+        }
+        self.file.read_at(buffer, offset)
+    }
+
+    /// The store looks here when it finds out what a read covers. It does so for all reads of a batch before the first is done.
+    fn alignment(&self) -> u32 {
+        self.waits.asked.store(true, Ordering::Relaxed);
+        self.file.alignment()
+    }
+}
+
+#[test]
+fn many_large_values_are_waited_for_together() {
+    let waits = Arc::new(Waits::default());
+    let disk: Arc<dyn Disk> = Arc::new(Counting {
+        disk: SimDisk::new(3).handle(),
+        waits: waits.clone(),
+    });
+    let mut bed = Bed::on(&disk, 2 << 20, 16);
+    let key = |i: usize| format!("key/{i:06}").into_bytes();
+    let value = |i: usize| vec![i as u8; 32 << 10];
+    bed.merge((0..24).map(|i| (key(i), Some(value(i)))).collect());
+    // None beside another.
+    let keys: Vec<_> = (0..24).step_by(3).map(key).collect();
+    let asked: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
+    let mut out = vec![None; asked.len()];
+    let reads = bed.store.metrics().read.get_reads;
+    let before = waits.count.load(Ordering::Relaxed);
+    bed.version.multi_get(&asked, &mut out).unwrap();
+    let waited = waits.count.load(Ordering::Relaxed) - before;
+    assert_eq!(bed.store.metrics().read.get_reads - reads, 8);
+    // One may be for the filter.
+    assert!((1..=2).contains(&waited), "{waited} waits");
+    for (number, found) in out.iter().enumerate() {
+        assert_eq!(found.as_deref(), Some(&value(3 * number)[..]));
+    }
+    assert_eq!(bed.budget.used(Purpose::Merge), 0);
 }
 
 #[test]

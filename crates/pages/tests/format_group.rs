@@ -356,6 +356,106 @@ fn blocks_lie_byte_after_byte_and_a_read_covers_no_more_than_the_target() {
     }
 }
 
+/// Numbers that look random.
+fn mixed(i: u64) -> u64 {
+    let mixed = (i ^ i >> 29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    (mixed ^ mixed >> 32).wrapping_mul(0xd6e8_feb8_6659_fd93)
+}
+
+/// Bytes of which so many at the front do not compress.
+fn value_of(i: u64, bytes: usize, random: usize) -> Vec<u8> {
+    let words = 0..random.div_ceil(8) as u64;
+    let front = words.flat_map(|at| mixed(i << 16 | at).to_le_bytes());
+    let rest = std::iter::repeat(i as u8);
+    front.take(random).chain(rest).take(bytes).collect()
+}
+
+#[test]
+fn compressed_blocks_share_a_large_unit() {
+    let options = |compression| GroupOptions {
+        target_bytes: 16 << 20,
+        block_bytes: 4096,
+        unit: 4096,
+        compression,
+        filter: true,
+    };
+    let records: Records = (0..3000u64)
+        .map(|i| {
+            let key = mixed(i).to_be_bytes();
+            (key.to_vec(), Some(value_of(i, 120, 20)))
+        })
+        .collect();
+    let disk = |compression| -> u64 {
+        let covers = covers(options(compression), &records);
+        assert!(covers.iter().all(|c| c.0 <= 4096));
+        covers.iter().map(|c| u64::from(c.1)).sum()
+    };
+    let (plain, compressed) = (disk(Compression::None), disk(Compression::Lz4));
+    println!("{plain} bytes, {compressed} compressed");
+    assert!(compressed * 100 < plain * 45, "{compressed} of {plain}");
+    check_all(&records, options(Compression::Lz4));
+}
+
+#[test]
+fn a_read_of_a_compressed_block_covers_no_more_than_the_target_either() {
+    let records: Records = (0..3000u64)
+        .map(|i| {
+            let bytes = [30, 700, 3950, 90, 1500, 9000][i as usize % 6];
+            let random = bytes * (mixed(i) as usize % 4) / 3;
+            let key = i.to_be_bytes();
+            (key.to_vec(), Some(value_of(i, bytes, random)))
+        })
+        .collect();
+    for unit in [512, 4096] {
+        let options = GroupOptions {
+            target_bytes: 32 << 20,
+            block_bytes: 4096,
+            unit,
+            compression: Compression::Lz4,
+            filter: false,
+        };
+        for (cover, bytes, records) in covers(options, &records) {
+            assert!(cover <= 4096 || bytes > 4096 && records == 1, "{bytes}");
+        }
+        check_all(&records, options);
+    }
+}
+
+#[test]
+fn an_index_tells_what_its_blocks_hold_decoded() {
+    let records: Records = (0..2000u32)
+        .map(|i| {
+            let key = format!("{}/{i:08}", "x".repeat(60));
+            (key.into_bytes(), Some(vec![i as u8; 100]))
+        })
+        .collect();
+    for compression in [Compression::None, Compression::Lz4] {
+        let pending = build(options(1 << 20, compression), &records).remove(0);
+        let (group, image) = pending.place(PageId(3), 0);
+        let index = index_of(&image, &group);
+        let (mut all, mut stored) = (0, 0);
+        for number in 0..index.blocks() {
+            let (start, bytes) = index.block_place(number);
+            let block = &image[start as usize..][..bytes as usize];
+            let block = Block::decode(block, group.id, number as u32).unwrap();
+            let decoded = block.bytes().len() as u64;
+            let held = index.held_bytes(number..number + 1);
+            match compression {
+                Compression::None => assert_eq!(held, u64::from(bytes)),
+                _ => assert!(held.abs_diff(decoded) <= decoded / 16, "{held} {decoded}"),
+            }
+            all += decoded;
+            stored += u64::from(bytes);
+        }
+        let held = index.held_bytes(0..index.blocks());
+        match compression {
+            Compression::None => assert_eq!(held, stored),
+            _ => assert!(held.abs_diff(all) <= all / 16 && stored * 2 < all),
+        }
+        assert_eq!(index.held_bytes(5..5), 0);
+    }
+}
+
 #[test]
 fn only_a_record_larger_than_the_target_makes_a_longer_read() {
     let records: Records = (0..400u32)

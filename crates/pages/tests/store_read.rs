@@ -640,6 +640,73 @@ fn the_memory_of_many_reads_at_once_is_charged_while_it_lives() {
     assert_eq!(budget.used(Purpose::Merge), 0);
 }
 
+/// The memory of a batch was for blocks of some KiB: of longer ones nearly each was waited for by itself.
+#[test]
+fn large_blocks_of_a_batch_are_under_way_together() {
+    let medium = SimDisk::new(17);
+    let memory = options(64 * MIB, 0);
+    let budget = memory.budget.clone();
+    let store = create(&medium, memory);
+    let value_bytes = 32 << 10;
+    let group = store
+        .write_group(pending(0, 64, value_bytes, true), SpaceClass::Normal)
+        .unwrap();
+    let index = store.index(&group).unwrap();
+    assert_eq!(index.blocks(), 64);
+    for (count, together) in [(2, 2), (8, 8), (32, 16)] {
+        let mut reading = store.reading(count, Fill::Normal);
+        // None beside another.
+        let asked = (0..count)
+            .take_while(|&i| {
+                let wanted = store.want(&mut reading, &group, &index, 2 * i).unwrap();
+                wanted.is_some()
+            })
+            .count();
+        assert!((together..=count).contains(&asked), "{asked} of {count}");
+        let charged = budget.used(Purpose::Merge);
+        assert!(charged >= (asked * value_bytes) as u64, "{charged}");
+        assert!(charged <= MIB, "{charged}");
+        let mut taken = 0;
+        store
+            .finish(&mut reading, &mut |number, block| {
+                assert_eq!(block.key(0), key(2 * number));
+                let expected = value(2 * number, value_bytes);
+                assert_eq!(block.message(0), Message::Put(&expected));
+                taken += 1;
+            })
+            .unwrap();
+        assert_eq!(taken, asked);
+        drop(reading);
+        assert_eq!(budget.used(Purpose::Merge), 0);
+    }
+}
+
+#[test]
+fn a_batch_that_begins_with_a_small_block_reads_large_ones_together_too() {
+    let medium = SimDisk::new(18);
+    let store = create(&medium, options(64 * MIB, 0));
+    let small = write_group(&store, RECORDS);
+    let large = store
+        .write_group(pending(0, 64, 32 << 10, true), SpaceClass::Normal)
+        .unwrap();
+    let index = |group| store.index(group).unwrap();
+    let (small_index, large_index) = (index(&small), index(&large));
+    let mut reading = store.reading(9, Fill::Normal);
+    let mut finished = 0;
+    let mut want = |group: &GroupRef, index: &GroupIndex, number| {
+        let wanted = store.want(&mut reading, group, index, number).unwrap();
+        if wanted.is_none() {
+            finished += 1;
+            store.finish(&mut reading, &mut |_, _| {}).unwrap();
+            let wanted = store.want(&mut reading, group, index, number).unwrap();
+            assert_eq!(wanted, Some(0));
+        }
+    };
+    want(&small, &small_index, 7);
+    (0..8).for_each(|i| want(&large, &large_index, 2 * i));
+    assert_eq!(finished, 1);
+}
+
 #[test]
 fn threads_together_exceed_the_budget_by_no_more_than_an_entry_each() {
     let medium = SimDisk::new(10);

@@ -5,9 +5,10 @@ mod common;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use common::{added, checkpoint, create, key, open, options, pending, value};
+use common::{added, checkpoint, create, fill, key, open, options, pending, value};
 use terrapin_disk::SimDisk;
-use terrapin_pages::group::GroupRef;
+use terrapin_pages::block::Compression;
+use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef};
 use terrapin_pages::{DATA_FILE, Fill, PageStore, PageUse, SpaceClass};
 
 const MEMORY: u64 = 8 << 20;
@@ -93,6 +94,43 @@ fn a_stream_leaves_everything_where_there_is_room() {
     let blocks = store.index(&groups[0]).unwrap().blocks();
     let cached = (0..blocks).filter(|&n| store.cached_block(&groups[0], n).is_some());
     assert_eq!(cached.count(), blocks);
+}
+
+#[test]
+fn a_stream_holds_as_much_of_compressed_blocks_as_of_others() {
+    let medium = SimDisk::new(4);
+    let store = create(&medium, options(MEMORY, 0));
+    let builder = GroupBuilder::new(GroupOptions {
+        target_bytes: 16 << 20,
+        block_bytes: 4096,
+        unit: 512,
+        compression: Compression::Lz4,
+        filter: true,
+    });
+    let pending = fill(builder, 0, 4000, VALUE_BYTES);
+    let group = store.write_group(pending, SpaceClass::Normal).unwrap();
+    let index = store.index(&group).unwrap();
+    assert!(u64::from(index.blocks_bytes()) * 5 < group.logical_bytes);
+    let mut stream = store.stream(Fill::No, UNDER_WAY, 0).unwrap();
+    let (mut asked, mut taken, mut most) = (0, 0, 0);
+    let mut blocks = VecDeque::new();
+    while taken < index.blocks() {
+        while asked < index.blocks()
+            && store
+                .want(&mut stream, &group, &index, asked)
+                .unwrap()
+                .is_some()
+        {
+            asked += 1;
+        }
+        store.take_oldest(&mut stream, &mut blocks).unwrap();
+        taken += blocks.len();
+        let blocks = blocks.drain(..).map(|block| block.unwrap().bytes().len());
+        most = blocks.sum::<usize>().max(most);
+    }
+    // What is read at once; records take some bytes besides what the index knows of.
+    assert!((100 << 10..132 << 10).contains(&most), "{most}");
+    assert!(stream.is_empty());
 }
 
 #[test]

@@ -7,6 +7,9 @@
 //! Blocks lie byte after byte. A device reads whole units, so a block that starts behind a unit's boundary is the shorter
 //! for it: what a read of it covers is no more than the target. Where that would leave too little of it, the block in front
 //! is padded to the boundary.
+//!
+//! How long a compressed block is shows only once it is cut. Its records get all of the target, wherever it starts, and the
+//! block in front is padded where a read would cover more than the target otherwise.
 
 use std::cmp::Reverse;
 
@@ -68,6 +71,8 @@ pub struct GroupOptions {
 /// ```
 pub struct GroupBuilder {
     options: GroupOptions,
+    /// Whether blocks are compressed.
+    compresses: bool,
     block: BlockBuilder,
     /// One block, on its way into a part.
     cut: Vec<u8>,
@@ -118,6 +123,20 @@ impl Part {
     /// Bytes behind the last unit's boundary.
     fn behind(&self, unit: usize) -> usize {
         self.image.len() % unit
+    }
+
+    /// Bytes to the next unit's boundary, if a block of so many is to start there: where right behind the last one a read of it
+    /// covered more than the target, and more than it must.
+    fn gap_before(&self, bytes: usize, options: &GroupOptions) -> usize {
+        let unit = options.unit as usize;
+        let behind = self.behind(unit);
+        let end = behind + bytes;
+        let is_longer = end.div_ceil(unit) > bytes.div_ceil(unit);
+        if is_longer && end > options.block_bytes as usize {
+            unit - behind
+        } else {
+            0
+        }
     }
 
     /// Lengthens the last block up to a unit's boundary.
@@ -213,9 +232,11 @@ impl GroupBuilder {
                 && options.unit <= options.block_bytes,
             "unit of {unit} bytes"
         );
+        let compression = options.compression;
         GroupBuilder {
-            block: BlockBuilder::new(options.block_bytes as usize, options.compression),
+            block: BlockBuilder::new(options.block_bytes as usize, compression),
             options,
+            compresses: compression != Compression::None && compression.check().is_ok(),
             cut: Vec::new(),
             head: Part::default(),
             tail: Part::default(),
@@ -336,8 +357,18 @@ impl GroupBuilder {
         let standing = self.take_standing(cut.records);
         let separator = self.block.cut_separator();
         let target = self.options.target_bytes;
+        let filled = if self.tail.blocks.is_empty() {
+            &self.head
+        } else {
+            &self.tail
+        };
+        let gap = if self.compresses {
+            filled.gap_before(cut.bytes as usize, &self.options)
+        } else {
+            0
+        };
         let before = self.head.weight();
-        let after = before + u64::from(cut.bytes) + separator.len() as u64;
+        let after = before + gap as u64 + u64::from(cut.bytes) + separator.len() as u64;
         let into_head = self.tail.blocks.is_empty() && (before < target / 2 || after <= target);
         let part = if into_head {
             &mut self.head
@@ -348,13 +379,20 @@ impl GroupBuilder {
             // Untouched memory costs nothing; moving a group as it grows would.
             part.image.reserve(target as usize + target as usize / 4);
         }
+        if gap > 0 {
+            // A tail that this begins starts on a boundary.
+            part.pad(self.options.unit as usize);
+        }
         part.push(cut, &self.cut, separator, standing);
         self.cut.clear();
     }
 
     /// Says where the block starts that a record opens: right behind the last one, or on the next boundary where the room
-    /// up to the target would be too little in general, or for this record.
+    /// up to the target would be too little in general, or for this record. Of one that is compressed its cut decides.
     fn begin_block(&mut self, key: &[u8], message: Message<'_>) {
+        if self.compresses {
+            return;
+        }
         // The first block of a tail starts on a boundary, which only the cut decides. That it is cut for another start
         // makes it shorter at most.
         let part = if self.tail.blocks.is_empty() {

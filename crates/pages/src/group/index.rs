@@ -10,6 +10,7 @@
 //! Everything of a group lies in one piece of memory: for short separators some nine bytes a block.
 
 use std::cmp::Ordering;
+use std::ops::Range;
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
@@ -387,6 +388,39 @@ impl GroupIndex {
     pub fn bytes_before(&self, index: usize) -> u64 {
         assert!(index <= self.blocks(), "block {index} of {}", self.blocks);
         self.logical_bytes.get(&self.memory, index)
+    }
+
+    /// Bytes that some blocks take, stored or decoded, whichever is more. Decoded they take their keys and values, roughly: what all of these keys
+    /// are known to begin with counts once a block. Panics when there are no such blocks.
+    #[must_use]
+    pub fn held_bytes(&self, blocks: Range<usize>) -> u64 {
+        assert!(
+            blocks.start <= blocks.end && blocks.end <= self.blocks(),
+            "blocks {blocks:?} of {}",
+            self.blocks
+        );
+        let start = self.starts.get(&self.memory, blocks.start);
+        let stored = self.starts.get(&self.memory, blocks.end) - start;
+        let bytes = self.bytes_before(blocks.end) - self.bytes_before(blocks.start);
+        if bytes <= stored {
+            return stored;
+        }
+        // They are compressed, or have much in common: keys between two separators begin with what both begin with.
+        let (front, rest) = self.separator(blocks.start);
+        let (end_front, end_rest) = if blocks.end < self.blocks() {
+            self.separator(blocks.end)
+        } else {
+            (self.last_key(), &[][..])
+        };
+        let common = front
+            .iter()
+            .chain(rest)
+            .zip(end_front.iter().chain(end_rest))
+            .take_while(|(a, b)| a == b)
+            .count();
+        let records = self.records_before(blocks.end) - self.records_before(blocks.start);
+        let others = records.saturating_sub(blocks.len() as u64);
+        stored.max(bytes.saturating_sub(others * common as u64))
     }
 
     /// A key that is above all keys of the blocks before this one and not above those of this one: the shortest, and for

@@ -31,8 +31,10 @@ const SCAN_KEPT_PARTS: u64 = 8;
 const STREAM_PARTS: u64 = 16;
 /// All streams together take this part of it at most, however many ranges stand still: who comes then reads no further ahead than it has passed.
 const STREAMS_PART: usize = 2;
-/// Memory that a block of a batch is expected to take, and the device's bytes around it.
+/// Memory that a block of a batch is expected to take at least, and the device's bytes around it.
 const BLOCK_BYTES_EXPECTED: usize = 2 * MEMORY_ALIGNMENT;
+/// So many blocks of a batch are read at once, however long they are, unless that is more than a stream may take.
+const BLOCKS_TOGETHER: usize = 16;
 
 /// Blocks that are being read. They are numbered from 0 in the order in which they were asked for, anew once all were taken.
 pub struct Reading {
@@ -49,8 +51,11 @@ pub struct Reading {
     over: u64,
     /// The last read, which what is asked for next may lie beside. There is room for it in the flight.
     open: Option<Stretch>,
-    /// Most bytes of one read.
+    /// Most bytes of one read, and of its blocks once they are decoded, unless it has but one.
     stretch_bytes_max: usize,
+    held_bytes_max: u64,
+    /// How many blocks a batch is for; none for a stream.
+    blocks: usize,
     /// Bytes of all reads, and how many there may be when another is added; what is longer goes alone. As many more as were taken, up to a bound.
     bytes: usize,
     bytes_allowed: usize,
@@ -106,6 +111,8 @@ struct Stretch {
     /// Which of all that were asked for.
     first: u64,
     parts: usize,
+    /// Bytes of these, stored or decoded, whichever is more.
+    held: u64,
 }
 
 impl Stretch {
@@ -113,15 +120,18 @@ impl Stretch {
         self.start + self.bytes as u64
     }
 
-    /// Both in one when nothing lies between, and the sum is not longer than `bytes_max`.
-    fn joined(&self, other: &Stretch, bytes_max: usize) -> Option<Stretch> {
+    /// Both in one when nothing lies between, and the sum is not longer than `bytes_max`, nor what is held of it than `held_max`.
+    fn joined(&self, other: &Stretch, bytes_max: usize, held_max: u64) -> Option<Stretch> {
         let touch = other.start <= self.end() && self.start <= other.end();
         let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
-        (touch && end - start <= bytes_max as u64).then_some(Stretch {
+        let held = self.held.saturating_add(other.held);
+        let fits = end - start <= bytes_max as u64 && held <= held_max;
+        (touch && fits).then_some(Stretch {
             start,
             bytes: (end - start) as usize,
             first: self.first,
             parts: self.parts + other.parts,
+            held,
         })
     }
 }
@@ -143,6 +153,8 @@ impl Reading {
             over: 0,
             open: None,
             stretch_bytes_max: STRETCH_BYTES_MAX,
+            held_bytes_max: u64::MAX,
+            blocks: 0,
             bytes: 0,
             bytes_allowed: bytes_max,
             bytes_max,
@@ -183,10 +195,18 @@ impl Reading {
         }
     }
 
-    /// Adds a read, which others that are asked for may make so long; `false` when there is no room before others are over.
-    fn add(&mut self, stretch: Stretch, bytes_max: usize, store: &PageStore) -> bool {
+    /// Adds a read of a part of so many bytes, which others that are asked for may make so long; `false` when there is no room before others are
+    /// over.
+    fn add(
+        &mut self,
+        stretch: Stretch,
+        part_bytes: usize,
+        bytes_max: usize,
+        store: &PageStore,
+    ) -> bool {
+        let (stretch_max, held_max) = (self.stretch_bytes_max, self.held_bytes_max);
         let open = self.open.as_ref();
-        let joined = open.and_then(|open| open.joined(&stretch, self.stretch_bytes_max));
+        let joined = open.and_then(|open| open.joined(&stretch, stretch_max, held_max));
         if let Some(joined) = joined {
             let fits = self.flight.has_room(joined.bytes);
             if fits {
@@ -199,16 +219,20 @@ impl Reading {
             return false;
         }
         self.close();
-        if !self.flight.has_room(stretch.bytes) {
-            if !self.flight.is_empty() {
-                return false;
+        if self.flight.is_empty() {
+            // Nothing is in its memory. Those that are to come are as long, as far as anybody knows.
+            let asked = self.taken as usize + self.wanted.len();
+            let left = self.blocks.saturating_sub(asked);
+            let bytes = store.batch_bytes(left, part_bytes).max(stretch.bytes);
+            if !self.flight.has_room(bytes) {
+                self.give_memory_back();
+                let (memory, charge) = store.flight_memory(bytes);
+                self.charge = charge;
+                self.flight = flight(memory, self.fill);
+                self.over = 0;
             }
-            self.give_memory_back();
-            let bytes = stretch.bytes as u64;
-            self.charge = Some(store.cache.budget().charge(Purpose::Merge, bytes));
-            let memory = AlignedBuf::with_capacity(stretch.bytes);
-            self.flight = flight(memory, self.fill);
-            self.over = 0;
+        } else if !self.flight.has_room(stretch.bytes) {
+            return false;
         }
         self.bytes += stretch.bytes;
         self.open = Some(stretch);
@@ -235,13 +259,36 @@ impl PageStore {
     #[must_use]
     pub fn reading(&self, blocks: usize, fill: Fill) -> Reading {
         let bytes = blocks.saturating_mul(BLOCK_BYTES_EXPECTED);
-        let memory = self.take_scratch(bytes.min(SCRATCH_BYTES_MAX));
+        let (memory, charge) = self.flight_memory(bytes.min(SCRATCH_BYTES_MAX));
+        let mut reading = Reading::new(memory, usize::MAX, charge, fill);
+        reading.blocks = blocks;
+        reading
+    }
+
+    /// Memory for reads of so many bytes, which is charged if it is not the thread's.
+    fn flight_memory(&self, bytes: usize) -> (AlignedBuf, Option<Charge>) {
+        let memory = self.take_scratch(bytes);
         let is_long = memory.len() > SCRATCH_KEPT_BYTES_MAX;
         let charge = is_long.then(|| {
             let bytes = memory.len() as u64;
             self.cache.budget().charge(Purpose::Merge, bytes)
         });
-        Reading::new(memory, usize::MAX, charge, fill)
+        (memory, charge)
+    }
+
+    /// Bytes of memory for so many blocks of a batch, each of so many bytes; for some of them where all are too much.
+    fn batch_bytes(&self, blocks: usize, block_bytes: usize) -> usize {
+        let alignment = self.file.alignment() as usize;
+        // What covers one wherever it lies.
+        let cover = (block_bytes + 2 * alignment - 2) / alignment * alignment;
+        let each = cover
+            .next_multiple_of(MEMORY_ALIGNMENT)
+            .max(BLOCK_BYTES_EXPECTED);
+        let some = self.stream_bytes(each.saturating_mul(BLOCKS_TOGETHER));
+        // A block that is as long as hostile bytes say is not there many times (D8).
+        let file_bytes = usize::try_from(self.file_bytes()).unwrap_or(usize::MAX);
+        let most = some.max(SCRATCH_BYTES_MAX).min(file_bytes);
+        blocks.saturating_mul(each).min(most)
     }
 
     /// How many bytes may be under way in a stream that is to have so many, as memory is now.
@@ -274,6 +321,7 @@ impl PageStore {
         let bytes = memory_bytes - stretch_bytes_max;
         let mut reading = Reading::new(memory, bytes, Some(charge), fill);
         reading.stretch_bytes_max = stretch_bytes_max;
+        reading.held_bytes_max = stretch_bytes_max as u64;
         reading.bytes_allowed = bytes.min(STREAM_BYTES_FIRST);
         reading.bytes_passed = passed;
         reading.own = Own::of_run(stretch_bytes_max);
@@ -291,7 +339,8 @@ impl PageStore {
         number: usize,
     ) -> Result<Option<usize>> {
         let (offset, bytes) = self.block_place(group, index, number)?;
-        self.want_part(reading, group, Part::Block(number), offset, bytes)
+        let held = index.held_bytes(number..number + 1);
+        self.want_part(reading, group, Part::Block(number), (offset, bytes), held)
     }
 
     /// Asks for the index of a group that is come to later, if it is neither cached nor long; it is put into the cache when its turn comes.
@@ -302,7 +351,8 @@ impl PageStore {
         }
         let (offset, bytes) = self.index_place(group)?;
         let part = Part::Index(group.index_offset);
-        let wanted = self.want_part(reading, group, part, offset, bytes)?;
+        let held = bytes as u64;
+        let wanted = self.want_part(reading, group, part, (offset, bytes), held)?;
         Ok(wanted.is_some())
     }
 
@@ -311,8 +361,8 @@ impl PageStore {
         reading: &mut Reading,
         group: &GroupRef,
         part: Part,
-        offset: u64,
-        bytes: usize,
+        (offset, bytes): (u64, usize),
+        held: u64,
     ) -> Result<Option<usize>> {
         let (start, cover_bytes) = self.cover(offset, bytes).map_err(|e| self.place(e))?;
         let at = reading.wanted.len();
@@ -321,12 +371,13 @@ impl PageStore {
             bytes: cover_bytes,
             first: reading.taken + at as u64,
             parts: 1,
+            held,
         };
         let bytes_max = match part {
             Part::Block(_) => reading.stretch_bytes_max,
             Part::Index(_) => cover_bytes,
         };
-        if !reading.add(stretch, bytes_max, self) {
+        if !reading.add(stretch, bytes, bytes_max, self) {
             return Ok(None);
         }
         reading.wanted.push_back(Wanted {
