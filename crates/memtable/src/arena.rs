@@ -18,7 +18,7 @@ use terrapin_base::sync::{
 use terrapin_base::{Budget, Purpose};
 
 use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
-use crate::slots;
+use crate::slots::{self, Number};
 
 /// Size of a window's first chunk.
 pub(crate) const FIRST_CHUNK_BYTES: usize = 8 << 10;
@@ -97,14 +97,15 @@ pub(crate) struct Arena {
     bytes: AtomicU64,
     /// Slots that may have counts: those below this number.
     slots_used: AtomicUsize,
-    /// One a thread, and a last one for all threads without a number; none before the first thread enters.
+    /// One a number; none before the first thread enters.
     slots: OnceLock<Box<[Slot]>>,
-    numberless: Mutex<()>,
+    /// For each number that threads share: held by the one that is in its slot.
+    sharing: [Mutex<()>; slots::SHARED],
     shared: Mutex<Shared>,
 }
 
-// SAFETY: the cells of slot i are touched only by the thread whose number is i, those of the last slot only under
-// `numberless` (see `enter`); `slots` hands numbers over with a happens-before edge. Everything else is atomic or locked.
+// SAFETY: the cells of slot i are touched only by the thread whose own number is i, those of a number that is shared only under its lock
+// of `sharing` (see `enter`); `slots` hands numbers over with a happens-before edge. Everything else is atomic or locked.
 unsafe impl Sync for Arena {}
 // SAFETY: nothing in it is bound to a thread: whoever owns the arena reaches the cells only through `enter`.
 unsafe impl Send for Arena {}
@@ -118,7 +119,7 @@ impl Arena {
             bytes: AtomicU64::new(0),
             slots_used: AtomicUsize::new(0),
             slots: OnceLock::new(),
-            numberless: Mutex::new(()),
+            sharing: Default::default(),
             shared: Mutex::new(Shared {
                 chunks: Vec::new(),
                 next: null_mut(),
@@ -134,29 +135,24 @@ impl Arena {
             Some(slots) => slots,
             None => self.make_slots(),
         };
-        match slots::current() {
-            Some(number) => Entered {
-                arena: self,
-                number,
-                slot: &slots[number],
-                _guard: None,
-            },
-            None => {
-                let guard = self.numberless.lock();
-                let number = slots::COUNT;
-                Entered {
-                    arena: self,
-                    number,
-                    slot: &slots[number],
-                    _guard: Some(guard),
-                }
+        let (number, guard) = match slots::current() {
+            Number::Own(number) => (number, None),
+            Number::Shared(number) => {
+                let sharing = &self.sharing[number - slots::OWNED];
+                (number, Some(sharing.lock()))
             }
+        };
+        Entered {
+            arena: self,
+            number,
+            slot: &slots[number],
+            _guard: guard,
         }
     }
 
     #[cold]
     fn make_slots(&self) -> &[Slot] {
-        let fresh: Box<[Slot]> = (0..=slots::COUNT)
+        let fresh: Box<[Slot]> = (0..slots::OWNED + slots::SHARED)
             .map(|_| Slot {
                 records: Bump::new(),
                 nodes: Bump::new(),
