@@ -1,9 +1,9 @@
 //! The cache as its users see it: shards by hash, the epoch, and the target that memory is held to.
 
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Ordering, atomic};
-use terrapin_base::{Budget, KeyspaceId, Purpose, Slice};
+use terrapin_base::{Budget, Purpose, Slice};
 
-use crate::entry::{self, Key};
+use crate::entry::{self, Collection, Key};
 use crate::segments::Segments;
 use crate::shard::{Said, Shard, Writing};
 use crate::table::WORDS_MAX;
@@ -43,25 +43,24 @@ pub struct Counts {
 /// A cache of records. See the crate.
 ///
 /// ```
-/// use terrapin_base::{Budget, KeyspaceId};
-/// use terrapin_recordcache::{RecordCache, Said};
+/// use terrapin_base::Budget;
+/// use terrapin_recordcache::{Collection, RecordCache, Said};
 /// let budget = Budget::new(64 << 20);
 /// let cache = RecordCache::new(&budget, 64 << 20);
 /// cache.set_share(500);
-/// let (keyspace, hash) = (KeyspaceId(1), 0x5eed);
+/// let (collection, hash) = (Collection(1), 0x5eed);
 /// let epoch = cache.epoch();
-/// cache.fill(epoch, keyspace, b"turtle", hash, b"slow");
-/// assert_eq!(cache.get(epoch, keyspace, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
+/// cache.fill(epoch, collection, b"turtle", hash, b"slow");
+/// assert_eq!(cache.get(epoch, collection, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
 /// // A sealed window says otherwise:
 /// cache.begin_sweep();
-/// cache.sweep(keyspace, b"turtle", hash, Said::default(), None);
-/// assert_eq!(cache.get(cache.epoch(), keyspace, b"turtle", hash), None);
+/// cache.sweep(collection, b"turtle", hash, Said::default(), false);
+/// assert_eq!(cache.get(cache.epoch(), collection, b"turtle", hash), None);
 /// ```
 pub struct RecordCache {
     // Shards go before the memory that they refer to.
     shards: Box<[Shard]>,
     segments: Segments,
-    /// Odd while the cache is closed.
     epoch: AtomicU64,
     /// Of what writes leave of the budget, in thousandths.
     share: AtomicU64,
@@ -119,23 +118,29 @@ impl RecordCache {
     /// The value of a key, if it is here and no window of that epoch holds the key. O(1); one allocation.
     #[must_use]
     #[inline]
-    pub fn get(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64) -> Option<Slice> {
-        let key = Key::new(keyspace, key, hash)?;
+    pub fn get(
+        &self,
+        epoch: Epoch,
+        collection: Collection,
+        key: &[u8],
+        hash: u64,
+    ) -> Option<Slice> {
+        let key = Key::new(collection, key, hash)?;
         let value = self.shard(&key).get(&self.segments, &key, entry::value)?;
         self.is_still(epoch).then_some(value)
     }
 
-    /// Whether that epoch is still the present one, and the cache open: then everything that was found in it goes together.
+    /// Whether that epoch is still the present one: then everything that was found in it goes together.
     #[must_use]
     pub fn is_still(&self, epoch: Epoch) -> bool {
         atomic::fence(Ordering::Acquire);
-        epoch.0.is_multiple_of(2) && self.epoch.load(Ordering::Relaxed) == epoch.0
+        self.epoch.load(Ordering::Relaxed) == epoch.0
     }
 
     /// Whether the value of a key is here; as [`RecordCache::get`].
     #[must_use]
-    pub fn contains(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64) -> bool {
-        let Some(key) = Key::new(keyspace, key, hash) else {
+    pub fn contains(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64) -> bool {
+        let Some(key) = Key::new(collection, key, hash) else {
             return false;
         };
         let found = self.shard(&key).get(&self.segments, &key, |_, _| ());
@@ -145,12 +150,12 @@ impl RecordCache {
     /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else writes to that shard now, or there is
     /// no room. While the share is small only some come in, since a fill costs several cache misses. O(1) amortised; no allocation but
     /// for a growing table.
-    pub fn fill(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64, value: &[u8]) {
+    pub fn fill(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64, value: &[u8]) {
         let share = self.share.load(Ordering::Relaxed);
         if share == 0 {
             return;
         }
-        let Some(key) = Key::new(keyspace, key, hash) else {
+        let Some(key) = Key::new(collection, key, hash) else {
             return;
         };
         let shard = self.shard(&key);
@@ -179,39 +184,35 @@ impl RecordCache {
     /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache is empty and stays so for
     /// what was read before: then nothing needs to be swept, unless to be taken.
     pub fn begin_sweep(&self) -> bool {
-        self.epoch.fetch_add(2, Ordering::SeqCst);
+        self.epoch.fetch_add(1, Ordering::SeqCst);
         // A fill that saw the last epoch is over once its shard's lock was held by us.
         let held = self.shards.iter().map(|s| self.write(s).records());
         held.sum::<usize>() > 0
     }
 
     /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window's
-    /// records are to be taken: if it was read there, as one that was used, otherwise as far as nothing has to go for it. `take` is the epoch
-    /// that the sweep began, for what is of a keyspace that was cleared since must not. Whether the record was here. O(1), and no lock for a
-    /// key that is not here and not taken.
+    /// records are to be taken (`take`): if it was read there, as one that was used, otherwise as far as nothing has to go for it. Whether the record
+    /// was here. O(1), and no lock for a key that is not here and not taken.
     pub fn sweep(
         &self,
-        keyspace: KeyspaceId,
+        collection: Collection,
         key: &[u8],
         hash: u64,
         said: Said<'_>,
-        take: Option<Epoch>,
+        take: bool,
     ) -> bool {
-        let Some(key) = Key::new(keyspace, key, hash) else {
+        let Some(key) = Key::new(collection, key, hash) else {
             return false;
         };
         let shard = self.shard(&key);
         if shard.may_hold(key.hash) && self.write(shard).refresh(&key, said) {
             return true;
         }
-        let (Some(value), Some(epoch)) = (said.value, take) else {
-            return false;
-        };
-        if self.share.load(Ordering::Relaxed) > 0 && (said.was_read || self.may_grow()) {
-            let writing = self.write(shard);
-            if self.is_still(epoch) {
-                self.add(writing, &key, value, said.was_read);
-            }
+        if let Some(value) = said.value.filter(|_| take)
+            && self.share.load(Ordering::Relaxed) > 0
+            && (said.was_read || self.may_grow())
+        {
+            self.add(self.write(shard), &key, value, said.was_read);
         }
         false
     }
@@ -226,11 +227,12 @@ impl RecordCache {
         writing.fill(key, value, was_read, self.may_grow_within(target));
     }
 
-    /// Closes the cache until the guard is dropped; then it is empty.
-    #[must_use]
-    pub fn suspend(&self) -> Suspended<'_> {
+    /// Gives everything back; what readers of before find comes in too late.
+    pub fn clear(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
-        Suspended(self)
+        for shard in &self.shards {
+            self.write(shard).clear();
+        }
     }
 
     /// Sets what the cache may hold though blocks want it: so many thousandths of what windows, merges, log and metadata leave of the budget; 0 for
@@ -327,12 +329,6 @@ impl RecordCache {
         }
         counts
     }
-
-    fn clear(&self) {
-        for shard in &self.shards {
-            self.write(shard).clear();
-        }
-    }
 }
 
 /// So many thousandths of the room there is.
@@ -345,15 +341,5 @@ impl Drop for RecordCache {
         for shard in &self.shards {
             self.budget.give(Purpose::Records, shard.table_bytes());
         }
-    }
-}
-
-/// While this lives the cache is closed: lookups miss, fills are dropped.
-pub struct Suspended<'c>(&'c RecordCache);
-
-impl Drop for Suspended<'_> {
-    fn drop(&mut self) {
-        self.0.clear();
-        self.0.epoch.fetch_add(1, Ordering::SeqCst);
     }
 }

@@ -1,25 +1,25 @@
-//! How a record lies in a segment: a header (sizes, keyspace, and the first bits of the key's hash, which the table wants when the record
+//! How a record lies in a segment: a header (sizes, collection, and the first bits of the key's hash, which the table wants when the record
 //! goes), the key, the value, each padded to a word. What fits into one word of header has one; else a second has the hash.
 //! Read by loads that may see another writer's words: nothing read here is believed before the segment's stamp was checked again.
 
+use terrapin_base::Slice;
 use terrapin_base::sync::{AtomicU64, Ordering};
-use terrapin_base::{KeyspaceId, Slice};
 
 use crate::table::TAG_SHIFT;
 
 /// The bit of a header's first word that says there is a second.
 const WIDE: u64 = 1 << 63;
-/// Fields of a header of two words, from the lowest bit: key's bytes, value's bytes, keyspace.
+/// Fields of a header of two words, from the lowest bit: key's bytes, value's bytes, collection.
 const WIDE_VALUE_SHIFT: u32 = 16;
-const WIDE_KEYSPACE_SHIFT: u32 = 36;
+const WIDE_COLLECTION_SHIFT: u32 = 36;
 const WIDE_END_SHIFT: u32 = 63;
-/// Fields of one word: key's bytes, value's bytes, keyspace, the hash's first bits, as many as places of the table have.
+/// Fields of one word: key's bytes, value's bytes, collection, the hash's first bits, as many as places of the table have.
 const VALUE_SHIFT: u32 = 8;
-const KEYSPACE_SHIFT: u32 = 20;
+const COLLECTION_SHIFT: u32 = 20;
 const HASH_SHIFT: u32 = 39;
-const VALUE_MASK: u64 = (1 << (KEYSPACE_SHIFT - VALUE_SHIFT)) - 1;
+const VALUE_MASK: u64 = (1 << (COLLECTION_SHIFT - VALUE_SHIFT)) - 1;
 
-/// The header that ends a segment's records: no record is of a keyspace of that number.
+/// The header that ends a segment's records: no record is of a collection of that number.
 pub(crate) const END: u64 = u64::MAX;
 
 /// The bits of a word from `from` on and below `to`.
@@ -27,26 +27,31 @@ fn field(word: u64, from: u32, to: u32) -> u64 {
     word >> from & ((1 << (to - from)) - 1)
 }
 
+/// Whose records: what a keyspace holds goes by one number until it is cleared, and by another that nobody had afterwards. Records of the
+/// first half a million take the least memory; those beyond 2^27 are not cached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Collection(pub u32);
+
 /// What a record is found by.
 #[derive(Clone, Copy)]
 pub(crate) struct Key<'k> {
-    pub(crate) keyspace: KeyspaceId,
+    pub(crate) collection: Collection,
     pub(crate) bytes: &'k [u8],
-    /// Of the bytes and the keyspace.
+    /// Of the bytes and the collection.
     pub(crate) hash: u64,
 }
 
 impl<'k> Key<'k> {
     /// None for what the header has no room for.
-    pub(crate) fn new(keyspace: KeyspaceId, bytes: &'k [u8], hash: u64) -> Option<Self> {
-        // The last keyspace is that of END.
-        let keyspaces = (1 << (WIDE_END_SHIFT - WIDE_KEYSPACE_SHIFT)) - 1;
-        if keyspace.0 >= keyspaces || bytes.len() > usize::from(u16::MAX) {
+    pub(crate) fn new(collection: Collection, bytes: &'k [u8], hash: u64) -> Option<Self> {
+        // The last collection is that of END.
+        let collections = (1 << (WIDE_END_SHIFT - WIDE_COLLECTION_SHIFT)) - 1;
+        if collection.0 >= collections || bytes.len() > usize::from(u16::MAX) {
             return None;
         }
-        let spread = u64::from(keyspace.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let spread = u64::from(collection.0).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         Some(Key {
-            keyspace,
+            collection,
             bytes,
             hash: (hash ^ spread).wrapping_mul(0xff51_afd7_ed55_8ccd),
         })
@@ -55,18 +60,18 @@ impl<'k> Key<'k> {
 
 /// Words that a record takes; none when its value is too large for a header.
 pub(crate) fn words(key: &Key<'_>, value: usize) -> Option<usize> {
-    (value < 1 << (WIDE_KEYSPACE_SHIFT - WIDE_VALUE_SHIFT))
+    (value < 1 << (WIDE_COLLECTION_SHIFT - WIDE_VALUE_SHIFT))
         .then(|| Sizes::of(first_word(key, value)).words())
 }
 
 /// A header's first word.
 fn first_word(key: &Key<'_>, value: usize) -> u64 {
-    let fits = value < 1 << (KEYSPACE_SHIFT - VALUE_SHIFT);
+    let fits = value < 1 << (COLLECTION_SHIFT - VALUE_SHIFT);
     match narrow_word(key) {
         Some(word) if fits => word | (value as u64) << VALUE_SHIFT,
         _ => {
-            let (bytes, keyspace) = (key.bytes.len() as u64, u64::from(key.keyspace.0));
-            bytes | (value as u64) << WIDE_VALUE_SHIFT | keyspace << WIDE_KEYSPACE_SHIFT | WIDE
+            let (bytes, collection) = (key.bytes.len() as u64, u64::from(key.collection.0));
+            bytes | (value as u64) << WIDE_VALUE_SHIFT | collection << WIDE_COLLECTION_SHIFT | WIDE
         }
     }
 }
@@ -74,10 +79,10 @@ fn first_word(key: &Key<'_>, value: usize) -> u64 {
 /// A header of one word, without the value's bytes, if the key fits into one.
 #[inline]
 fn narrow_word(key: &Key<'_>) -> Option<u64> {
-    let (bytes, keyspace) = (key.bytes.len() as u64, u64::from(key.keyspace.0));
-    let fits = bytes < 1 << VALUE_SHIFT && keyspace < 1 << (HASH_SHIFT - KEYSPACE_SHIFT);
+    let (bytes, collection) = (key.bytes.len() as u64, u64::from(key.collection.0));
+    let fits = bytes < 1 << VALUE_SHIFT && collection < 1 << (HASH_SHIFT - COLLECTION_SHIFT);
     let hash = key.hash >> TAG_SHIFT << HASH_SHIFT;
-    fits.then_some(bytes | keyspace << KEYSPACE_SHIFT | hash)
+    fits.then_some(bytes | collection << COLLECTION_SHIFT | hash)
 }
 
 /// The first word of a header, taken apart.
@@ -97,9 +102,9 @@ impl Sizes {
             )
         };
         let (header, (key, value)) = if word & WIDE == 0 {
-            (1, sizes(VALUE_SHIFT, KEYSPACE_SHIFT))
+            (1, sizes(VALUE_SHIFT, COLLECTION_SHIFT))
         } else {
-            (2, sizes(WIDE_VALUE_SHIFT, WIDE_KEYSPACE_SHIFT))
+            (2, sizes(WIDE_VALUE_SHIFT, WIDE_COLLECTION_SHIFT))
         };
         Sizes {
             header,
@@ -218,15 +223,15 @@ mod tests {
     #[test]
     fn a_record_is_read_as_it_was_written_whatever_its_sizes() {
         let bytes: Vec<u8> = (1..=255).cycle().take(4096).collect();
-        for (key_bytes, keyspace) in [0, 1, 7, 8, 9, 64, 65, 255, 256, 300]
+        for (key_bytes, collection) in [0, 1, 7, 8, 9, 64, 65, 255, 256, 300]
             .iter()
             .flat_map(|&key_bytes| [(key_bytes, 3), (key_bytes, (1 << 27) - 2)])
         {
             for value_bytes in [0, 1, 7, 8, 9, 120, 500, 4095, 4096] {
                 let (key_text, text) = (&bytes[..key_bytes], &bytes[..value_bytes]);
-                let key = Key::new(KeyspaceId(keyspace), key_text, 77).unwrap();
+                let key = Key::new(Collection(collection), key_text, 77).unwrap();
                 let count = words(&key, value_bytes).unwrap();
-                let narrow = key_bytes < 256 && value_bytes < 4096 && keyspace == 3;
+                let narrow = key_bytes < 256 && value_bytes < 4096 && collection == 3;
                 let header = if narrow { 1 } else { 2 };
                 assert_eq!(
                     count,
@@ -239,7 +244,7 @@ mod tests {
                 assert_eq!(value(&memory, sizes), *text);
                 assert_ne!(memory[0].load(Ordering::Relaxed), END);
                 assert_eq!(hash(&memory) >> TAG_SHIFT, key.hash >> TAG_SHIFT);
-                let other = Key::new(KeyspaceId(4), key_text, 77).unwrap();
+                let other = Key::new(Collection(4), key_text, 77).unwrap();
                 assert!(sizes_if(&memory, &other).is_none());
                 if key_bytes > 0 {
                     let mut wrong = key_text.to_vec();
@@ -255,8 +260,8 @@ mod tests {
 
     #[test]
     fn what_the_header_has_no_room_for_is_no_record() {
-        let key = Key::new(KeyspaceId(1), b"k", 1).unwrap();
+        let key = Key::new(Collection(1), b"k", 1).unwrap();
         assert!(words(&key, 1 << 20).is_none());
-        assert!(Key::new(KeyspaceId((1 << 27) - 1), b"k", 1).is_none());
+        assert!(Key::new(Collection((1 << 27) - 1), b"k", 1).is_none());
     }
 }

@@ -8,9 +8,9 @@
 //! **Coherence.** The cache has an *epoch*. A reader takes it before it looks which windows there are ([`RecordCache::epoch`]), and both its lookup
 //! and its fill count only if the epoch is still that one. Before a sealed window's records can be anything but in the
 //! window or in the tree below it, [`RecordCache::begin_sweep`] raises the epoch, and [`RecordCache::sweep`] is told each of the window's
-//! keys: so a fill that read the tree below an older window comes too late, and later readers find such a key in the window first. A
-//! change that no window holds (a clear) runs between [`RecordCache::suspend`] and the drop of its guard: the cache is closed
-//! meanwhile, and empty afterwards.
+//! keys: so a fill that read the tree below an older window comes too late, and later readers find such a key in the window first. No
+//! window says what a clear does: from then on the keyspace's records go by another number ([`Collection`]), and those of before are found only by
+//! readers of states of before, until their turn to leave comes.
 //!
 //! **Replacement.** TreeLine has a CLOCK with priorities over fixed slots. Here records are of any size, so they are appended to segments, and
 //! the oldest segment is taken again as a whole: what was used since is kept, with a use less (a CLOCK whose hand
@@ -27,5 +27,6 @@ mod segments;
 mod shard;
 mod table;
 
-pub use cache::{Counts, Epoch, RecordCache, Suspended};
+pub use cache::{Counts, Epoch, RecordCache};
+pub use entry::Collection;
 pub use shard::Said;

@@ -337,12 +337,15 @@ impl Writing<'_> {
         let from = if few { Age::Grown } else { Age::Young };
         let oldest = self.writer.queue(from).segments.pop_front()?;
         // A lone segment keeps what was used: there is no other to move it to.
-        let alone = self.writer.segments(Age::Grown) == 0;
-        if !alone {
-            self.evacuate(oldest, self.kept_max());
+        if self.writer.segments(Age::Grown) == 0 {
+            return Some((oldest, self.recycle(oldest, self.kept_max())));
         }
-        let kept = self.recycle(oldest, if alone { self.kept_max() } else { 0 });
-        Some((oldest, kept))
+        self.evacuate(oldest, self.kept_max());
+        // Nothing leads there any more.
+        self.segments.begin(oldest);
+        self.segments.from(self.segments.start(oldest))[0].store(entry::END, Ordering::Relaxed);
+        self.segments.end(oldest);
+        Some((oldest, 0))
     }
 
     /// While the cache grew, all that came was young: the oldest of what is too much of it are grown now.

@@ -5,8 +5,8 @@
 use terrapin_base::checksum::hash64;
 use terrapin_base::sync::explore::{explore, spawn};
 use terrapin_base::sync::{Arc, AtomicU64, Ordering};
-use terrapin_base::{Budget, KeyspaceId, Purpose};
-use terrapin_recordcache::{RecordCache, Said};
+use terrapin_base::{Budget, Purpose};
+use terrapin_recordcache::{Collection, RecordCache, Said};
 
 const KEYS: u64 = 6;
 const ROUNDS: u64 = 2;
@@ -20,7 +20,7 @@ struct Engine {
     keys: [AtomicU64; KEYS as usize],
 }
 
-const ID: KeyspaceId = KeyspaceId(1);
+const ID: Collection = Collection(1);
 
 fn key(number: u64) -> [u8; 8] {
     number.to_be_bytes()
@@ -73,7 +73,7 @@ impl Engine {
                             value: told,
                             was_read: number.is_multiple_of(2),
                         },
-                        number.is_multiple_of(2).then(|| self.cache.epoch()),
+                        number.is_multiple_of(2),
                     );
                 }
             }
@@ -129,7 +129,7 @@ fn memory_that_goes_elsewhere_and_a_clear_leave_nothing_wrong() {
             cache.set_share(100);
             while cache.shrink_step() {}
             cache.set_share(SHARE);
-            drop(cache.suspend());
+            cache.clear();
         });
     });
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, KeyspaceId, Purpose};
-use terrapin_recordcache::{RecordCache, Said};
+use terrapin_base::{Budget, Purpose};
+use terrapin_recordcache::{Collection, RecordCache, Said};
 
 /// A budget all of which blocks would take, so that records get their share and no more.
 fn contested(bytes: u64) -> Arc<Budget> {
@@ -49,6 +49,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
         let mut random = Random(seed);
         let mut tree: HashMap<(u32, u64), u64> = HashMap::new();
         let mut version = 0;
+        let mut collections = [0, 1];
         let (mut hits, mut lookups) = (0u64, 0u64);
         let (mut records_max, mut bytes_max) = (0, 0);
         for step in 0..60_000u64 {
@@ -57,11 +58,12 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                 records_max = records_max.max(counts.records);
                 bytes_max = bytes_max.max(counts.bytes);
             }
-            let keyspace = random.below(2) as u32;
+            let which = random.below(2) as usize;
+            let collection = collections[which];
             // Some keys are asked for again and again.
             let span = if random.below(2) == 0 { 50 } else { 4000 };
             let number = random.below(span);
-            let id = KeyspaceId(keyspace);
+            let id = Collection(collection);
             let (bytes, epoch) = (key(number), cache.epoch());
             let hash = hash64(&bytes);
             match random.below(10) {
@@ -83,23 +85,23 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                                     value: told,
                                     was_read: random.below(2) == 0,
                                 },
-                                number.is_multiple_of(2).then(|| cache.epoch()),
+                                number.is_multiple_of(2),
                             );
                         }
                         if gone {
-                            tree.remove(&(keyspace, number));
+                            tree.remove(&(collection, number));
                         } else {
-                            tree.insert((keyspace, number), version);
+                            tree.insert((collection, number), version);
                         }
                     }
                     // A reader of the epoch before fills in vain.
                     cache.fill(epoch, id, &bytes, hash, b"stale");
                 }
                 1 if random.below(400) == 0 => {
-                    let closed = cache.suspend();
-                    cache.fill(cache.epoch(), id, &bytes, hash, b"closed");
-                    tree.retain(|&(k, _), _| k != keyspace);
-                    drop(closed);
+                    // A clear. A reader of before fills what it saw.
+                    tree.retain(|&(c, _), _| c != collection);
+                    collections[which] += 2;
+                    cache.fill(epoch, id, &bytes, hash, b"cleared");
                 }
                 2 if random.below(50) == 0 => {
                     cache.set_share(random.below(400));
@@ -109,7 +111,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                 _ => {
                     let found = cache.get(epoch, id, &bytes, hash);
                     assert_eq!(found.is_some(), cache.contains(epoch, id, &bytes, hash));
-                    let there = tree.get(&(keyspace, number)).map(|v| value(number, *v));
+                    let there = tree.get(&(collection, number)).map(|v| value(number, *v));
                     lookups += 1;
                     if let Some(found) = found {
                         hits += 1;
@@ -134,9 +136,9 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
                         value: Some(&value(number, version)),
                         was_read: number.is_multiple_of(3),
                     },
-                    number.is_multiple_of(2).then(|| cache.epoch()),
+                    number.is_multiple_of(2),
                 );
-                tree.insert((keyspace, number), version);
+                tree.insert((collection, number), version);
             }
         }
         assert!(hits * 4 > lookups, "{hits} hits of {lookups}");
@@ -152,7 +154,7 @@ fn what_is_used_stays_when_much_comes_that_is_not() {
     let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 8 << 20);
     cache.set_share(125);
-    let id = KeyspaceId(7);
+    let id = Collection(7);
     let epoch = cache.epoch();
     let ask = |number: u64| {
         let bytes = key(number);
@@ -183,7 +185,7 @@ fn overfilled() -> (RecordCache, u64) {
         let bytes = key(number);
         cache.fill(
             cache.epoch(),
-            KeyspaceId(7),
+            Collection(7),
             &bytes,
             hash64(&bytes),
             &value(number, 1),
@@ -194,7 +196,7 @@ fn overfilled() -> (RecordCache, u64) {
 
 fn is_there(cache: &RecordCache, number: u64) -> bool {
     let bytes = key(number);
-    cache.contains(cache.epoch(), KeyspaceId(7), &bytes, hash64(&bytes))
+    cache.contains(cache.epoch(), Collection(7), &bytes, hash64(&bytes))
 }
 
 /// What is asked for once and not again soon leaves early: of these requests 174 in a thousand miss, and with one queue, in which everything
@@ -217,8 +219,8 @@ fn zipfian_requests_find_most_with_room_for_a_quarter_of_the_records() {
         let rank = weights.partition_point(|&weight| weight < point) as u64;
         let bytes = rank.to_be_bytes();
         let hash = hash64(&bytes);
-        if !cache.contains(cache.epoch(), KeyspaceId(7), &bytes, hash) {
-            cache.fill(cache.epoch(), KeyspaceId(7), &bytes, hash, &[1; 100]);
+        if !cache.contains(cache.epoch(), Collection(7), &bytes, hash) {
+            cache.fill(cache.epoch(), Collection(7), &bytes, hash, &[1; 100]);
             misses += u64::from(request >= requests / 2);
         }
     }
@@ -253,7 +255,7 @@ fn merge(cache: &RecordCache, number: u64, was_read: bool) {
         was_read,
     };
     let hash = hash64(&bytes);
-    cache.sweep(KeyspaceId(7), &bytes, hash, said, Some(cache.epoch()));
+    cache.sweep(Collection(7), &bytes, hash, said, true);
 }
 
 /// As many again come after them as there is room for: what was asked for once is gone by then.
@@ -270,7 +272,7 @@ fn what_a_window_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_wa
     for number in 10 * count..10 * count + held {
         let bytes = key(number);
         let (hash, text) = (hash64(&bytes), value(number, 1));
-        cache.fill(cache.epoch(), KeyspaceId(7), &bytes, hash, &text);
+        cache.fill(cache.epoch(), Collection(7), &bytes, hash, &text);
     }
     let kept = read.filter(|&number| is_there(&cache, number)).count();
     assert!(kept > 450, "{kept} of 500");
@@ -310,41 +312,38 @@ fn first_uses_in_the_oldest_quarter_are_counted_and_no_others() {
     assert_eq!(cache.rescues(), first, "second uses");
 }
 
-/// A keyspace that is cleared while a sealed window of it is walked over: what the walk says from then on is no longer so.
+/// What a keyspace holds after a clear goes by another number.
 #[test]
-fn a_sweep_that_takes_records_takes_none_once_its_epoch_is_over() {
+fn records_of_one_collection_are_nothing_to_another() {
     let budget = contested(8 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
     cache.set_share(500);
-    cache.begin_sweep();
-    let epoch = cache.epoch();
-    let tell = |number: u64| {
-        let bytes = key(number);
-        cache.sweep(
-            KeyspaceId(7),
-            &bytes,
-            hash64(&bytes),
-            Said {
-                value: Some(b"v"),
-                was_read: true,
-            },
-            Some(epoch),
-        );
+    let fill = |collection, numbers: std::ops::Range<u64>| {
+        for bytes in numbers.map(key) {
+            let hash = hash64(&bytes);
+            cache.fill(cache.epoch(), Collection(collection), &bytes, hash, b"v");
+        }
     };
-    tell(1);
-    assert!(is_there(&cache, 1));
-    let cleared = cache.suspend();
-    tell(2);
-    drop(cleared);
-    tell(3);
-    assert!((1..4).all(|number| !is_there(&cache, number)));
+    let count = |collection| {
+        let is_there = |bytes: &Vec<u8>| {
+            let collection = Collection(collection);
+            cache.contains(cache.epoch(), collection, bytes, hash64(bytes))
+        };
+        (0..100).map(key).filter(is_there).count()
+    };
+    fill(1, 0..100);
+    assert_eq!((count(1), count(2)), (100, 0));
+    fill(2, 0..100);
+    assert_eq!((count(1), count(2)), (100, 100));
+    cache.clear();
+    assert_eq!(cache.counts().records, 0);
 }
 
 #[test]
 fn too_large_records_and_no_target_are_no_trouble() {
     let budget = contested(1 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
-    let id = KeyspaceId(0);
+    let id = Collection(0);
     cache.fill(cache.epoch(), id, b"k", 1, b"v");
     assert!(!cache.contains(cache.epoch(), id, b"k", 1));
     cache.set_share(1000);
@@ -367,7 +366,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
     let cache = RecordCache::new(&budget, 1 << 20);
     // So small that segments are recycled all the time.
     cache.set_share(40);
-    let id = KeyspaceId(1);
+    let id = Collection(1);
     let versions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(1)).collect();
     let in_window: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
     let stop = AtomicBool::new(false);
@@ -424,7 +423,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
                         value: told,
                         was_read: number.is_multiple_of(5),
                     },
-                    number.is_multiple_of(2).then(|| cache.epoch()),
+                    number.is_multiple_of(2),
                 );
                 versions[number as usize].store(next, Ordering::SeqCst);
             }
@@ -444,7 +443,7 @@ fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
         for n in numbers {
             cache.fill(
                 cache.epoch(),
-                KeyspaceId(1),
+                Collection(1),
                 &n.to_le_bytes(),
                 hash(n),
                 &[7; 1000],
@@ -453,7 +452,7 @@ fn with_a_small_share_only_some_of_what_is_read_once_comes_in() {
     };
     let held = |numbers: std::ops::Range<u64>| {
         let is_there =
-            |n: &u64| cache.contains(cache.epoch(), KeyspaceId(1), &n.to_le_bytes(), hash(*n));
+            |n: &u64| cache.contains(cache.epoch(), Collection(1), &n.to_le_bytes(), hash(*n));
         numbers.filter(is_there).count()
     };
     // 50 thousandths are 3.2 MiB, room for about 3000 of these records.
@@ -478,7 +477,7 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
         let bytes = key(n);
         cache.fill(
             cache.epoch(),
-            KeyspaceId(7),
+            Collection(7),
             &bytes,
             hash64(&bytes),
             &[0; 100],
@@ -491,21 +490,21 @@ fn values_as_long_as_before_take_the_place_of_the_old_ones_and_nothing_leaves_fo
         for n in 0..count {
             let bytes = key(n);
             cache.sweep(
-                KeyspaceId(7),
+                Collection(7),
                 &bytes,
                 hash64(&bytes),
                 Said {
                     value: Some(&[round; 100]),
                     was_read: false,
                 },
-                None,
+                false,
             );
         }
     }
     assert_eq!(cache.counts(), held);
     for n in 0..count {
         let bytes = key(n);
-        let value = cache.get(cache.epoch(), KeyspaceId(7), &bytes, hash64(&bytes));
+        let value = cache.get(cache.epoch(), Collection(7), &bytes, hash64(&bytes));
         assert_eq!(value.as_deref(), Some(&[5; 100][..]), "record {n}");
     }
 }
@@ -519,7 +518,7 @@ fn what_blocks_leave_unused_is_for_records_until_they_want_it() {
         for number in numbers {
             let bytes = key(number);
             let (epoch, hash) = (cache.epoch(), hash64(&bytes));
-            cache.fill(epoch, KeyspaceId(7), &bytes, hash, &[1; 1000]);
+            cache.fill(epoch, Collection(7), &bytes, hash, &[1; 1000]);
         }
     };
     fill(0..100_000);
@@ -555,7 +554,7 @@ fn the_cache_follows_a_budget_that_grows_far_beyond_what_it_began_with_and_shrin
         for number in numbers {
             let bytes = key(number);
             let (epoch, hash) = (cache.epoch(), hash64(&bytes));
-            cache.fill(epoch, KeyspaceId(7), &bytes, hash, &[1; 500]);
+            cache.fill(epoch, Collection(7), &bytes, hash, &[1; 500]);
         }
     };
     fill(0..10_000);

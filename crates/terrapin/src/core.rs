@@ -14,7 +14,7 @@ use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result, muta
 use terrapin_disk::Disk;
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::PageStore;
-use terrapin_recordcache::{Epoch, RecordCache};
+use terrapin_recordcache::{Collection, Epoch, RecordCache};
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogSpace};
 
@@ -47,6 +47,8 @@ pub(crate) struct Core {
     pub store: Arc<PageStore>,
     /// Hot records of the trees.
     pub records: RecordCache,
+    /// The first number that no keyspace's cached records had yet.
+    next_collection: AtomicU64,
     /// Between those and cached blocks.
     pub balance: Balance,
     /// Of trees, for ranges.
@@ -142,6 +144,11 @@ impl Core {
             budget.limit()
         };
         let records = RecordCache::new(&budget, records_max);
+        let collections = state
+            .keyspaces
+            .iter()
+            .map(|k| u64::from(k.collection.0) + 1);
+        let next_collection = collections.max().unwrap_or(0);
         let window_memory_high = Core::window_memory_usual(budget.limit());
         if settings.record_cache {
             records.set_share(FIRST_PERMILLE);
@@ -153,6 +160,7 @@ impl Core {
             disk,
             store,
             records,
+            next_collection: AtomicU64::new(next_collection),
             balance: Balance::default(),
             compactions: Compactions::default(),
             pool,
@@ -174,6 +182,12 @@ impl Core {
         })
     }
 
+    /// What the cached records of a keyspace that is new, or empty from now on, go by.
+    pub fn new_collection(&self) -> Collection {
+        let next = self.next_collection.fetch_add(1, Ordering::Relaxed);
+        Collection(u32::try_from(next).unwrap_or(u32::MAX))
+    }
+
     /// A read was not served by cached records.
     #[inline]
     pub fn missed_records(&self) {
@@ -183,9 +197,9 @@ impl Core {
     }
 
     /// Keeps what a get found in a tree. Records that come in take the memory of blocks, which would learn of it at their next insert only.
-    pub fn keep(&self, epoch: Epoch, keyspace: KeyspaceId, key: &[u8], hash: u64, value: &[u8]) {
+    pub fn keep(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64, value: &[u8]) {
         self.counters.tree_gets.add(1);
-        self.records.fill(epoch, keyspace, key, hash, value);
+        self.records.fill(epoch, collection, key, hash, value);
         if self.store.shrink_needed() {
             self.store.shrink();
         }

@@ -18,6 +18,7 @@ use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
+use terrapin_recordcache::Collection;
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogOptions, LogSpace, Recovery, Replay, is_log_file};
 
@@ -143,7 +144,11 @@ fn open_gated(
                 &disk,
                 log_options(&settings, files.superblock.database_id),
                 base.catalog.durable_through(),
-            )?;
+            )
+            .map_err(|error| match error.kind() {
+                ErrorKind::NotFound => log_is_lost().with("directory", disk.describe()),
+                _ => error,
+            })?;
             check_log(&found, &files.superblock, &base.catalog)?;
             if settings.read_only {
                 (None, Some(found.read_only()))
@@ -165,6 +170,10 @@ pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
         false => Error::new(ErrorKind::NotFound, "there is no database"),
     };
     Ok(error.with("directory", disk.describe()))
+}
+
+fn log_is_lost() -> Error {
+    Error::corrupt("the log is missing, but there is a data file")
 }
 
 fn data_file_is_lost() -> Error {
@@ -382,7 +391,7 @@ fn start(
     let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
     let mut keyspaces = Keyspaces::default();
     let mut names = std::collections::BTreeMap::new();
-    for stored in &base.stored {
+    for (number, stored) in (0..).zip(&base.stored) {
         let entry = base.catalog.get(stored.id);
         let start = entry.map_or(base.catalog.applied, |e| e.applied);
         names.insert(stored.name.clone(), stored.id);
@@ -395,6 +404,7 @@ fn start(
         keyspaces.insert(Arc::new(KeyspaceState {
             id: stored.id,
             shared,
+            collection: Collection(number),
             options: stored.options,
             active: WriteWindow::new(start, Window::with_pool(&budget, &pool)),
             sealed: None,

@@ -86,7 +86,7 @@ impl Owner {
             drop(last);
             // Handles may live on, and read nothing any more.
             self.core.records.set_share(0);
-            drop(self.core.records.suspend());
+            self.core.records.clear();
         }
         self.core.pool.set_bytes_max(0);
         if let Some(log) = &self.core.log {

@@ -8,7 +8,7 @@ use crate::core::Core;
 
 use crate::estimate::{self, Estimate};
 use crate::iter::Range;
-use crate::key_range::{KeyRange, owned, prefix_range};
+use crate::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 use crate::keyspace::Keyspace;
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
@@ -62,7 +62,7 @@ impl Keyspace {
                 return Ok(op.value().is_some());
             }
             let hash = hash64(key);
-            if core.records.contains(epoch, keyspace.id, key, hash) {
+            if core.records.contains(epoch, keyspace.collection, key, hash) {
                 core.counters.record_hits.add(1);
                 return Ok(true);
             }
@@ -72,6 +72,8 @@ impl Keyspace {
 
     /// The values of many keys, all as of one moment, in the order of `keys`. What is not cached is read from the device
     /// in parallel.
+    ///
+    /// Errors: those of [`Keyspace::get`], of whichever key; then there is no value of any.
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
         core.env.breathe();
@@ -79,31 +81,27 @@ impl Keyspace {
         self.observed(|keyspace, before| {
             core.counters.gets.add(keys.len() as u64);
             let cached = |key: &[u8], hash| {
-                let value = core.records.get(epoch, keyspace.id, key, hash);
+                let value = core.records.get(epoch, keyspace.collection, key, hash);
                 core.counters.record_hits.add(u64::from(value.is_some()));
                 value
             };
             let keep = |key: &[u8], hash, value: Option<&Slice>| {
                 core.missed_records();
                 if let Some(value) = value {
-                    core.keep(epoch, keyspace.id, key, hash, value);
+                    core.keep(epoch, keyspace.collection, key, hash, value);
                 }
             };
-            let values = multi_get(keyspace, before, keys, cached, keep)?;
-            if core.records.is_still(epoch) {
-                return Ok(values);
-            }
-            // A checkpoint came in between, so cached records may be newer than what windows and tree say.
-            multi_get(keyspace, before, keys, |_, _| None, |_, _, _| ())
+            multi_get(keyspace, before, keys, cached, keep)
         })
     }
 
-    /// The record with the smallest key.
+    /// The record with the smallest key. As a range does, it goes over deleted keys before it that are not merged yet, one by one: who takes
+    /// records from the front goes on with [`Range::after`] the last one. Errors: as [`Keyspace::get`].
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().limit(1).next().transpose()
     }
 
-    /// The record with the largest key.
+    /// The record with the largest key; as [`Keyspace::first`].
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().limit(1).next_back().transpose()
     }
@@ -150,6 +148,8 @@ impl Keyspace {
     /// The records of a range of keys, in order, from either end, as of now: later writes do not show. [`KeyRange`] says what a range may
     /// be written as; one whose end lies before its start is empty. What fails, the beginning included, is an item: see [`Range`].
     ///
+    /// The first key from `k` on is `range(k..).limit(1).next()`, the last up to `k` `range(..=k).limit(1).next_back()`.
+    ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
     /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-range-{}", std::process::id()));
@@ -171,21 +171,22 @@ impl Keyspace {
     /// # Ok(()) }
     /// ```
     pub fn range(&self, range: impl KeyRange) -> Range {
-        Range::new(ViewHandle::new(&self.owner), self.shared.id, owned(&range))
+        self.range_of(owned(&range))
     }
 
     /// The records whose keys begin with `prefix`, in order, from either end.
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
-        Range::new(
-            ViewHandle::new(&self.owner),
-            self.shared.id,
-            prefix_range(prefix.as_ref()),
-        )
+        self.range_of(prefix_range(prefix.as_ref()))
     }
 
     /// All records, in order, from either end.
     pub fn iter(&self) -> Range {
         self.prefix(b"")
+    }
+
+    fn range_of(&self, bounds: OwnedBounds) -> Range {
+        let id = self.shared.id;
+        Range::new(ViewHandle::of_keyspace(&self.owner, id), id, bounds)
     }
 }
 
@@ -242,14 +243,14 @@ fn newest(
         return Ok(op.value().map(Slice::copy));
     }
     let hash = hash64(key);
-    if let Some(value) = core.records.get(epoch, keyspace.id, key, hash) {
+    if let Some(value) = core.records.get(epoch, keyspace.collection, key, hash) {
         core.counters.record_hits.add(1);
         return Ok(Some(value));
     }
     core.missed_records();
     let value = keyspace.version.get(key, hash)?;
     if let Some(value) = &value {
-        core.keep(epoch, keyspace.id, key, hash, value);
+        core.keep(epoch, keyspace.collection, key, hash, value);
     }
     Ok(value)
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_memtable::Window;
-use terrapin_recordcache::Suspended;
 use terrapin_structure::Estimate;
 use terrapin_wal::{Append, Appended, Log};
 
@@ -16,34 +15,18 @@ use crate::options::{CheckpointDistance, KeyspaceOptions};
 use crate::record::Schema;
 use crate::record::format::check_name;
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
+use crate::write::LOG_IS_SLOW;
 
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 
 /// What a change of the schema under the `install` lock came to.
-pub(crate) enum Attempt<'c> {
-    /// It is in the log and in the state; to be published.
-    Done(Appended, Arc<KeyspaceShared>, Replaced<'c>),
+pub(crate) enum Attempt {
+    /// It is in the log and in the state; to be published. The state of before, if it was replaced, may be the last to hold windows: letting go of it takes
+    /// long, and until the change is published, every reader and later writer waits. So that comes after it.
+    Done(Appended, Arc<KeyspaceShared>, Option<Arc<State>>),
     /// The ring is full; nothing was done.
     Full(Condition),
-}
-
-/// What goes with a change. Letting go of it takes long, and until the change is published, every reader and later writer waits: so it comes
-/// after that.
-#[derive(Default)]
-pub(crate) struct Replaced<'c> {
-    /// The state of before, which may be the last to hold windows.
-    state: Option<Arc<State>>,
-    /// The cache of records, closed: it opens empty.
-    records: Option<Suspended<'c>>,
-}
-
-impl Replaced<'_> {
-    /// Lets it go. The caller holds `install` still, or another clear would open the cache that this one has closed.
-    fn let_go(self) {
-        drop(self.records);
-        drop(self.state);
-    }
 }
 
 impl Core {
@@ -97,7 +80,7 @@ impl Core {
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
             let shared = self.apply_create(install, id, name, options, appended.lsn);
-            Ok(Attempt::Done(appended, shared, Replaced::default()))
+            Ok(Attempt::Done(appended, shared, None))
         })
     }
 
@@ -122,7 +105,7 @@ impl Core {
     }
 
     /// Appends the record of a drop, and takes the keyspace out of the state.
-    pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt<'_>> {
+    pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt> {
         let shared = self.named(install, name).ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
         })?;
@@ -135,10 +118,7 @@ impl Core {
             Append::Done(appended) => appended,
             Append::Full(condition) => return Ok(Attempt::Full(condition)),
         };
-        let replaced = Replaced {
-            state: self.apply_drop(install, shared.id, appended.lsn),
-            records: None,
-        };
+        let replaced = self.apply_drop(install, shared.id, appended.lsn);
         Ok(Attempt::Done(appended, shared, replaced))
     }
 
@@ -158,14 +138,14 @@ impl Core {
     /// Appends the record of a clear, and empties the keyspace: one step under the log's append lock, so that every later write goes to the
     /// new window. An earlier one goes to the old window, or, if its writer looks only now, nowhere: a round that was frozen in between
     /// takes care of that (`checkpoint::job`). The caller holds `install`.
-    pub fn try_clear(&self, log: &Log, shared: &Arc<KeyspaceShared>) -> Result<Attempt<'_>> {
+    pub fn try_clear(&self, log: &Log, shared: &Arc<KeyspaceShared>) -> Result<Attempt> {
         let state = self.state.load_full();
         if state.keyspaces.get(shared.id).is_none() {
             return Err(self.dropped().with("keyspace", &shared.name));
         }
         let (kind, payload) = Schema::Clear(shared.id).encode();
         let window = self.new_window();
-        let mut replaced = Replaced::default();
+        let mut replaced = None;
         let appended = log.try_append_with(kind, &[&payload], |lsn| {
             replaced = self.install_cleared(&state, shared.id, lsn, window);
         })?;
@@ -195,7 +175,7 @@ impl Core {
                 Append::Full(condition) => return Ok(Attempt::Full(condition)),
             };
             self.apply_options(install, shared.id, options);
-            Ok(Attempt::Done(appended, shared.clone(), Replaced::default()))
+            Ok(Attempt::Done(appended, shared.clone(), None))
         })?;
         // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may go on.
         self.cut_full();
@@ -212,10 +192,10 @@ impl Core {
 
     /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the database's durability. `frees`: it gives
     /// space back, and goes through on a full disk as deletes do (D10).
-    fn change<'c>(
-        &'c self,
+    fn change(
+        &self,
         frees: bool,
-        mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt<'c>>,
+        mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt>,
     ) -> Result<Arc<KeyspaceShared>> {
         self.env.breathe();
         let log = self.log()?;
@@ -235,7 +215,7 @@ impl Core {
             let condition = match attempt(log, &mut install) {
                 Ok(Attempt::Done(appended, shared, replaced)) => {
                     log.publish(&appended);
-                    replaced.let_go();
+                    drop(replaced);
                     self.rebalance(&install);
                     drop(install);
                     self.after_write(log, &appended, false, self.settings.durability, frees)?;
@@ -252,10 +232,10 @@ impl Core {
             };
             self.env.wait(&condition.until(deadline))?;
             if self.env.now_ns() >= deadline {
-                return Err(Error::new(
-                    ErrorKind::Stalled,
-                    "the log's disk does not keep up",
-                ));
+                let waited_ms = (self.env.now_ns() - since) / 1_000_000;
+                return Err(
+                    Error::new(ErrorKind::Stalled, LOG_IS_SLOW).with("waited_ms", waited_ms)
+                );
             }
         }
     }
@@ -301,6 +281,7 @@ impl Core {
         keyspaces.insert(Arc::new(KeyspaceState {
             id,
             shared: shared.clone(),
+            collection: self.new_collection(),
             options,
             active: WriteWindow::new(lsn, self.new_window()),
             sealed: None,
@@ -342,8 +323,7 @@ impl Core {
     pub fn apply_clear(&self, id: KeyspaceId, lsn: Lsn) {
         let current = self.state.load_full();
         if current.keyspaces.get(id).is_some() {
-            self.install_cleared(&current, id, lsn, self.new_window())
-                .let_go();
+            self.install_cleared(&current, id, lsn, self.new_window());
             self.after_unseal(&current, id);
         }
     }
@@ -354,31 +334,26 @@ impl Core {
         id: KeyspaceId,
         lsn: Lsn,
         window: Window,
-    ) -> Replaced<'_> {
-        let Some(keyspace) = current.keyspaces.get(id) else {
-            return Replaced::default();
-        };
+    ) -> Option<Arc<State>> {
+        let keyspace = current.keyspaces.get(id)?;
         let mut next = (**keyspace).clone();
         if !mutant::active(49) {
             next.active = WriteWindow::new(lsn, window);
         }
         next.sealed = None;
         next.version = self.structure.empty();
+        // No window says what a clear does: cached records of before must not meet the state of afterwards.
+        next.collection = self.new_collection();
         next.shared.tree_size.cleared();
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));
-        // No window says what a clear does: cached records of before must not meet the state of afterwards.
-        let closed = self.records.suspend();
         let last = self.replace_state(State {
             generation: current.generation,
             pin: current.pin.clone(),
             floor: Lsn(current.floor.0.max(lsn.0 + 1)),
             keyspaces,
         });
-        Replaced {
-            state: Some(last),
-            records: Some(closed),
-        }
+        Some(last)
     }
 
     /// A clear or drop took a sealed window out of the state.
@@ -460,13 +435,16 @@ mod tests {
         for number in 0..100u64 {
             other.put(number.to_be_bytes(), [7; 50]).unwrap();
         }
+        keyspace.put("a", "1").unwrap();
         database.checkpoint().unwrap();
         for number in 0..100u64 {
             assert!(other.get(number.to_be_bytes()).unwrap().is_some());
         }
-        keyspace.put("a", "1").unwrap();
+        assert!(keyspace.get("a").unwrap().is_some());
+        keyspace.put("a", "2").unwrap();
         let core = database.core();
-        let is_open = || core.records.is_still(core.records.epoch());
+        let records = core.records.counts().records;
+        assert!(records > 0);
         let windows = Arc::downgrade(
             &core
                 .state
@@ -476,21 +454,31 @@ mod tests {
                 .unwrap()
                 .active,
         );
-        assert!(core.records.counts().records > 0 && is_open());
         let log = core.log().unwrap();
         let install = core.install.lock();
         let Attempt::Done(appended, _, replaced) = core.try_clear(log, &keyspace.shared).unwrap()
         else {
             panic!("the ring is full");
         };
-        assert!(core.records.counts().records > 0 && !is_open());
         assert!(windows.upgrade().is_some());
         log.publish(&appended);
-        replaced.let_go();
-        assert!(core.records.counts().records == 0 && is_open());
+        drop(replaced);
         assert!(windows.upgrade().is_none());
         drop(install);
         assert_eq!(keyspace.get("a").unwrap(), None);
+
+        // What was cached of others stays, and what was cached of this one is nothing to it any more.
+        assert_eq!(core.records.counts().records, records);
+        let hits = core.counters.record_hits.get();
+        for number in 0..100u64 {
+            assert!(other.get(number.to_be_bytes()).unwrap().is_some());
+        }
+        assert!(core.counters.record_hits.get() > hits);
+        keyspace.put("b", "3").unwrap();
+        database.checkpoint().unwrap();
+        sim.settle();
+        assert_eq!(keyspace.get("a").unwrap(), None);
+        assert_eq!(keyspace.multi_get(&["a"]).unwrap(), [None]);
         database.close().unwrap();
     }
 

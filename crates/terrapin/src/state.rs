@@ -12,6 +12,7 @@ use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 use terrapin_base::{Generation, KeyspaceId, Lsn};
 use terrapin_memtable::Window;
 use terrapin_pages::Pin;
+use terrapin_recordcache::Collection;
 use terrapin_structure::Version;
 
 use crate::compaction::Visits;
@@ -77,6 +78,15 @@ impl Keyspaces {
         self.chunks.iter().flat_map(|c| &c.keyspaces)
     }
 
+    /// A map of one keyspace, or of none if that is not there.
+    pub fn only(&self, id: KeyspaceId) -> Self {
+        let mut only = Keyspaces::default();
+        if let Some(keyspace) = self.get(id) {
+            only.insert(keyspace.clone());
+        }
+        only
+    }
+
     /// The chunks in the order of their numbers.
     pub fn chunks(&self) -> &[Arc<Chunk>] {
         &self.chunks
@@ -123,6 +133,8 @@ pub(crate) struct KeyspaceState {
     pub id: KeyspaceId,
     /// What lives as long as the keyspace and does not belong to a moment.
     pub shared: Arc<KeyspaceShared>,
+    /// What its cached records go by: another one after each clear.
+    pub collection: Collection,
     /// Options as of this moment.
     pub options: KeyspaceOptions,
     /// Takes the writes from its start on.

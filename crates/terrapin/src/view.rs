@@ -24,6 +24,8 @@ pub(crate) struct View {
     pub before: Lsn,
     /// When it was made, on the environment's clock.
     pub born_ns: u64,
+    /// The keyspace of a range, whose view nobody asks for another one. None for a snapshot's.
+    pub only: Option<KeyspaceId>,
     held: Relay<Held>,
 }
 
@@ -55,6 +57,24 @@ impl Held {
     pub fn keyspace(&self, id: KeyspaceId) -> Result<&Arc<KeyspaceState>> {
         self.state.keyspaces.get(id).ok_or_else(missing)
     }
+
+    /// Whether it has no other keyspace.
+    pub fn is_of_only(&self, id: KeyspaceId) -> bool {
+        self.state.keyspaces.iter().all(|k| k.id == id)
+    }
+
+    /// The same without all other keyspaces, whose windows it then keeps no more.
+    pub fn narrowed_to(&self, id: KeyspaceId) -> Held {
+        Held {
+            state: Arc::new(State {
+                generation: self.state.generation,
+                pin: self.state.pin.clone(),
+                floor: self.state.floor,
+                keyspaces: self.state.keyspaces.only(id),
+            }),
+            private: self.private.clone(),
+        }
+    }
 }
 
 /// A view that is registered for as long as this lives, and keeps the database open.
@@ -67,11 +87,16 @@ pub(crate) struct ViewHandle {
 impl ViewHandle {
     /// A view of everything published so far.
     pub fn new(owner: &Arc<Owner>) -> Result<Arc<Self>> {
-        Self::of(owner, owner.core.observe()?)
+        Self::of(owner, owner.core.observe()?, None)
     }
 
-    /// A view of what was observed.
-    fn of(owner: &Arc<Owner>, observed: Observed) -> Result<Arc<Self>> {
+    /// A view of everything published so far, which nobody is going to ask for another keyspace.
+    pub fn of_keyspace(owner: &Arc<Owner>, id: KeyspaceId) -> Result<Arc<Self>> {
+        Self::of(owner, owner.core.observe()?, Some(id))
+    }
+
+    /// A view of what was observed, of `only` one keyspace or all.
+    fn of(owner: &Arc<Owner>, observed: Observed, only: Option<KeyspaceId>) -> Result<Arc<Self>> {
         let core = &owner.core;
         let state = arc_swap::Guard::into_inner(observed.state);
         let seen = Arc::as_ptr(&state);
@@ -82,6 +107,7 @@ impl ViewHandle {
         let view = Arc::new(View {
             before: observed.before,
             born_ns: core.env.now_ns(),
+            only,
             held: Relay::new(held),
         });
         let number = core.views.register(&view);
@@ -198,7 +224,7 @@ mod tests {
             let held = handle.view().held().unwrap();
             !held.keyspace(id).unwrap().active.window.is_empty()
         };
-        let handle = ViewHandle::of(owner, observed).unwrap();
+        let handle = ViewHandle::of(owner, observed, None).unwrap();
         assert!(holds_a_window(&handle));
         // Past the age from which on views give windows back.
         sim.advance_ns(2_000_000_000);

@@ -339,8 +339,9 @@ impl Pass {
         if self.kind == Kind::Records {
             for (key, value) in self.batch.records() {
                 if are_windows_silent(keyspace, stretch.before, key) {
+                    let (epoch, collection) = (stretch.epoch, keyspace.collection);
                     core.records
-                        .fill(stretch.epoch, id, key, hash64(key), value);
+                        .fill(epoch, collection, key, hash64(key), value);
                 }
             }
         }

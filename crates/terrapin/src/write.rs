@@ -18,6 +18,8 @@ use crate::state::{KeyspaceShared, State};
 
 /// How long a delete waits before it tries again to find room in the log of a full disk, in nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
+/// Why a write or change is [`ErrorKind::Stalled`] that found no room in the log's ring in time.
+pub(crate) const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep up";
 /// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into the next.
 const SYNC_BYTES: u64 = 8 << 10;
 
@@ -239,10 +241,8 @@ impl Core {
                 self.counters.writes_refused.add(1);
                 self.counters.write_wait_ns.add(waited);
                 self.counters.waits.log.record(waited);
-                return Err(
-                    Error::new(ErrorKind::Stalled, "the log's disk does not keep up")
-                        .with("waited_ms", waited / 1_000_000),
-                );
+                return Err(Error::new(ErrorKind::Stalled, LOG_IS_SLOW)
+                    .with("waited_ms", waited / 1_000_000));
             }
             self.health.check_open()?;
             last = log.try_append(kind, payload);

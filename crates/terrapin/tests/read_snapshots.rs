@@ -159,6 +159,52 @@ fn views_of_one_moment_are_folded_once() {
     database.close().unwrap();
 }
 
+/// Each had the window merged for it from the start up to its own moment, whatever the others had.
+#[test]
+fn snapshots_within_a_window_have_it_merged_about_once_together() {
+    let world = World::new(20);
+    let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
+    let keyspace = database.default_keyspace();
+    fill(&keyspace, 0..500, 0, 100);
+    database.checkpoint().unwrap();
+    world.sim.set_breathing(false);
+    let mut snapshots = Vec::new();
+    for moment in 1..=100 {
+        let first = moment * 17 % 900;
+        fill(&keyspace, first..first + 20, moment, 100);
+        keyspace.delete(key(first + 5)).unwrap();
+        snapshots.push((database.snapshot().unwrap(), all(&keyspace)));
+    }
+    let window_bytes = database.metrics().memory.window_bytes;
+    database.checkpoint().unwrap();
+    let before = database.metrics();
+    grow_old(&world);
+    let after = database.metrics();
+    assert_eq!((before.folds, after.folds), (0, 100));
+    let written = after.device_written.total() - before.device_written.total();
+    assert!(
+        written < 6 * window_bytes,
+        "{written} bytes for a window of {window_bytes}"
+    );
+    for (snapshot, expected) in &snapshots {
+        assert_eq!(seen(snapshot, &keyspace), *expected);
+    }
+
+    // The later ones stand on pages that came with the earlier ones.
+    snapshots.drain(..60);
+    for generation in 200..204 {
+        fill(&keyspace, 0..1000, generation, 100);
+        database.checkpoint().unwrap();
+    }
+    for (snapshot, expected) in snapshots.drain(..) {
+        assert_eq!(seen(&snapshot, &keyspace), expected);
+    }
+    world.sim.settle();
+    assert_eq!(database.stat().unwrap().space.retired, 0);
+    database.close().unwrap();
+    world.verify();
+}
+
 #[test]
 fn a_view_that_needs_nothing_of_a_window_lets_it_go_without_a_merge() {
     let world = World::new(4);

@@ -6,11 +6,13 @@
 //! private pages, and gives the view a state with that version and without the window. The pages die with the
 //! view. Nothing of this is durable: a view does not outlive the process.
 //!
-//! Views of the same moment are folded once, together.
+//! Views of the same moment are folded once, together, and those of later moments go on from where the one before came to: all views that
+//! need a window merge it about once. A range's view lets go of the windows of all keyspaces but its own, which it never looks at.
 //!
 //! The design's other form, a root for every held view made by the checkpoint itself in LSN steps, shares more pages, but
 //! cannot serve a view that was young when the checkpoint began; see `docs/decisions/0002-folding-views.md`.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
@@ -29,10 +31,15 @@ const AGE_NS: u64 = 1_000_000_000;
 /// Pause of a view whose fold failed, and of all on a full disk.
 const RETRY_NS: u64 = 1_000_000_000;
 
+/// Most folds that go on from one another: a view keeps the pages of all that its own went on from.
+const CHAIN_MAX: usize = 64;
+
 /// The job.
 pub(crate) struct FoldJob {
     core: Arc<Core>,
     work: Option<Fold>,
+    /// What the last one came to, while a view may go on from there.
+    last: Option<Folded>,
     /// Moments whose fold failed, and when each is tried again: the others do not wait for them.
     failed: Vec<(Lsn, u64)>,
     /// Nothing is folded before: the disk was full.
@@ -44,8 +51,38 @@ struct Fold {
     before: Lsn,
     held: Arc<Held>,
     keyspace: KeyspaceId,
-    window: Arc<WriteWindow>,
+    /// Where it begins: with nothing of the window, or with what an earlier one came to.
+    from: Folded,
     stage: Stage,
+}
+
+/// The versions of a window below a bound are merged into what lay below the window.
+#[derive(Clone)]
+struct Folded {
+    window: Arc<WriteWindow>,
+    below: Arc<dyn Version>,
+    before: Lsn,
+    merged: Arc<dyn Version>,
+    /// The pages of `merged` that are not `below`'s.
+    pages: Vec<Arc<PrivatePages>>,
+}
+
+impl Folded {
+    /// Nothing of a window.
+    fn nothing(window: &Arc<WriteWindow>, below: &Arc<dyn Version>) -> Self {
+        Folded {
+            window: window.clone(),
+            below: below.clone(),
+            before: window.start,
+            merged: below.clone(),
+            pages: Vec::new(),
+        }
+    }
+
+    /// Whether it is of that window, in a keyspace with that version below it.
+    fn is_of(&self, window: &Arc<WriteWindow>, below: &Arc<dyn Version>) -> bool {
+        Arc::ptr_eq(&self.window, window) && Arc::ptr_eq(&self.below, below)
+    }
 }
 
 enum Stage {
@@ -68,6 +105,7 @@ impl FoldJob {
         FoldJob {
             core,
             work: None,
+            last: None,
             failed: Vec::new(),
             rests_until_ns: None,
         }
@@ -82,19 +120,19 @@ impl FoldJob {
         // window of a later state would look the same, and be folded below an older one.
         let views = self.core.views.all();
         let state = self.core.state.load_full();
-        let (mut later, mut released) = (None, false);
+        let (mut later, mut released) = (None, narrow(&views, &state));
+        let mut goes_on = false;
         for view in views {
             let Ok(held) = view.held() else { continue };
             let Some((keyspace, window)) = retired(&held, &state) else {
                 continue;
             };
+            let Ok(below) = held.keyspace(keyspace).map(|k| k.version.clone()) else {
+                continue;
+            };
             if window.start >= view.before {
                 // Nothing in it is for this view.
-                let version = match held.keyspace(keyspace) {
-                    Ok(keyspace) => keyspace.version.clone(),
-                    Err(_) => continue,
-                };
-                let state = without(&self.core, &held.state, keyspace, &window.window, version);
+                let state = without(&self.core, &held.state, keyspace, &window.window, below);
                 view.replace(
                     &held,
                     Arc::new(Held {
@@ -107,6 +145,11 @@ impl FoldJob {
                 released = true;
                 continue;
             }
+            let last = self
+                .last
+                .as_ref()
+                .filter(|last| last.is_of(&window, &below));
+            goes_on |= last.is_some();
             let failed = self.failed.iter().find(|(at, _)| *at == view.before);
             let due = match failed {
                 Some((_, retry)) => *retry,
@@ -121,15 +164,24 @@ impl FoldJob {
                 true => Lsn(u64::MAX),
                 false => view.before,
             };
-            let preparation = WindowInput::prepare(window.window.clone(), window.start, before);
+            let from = match last {
+                Some(last) if last.before <= view.before && last.pages.len() < CHAIN_MAX => {
+                    last.clone()
+                }
+                _ => Folded::nothing(&window, &below),
+            };
+            let preparation = WindowInput::prepare(window.window.clone(), from.before, before);
             let stage = Stage::Prepare(Box::new(preparation));
             return Search::Found(Box::new(Fold {
                 before: view.before,
                 held,
                 keyspace,
-                window,
+                from,
                 stage,
             }));
+        }
+        if !goes_on {
+            released |= self.last.take().is_some();
         }
         if released {
             // Their memory may be what writers wait for.
@@ -153,9 +205,9 @@ impl FoldJob {
                 let Some(input) = preparation.step() else {
                     return Ok(false);
                 };
-                let keyspace = fold.held.keyspace(fold.keyspace)?;
                 if input.estimate(None, None).records == 0 {
-                    fold.finish(&self.core, keyspace.version.clone(), None);
+                    let merged = fold.from.merged.clone();
+                    self.last = Some(fold.finish(&self.core, merged, None));
                     return Ok(true);
                 }
                 let mut options = self.core.settings.merge.clone();
@@ -164,7 +216,7 @@ impl FoldJob {
                 let merge = self
                     .core
                     .structure
-                    .begin_merge(&keyspace.version, input, &options)?;
+                    .begin_merge(&fold.from.merged, input, &options)?;
                 fold.stage = Stage::Merge(merge);
                 Ok(false)
             }
@@ -176,7 +228,8 @@ impl FoldJob {
                 MergeStep::Done => {
                     let merged = merge.finish()?;
                     let pages = self.core.store.private(merged.changes);
-                    fold.finish(&self.core, merged.version, Some(Arc::new(pages)));
+                    let pages = Some(Arc::new(pages));
+                    self.last = Some(fold.finish(&self.core, merged.version, pages));
                     self.core.counters.folds.add(1);
                     Ok(true)
                 }
@@ -206,16 +259,23 @@ impl Fold {
     }
 
     /// Gives every view that it serves the version in the place of the window.
-    fn finish(&self, core: &Core, version: Arc<dyn Version>, pages: Option<Arc<PrivatePages>>) {
+    fn finish(
+        &self,
+        core: &Core,
+        merged: Arc<dyn Version>,
+        added: Option<Arc<PrivatePages>>,
+    ) -> Folded {
         let state = without(
             core,
             &self.held.state,
             self.keyspace,
-            &self.window.window,
-            version,
+            &self.from.window.window,
+            merged.clone(),
         );
+        let mut pages = self.from.pages.clone();
+        pages.extend(added.filter(|_| !mutant::active(48)));
         let mut private = self.held.private.clone();
-        private.extend(pages.filter(|_| !mutant::active(48)));
+        private.extend(pages.iter().cloned());
         let next = Arc::new(Held {
             state: Arc::new(state),
             private,
@@ -230,6 +290,12 @@ impl Fold {
                 view.replace(&held, next.clone());
             }
         }
+        Folded {
+            before: self.before,
+            merged,
+            pages,
+            ..self.from.clone()
+        }
     }
 }
 
@@ -242,6 +308,7 @@ impl Job for FoldJob {
         let schedule = self.core.schedule.clone();
         if schedule.is_stopping() {
             self.abandon();
+            self.last = None;
             return Step::Done;
         }
         if self.work.is_some() {
@@ -291,6 +358,27 @@ impl Job for FoldJob {
     fn panicked(&mut self, error: Error) {
         self.core.health.job_died(&error);
     }
+}
+
+/// Has ranges' views let go of all keyspaces but their own, if they hold a window that the current state does not; whether any did. Views of one
+/// moment and keyspace hold the same afterwards, so that they are folded together.
+fn narrow(views: &[Arc<View>], current: &State) -> bool {
+    // By where the state lies that was held before, which is kept so that no other comes to lie there, and by keyspace.
+    let mut narrowed: BTreeMap<(usize, KeyspaceId), (Arc<State>, Arc<Held>)> = BTreeMap::new();
+    for view in views {
+        let (Some(only), Ok(held)) = (view.only, view.held()) else {
+            continue;
+        };
+        if held.is_of_only(only) || retired(&held, current).is_none() {
+            continue;
+        }
+        // Private pages come with a state of their own: who holds the same state holds the same pages.
+        let (_, next) = narrowed
+            .entry((Arc::as_ptr(&held.state).addr(), only))
+            .or_insert_with(|| (held.state.clone(), Arc::new(held.narrowed_to(only))));
+        view.replace(&held, next.clone());
+    }
+    !narrowed.is_empty()
 }
 
 /// A window that a view holds and the current state does not: the older one of a keyspace first, since the merge of the
@@ -376,6 +464,50 @@ mod tests {
         }
 
         fn abandon(&self) {}
+    }
+
+    /// A range had the windows of all keyspaces merged for it.
+    #[test]
+    fn ranges_give_the_windows_of_other_keyspaces_back_as_they_are() {
+        let (database, sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        let others = ["one", "two"].map(|name| database.keyspace(name).unwrap());
+        for keyspace in others.iter().chain([&keyspace]) {
+            keyspace.put("a", "1").unwrap();
+            keyspace.put("b", "2").unwrap();
+        }
+        let mut ranges = [keyspace.iter(), keyspace.range("a"..), others[0].iter()];
+        database.checkpoint().unwrap();
+        sim.advance_ns(2 * AGE_NS);
+        sim.settle();
+        let core = database.core();
+        assert!(!core.views.any(|view| {
+            let held = view.held().unwrap();
+            retired(&held, &core.state.load()).is_some()
+        }));
+        let folds = core.counters.folds.get();
+        assert_eq!(folds, 2, "one for both ranges of a keyspace");
+        for range in &mut ranges {
+            let keys: Vec<_> = range.map(|record| record.unwrap().0).collect();
+            assert_eq!(keys, ["a", "b"]);
+        }
+        drop(ranges);
+        // A snapshot may be asked for any.
+        let snapshot = database.snapshot().unwrap();
+        for keyspace in others.iter().chain([&keyspace]) {
+            keyspace.delete("a").unwrap();
+        }
+        let later = others[1].iter();
+        database.checkpoint().unwrap();
+        sim.advance_ns(2 * AGE_NS);
+        sim.settle();
+        for keyspace in others.iter().chain([&keyspace]) {
+            let value = snapshot.get(keyspace, "a").unwrap();
+            assert_eq!(value.as_deref(), Some(&b"1"[..]));
+        }
+        assert_eq!(later.count(), 1);
+        drop(snapshot);
+        database.close().unwrap();
     }
 
     /// The job was gone, and from then on every view kept its windows.

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{KeyspaceId, Lsn, Result, checksum::hash64};
+use terrapin_base::{Lsn, Result, checksum::hash64};
 use terrapin_memtable::{Op, OwnedCursor, Window};
-use terrapin_recordcache::{Epoch, Said};
+use terrapin_recordcache::{Collection, Said};
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
 
 use crate::core::Core;
@@ -68,18 +68,18 @@ pub(crate) struct Preparation {
 /// How cached records are told.
 struct Sweep {
     core: Arc<Core>,
-    keyspace: KeyspaceId,
-    /// The epoch in which those come in that were not there, as far as they were read or there is room; none if they do not.
-    take: Option<Epoch>,
+    collection: Collection,
+    /// Those come in that were not there, as far as they were read or there is room.
+    take: bool,
 }
 
 impl Preparation {
     /// Tells the cached records of a keyspace on the way; the window's come in that were not there, as far as they were read or there
-    /// is room, where `take` names the epoch of it.
-    pub fn sweep(mut self, core: &Arc<Core>, keyspace: KeyspaceId, take: Option<Epoch>) -> Self {
+    /// is room, if they are to (`take`).
+    pub fn sweep(mut self, core: &Arc<Core>, collection: Collection, take: bool) -> Self {
         self.sweeps = Some(Sweep {
             core: core.clone(),
-            keyspace,
+            collection,
             take,
         });
         self
@@ -132,7 +132,7 @@ impl Preparation {
                     value,
                     was_read: self.cursor.was_read(),
                 };
-                was_there = records.sweep(sweep.keyspace, key, hash, said, sweep.take);
+                was_there = records.sweep(sweep.collection, key, hash, said, sweep.take);
                 self.input.replacing += u64::from(was_there);
             }
             if is_asked && let Some(keyspace) = &self.asks {

@@ -304,15 +304,12 @@ impl Coordinator {
             // Every reader from here on finds this window's keys in it; what is cached of them is of before.
             let take = round.takes;
             if self.core.records.begin_sweep() || take {
-                // A keyspace that is cleared is cleared in an epoch of its own: later than this one, or the window is gone from the state.
-                let epoch = self.core.records.epoch();
+                // Of a keyspace that was cleared since, nobody looks for them.
                 let state = self.core.state.load();
                 let current = state.keyspaces.get(part.keyspace.id);
-                let is_there = current
-                    .and_then(|keyspace| keyspace.sealed.as_ref())
-                    .is_some_and(|s| Arc::ptr_eq(&s.records, window));
-                let epoch = (take && is_there).then_some(epoch);
-                preparation = preparation.sweep(&self.core, part.keyspace.id, epoch);
+                let is_there = current.is_some_and(|k| k.collection == part.keyspace.collection);
+                preparation =
+                    preparation.sweep(&self.core, part.keyspace.collection, take && is_there);
             }
             self.phase = Phase::Prepare(round, Box::new(preparation));
             return Ok(Step::Again);
