@@ -24,7 +24,7 @@ use crate::commands::Command;
 
 /// An embedded, durable, ordered key-value store with a dial between reading and writing.
 #[derive(Parser)]
-#[command(name = "terrapin", version, about, arg_required_else_help = true)]
+#[command(name = "terrapin", version, arg_required_else_help = true)]
 #[command(
     after_help = "A database is a directory. Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
     Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged); 2, it failed, or the command line makes no sense.\n\

@@ -80,6 +80,11 @@ fn all_formats_carry_everything_in_hexadecimal_and_csv_as_it_is() {
     }
     let file = place.path("header.csv");
     succeed(&["export", text(&db), text(&file), "--header"]);
+    let taken = place.path("taken");
+    let output = run(&["import", text(&taken), text(&file)]);
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("--header"), "{said}");
     assert!(std::fs::read(&file).unwrap().starts_with(b"key,value\r\n"));
     succeed(&[
         "import",

@@ -55,6 +55,23 @@ fn bytes_of_any_kind_go_through_arguments_files_and_hexadecimal_digits() {
 }
 
 #[test]
+fn keys_values_and_ranges_may_begin_with_a_dash() {
+    let place = Place::new();
+    let db = &place.path("db");
+    put(db, "-5", "-7.5");
+    put(db, "x", "-6");
+    succeed(&["put", text(db), "--", "-a", "-b"]);
+    assert_eq!(succeed(&["get", text(db), "-5"]), b"-7.5");
+    assert_eq!(succeed(&["scan", text(db), "--prefix", "-a"]), b"-a\t-b\n");
+    assert_eq!(
+        succeed(&["scan", text(db), "--from", "-6", "--to", "-b"]),
+        b"-a\t-b\n"
+    );
+    succeed(&["delete", text(db), "-5"]);
+    assert_eq!(succeed(&["count", text(db), "--prefix", "-"]), b"1\n");
+}
+
+#[test]
 fn scans_take_ranges_from_either_end() {
     let place = Place::new();
     let db = &place.path("db");

@@ -36,6 +36,13 @@ fn what_is_no_database_is_left_alone() {
     let full = place.path("full");
     std::fs::create_dir(&full).unwrap();
     std::fs::write(full.join("notes"), "mine").unwrap();
+    let below = file.join("db");
+    for path in [&file, &below] {
+        for arguments in [&["put", text(path), "k", "v"][..], &["stat", text(path)]] {
+            let error = fail(arguments);
+            assert!(error.contains("a database is a directory"), "{error}");
+        }
+    }
     for path in [&file, &full] {
         for arguments in [
             &["put", text(path), "k", "v"][..],

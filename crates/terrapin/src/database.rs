@@ -156,7 +156,7 @@ impl Database {
     }
 
     /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8
-    /// and no control characters; others are `InvalidArgument` ([`Keyspace::check_name`]).
+    /// and no control characters; others are `InvalidArgument` ([`Keyspace::check_name`]). Otherwise errors are as for [`Keyspace::put`].
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         loop {
             if let Some(shared) = self.core().find_keyspace(name)? {
@@ -196,7 +196,7 @@ impl Database {
         self.handle(self.owner.default_keyspace.clone())
     }
 
-    /// All keyspaces, in the order of their creation.
+    /// All keyspaces, in the order of their creation. Errors: `Closed`.
     pub fn keyspaces(&self) -> Result<Vec<KeyspaceInfo>> {
         let observed = self.core().observe()?;
         self.core().health.check_open()?; // or the state may be the one that a close left
@@ -212,6 +212,7 @@ impl Database {
 
     /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `NotFound`. The default keyspace
     /// cannot be dropped. A node of its tree that cannot be read is a background error; the space below it comes back with the next open.
+    /// Errors: `NotFound` if there is none of that name; `InvalidArgument` for the default one; otherwise as for [`Keyspace::clear`].
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core().drop_keyspace(name)
     }
@@ -250,7 +251,7 @@ impl Database {
 
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
     /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
-    /// otherwise stays there.
+    /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with; `Closed`.
     pub fn flush(&self) -> Result<()> {
         let core = self.core();
         core.env.breathe();
@@ -310,7 +311,7 @@ impl Database {
         metrics(self.core())
     }
 
-    /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached.
+    /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached; errors are of these reads, or `Closed`.
     pub fn stat(&self) -> Result<DatabaseStat> {
         let core = self.core();
         let observed = core.observe()?;

@@ -498,7 +498,7 @@ pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
         return Ok(());
     }
     Err(Error::invalid(
-        "the memory budget is too small: it is 1 MiB at least, and four of the log's rings, whose size is chosen at the open (Options::ring_bytes)",
+        "the memory budget is too small: it is 1 MiB at least, and four times the log's ring, which is as large as the open asked for (8 MiB hold the default)",
     )
     .with("memory", bytes)
     .with("smallest", smallest)

@@ -23,7 +23,7 @@ fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     Error::new(
         ErrorKind::OutOfMemory,
-        "the log does not fit into the memory budget, and a read-only open cannot checkpoint it",
+        "the log does not fit into the memory budget, and a read-only open cannot checkpoint it: one for writing does, as `terrapin checkpoint`",
     )
     .with("memory", budget.limit())
     .with(

@@ -21,7 +21,7 @@ pub struct Snapshot {
 }
 
 impl Database {
-    /// A snapshot of everything published so far, all keyspaces at one moment.
+    /// A snapshot of everything published so far, all keyspaces at one moment. O(1). Errors: `Closed`.
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.owner.core.env.breathe();
         Ok(Snapshot {

@@ -50,6 +50,22 @@ fn every_kind_of_damage_to_the_data_file_is_found() {
     );
 }
 
+/// It read as "not found", which a program may take for a new database.
+#[test]
+fn a_database_whose_log_is_missing_is_damaged() {
+    let world = World::new(20);
+    filled(&world);
+    let disk = world.disk.handle();
+    for name in disk.list().unwrap() {
+        if name.starts_with("log-") {
+            disk.remove(&name).unwrap();
+        }
+    }
+    let error = world.try_open(&tiny()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Corrupt);
+    assert!(error.to_string().contains("the log is missing"), "{error}");
+}
+
 #[test]
 fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
     let world = World::new(2);

@@ -275,7 +275,7 @@ impl Frame {
         if slots.len() > PIVOTS_MAX {
             return Err(Error::new(
                 terrapin_base::ErrorKind::TooLarge,
-                "too much came in at once for one node",
+                "too much came in at once for one node: open with the group_bytes that the database had before",
             )
             .with("pivots", slots.len())
             .with("limit", PIVOTS_MAX));

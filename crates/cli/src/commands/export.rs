@@ -25,7 +25,8 @@ const LINKS_MAX: usize = 40;
 pub struct Export {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// File to write, by way of links if it is one; - is stdout. One whose reader goes away fails the command, stdout's does not
+    /// File to write, by way of links if it is one; - is stdout. One whose reader goes away fails the command, stdout's does not. An export that
+    /// is killed leaves FILE.partial-PID
     #[arg(value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Format [default: from the file's name; on stdout csv, which carries any bytes]
@@ -82,6 +83,7 @@ impl Export {
     fn write_file(&self, records: Records, dialect: Dialect) -> Result<()> {
         let failed =
             |e| Error::io("cannot write the output", e).with("file", self.output.display());
+        let named = |error: Error| error.with("output", self.output.display());
         let path = &resolved(&self.output).map_err(failed)?;
         let old = match path.metadata() {
             Ok(metadata) => Some(metadata),
@@ -97,11 +99,12 @@ impl Export {
             let mut options = File::options();
             options.write(true).append(old.is_file());
             let file = options.open(path).map_err(failed)?;
-            return write_all(records, Writer::new(dialect, buffered(file)));
+            return write_all(records, Writer::new(dialect, buffered(file))).map_err(named);
         }
         let partial = beside(path);
         let file = create(&partial, old.as_ref()).map_err(failed)?;
         let written = write_all(records, Writer::new(dialect, buffered(&file)))
+            .map_err(named)
             .and_then(|()| file.sync_all().map_err(failed))
             .and_then(|()| std::fs::rename(&partial, path).map_err(failed));
         if written.is_err() {

@@ -15,7 +15,8 @@ use crate::{bytes, output};
 pub struct Get {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Key; -- before it lets it begin with a dash
+    /// Key; -- before it lets it begin with a dash, as a number may without
+    #[arg(allow_negative_numbers = true)]
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,

@@ -102,10 +102,14 @@ impl Import {
 pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
     named.or_else(|| Format::of_name(path)).ok_or_else(|| {
         if path.as_os_str() == "-" {
-            return Error::invalid("stdin has no name that tells the format: give --format");
+            return Error::invalid(
+                "stdin has no name that tells the format: give --format tsv, csv, jsonl or json",
+            );
         }
-        Error::invalid("the file's name does not tell the format: give --format")
-            .with("file", path.display())
+        Error::invalid(
+            "the file's name does not tell the format: give --format tsv, csv, jsonl or json",
+        )
+        .with("file", path.display())
     })
 }
 
@@ -167,6 +171,15 @@ struct Loader<'a> {
     bar: ProgressBar,
 }
 
+impl Import {
+    /// Whether that first record of the input looks as a header would.
+    fn takes_header_for_record(&self, key: &[u8], value: &[u8]) -> bool {
+        let is_header = matches!((key, value), (b"key", b"value") | (b"value", b"key"));
+        let format = format_of(self.format, &self.input);
+        is_header && !self.header && matches!(format, Ok(Format::Csv))
+    }
+}
+
 impl Loader<'_> {
     fn take(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
         check_sizes(line, key, value)?;
@@ -174,6 +187,13 @@ impl Loader<'_> {
         self.pending.bytes.extend_from_slice(value);
         self.pending.lengths.push((key.len(), value.len()));
         self.records += 1;
+        if self.records == 1 && self.import.takes_header_for_record(key, value) {
+            self.bar.suspend(|| {
+                output::warn(
+                    "the first line names columns, and was taken for a record; --header takes it for what it is",
+                );
+            });
+        }
         let due = self
             .ack_every()
             .is_some_and(|every| self.records.is_multiple_of(every));

@@ -15,13 +15,13 @@ use crate::{bytes, output};
 #[derive(Args)]
 pub struct RangeArgs {
     /// Only keys that begin so
-    #[arg(long, conflicts_with_all = ["from", "to"])]
+    #[arg(long, conflicts_with_all = ["from", "to"], allow_hyphen_values = true)]
     prefix: Option<OsString>,
     /// From this key on
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     from: Option<OsString>,
     /// Up to, and without, this key
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
     to: Option<OsString>,
 }
 

@@ -45,7 +45,7 @@ pub(super) fn read(source: &mut Source<'_>, values: Values, sink: Sink<'_>) -> R
                 b"key" | b"value" => return Err(super::malformed(line, "a member is there twice")),
                 _ => {
                     let what = format!(
-                        "there is a member besides key and value: {}",
+                        "there is a member besides key and value ({{\"key\":…,\"value\":…}}): {}",
                         bytes::show(&name)
                     );
                     return Err(super::malformed(line, &what));

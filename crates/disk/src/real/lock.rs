@@ -68,8 +68,12 @@ impl Claim {
                 held.insert(key, Hold::Shared(handles));
                 return Ok(Claim { key });
             }
-            (Some(Hold::Shared(_)), false) => "already open for reading in this process",
-            (Some(Hold::Writing), _) => "already open for writing in this process",
+            (Some(Hold::Shared(_)), false) => {
+                "already open for reading in this process: use that handle (handles may be cloned), or close it first"
+            }
+            (Some(Hold::Writing), _) => {
+                "already open for writing in this process: use that handle (handles may be cloned), or close it first; snapshots and ranges keep it open"
+            }
         };
         drop(held);
         Err(Error::new(ErrorKind::Locked, message).with("file", describe()))

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use rustix::fs::{self as sys, AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
 use terrapin_base::sync::{AtomicBool, Mutex, OnceLock, Weak};
-use terrapin_base::{Env, Error, Result};
+use terrapin_base::{Env, Error, ErrorKind, Result};
 
 use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
 use cached::Cached;
@@ -90,20 +90,30 @@ fn sync_parent(directory: &Path) -> std::io::Result<()> {
     std::fs::File::open(directory.join(".."))?.sync_all()
 }
 
+/// Why there is no directory at a path.
+fn no_directory(message: &'static str, e: std::io::Error, path: &Path) -> Error {
+    let error = match e.kind() {
+        std::io::ErrorKind::NotADirectory => Error::new(
+            ErrorKind::NotADatabase,
+            "a database is a directory; this path, or a part of it, is a file",
+        ),
+        _ => Error::io(message, e),
+    };
+    error.with("directory", path.display())
+}
+
 impl RealDisk {
     /// Opens a directory; creates it and its missing parents first if `create`. Waits for locks through `env`.
-    /// [`terrapin_base::ErrorKind::NotFound`] when it is missing. Takes no lock: the files opened for writing do.
+    /// [`ErrorKind::NotFound`] when it is missing, [`ErrorKind::NotADatabase`] when there is a file. Takes no lock: the files opened for writing do.
     pub fn open(env: Env, path: impl AsRef<Path>, create: bool) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         if create {
-            create_directory(&path).map_err(|e| {
-                Error::io("cannot create the directory", e).with("directory", path.display())
-            })?;
+            create_directory(&path)
+                .map_err(|e| no_directory("cannot create the directory", e, &path))?;
         }
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        let directory = retry(|| sys::open(&path, flags, Mode::empty())).map_err(|e| {
-            Error::io("cannot open the directory", e.into()).with("directory", path.display())
-        })?;
+        let directory = retry(|| sys::open(&path, flags, Mode::empty()))
+            .map_err(|e| no_directory("cannot open the directory", e.into(), &path))?;
         Ok(RealDisk {
             env,
             path,
@@ -185,7 +195,7 @@ impl RealDisk {
                 Ok(held) if held.waited && !self.is_still(name, &descriptor) => {}
                 Ok(held) => break (descriptor, Some(held), None),
                 Err(error) => {
-                    if options.create_new && error.kind() != terrapin_base::ErrorKind::Locked {
+                    if options.create_new && error.kind() != ErrorKind::Locked {
                         let _ = sys::unlinkat(&self.directory, name, AtFlags::empty());
                     }
                     return Err(error);
