@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, Error, Generation, Incarnation, Purpose, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
-use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, SimDisk};
+use terrapin_disk::{Disk, File, FileThrough, FilesThrough, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
@@ -336,30 +336,12 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
     );
 }
 
-/// A disk that counts how often its reader waits.
-struct Counting {
-    disk: Arc<dyn Disk>,
-    waits: Arc<Waits>,
-}
-
+/// How often a reader waited.
 #[derive(Default)]
 struct Waits {
     /// Whether the reader has asked for something since it last waited.
     asked: AtomicBool,
     count: AtomicU64,
-}
-
-impl DiskThrough for Counting {
-    fn behind(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
-    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(CountingFile {
-            file: self.disk.open(name, options)?,
-            waits: self.waits.clone(),
-        }))
-    }
 }
 
 struct CountingFile {
@@ -391,10 +373,12 @@ impl FileThrough for CountingFile {
 #[test]
 fn many_large_values_are_waited_for_together() {
     let waits = Arc::new(Waits::default());
-    let disk: Arc<dyn Disk> = Arc::new(Counting {
-        disk: SimDisk::new(3).handle(),
-        waits: waits.clone(),
-    });
+    let counted = waits.clone();
+    let wrap = move |file| -> Arc<dyn File> {
+        let waits = counted.clone();
+        Arc::new(CountingFile { file, waits })
+    };
+    let disk: Arc<dyn Disk> = Arc::new(FilesThrough::new(SimDisk::new(3).handle(), wrap));
     let mut bed = Bed::on(&disk, 2 << 20, 16);
     let key = |i: usize| format!("key/{i:06}").into_bytes();
     let value = |i: usize| vec![i as u8; 32 << 10];

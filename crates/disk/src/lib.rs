@@ -32,7 +32,7 @@ pub use ring::{
 pub use sim::SimDisk;
 pub use slab::{Filler, Piece, Slab, Slabs};
 pub use slice::let_wakers_in;
-pub use through::{DiskThrough, FileThrough};
+pub use through::{DiskThrough, FileThrough, FilesThrough};
 pub use words::Words;
 
 /// How a file is opened.

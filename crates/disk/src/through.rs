@@ -53,6 +53,29 @@ impl<D: DiskThrough> Disk for D {
     }
 }
 
+/// A disk each of whose files is put behind another as it is opened; all else goes past it.
+pub struct FilesThrough<W> {
+    disk: Arc<dyn Disk>,
+    wrap: W,
+}
+
+impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> FilesThrough<W> {
+    /// `wrap` makes of a file the one that stands before it.
+    pub fn new(disk: Arc<dyn Disk>, wrap: W) -> Self {
+        FilesThrough { disk, wrap }
+    }
+}
+
+impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> DiskThrough for FilesThrough<W> {
+    fn behind(&self) -> &dyn Disk {
+        &*self.disk
+    }
+
+    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
+        Ok((self.wrap)(self.disk.open(name, options)?))
+    }
+}
+
 /// A [`File`] that passes to another what it does not do itself.
 pub trait FileThrough: Send + Sync {
     /// Whether the reads of a flight go past it, together; else they are done by its own [`FileThrough::read_at`], one after the other.

@@ -18,7 +18,7 @@ static TAKEN: AtomicU32 = AtomicU32::new(0);
 static GIVEN: AtomicU32 = AtomicU32::new(0);
 
 /// A thread's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Number {
     /// Below [`OWNED`]: no other living thread has it.
     Own(usize),

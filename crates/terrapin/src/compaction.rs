@@ -159,24 +159,21 @@ impl Ranges {
             u128::from(all) * u128::from(to_do.buffered_bytes)
                 / u128::from(to_do.merged_bytes.max(1))
         };
-        let go_on = u128::from(match self.outlook {
-            Outlook::Mixed => 1,
-            Outlook::GoOn | Outlook::Wait => GO_ON,
-        });
-        let go_on_waiting = u128::from(match self.outlook {
-            Outlook::Mixed | Outlook::GoOn => 1,
-            Outlook::Wait => GO_ON_WAITING,
-        });
+        let (for_visits, for_reads) = match self.outlook {
+            Outlook::Mixed => (1, 1),
+            Outlook::GoOn => (GO_ON, 1),
+            Outlook::Wait => (GO_ON, GO_ON_WAITING),
+        };
         let runs = u128::from(self.runs);
         let visited = match to_do.merged_bytes / WRITTEN_MAX > to_do.buffered_bytes {
             true => runs * u128::from(VISIT_BYTES_THEN),
             false => {
                 let chosen = of_runs(self.records) * u128::from(RECORD_BYTES);
-                (runs * u128::from(VISIT_BYTES) + chosen) * go_on
+                (runs * u128::from(VISIT_BYTES) + chosen) * u128::from(for_visits)
             }
         };
         let read = of_runs(self.reads) * u128::from(READ_BYTES);
-        u64::try_from(visited + read * go_on_waiting).unwrap_or(u64::MAX)
+        u64::try_from(visited + read * u128::from(for_reads)).unwrap_or(u64::MAX)
     }
 }
 

@@ -12,7 +12,7 @@ use terrapin::{ErrorKind, Options};
 use terrapin_base::Env;
 use terrapin_base::checksum::crc32c;
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Landing, Op};
-use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions, SimDisk};
+use terrapin_disk::{File, FileThrough, FilesThrough, SimDisk};
 
 #[test]
 fn a_clean_close_replays_nothing_and_a_drop_loses_nothing() {
@@ -120,12 +120,7 @@ fn close_lets_listeners_go_with_what_they_hold() {
     assert_eq!(Arc::strong_count(&held), 1, "nothing fails any more");
 }
 
-/// A disk on which no sync ends while it is held up.
-struct Slow {
-    disk: Arc<dyn Disk>,
-    held: Arc<Held>,
-}
-
+/// No sync of it ends while it is held up.
 struct SlowFile {
     file: Arc<dyn File>,
     held: Arc<Held>,
@@ -136,19 +131,6 @@ struct Held {
     up: AtomicBool,
     /// Somebody came to a sync.
     met: AtomicBool,
-}
-
-impl DiskThrough for Slow {
-    fn behind(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
-    fn open(&self, name: &str, options: OpenOptions) -> terrapin::Result<Arc<dyn File>> {
-        Ok(Arc::new(SlowFile {
-            file: self.disk.open(name, options)?,
-            held: self.held.clone(),
-        }))
-    }
 }
 
 impl FileThrough for SlowFile {
@@ -176,10 +158,12 @@ fn pause(ms: u64) {
 #[test]
 fn a_second_close_waits_for_the_first() {
     let held = Arc::new(Held::default());
-    let disk = Slow {
-        disk: SimDisk::new(1).handle(),
-        held: held.clone(),
+    let holds = held.clone();
+    let wrap = move |file| -> Arc<dyn File> {
+        let held = holds.clone();
+        Arc::new(SlowFile { file, held })
     };
+    let disk = FilesThrough::new(SimDisk::new(1).handle(), wrap);
     let database = tiny().open_on(Env::threads(), Arc::new(disk)).unwrap();
     database.default_keyspace().put("a", "b").unwrap();
     held.up.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use common::{World, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, Options};
 use terrapin_base::Result;
-use terrapin_disk::{Disk, DiskThrough, File, FileThrough, OpenOptions};
+use terrapin_disk::{File, FileThrough, FilesThrough};
 
 const RECORDS: u64 = 60_000;
 const VALUE_BYTES: usize = 400;
@@ -25,25 +25,7 @@ fn options() -> Options {
         .log_bytes_max(16 << 20)
 }
 
-/// A disk that counts the reads that are waited for one by one.
-struct Counting {
-    disk: Arc<dyn Disk>,
-    alone: Arc<AtomicU64>,
-}
-
-impl DiskThrough for Counting {
-    fn behind(&self) -> &dyn Disk {
-        &*self.disk
-    }
-
-    fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>> {
-        Ok(Arc::new(CountingFile {
-            file: self.disk.open(name, options)?,
-            alone: self.alone.clone(),
-        }))
-    }
-}
-
+/// Counts the reads that are waited for one by one.
 struct CountingFile {
     file: Arc<dyn File>,
     alone: Arc<AtomicU64>,
@@ -63,10 +45,12 @@ impl FileThrough for CountingFile {
 }
 
 fn open(world: &World, alone: &Arc<AtomicU64>) -> Database {
-    let disk = Counting {
-        disk: world.disk.handle(),
-        alone: alone.clone(),
+    let alone = alone.clone();
+    let wrap = move |file| -> Arc<dyn File> {
+        let alone = alone.clone();
+        Arc::new(CountingFile { file, alone })
     };
+    let disk = FilesThrough::new(world.disk.handle(), wrap);
     options()
         .open_on(world.env.clone(), Arc::new(disk))
         .unwrap()

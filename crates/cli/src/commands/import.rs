@@ -68,6 +68,7 @@ impl Import {
         let bar = progress::of_bytes(bytes_total);
         let mut loader = Loader {
             import: self,
+            dialect,
             target: None,
             pending: Pending::default(),
             records: 0,
@@ -160,6 +161,7 @@ struct Target {
 
 struct Loader<'a> {
     import: &'a Import,
+    dialect: Dialect,
     target: Option<Target>,
     /// What was read before there is a target.
     pending: Pending,
@@ -171,23 +173,20 @@ struct Loader<'a> {
     bar: ProgressBar,
 }
 
-impl Import {
+impl Loader<'_> {
     /// Whether that first record of the input looks as a header would.
     fn takes_header_for_record(&self, key: &[u8], value: &[u8]) -> bool {
-        let is_header = matches!((key, value), (b"key", b"value") | (b"value", b"key"));
-        let format = format_of(self.format, &self.input);
-        is_header && !self.header && matches!(format, Ok(Format::Csv))
+        let names_columns = matches!((key, value), (b"key", b"value") | (b"value", b"key"));
+        names_columns && self.dialect.format == Format::Csv && !self.dialect.header
     }
-}
 
-impl Loader<'_> {
     fn take(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
         check_sizes(line, key, value)?;
         self.pending.bytes.extend_from_slice(key);
         self.pending.bytes.extend_from_slice(value);
         self.pending.lengths.push((key.len(), value.len()));
         self.records += 1;
-        if self.records == 1 && self.import.takes_header_for_record(key, value) {
+        if self.records == 1 && self.takes_header_for_record(key, value) {
             self.bar.suspend(|| {
                 output::warn(
                     "the first line names columns, and was taken for a record; --header takes it for what it is",

@@ -124,6 +124,10 @@ impl FoldJob {
         let mut goes_on = false;
         for view in views {
             let Ok(held) = view.held() else { continue };
+            // Those that were not narrowed hold nothing that was retired.
+            if view.only.is_some_and(|only| !held.is_of_only(only)) {
+                continue;
+            }
             let Some((keyspace, window)) = retired(&held, &state) else {
                 continue;
             };
