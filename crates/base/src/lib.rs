@@ -13,6 +13,7 @@ mod error;
 mod ids;
 pub mod mutant;
 mod slice;
+mod stripe;
 pub mod sync;
 
 pub use budget::{Budget, Charge, Purpose};
@@ -20,6 +21,7 @@ pub use env::{Condition, Env, Job, JobHandle, Signal, Sim, Step, Wait, is_job_gi
 pub use error::{Error, ErrorKind, Result};
 pub use ids::{Generation, Incarnation, KeyspaceId, Lsn, PageId};
 pub use slice::Slice;
+pub use stripe::{STRIPES, Share, Shares, stripe};
 
 /// Longest key in bytes; a longer one is refused with [`ErrorKind::TooLarge`].
 pub const KEY_BYTES_MAX: usize = 65_535;

@@ -4,7 +4,7 @@
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
 
-use terrapin_base::{Error, Result, Slice};
+use terrapin_base::{Error, Result, Shares, Slice};
 use terrapin_pages::{GroupHandle, PageStore, PageUse};
 use terrapin_structure::{
     Direction, Estimate, Finding, KeyBounds, Scan, StructureStats, ToCompact, Version,
@@ -23,6 +23,9 @@ pub(crate) struct TreeVersion {
     root: Root,
     /// The root node, if there is one: held here, it costs lookups no visit to the cache.
     node: Option<Arc<LoadedNode>>,
+    /// The two again, for scans.
+    stores: Shares<Arc<PageStore>>,
+    nodes: Shares<Arc<LoadedNode>>,
     /// The direct way to the leaf, if that is the whole tree.
     leaf: GroupHandle,
     /// What a compaction of all of it has to do, once somebody asked: a version never changes.
@@ -40,6 +43,8 @@ impl TreeVersion {
             store: store.clone(),
             root,
             node,
+            stores: Shares::default(),
+            nodes: Shares::default(),
             leaf: GroupHandle::default(),
             to_compact: OnceLock::new(),
         }))
@@ -51,6 +56,8 @@ impl TreeVersion {
             store: store.clone(),
             root: Root::Empty,
             node: None,
+            stores: Shares::default(),
+            nodes: Shares::default(),
             leaf: GroupHandle::default(),
             to_compact: OnceLock::new(),
         })
@@ -104,12 +111,14 @@ impl Version for TreeVersion {
         direction: Direction,
         expected: usize,
     ) -> Result<Box<dyn Scan>> {
+        let store = self.stores.get(|| self.store.clone());
         Ok(Box::new(match (&self.root, &self.node) {
-            (Root::Leaf(group), _) => {
-                TreeScan::over_leaf(&self.store, group, bounds, direction, expected)?
+            (Root::Leaf(leaf), _) => TreeScan::over_leaf(store, leaf, bounds, direction, expected)?,
+            (_, Some(node)) => {
+                let node = self.nodes.get(|| node.clone());
+                TreeScan::over_node(store, node, bounds, direction, expected)?
             }
-            (_, Some(node)) => TreeScan::over_node(&self.store, node, bounds, direction, expected)?,
-            _ => TreeScan::nowhere(&self.store, bounds, direction, expected),
+            _ => TreeScan::nowhere(store, bounds, direction, expected),
         }))
     }
 

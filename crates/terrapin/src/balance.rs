@@ -6,10 +6,11 @@
 //! records that are hot together bring the blocks more. Nothing is tried out and no clock is looked at: looks are counted in misses, so
 //! many that what a step makes room for can come in between.
 
-use terrapin_base::Purpose;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use terrapin_base::{Purpose, STRIPES};
 
 use crate::core::Core;
+use crate::metrics::Counter;
 
 /// The records' share to begin with, in thousandths.
 pub(crate) const FIRST_PERMILLE: u64 = 600;
@@ -22,8 +23,10 @@ const STRIDE: u64 = 3;
 /// And where it saves more than sixteen times as much and mostly ranges are asked for, so many times. With gets it may be that what is
 /// read has just become something else, and then old blocks are of more use than old records for a while.
 const LEAP: u64 = 12;
-/// Misses between two looks, at least, and whenever so many have come it is asked whether a look is due.
+/// Misses between two looks, at least.
 const MISSES_MIN: u64 = 1024;
+/// Whenever so many have come from threads of one stripe it is asked whether a look is due.
+const MISSES_ASKED: u64 = MISSES_MIN / STRIPES as u64;
 /// A miss brings in a block of so many bytes.
 const BYTES_A_MISS: u64 = 4096;
 /// A range counts as so many misses: it reads several blocks.
@@ -34,7 +37,7 @@ const RESCUES_MIN: u64 = 64;
 /// The share, and what was seen when it was looked at last.
 #[derive(Default)]
 pub(crate) struct Balance {
-    misses: AtomicU64,
+    misses: Counter,
     /// Misses at which to look again.
     next_look: AtomicU64,
     last: Mutex<Last>,
@@ -81,8 +84,8 @@ impl Balance {
 
     #[inline]
     fn count(&self, misses: u64) -> bool {
-        let before = self.misses.fetch_add(misses, Ordering::Relaxed);
-        before / MISSES_MIN != (before + misses) / MISSES_MIN && self.is_due()
+        let before = self.misses.add_to_own(misses);
+        before / MISSES_ASKED != (before + misses) / MISSES_ASKED && self.is_due()
     }
 
     /// From here on the share stays as it is, or follows what is seen again.
@@ -92,7 +95,7 @@ impl Balance {
 
     /// Whether [`Balance::step`] has something to do.
     pub fn is_due(&self) -> bool {
-        self.misses.load(Ordering::Relaxed) >= self.next_look.load(Ordering::Relaxed)
+        self.misses.get() >= self.next_look.load(Ordering::Relaxed)
     }
 
     /// Looks at what was saved, if it is time to; whether it was.
@@ -100,10 +103,7 @@ impl Balance {
         if !core.settings.record_cache || !self.is_due() {
             return false;
         }
-        let (misses, ranges) = (
-            self.misses.load(Ordering::Relaxed),
-            core.counters.scans.get(),
-        );
+        let (misses, ranges) = (self.misses.get(), core.counters.scans.get());
         let mut last = self.last.lock();
         let ranged = RANGE_MISSES * ranges.saturating_sub(last.ranges);
         let held = Held {

@@ -149,10 +149,7 @@ impl Database {
     }
 
     fn handle(&self, shared: Arc<KeyspaceShared>) -> Keyspace {
-        Keyspace {
-            owner: self.owner.clone(),
-            shared,
-        }
+        Keyspace::of(&self.owner, shared)
     }
 
     /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8

@@ -11,14 +11,14 @@ use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_memtable::{Cursor, Op};
-use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan, Version};
+use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan};
 
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::compaction::KeySpan;
 use crate::key_range::{OwnedBounds, borrowed, is_empty};
 use crate::read::windows;
-use crate::state::{KeyspaceShared, KeyspaceState};
-use crate::view::ViewHandle;
+use crate::state::KeyspaceState;
+use crate::view::{Held, ViewHandle};
 
 /// Records of the first chunk, at least; half as many as ranges were read for lately, if that is more. Each later one holds as many as were fetched so far: a scan that ends somewhere has fetched at
 /// most twice what it took, and refills, each of which costs about as much as ten records, are rare.
@@ -59,8 +59,8 @@ pub struct Range {
     exhausted: bool,
     front: End,
     back: End,
-    /// The keyspace, once something was fetched, which is told how many records were taken.
-    shared: Option<Arc<KeyspaceShared>>,
+    /// How many records are taken is told to the keyspace: somebody asked for some, and did not say how many.
+    is_noted: bool,
     /// How many records may still be taken: without a limit more than anybody takes.
     left: usize,
     /// There is a limit.
@@ -109,7 +109,8 @@ enum InWindows {
 
 /// A scan of the tree that stands behind the last record that a chunk took.
 struct TreeScan {
-    version: Arc<dyn Version>,
+    /// What the view held when it was opened ([`Held::turn`]).
+    turn: u64,
     scan: Box<dyn Scan>,
 }
 
@@ -138,7 +139,7 @@ impl Range {
             exhausted,
             front: End::default(),
             back: End::default(),
-            shared: None,
+            is_noted: false,
             left: usize::MAX,
             is_limited: false,
             keys_only: false,
@@ -398,10 +399,8 @@ impl Range {
             Direction::Forward => &mut self.front,
             Direction::Backward => &mut self.back,
         };
-        // Who asks for the first or last record says nothing of other ranges.
-        if self.shared.is_none() && (self.left > 1 || taken > 0) {
-            self.shared = Some(keyspace.shared.clone());
-        }
+        // Who says how many records are wanted says nothing of other ranges.
+        self.is_noted = !self.is_limited;
         let expected = keyspace.shared.range_length.expected();
         // Where nothing is known, nothing is read for what may be wanted.
         let known = expected.mean > 0 || self.is_limited;
@@ -424,7 +423,7 @@ impl Range {
             upper,
             direction,
         };
-        let folded = |scan: &TreeScan| !Arc::ptr_eq(&scan.version, &keyspace.version);
+        let folded = |scan: &TreeScan| scan.turn != held.turn;
         if end.scan.as_ref().is_some_and(folded) {
             end.scan = None;
             end.in_windows = InWindows::Unknown;
@@ -433,7 +432,7 @@ impl Range {
             Some(scan) => scan,
             none => {
                 let expected = if known { ahead } else { 0 };
-                let opened = TreeScan::open(keyspace, region, expected).map_err(named)?;
+                let opened = TreeScan::open(&held, keyspace, region, expected).map_err(named)?;
                 let tree = none.insert(opened);
                 core.range_visited(keyspace, tree.scan.runs() as u64);
                 tree
@@ -548,10 +547,14 @@ impl std::iter::FusedIterator for Range {}
 
 impl Drop for Range {
     fn drop(&mut self) {
-        if let Some(shared) = &self.shared {
+        let handle = self.handle.as_ref().filter(|_| self.is_noted);
+        if let Some(Ok(held)) = handle.map(|handle| handle.view().held())
+            && let Ok(keyspace) = held.keyspace(self.keyspace)
+        {
             let left = self.front.fetched.left() + self.back.fetched.left();
             let fetched = self.front.total_records + self.back.total_records;
-            shared.range_length.note(fetched.saturating_sub(left));
+            let taken = fetched.saturating_sub(left);
+            keyspace.shared.range_length.note(taken);
         }
     }
 }
@@ -603,11 +606,17 @@ impl std::iter::FusedIterator for Keys {}
 
 impl TreeScan {
     /// A scan of the keyspace's version, which is going to be asked for about so many records.
-    fn open(keyspace: &KeyspaceState, region: Region<'_>, expected: usize) -> Result<Self> {
+    fn open(
+        held: &Held,
+        keyspace: &KeyspaceState,
+        region: Region<'_>,
+        expected: usize,
+    ) -> Result<Self> {
         let bounds = (borrowed(region.lower), borrowed(region.upper));
-        let version = keyspace.version.clone();
+        let version = &keyspace.version;
         let scan = version.scan_expecting(bounds, region.direction, expected)?;
-        Ok(TreeScan { version, scan })
+        let turn = held.turn;
+        Ok(TreeScan { turn, scan })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{KeyspaceId, Result};
+use terrapin_base::{KeyspaceId, Result, Shares};
 use terrapin_memtable::Op;
 
 use crate::core::Core;
@@ -12,13 +12,29 @@ use crate::state::KeyspaceShared;
 
 /// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any thread. Handles keep the database open, and
 /// may be dropped in any order. Keys are ordered as unsigned bytes.
-#[derive(Clone)]
 pub struct Keyspace {
     pub(crate) owner: Arc<Owner>,
     pub(crate) shared: Arc<KeyspaceShared>,
+    /// The owner again, for ranges.
+    pub(crate) owners: Shares<Arc<Owner>>,
+}
+
+impl Clone for Keyspace {
+    fn clone(&self) -> Self {
+        Keyspace::of(&self.owner, self.shared.clone())
+    }
 }
 
 impl Keyspace {
+    /// A handle.
+    pub(crate) fn of(owner: &Arc<Owner>, shared: Arc<KeyspaceShared>) -> Self {
+        Keyspace {
+            owner: owner.clone(),
+            shared,
+            owners: Shares::default(),
+        }
+    }
+
     pub(crate) fn core(&self) -> &Core {
         &self.owner.core
     }

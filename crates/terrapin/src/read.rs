@@ -186,7 +186,8 @@ impl Keyspace {
 
     fn range_of(&self, bounds: OwnedBounds) -> Range {
         let id = self.shared.id;
-        Range::new(ViewHandle::of_keyspace(&self.owner, id), id, bounds)
+        let owner = self.owners.get(|| self.owner.clone());
+        Range::new(ViewHandle::of_keyspace(owner, id), id, bounds)
     }
 }
 
@@ -324,5 +325,24 @@ mod tests {
         assert!(!was_read());
         assert!(in_windows(keyspace, before, b"a").is_some());
         assert!(was_read());
+    }
+
+    #[test]
+    fn ranges_that_say_how_many_records_they_want_say_nothing_of_others() {
+        let (database, _sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        for n in 0..100_u8 {
+            keyspace.put([n], "1").unwrap();
+        }
+        let expected = || keyspace.shared.range_length.expected().mean;
+        for _ in 0..100 {
+            assert_eq!(keyspace.iter().limit(90).count(), 90);
+        }
+        assert_eq!(expected(), 0);
+        for _ in 0..100 {
+            assert_eq!(keyspace.iter().take(40).count(), 40);
+        }
+        assert!((39..=40).contains(&expected()));
+        database.close().unwrap();
     }
 }

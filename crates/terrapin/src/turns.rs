@@ -5,7 +5,7 @@
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-use crate::metrics::{STRIPES, stripe};
+use terrapin_base::{STRIPES, stripe};
 
 /// Later than expected by so much, a writer is taken for one that wants a processor and has none.
 const OVERDUE_NS: u64 = 20_000;

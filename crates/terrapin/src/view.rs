@@ -4,13 +4,16 @@
 //! pin) and its windows. Windows are memory, so the fold job (`checkpoint::fold`) may replace the state of a view by an
 //! equal one that holds a private version instead of windows; readers of a view therefore load its state anew at every
 //! call, and keep nothing of it between calls but pages.
+//!
+//! Short ranges come and go by the hundred thousand a second, each with a view. So nothing that one does writes a cache line that another
+//! thread's does, too: the registry is in stripes, the state is not counted (arc-swap's guards), and the database is
+//! kept open by a share of it ([`terrapin_base::Shares`]).
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
-use terrapin_base::sync::{AtomicU64, Ordering};
 
-use terrapin_base::sync::Mutex;
-use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result};
+use arc_swap::Guard;
+use terrapin_base::sync::{AtomicUsize, Mutex, Ordering};
+use terrapin_base::{Error, ErrorKind, KeyspaceId, Lsn, Result, STRIPES, Share, stripe};
 use terrapin_pages::PrivatePages;
 
 use crate::core::{Core, Observed};
@@ -31,8 +34,10 @@ pub(crate) struct View {
 
 /// What a view holds now.
 pub(crate) struct Held {
+    /// How many others the view held before.
+    pub turn: u64,
     /// Covers every record below the view's bound.
-    pub state: Arc<State>,
+    pub state: Guard<Arc<State>>,
     /// Pages of the private versions in `state`; they are freed when the last holder goes.
     pub private: Vec<Arc<PrivatePages>>,
 }
@@ -63,44 +68,60 @@ impl Held {
         self.state.keyspaces.iter().all(|k| k.id == id)
     }
 
+    /// What a view that held this holds next.
+    pub fn next(&self, state: State, private: Vec<Arc<PrivatePages>>) -> Held {
+        Held {
+            turn: self.turn + 1,
+            state: Guard::from_inner(Arc::new(state)),
+            private,
+        }
+    }
+
     /// The same without all other keyspaces, whose windows it then keeps no more.
     pub fn narrowed_to(&self, id: KeyspaceId) -> Held {
-        Held {
-            state: Arc::new(State {
-                generation: self.state.generation,
-                pin: self.state.pin.clone(),
-                floor: self.state.floor,
-                keyspaces: self.state.keyspaces.only(id),
-            }),
-            private: self.private.clone(),
-        }
+        let state = State {
+            generation: self.state.generation,
+            pin: self.state.pin.clone(),
+            floor: self.state.floor,
+            keyspaces: self.state.keyspaces.only(id),
+        };
+        self.next(state, self.private.clone())
     }
 }
 
 /// A view that is registered for as long as this lives, and keeps the database open.
 pub(crate) struct ViewHandle {
     view: Arc<View>,
-    number: u64,
-    owner: Arc<Owner>,
+    place: Place,
+    owner: Arc<Share<Arc<Owner>>>,
 }
 
 impl ViewHandle {
     /// A view of everything published so far.
     pub fn new(owner: &Arc<Owner>) -> Result<Arc<Self>> {
-        Self::of(owner, owner.core.observe()?, None)
+        Self::of(&Share::lone(owner.clone()), owner.core.observe()?, None)
     }
 
     /// A view of everything published so far, which nobody is going to ask for another keyspace.
-    pub fn of_keyspace(owner: &Arc<Owner>, id: KeyspaceId) -> Result<Arc<Self>> {
+    pub fn of_keyspace(owner: &Arc<Share<Arc<Owner>>>, id: KeyspaceId) -> Result<Arc<Self>> {
         Self::of(owner, owner.core.observe()?, Some(id))
     }
 
     /// A view of what was observed, of `only` one keyspace or all.
-    fn of(owner: &Arc<Owner>, observed: Observed, only: Option<KeyspaceId>) -> Result<Arc<Self>> {
+    fn of(
+        owner: &Arc<Share<Arc<Owner>>>,
+        observed: Observed,
+        only: Option<KeyspaceId>,
+    ) -> Result<Arc<Self>> {
         let core = &owner.core;
-        let state = arc_swap::Guard::into_inner(observed.state);
+        let mut state = observed.state;
+        // Threads have eight guards that cost them nothing: what may stay for long leaves these to who comes and goes.
+        if only.is_none() || core.views.are_many_here() {
+            state = Guard::from_inner(Guard::into_inner(state));
+        }
         let seen = Arc::as_ptr(&state);
         let held = Held {
+            turn: 0,
             state,
             private: Vec::new(),
         };
@@ -110,10 +131,10 @@ impl ViewHandle {
             only,
             held: Relay::new(held),
         });
-        let number = core.views.register(&view);
+        let place = core.views.register(&view);
         let handle = Arc::new(ViewHandle {
             view,
-            number,
+            place,
             owner: owner.clone(),
         });
         // A close that came between `observe` and `register` has not seen this view.
@@ -145,43 +166,96 @@ impl ViewHandle {
 
 impl Drop for ViewHandle {
     fn drop(&mut self) {
-        self.owner.core.views.unregister(self.number);
+        self.owner.core.views.unregister(self.place);
     }
 }
 
-/// The registry of views, by a number that only grows.
+/// The registry of views, in stripes.
 #[derive(Default)]
-pub(crate) struct Views {
-    next: AtomicU64,
-    views: Mutex<BTreeMap<u64, Arc<View>>>,
+pub(crate) struct Views([Stripe; STRIPES]);
+
+/// The views that threads of one stripe made.
+#[derive(Default)]
+#[repr(align(128))]
+struct Stripe {
+    /// How many there are.
+    count: AtomicUsize,
+    places: Mutex<Places>,
+}
+
+#[derive(Default)]
+struct Places {
+    views: Vec<Option<Arc<View>>>,
+    free: Vec<usize>,
+}
+
+/// Where a view is in the registry.
+#[derive(Clone, Copy)]
+struct Place {
+    stripe: usize,
+    place: usize,
+}
+
+impl Places {
+    fn count(&self) -> usize {
+        self.views.len() - self.free.len()
+    }
 }
 
 impl Views {
-    fn register(&self, view: &Arc<View>) -> u64 {
-        let number = self.next.fetch_add(1, Ordering::Relaxed);
-        self.views.lock().insert(number, view.clone());
-        number
+    /// More than so many in a stripe are many.
+    const FEW: usize = 4;
+
+    fn register(&self, view: &Arc<View>) -> Place {
+        let stripe = stripe();
+        let part = &self.0[stripe];
+        let mut places = part.places.lock();
+        let place = places.free.pop().unwrap_or(places.views.len());
+        match places.views.get_mut(place) {
+            Some(free) => *free = Some(view.clone()),
+            None => places.views.push(Some(view.clone())),
+        }
+        part.count.store(places.count(), Ordering::Relaxed);
+        Place { stripe, place }
     }
 
-    fn unregister(&self, number: u64) {
-        // Dropped outside the lock: it may be the last to hold a window or a state.
-        let view = self.views.lock().remove(&number);
+    fn unregister(&self, at: Place) {
+        let part = &self.0[at.stripe];
+        let mut places = part.places.lock();
+        let view = places.views[at.place].take();
+        places.free.push(at.place);
+        part.count.store(places.count(), Ordering::Relaxed);
+        drop(places);
+        // Outside the lock: it may be the last to hold a window or a state.
         drop(view);
     }
 
-    /// The views there are, oldest first.
-    pub fn all(&self) -> Vec<Arc<View>> {
-        self.views.lock().values().cloned().collect()
+    /// Whether the thread's stripe has more than a few.
+    #[inline]
+    fn are_many_here(&self) -> bool {
+        self.0[stripe()].count.load(Ordering::Relaxed) > Self::FEW
     }
 
-    /// Whether one is like that. Under the registry's lock: be short.
+    /// The views there are, oldest first. One that is made meanwhile may be missing.
+    pub fn all(&self) -> Vec<Arc<View>> {
+        let mut all = Vec::new();
+        for part in &self.0 {
+            all.extend(part.places.lock().views.iter().flatten().cloned());
+        }
+        all.sort_by_key(|view: &Arc<View>| (view.before, view.born_ns));
+        all
+    }
+
+    /// Whether one is like that. Under the registry's locks: be short.
     pub fn any(&self, is: impl Fn(&View) -> bool) -> bool {
-        self.views.lock().values().any(|view| is(view))
+        let of_stripe = |part: &Stripe| part.places.lock().views.iter().flatten().any(|v| is(v));
+        self.0.iter().any(of_stripe)
     }
 
     /// How many there are.
     pub fn len(&self) -> usize {
-        self.views.lock().len()
+        let count = |part: &Stripe| part.count.load(Ordering::Relaxed);
+        self.0.iter().map(count).sum()
     }
 
     /// Lets go of everything that registered views hold; their next call gets `Closed`.
@@ -210,6 +284,55 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
+    /// Views that threads of all stripes made, more in each than have guards to themselves; they see their moments while the state is
+    /// replaced, and go in other threads than they came from.
+    #[test]
+    fn views_of_many_threads_are_listed_by_age_and_leave_nothing() {
+        const ROUNDS: u64 = 2 * (Views::FEW as u64 + 6);
+        let (database, sim) = Options::small().open_simulated();
+        let keyspace = database.default_keyspace();
+        let core = database.core();
+        let mut ranges = Vec::new();
+        for round in 0..ROUNDS {
+            keyspace.put("a", round.to_be_bytes()).unwrap();
+            std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..STRIPES)
+                    .map(|_| scope.spawn(|| (round, keyspace.iter())))
+                    .collect();
+                ranges.extend(threads.into_iter().map(|t| t.join().unwrap()));
+            });
+            if round % 5 == 0 {
+                database.checkpoint().unwrap();
+                sim.settle();
+            }
+        }
+        assert_eq!(core.views.len(), ranges.len());
+        let bounds: Vec<Lsn> = core.views.all().iter().map(|view| view.before).collect();
+        assert_eq!(bounds.len(), ranges.len());
+        assert!(bounds.is_sorted());
+        let some = core.state.load_full();
+        std::thread::scope(|scope| {
+            for (round, mut range) in ranges.drain(..) {
+                scope.spawn(move || {
+                    let (_, value) = range.next_ref().unwrap().unwrap();
+                    assert_eq!(value, round.to_be_bytes());
+                    assert!(range.next_ref().unwrap().is_none());
+                });
+            }
+        });
+        assert!(core.views.len() == 0 && !core.views.any(|_| true));
+        // Places are used again.
+        let range = keyspace.iter();
+        assert_eq!(core.views.all().len(), 1);
+        drop(range);
+        keyspace.put("b", "").unwrap();
+        database.checkpoint().unwrap();
+        sim.settle();
+        // The state of before is held here alone.
+        assert_eq!(Arc::strong_count(&some), 1);
+        database.close().unwrap();
+    }
+
     /// Nobody gave the window of a view back that was made as the window left the state.
     #[test]
     fn a_view_of_a_state_that_was_replaced_has_its_windows_looked_at() {
@@ -224,7 +347,7 @@ mod tests {
             let held = handle.view().held().unwrap();
             !held.keyspace(id).unwrap().active.window.is_empty()
         };
-        let handle = ViewHandle::of(owner, observed, None).unwrap();
+        let handle = ViewHandle::of(&Share::lone(owner.clone()), observed, None).unwrap();
         assert!(holds_a_window(&handle));
         // Past the age from which on views give windows back.
         sim.advance_ns(2_000_000_000);

@@ -93,7 +93,7 @@ impl Ahead {
     /// Behind the leaf of the path, of a scan that passed so many bytes; none when memory is short.
     pub(super) fn of_leaf(path: &Path, passed: u64, store: &PageStore) -> Option<Self> {
         let branches = path.frames.iter();
-        let way = branches.map(|frame| (frame.node.clone(), frame.pivot));
+        let way = branches.map(|frame| (Arc::clone(&frame.node), frame.pivot));
         let last = Last::Leaf(way.collect());
         Self::new(path, store, LEAF_BYTES, passed, last)
     }

@@ -24,7 +24,7 @@ use std::cmp::Ordering;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Error, Result, mutant};
+use terrapin_base::{Error, Result, Share, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::heads::{head as head_of, head_of_pieces};
@@ -34,7 +34,7 @@ use crate::bounds::{as_slice, is_empty};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
-use source::{Edge, Frame, Head, LEAF, Path, Source};
+use source::{Edge, Frame, Head, LEAF, Path, PathNode, Source};
 use spare::Spare;
 
 /// Sources that there is room for from the start: the leaf, and the levels of a node or two.
@@ -65,7 +65,7 @@ enum Next {
 
 /// A scan over one version of the tree.
 pub(crate) struct TreeScan {
-    store: Arc<PageStore>,
+    store: Arc<Share<Arc<PageStore>>>,
     path: Path,
     /// The leaf that is the whole tree.
     lone_leaf: Option<GroupRef>,
@@ -91,8 +91,8 @@ pub(crate) struct TreeScan {
 impl TreeScan {
     /// A scan over a tree whose root is a node.
     pub(crate) fn over_node(
-        store: &Arc<PageStore>,
-        root: &Arc<LoadedNode>,
+        store: &Arc<Share<Arc<PageStore>>>,
+        root: &Arc<Share<Arc<LoadedNode>>>,
         bounds: KeyBounds<'_>,
         direction: Direction,
         expected: usize,
@@ -101,7 +101,7 @@ impl TreeScan {
         if !scan.done {
             scan.sources.reserve(SOURCES_EXPECTED);
             scan.path.frames.reserve(FRAMES_EXPECTED);
-            scan.push_frame(root.clone(), true);
+            scan.push_frame(PathNode::Root(root.clone()), true);
             scan.descend(true)?;
             scan.begin()?;
         }
@@ -110,7 +110,7 @@ impl TreeScan {
 
     /// A scan over a tree that is one leaf.
     pub(crate) fn over_leaf(
-        store: &Arc<PageStore>,
+        store: &Arc<Share<Arc<PageStore>>>,
         leaf: &GroupRef,
         bounds: KeyBounds<'_>,
         direction: Direction,
@@ -127,7 +127,7 @@ impl TreeScan {
 
     /// A scan that returns nothing as it stands.
     pub(crate) fn nowhere(
-        store: &Arc<PageStore>,
+        store: &Arc<Share<Arc<PageStore>>>,
         bounds: KeyBounds<'_>,
         direction: Direction,
         expected: usize,
@@ -485,13 +485,13 @@ impl TreeScan {
                 break;
             };
             let node = load_child_of(&self.store, &frame.node, frame.pivot, page)?;
-            self.push_frame(node, seek);
+            self.push_frame(PathNode::Below(node), seek);
         }
         Ok(())
     }
 
     /// Adds a node to the path, with a source for each of its levels.
-    fn push_frame(&mut self, node: Arc<LoadedNode>, seek: bool) {
+    fn push_frame(&mut self, node: PathNode, seek: bool) {
         if self.sources.is_empty() {
             self.sources.push(Source::new(0, 0, 0, 0));
         }

@@ -4,10 +4,10 @@
 //! of nodes on the path, or the segment; all of them live as long as the path does.
 
 use std::cmp::Ordering;
-use std::ops::{Bound, Range};
+use std::ops::{Bound, Deref, Range};
 use std::sync::Arc;
 
-use terrapin_base::mutant;
+use terrapin_base::{Share, mutant};
 use terrapin_pages::PageStore;
 use terrapin_pages::block::{Block, RecordPlace};
 use terrapin_structure::{Batch, Direction, KeyBounds};
@@ -91,9 +91,27 @@ pub(super) struct LiveRange {
     pub(super) segment: usize,
 }
 
+/// A node, kept in memory: every scan has the root, which is kept by a share.
+pub(super) enum PathNode {
+    Root(Arc<Share<Arc<LoadedNode>>>),
+    Below(Arc<LoadedNode>),
+}
+
+impl Deref for PathNode {
+    type Target = Arc<LoadedNode>;
+
+    #[inline]
+    fn deref(&self) -> &Arc<LoadedNode> {
+        match self {
+            PathNode::Root(node) => node,
+            PathNode::Below(node) => node,
+        }
+    }
+}
+
 /// A node on the path.
 pub(super) struct Frame {
-    pub(super) node: Arc<LoadedNode>,
+    pub(super) node: PathNode,
     /// The pivot that the path goes through.
     pub(super) pivot: usize,
     /// The first of its sources.
@@ -583,7 +601,7 @@ impl Path {
 
     /// The nodes from the root down, and which child of each the path goes through.
     fn branches(&self) -> impl DoubleEndedIterator<Item = (&LoadedNode, usize)> {
-        self.frames.iter().map(|frame| (&*frame.node, frame.pivot))
+        self.frames.iter().map(|frame| (&**frame.node, frame.pivot))
     }
 
     /// Where the key range of the current leaf ends, in the scan's direction; none at the end of the tree.

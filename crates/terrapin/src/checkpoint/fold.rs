@@ -137,13 +137,8 @@ impl FoldJob {
             if window.start >= view.before {
                 // Nothing in it is for this view.
                 let state = without(&self.core, &held.state, keyspace, &window.window, below);
-                view.replace(
-                    &held,
-                    Arc::new(Held {
-                        state: Arc::new(state),
-                        private: held.private.clone(),
-                    }),
-                );
+                let next = held.next(state, held.private.clone());
+                view.replace(&held, Arc::new(next));
                 // It may hold another.
                 later = Some(now);
                 released = true;
@@ -280,10 +275,7 @@ impl Fold {
         pages.extend(added.filter(|_| !mutant::active(48)));
         let mut private = self.held.private.clone();
         private.extend(pages.iter().cloned());
-        let next = Arc::new(Held {
-            state: Arc::new(state),
-            private,
-        });
+        let next = Arc::new(self.held.next(state, private));
         for view in core
             .views
             .all()

@@ -5,9 +5,9 @@ mod histogram;
 mod waits;
 
 use std::cell::Cell;
-use terrapin_base::sync::{AtomicU64, AtomicUsize, Ordering, thread_local};
+use terrapin_base::sync::{AtomicU64, Ordering, thread_local};
 
-use terrapin_base::{Budget, Env, Purpose};
+use terrapin_base::{Budget, Env, Purpose, STRIPES, stripe};
 
 pub(crate) use histogram::Histogram;
 pub use histogram::Latency;
@@ -17,8 +17,6 @@ pub use waits::WriteWaits;
 
 /// One in so many operations is timed.
 const SAMPLED: u32 = 64;
-/// Parts of what threads write each for itself.
-pub(crate) const STRIPES: usize = 8;
 
 /// A counter that threads add to without sharing a cache line.
 #[derive(Default)]
@@ -29,17 +27,7 @@ pub(crate) struct Counter([Stripe; STRIPES]);
 struct Stripe(AtomicU64);
 
 thread_local! {
-    static STRIPE: usize = {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        NEXT.fetch_add(1, Ordering::Relaxed) % STRIPES
-    };
     static OPERATIONS: Cell<u32> = const { Cell::new(0) };
-}
-
-/// The calling thread's part, which every eighth thread shares.
-#[inline]
-pub(crate) fn stripe() -> usize {
-    STRIPE.try_with(|s| *s).unwrap_or(0)
 }
 
 impl Counter {
