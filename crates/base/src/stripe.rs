@@ -27,28 +27,29 @@ pub fn stripe() -> usize {
     STRIPE.try_with(|s| *s).unwrap_or(0)
 }
 
-/// A value that threads refer to for a moment, as by an [`Arc`] that each of them clones and drops, but with a count of references for
-/// each stripe. It is made for a stripe when one of its threads first asks, and dropped when this is and nobody refers to it.
+/// An [`Arc`] again, for threads that clone and drop it all the time: with a count of references for each stripe. A stripe's is made
+/// when one of its threads first asks, and goes when this is dropped and nobody holds it.
 ///
 /// ```
-/// use terrapin_base::{Shares, stripe};
+/// use std::sync::Arc;
+/// use terrapin_base::Shares;
 ///
+/// let value = Arc::new(5);
 /// let shares = Shares::default();
-/// let held = shares.get(|| "made once a stripe").clone();
-/// let again: &str = shares.get(|| "not made again");
-/// assert_eq!(again, "made once a stripe");
+/// let held = shares.get(&value).clone();
+/// assert!(Arc::ptr_eq(&held, &value));
 /// drop(shares);
-/// assert_eq!(**held, "made once a stripe");
+/// assert_eq!(Arc::strong_count(&value), 2);
 /// ```
 #[derive(Debug)]
 pub struct Shares<T>(OnceLock<Box<[Made<T>; STRIPES]>>);
 
 type Made<T> = OnceLock<Arc<Share<T>>>;
 
-/// A value of [`Shares`], on a cache line (and the one beside it, which processors fetch too) of its own.
+/// One of [`Shares`], on a cache line (and the one beside it, which processors fetch too) of its own.
 #[derive(Debug)]
 #[repr(align(128))]
-pub struct Share<T>(T);
+pub struct Share<T>(Arc<T>);
 
 impl<T> Default for Shares<T> {
     fn default() -> Self {
@@ -57,26 +58,26 @@ impl<T> Default for Shares<T> {
 }
 
 impl<T> Shares<T> {
-    /// The value of the calling thread's stripe; `make` says it if nobody asked before.
+    /// The share of the calling thread's stripe; it is in the `value` of who asked first.
     #[inline]
-    pub fn get(&self, make: impl FnOnce() -> T) -> &Arc<Share<T>> {
+    pub fn get(&self, value: &Arc<T>) -> &Arc<Share<T>> {
         let shares = self.0.get_or_init(Box::default);
-        shares[stripe()].get_or_init(|| Arc::new(Share(make())))
+        shares[stripe()].get_or_init(|| Share::lone(value))
     }
 }
 
 impl<T> Share<T> {
-    /// A value that is shared by whoever clones this, as any [`Arc`].
-    pub fn lone(value: T) -> Arc<Self> {
-        Arc::new(Share(value))
+    /// One of no stripe.
+    pub fn lone(value: &Arc<T>) -> Arc<Self> {
+        Arc::new(Share(value.clone()))
     }
 }
 
 impl<T> Deref for Share<T> {
-    type Target = T;
+    type Target = Arc<T>;
 
     #[inline]
-    fn deref(&self) -> &T {
+    fn deref(&self) -> &Arc<T> {
         &self.0
     }
 }
@@ -86,11 +87,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_value_is_made_once_a_stripe_and_goes_with_the_last_who_holds_it() {
+    fn a_share_is_made_once_a_stripe_and_goes_with_the_last_who_holds_it() {
         let value = Arc::new(());
         let shares = Shares::default();
         let held: Vec<_> = std::thread::scope(|scope| {
-            let ask = || (stripe(), shares.get(|| value.clone()).clone());
+            let ask = || (stripe(), shares.get(&value).clone());
             let threads: Vec<_> = (0..3 * STRIPES).map(|_| scope.spawn(ask)).collect();
             threads.into_iter().map(|t| t.join().unwrap()).collect()
         });

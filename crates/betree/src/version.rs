@@ -24,8 +24,8 @@ pub(crate) struct TreeVersion {
     /// The root node, if there is one: held here, it costs lookups no visit to the cache.
     node: Option<Arc<LoadedNode>>,
     /// The two again, for scans.
-    stores: Shares<Arc<PageStore>>,
-    nodes: Shares<Arc<LoadedNode>>,
+    stores: Shares<PageStore>,
+    nodes: Shares<LoadedNode>,
     /// The direct way to the leaf, if that is the whole tree.
     leaf: GroupHandle,
     /// What a compaction of all of it has to do, once somebody asked: a version never changes.
@@ -111,11 +111,11 @@ impl Version for TreeVersion {
         direction: Direction,
         expected: usize,
     ) -> Result<Box<dyn Scan>> {
-        let store = self.stores.get(|| self.store.clone());
+        let store = self.stores.get(&self.store);
         Ok(Box::new(match (&self.root, &self.node) {
             (Root::Leaf(leaf), _) => TreeScan::over_leaf(store, leaf, bounds, direction, expected)?,
             (_, Some(node)) => {
-                let node = self.nodes.get(|| node.clone());
+                let node = self.nodes.get(node);
                 TreeScan::over_node(store, node, bounds, direction, expected)?
             }
             _ => TreeScan::nowhere(store, bounds, direction, expected),

@@ -16,7 +16,7 @@ pub struct Keyspace {
     pub(crate) owner: Arc<Owner>,
     pub(crate) shared: Arc<KeyspaceShared>,
     /// The owner again, for ranges.
-    pub(crate) owners: Shares<Arc<Owner>>,
+    pub(crate) owners: Shares<Owner>,
 }
 
 impl Clone for Keyspace {

@@ -186,7 +186,7 @@ impl Keyspace {
 
     fn range_of(&self, bounds: OwnedBounds) -> Range {
         let id = self.shared.id;
-        let owner = self.owners.get(|| self.owner.clone());
+        let owner = self.owners.get(&self.owner);
         Range::new(ViewHandle::of_keyspace(owner, id), id, bounds)
     }
 }

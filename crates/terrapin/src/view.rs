@@ -93,23 +93,23 @@ impl Held {
 pub(crate) struct ViewHandle {
     view: Arc<View>,
     place: Place,
-    owner: Arc<Share<Arc<Owner>>>,
+    owner: Arc<Share<Owner>>,
 }
 
 impl ViewHandle {
     /// A view of everything published so far.
     pub fn new(owner: &Arc<Owner>) -> Result<Arc<Self>> {
-        Self::of(&Share::lone(owner.clone()), owner.core.observe()?, None)
+        Self::of(&Share::lone(owner), owner.core.observe()?, None)
     }
 
     /// A view of everything published so far, which nobody is going to ask for another keyspace.
-    pub fn of_keyspace(owner: &Arc<Share<Arc<Owner>>>, id: KeyspaceId) -> Result<Arc<Self>> {
+    pub fn of_keyspace(owner: &Arc<Share<Owner>>, id: KeyspaceId) -> Result<Arc<Self>> {
         Self::of(owner, owner.core.observe()?, Some(id))
     }
 
     /// A view of what was observed, of `only` one keyspace or all.
     fn of(
-        owner: &Arc<Share<Arc<Owner>>>,
+        owner: &Arc<Share<Owner>>,
         observed: Observed,
         only: Option<KeyspaceId>,
     ) -> Result<Arc<Self>> {
@@ -347,7 +347,7 @@ mod tests {
             let held = handle.view().held().unwrap();
             !held.keyspace(id).unwrap().active.window.is_empty()
         };
-        let handle = ViewHandle::of(&Share::lone(owner.clone()), observed, None).unwrap();
+        let handle = ViewHandle::of(&Share::lone(owner), observed, None).unwrap();
         assert!(holds_a_window(&handle));
         // Past the age from which on views give windows back.
         sim.advance_ns(2_000_000_000);

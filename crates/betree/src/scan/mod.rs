@@ -65,7 +65,7 @@ enum Next {
 
 /// A scan over one version of the tree.
 pub(crate) struct TreeScan {
-    store: Arc<Share<Arc<PageStore>>>,
+    store: Arc<Share<PageStore>>,
     path: Path,
     /// The leaf that is the whole tree.
     lone_leaf: Option<GroupRef>,
@@ -91,8 +91,8 @@ pub(crate) struct TreeScan {
 impl TreeScan {
     /// A scan over a tree whose root is a node.
     pub(crate) fn over_node(
-        store: &Arc<Share<Arc<PageStore>>>,
-        root: &Arc<Share<Arc<LoadedNode>>>,
+        store: &Arc<Share<PageStore>>,
+        root: &Arc<Share<LoadedNode>>,
         bounds: KeyBounds<'_>,
         direction: Direction,
         expected: usize,
@@ -110,7 +110,7 @@ impl TreeScan {
 
     /// A scan over a tree that is one leaf.
     pub(crate) fn over_leaf(
-        store: &Arc<Share<Arc<PageStore>>>,
+        store: &Arc<Share<PageStore>>,
         leaf: &GroupRef,
         bounds: KeyBounds<'_>,
         direction: Direction,
@@ -127,7 +127,7 @@ impl TreeScan {
 
     /// A scan that returns nothing as it stands.
     pub(crate) fn nowhere(
-        store: &Arc<Share<Arc<PageStore>>>,
+        store: &Arc<Share<PageStore>>,
         bounds: KeyBounds<'_>,
         direction: Direction,
         expected: usize,

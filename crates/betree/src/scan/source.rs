@@ -93,7 +93,7 @@ pub(super) struct LiveRange {
 
 /// A node, kept in memory: every scan has the root, which is kept by a share.
 pub(super) enum PathNode {
-    Root(Arc<Share<Arc<LoadedNode>>>),
+    Root(Arc<Share<LoadedNode>>),
     Below(Arc<LoadedNode>),
 }
 
