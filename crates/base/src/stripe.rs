@@ -37,7 +37,7 @@ pub fn stripe() -> usize {
 /// let value = Arc::new(5);
 /// let shares = Shares::default();
 /// let held = shares.get(&value).clone();
-/// assert!(Arc::ptr_eq(&held, &value));
+/// assert!(Arc::ptr_eq(&**held, &value));
 /// drop(shares);
 /// assert_eq!(Arc::strong_count(&value), 2);
 /// ```
