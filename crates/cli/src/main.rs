@@ -2,14 +2,16 @@
 //! are read and written is under `formats`.
 //!
 //! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such key, `verify` damage), 2 when
-//! it failed or the command line makes no sense. Whatever goes wrong is one line on stderr that begins with `terrapin: `. When the
-//! reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.
+//! it failed or the command line makes no sense. Whatever goes wrong is one line on stderr that begins with `terrapin: `; what the engine
+//! notices meanwhile (`events.rs`) stands before it. When the reader of stdout goes away, a command ends quietly with 0; an import goes on
+//! to its end.
 #![forbid(unsafe_code)]
 
 mod arguments;
 mod bytes;
 mod commands;
 mod database;
+mod events;
 mod formats;
 mod output;
 mod progress;
@@ -29,6 +31,7 @@ use crate::commands::Command;
     after_help = "A database is a directory. Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
     Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged); 2, it failed, or the command line makes no sense.\n\
     When the reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.\n\
+    TERRAPIN_LOG=info (or off, error, warn, debug, trace) has events of the engine told on stderr; a terminal gets warnings without it.\n\
     Try `terrapin demo` first."
 )]
 struct Cli {
@@ -41,7 +44,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return output::usage(&error),
     };
-    match cli.command.run() {
+    match events::tell().and_then(|()| cli.command.run()) {
         Ok(code) => code,
         Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {

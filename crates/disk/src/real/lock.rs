@@ -14,6 +14,8 @@ use terrapin_base::{Condition, Env, Error, ErrorKind, Result, mutant};
 
 /// How long an open waits for another process to let go, in nanoseconds.
 const LOCK_WAIT_NS: u64 = 5_000_000_000;
+/// After how long it says so, in nanoseconds.
+const LOCK_TOLD_NS: u64 = 500_000_000;
 /// How often it looks, in nanoseconds.
 const LOCK_RETRY_NS: u64 = 10_000_000;
 
@@ -158,23 +160,29 @@ fn wait_for_lock(
     operation: FlockOperation,
     describe: &dyn Fn() -> String,
 ) -> Result<std::result::Result<bool, Errno>> {
-    let mut deadline_ns = None;
+    let mut begun_ns = None;
+    let mut told = false;
     loop {
         if mutant::active(54) {
             return Ok(Ok(false));
         }
         match flock(descriptor, operation) {
-            Ok(()) => return Ok(Ok(deadline_ns.is_some())),
+            Ok(()) => return Ok(Ok(begun_ns.is_some())),
             Err(Errno::INTR) => continue,
             Err(Errno::WOULDBLOCK) => {}
             Err(e) => return Ok(Err(e)),
         }
         let now_ns = env.now_ns();
-        let deadline_ns = *deadline_ns.get_or_insert_with(|| {
-            tracing::info!(file = describe(), "waiting for another process to close");
-            now_ns.saturating_add(LOCK_WAIT_NS)
-        });
-        if now_ns >= deadline_ns {
+        let waited_ns = now_ns.saturating_sub(*begun_ns.get_or_insert(now_ns));
+        if waited_ns >= LOCK_TOLD_NS && !told {
+            tracing::warn!(
+                file = describe(),
+                wait_ms_max = LOCK_WAIT_NS / 1_000_000,
+                "another process has the file open: waiting until it closes"
+            );
+            told = true;
+        }
+        if waited_ns >= LOCK_WAIT_NS {
             let message = match operation {
                 FlockOperation::NonBlockingLockShared => {
                     "another process has the file open for writing"

@@ -1,0 +1,92 @@
+//! What the engine notices while it runs, one line each on stderr: warnings and worse on a terminal, nothing in a pipe, and in both
+//! what [`LEVEL`] names.
+
+use std::env::{self, VarError};
+use std::fmt::{Debug, Display, Write};
+use std::io::{self, IsTerminal};
+
+use terrapin_base::{Error, Result};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::output;
+
+/// The variable that says what is told: `off`, `error`, `warn`, `info`, `debug` or `trace`.
+pub const LEVEL: &str = "TERRAPIN_LOG";
+
+/// From here on events are told. Fails for a level that there is not.
+pub fn tell() -> Result<()> {
+    let level = match env::var(LEVEL) {
+        Ok(name) => level(&name)?,
+        Err(VarError::NotPresent) if io::stderr().is_terminal() => LevelFilter::WARN,
+        Err(VarError::NotPresent) => LevelFilter::OFF,
+        Err(VarError::NotUnicode(name)) => level(&name.to_string_lossy())?,
+    };
+    // Nobody else in this process sets one.
+    let _ = tracing_subscriber::registry()
+        .with(level)
+        .with(Lines)
+        .try_init();
+    Ok(())
+}
+
+fn level(name: &str) -> Result<LevelFilter> {
+    name.parse().map_err(|_| {
+        let message = "no such level of events: there are off, error, warn, info, debug and trace";
+        Error::invalid(message).with(LEVEL, name)
+    })
+}
+
+/// Has each event written as a line.
+struct Lines;
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        let mut line = Line::default();
+        event.record(&mut line);
+        let end = if line.context.is_empty() { "" } else { ")" };
+        let level = match *event.metadata().level() {
+            Level::ERROR => "error",
+            Level::WARN => "warning",
+            Level::INFO => "info",
+            Level::DEBUG => "debug",
+            Level::TRACE => "trace",
+        };
+        output::warn(format_args!(
+            "{level}: {}{}{end}",
+            line.message, line.context
+        ));
+    }
+}
+
+/// An event as errors are worded: what, and in parentheses where.
+#[derive(Default)]
+struct Line {
+    message: String,
+    context: String,
+}
+
+impl Line {
+    fn add(&mut self, field: &Field, value: impl Display) {
+        // Nothing fails that writes to memory.
+        let _ = if field.name() == "message" {
+            write!(self.message, "{value}")
+        } else {
+            let begin = if self.context.is_empty() { " (" } else { ", " };
+            write!(self.context, "{begin}{} {value}", field.name())
+        };
+    }
+}
+
+impl Visit for Line {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        self.add(field, value);
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        self.add(field, format_args!("{value:?}"));
+    }
+}
