@@ -433,7 +433,8 @@ fn metrics(core: &Core) -> Metrics {
     let log = log.unwrap_or_else(|| kept_log(core));
     let state = core.state.load();
     let user_bytes_written = counters.user_bytes_written.get();
-    let written = store.written.total() + log.drained_bytes;
+    let log_bytes_written = log.drained_bytes + log.ahead_bytes;
+    let written = store.written.total() + log_bytes_written;
     let live_bytes = core.store.live_bytes();
     let keyspaces = state.keyspaces.iter();
     let tree_bytes: u64 = keyspaces.map(|k| k.shared.tree_size.stored_bytes()).sum();
@@ -457,7 +458,7 @@ fn metrics(core: &Core) -> Metrics {
         cache_misses: store.misses,
         device_reads: store.read,
         device_written: store.written,
-        log_bytes_written: log.drained_bytes,
+        log_bytes_written,
         write_amplification: ratio(written, user_bytes_written),
         space_amplification: ratio(live_bytes, tree_bytes),
         checkpoint_debt_bytes: debt.sum(),

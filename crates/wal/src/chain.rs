@@ -133,6 +133,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
             end,
             first,
             capacity: header.capacity,
+            full: false,
         });
         if counts {
             next = Some(header.clone());

@@ -1,9 +1,10 @@
 //! The drain: the one job that moves the ring's bytes into segments and makes them durable.
 //!
-//! It writes whole blocks only, each once: a sync first fills the stream up to a block's start, so a synced block is never
-//! written again. What a sync has to reach is fixed when it begins, or a busy writer would starve it. Ring space is
-//! given back when the write, which goes straight from the ring, has returned, but only by whole records: while a record is partly in a segment, its copy in the ring is still
-//! whole, and recovery reads each record from one place.
+//! It writes whole blocks of records only, each once: a sync first fills the stream up to a block's start, so what is synced is never
+//! written again. (Where a file is new, small syncs have zeros written ahead of the records, over which these go.) What a sync has to reach is
+//! fixed when it begins, or a busy writer would starve it. Ring space is given back when the write, which goes straight from the ring, has
+//! returned, but only by whole records: while a record is partly in a segment, its copy in the ring is still whole, and recovery reads
+//! each record from one place.
 //!
 //! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a
 //! checkpoint asks to be synced is synced with everything before it (D2). What fails
@@ -13,31 +14,38 @@ use std::ops::ControlFlow;
 
 use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
-use terrapin_disk::{File, RingReader};
+use terrapin_disk::RingReader;
 
 use crate::format::{
     BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, next_number,
-    segment_name,
 };
 use crate::log::Shared;
+use crate::segments::Current;
 
 /// Largest write.
 const WRITE_BYTES_MAX: u64 = 1 << 20;
+/// How far zeros are written ahead at most.
+const AHEAD_BYTES_MAX: usize = 64 << 10;
+/// A sync of more bytes than this has none written ahead.
+const AHEAD_SYNC_BYTES_MAX: u64 = AHEAD_BYTES_MAX as u64 / 4;
+/// What is written ahead.
+static ZEROS: Zeros = Zeros([0; AHEAD_BYTES_MAX]);
+
+/// Aligned for direct I/O.
+#[repr(align(4096))]
+struct Zeros([u8; AHEAD_BYTES_MAX]);
+
 /// Shortest time between two searches for space that nobody asked for.
 const SHORTAGE_RETRY_NS: u64 = 10_000_000;
 
-/// The segment that is being written.
-pub(crate) struct Current {
-    pub(crate) number: u64,
-    pub(crate) start: u64,
-    pub(crate) file: Arc<dyn File>,
-}
-
-impl Current {
-    /// Its handle knows only the name under which the file was opened, as a spare.
-    fn name_in(&self, error: Error) -> Error {
-        error.with("segment", segment_name(self.number))
-    }
+/// A sync that is under way.
+#[derive(Clone, Copy)]
+struct Sync {
+    /// What it will have reached.
+    reach: u64,
+    begun_ns: u64,
+    /// Somebody waits for it.
+    asked: bool,
 }
 
 /// The bound of whole records at or below `Drain::drained`.
@@ -59,8 +67,9 @@ pub(crate) struct Drain {
     bound: Bound,
     /// Everything below is to be drained: a block's start.
     target: u64,
-    /// A sync is under way and will have reached this; it began at that time.
-    sync: Option<(u64, u64)>,
+    sync: Option<Sync>,
+    /// Bytes of small syncs that somebody waited for.
+    small_sync_bytes: u64,
     /// When the next sync begins without being asked for.
     deadline_ns: Option<u64>,
     /// A segment was taken into use and no spare was prepared yet.
@@ -120,6 +129,7 @@ impl Drain {
             },
             target: start,
             sync: None,
+            small_sync_bytes: 0,
             deadline_ns: None,
             lacks_spare: true,
             spare_retry_ns: 0,
@@ -138,8 +148,8 @@ impl Drain {
             self.write_piece()?;
             return Ok(Step::Again);
         }
-        if let Some((reached, begun_ns)) = self.sync {
-            self.end_sync(reached, begun_ns)?;
+        if let Some(sync) = self.sync {
+            self.end_sync(sync)?;
             return Ok(Step::Again);
         }
         if self.lacks_spare && self.log.env.now_ns() >= self.spare_retry_ns {
@@ -175,16 +185,20 @@ impl Drain {
         self.deadline_ns = None;
         let begun_ns = self.log.env.now_ns();
         let synced = self.log.synced();
-        let reach = {
+        let (reach, asked) = {
             let mut tail = self.log.lock();
             let asked = self.log.sync_wanted.load(Ordering::Acquire) > synced;
             if !asked && tail.real_end <= synced {
                 return; // a change of segments has synced it meanwhile
             }
-            self.log.pad(&mut tail)
+            (self.log.pad(&mut tail), asked)
         };
         self.target = reach;
-        self.sync = Some((reach, begun_ns));
+        self.sync = Some(Sync {
+            reach,
+            begun_ns,
+            asked,
+        });
     }
 
     fn write_piece(&mut self) -> Result<()> {
@@ -194,9 +208,7 @@ impl Drain {
             .min(self.log.space.bytes() / 4);
         let bytes = self.reader.lend(self.drained, most as usize);
         let count = bytes.len() as u64;
-        let offset = BLOCK_BYTES + (self.drained - self.current.start);
-        let written = self.current.file.write_at(bytes, offset);
-        written.map_err(|error| self.current.name_in(error))?;
+        self.current.write(bytes, self.drained)?;
         self.drained += count;
         self.bound = self.find_bound();
         self.reader.free(match mutant::active(29) {
@@ -240,8 +252,12 @@ impl Drain {
         self.bound
     }
 
-    fn end_sync(&mut self, reached: u64, begun_ns: u64) -> Result<()> {
+    fn end_sync(&mut self, sync: Sync) -> Result<()> {
+        let reached = sync.reach;
         if self.log.synced() < reached {
+            if sync.asked {
+                self.write_ahead();
+            }
             self.sync_current()?;
         }
         let real_is_left = {
@@ -253,11 +269,37 @@ impl Drain {
         };
         self.sync = None;
         if real_is_left {
-            self.deadline_ns = Some(begun_ns.saturating_add(self.log.options.sync_interval_ns));
+            let interval_ns = self.log.options.sync_interval_ns;
+            self.deadline_ns = Some(sync.begun_ns.saturating_add(interval_ns));
         }
         self.log.synced.store(reached, Ordering::Release);
         self.log.tell_all();
         Ok(())
+    }
+
+    /// Who waits for the sync of a block that was never written waits for the file system's journal, too, which notes that it has content now. So a
+    /// small sync has zeros written behind it, and those after it find blocks that were written: as many as small syncs have taken so far.
+    fn write_ahead(&mut self) {
+        let bytes = self.drained.saturating_sub(self.log.synced());
+        if bytes > AHEAD_SYNC_BYTES_MAX {
+            return;
+        }
+        self.small_sync_bytes += bytes;
+        // Where a file system writes to another place each time, it takes space.
+        if self.drained < self.current.written_to || self.log.segments.space_is_scarce() {
+            return;
+        }
+        let room = self.current_end() - self.drained;
+        let bytes = self.small_sync_bytes.min(ZEROS.0.len() as u64).min(room);
+        if let Err(error) = self.current.write(&ZEROS.0[..bytes as usize], self.drained) {
+            // It is for speed only; what fails for records, too, will tell.
+            tracing::debug!(%error, "nothing is written ahead in this segment of the log");
+            self.current.written_to = u64::MAX;
+            return;
+        }
+        self.current.written_to = self.drained + bytes;
+        let ahead = &self.log.counters.ahead_bytes;
+        ahead.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn sync_current(&mut self) -> Result<()> {
@@ -305,12 +347,7 @@ impl Drain {
             first: self.bound.next,
             capacity: self.log.segments.capacity(),
         };
-        let file = self.log.segments.install(&spare, &header)?;
-        self.current = Current {
-            number: header.number,
-            start: header.start,
-            file,
-        };
+        self.current = self.log.segments.install(&spare, &header)?;
         self.lacks_spare = true;
         self.spare_retry_ns = 0;
         self.log.set_shortage(None);

@@ -66,6 +66,8 @@ pub struct LogMetrics {
     pub drained_bytes: u64,
     /// Writes to segments.
     pub drain_writes: u64,
+    /// Bytes of zeros written to segments ahead of records, so that syncs find blocks that were written before.
+    pub ahead_bytes: u64,
     /// Syncs of segments that made records durable.
     pub syncs: u64,
     /// Nanoseconds spent in them.
@@ -91,6 +93,7 @@ pub struct LogMetrics {
 pub(crate) struct Counters {
     pub(crate) drained_bytes: AtomicU64,
     pub(crate) drain_writes: AtomicU64,
+    pub(crate) ahead_bytes: AtomicU64,
     pub(crate) syncs: AtomicU64,
     pub(crate) sync_ns: AtomicU64,
     pub(crate) sync_ns_max: AtomicU64,

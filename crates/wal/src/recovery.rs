@@ -20,7 +20,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use terrapin_base::sync::Arc;
 use terrapin_base::{Env, Error, ErrorKind, Incarnation, Lsn, Result, mutant};
-use terrapin_disk::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
+use terrapin_disk::{AlignedBuf, Disk, LogRing, OpenOptions, RingOptions};
 
 use crate::chain::{Chain, Place, find_chain};
 use crate::copy::Copier;
@@ -281,7 +281,7 @@ impl Recovery {
             first: start,
             capacity: segments.capacity(),
         };
-        let file = segments.install(&spare, &header)?;
+        let current = segments.install(&spare, &header)?;
         segments.drop_spares(SPARES_MIN)?;
 
         self.ring = None;
@@ -295,9 +295,7 @@ impl Recovery {
             incarnation,
             ring,
             segments,
-            number: header.number,
-            start,
-            file,
+            current,
         };
         Ok((Log::start(&self.env, beginning), replay))
     }
@@ -579,15 +577,13 @@ pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Re
         capacity: segments.capacity(),
     };
     let spare = segments.obtain()?;
-    let file: Arc<dyn File> = segments.install(&spare, &header)?;
+    let current = segments.install(&spare, &header)?;
     let beginning = Beginning {
         options,
         incarnation: 1,
         ring,
         segments,
-        number: 1,
-        start: BLOCK_BYTES,
-        file,
+        current,
     };
     Ok(Log::start(env, beginning))
 }

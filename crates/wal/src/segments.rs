@@ -45,20 +45,52 @@ pub(crate) struct Kept {
     pub(crate) first: u64,
     /// Bytes of stream that it has room for.
     pub(crate) capacity: u64,
+    /// Known to have been written to its end.
+    pub(crate) full: bool,
 }
 
 /// A spare of an earlier life: its length and its name.
 type Found = (u64, String);
 
+/// A file that waits.
+struct Waiting {
+    name: String,
+    /// Known to have been written to its end.
+    written: bool,
+}
+
 /// An allocated file, open for writing.
 pub(crate) struct Spare {
     name: String,
     file: Arc<dyn File>,
+    written: bool,
 }
 
 impl Spare {
     pub(crate) fn file(&self) -> &dyn File {
         &*self.file
+    }
+}
+
+/// The segment that is being written.
+pub(crate) struct Current {
+    pub(crate) number: u64,
+    pub(crate) start: u64,
+    pub(crate) file: Arc<dyn File>,
+    /// Blocks of the stream below were written before, in this use of the file or another; those above were perhaps only allocated.
+    pub(crate) written_to: u64,
+}
+
+impl Current {
+    /// Writes blocks of the stream where they belong.
+    pub(crate) fn write(&self, bytes: &[u8], lsn: u64) -> Result<()> {
+        let written = self.file.write_at(bytes, BLOCK_BYTES + (lsn - self.start));
+        written.map_err(|error| self.name_in(error))
+    }
+
+    /// Its handle knows only the name under which the file was opened, as a spare.
+    pub(crate) fn name_in(&self, error: Error) -> Error {
+        error.with("segment", segment_name(self.number))
     }
 }
 
@@ -87,7 +119,7 @@ pub(crate) struct Segments {
     /// Oldest first; the last one is being written.
     kept: Mutex<VecDeque<Kept>>,
     /// Names whose content nobody needs, durably so, of files that are as large as segments.
-    spares: Mutex<Vec<String>>,
+    spares: Mutex<Vec<Waiting>>,
     /// How many of them are kept when a trim frees more.
     spares_max: AtomicUsize,
     /// One trim at a time.
@@ -135,7 +167,11 @@ impl Segments {
             );
             (spares, small) = self.fit_all(small)?;
         }
-        self.spares = Mutex::new(spares);
+        let waiting = |name| Waiting {
+            name,
+            written: false,
+        };
+        self.spares = Mutex::new(spares.into_iter().map(waiting).collect());
         small
             .iter()
             .try_for_each(|(_, name)| self.disk.remove(name))
@@ -178,11 +214,17 @@ impl Segments {
     /// An allocated file. After an error the same may be tried again later.
     pub(crate) fn obtain(&self) -> Result<Spare> {
         loop {
-            let Some(name) = self.spares.lock().pop() else {
+            let Some(Waiting { name, written }) = take(&mut self.spares.lock(), true) else {
                 return self.allocate(self.capacity);
             };
             match self.reopen(&name) {
-                Ok(file) => return Ok(Spare { name, file }),
+                Ok(file) => {
+                    return Ok(Spare {
+                        name,
+                        file,
+                        written,
+                    });
+                }
                 // A segment that was copied, with holes that cannot be filled: it is of use to nobody, and what it has may be to the next.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     self.disk.remove(&name).or_else(is_absent)?
@@ -190,7 +232,7 @@ impl Segments {
                 // Somebody removed it, and its content means nothing.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    self.spares.lock().push(name);
+                    self.spares.lock().push(Waiting { name, written });
                     return Err(error);
                 }
             }
@@ -230,20 +272,27 @@ impl Segments {
             let _ = self.disk.remove(&name);
             return Err(error);
         }
-        Ok(Spare { name, file })
+        Ok(Spare {
+            name,
+            file,
+            written: false,
+        })
     }
 
     /// Sees to it that a spare waits, as far as space allows.
     pub(crate) fn prepare(&self) -> Result<()> {
         if self.spares.lock().is_empty() {
             let spare = self.allocate(self.capacity)?;
-            self.spares.lock().push(spare.name);
+            self.spares.lock().push(Waiting {
+                name: spare.name,
+                written: false,
+            });
         }
         Ok(())
     }
 
     /// Makes a spare the next segment: header, sync, name, sync of the directory. An error leaves open what is on the disk.
-    pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Arc<dyn File>> {
+    pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Current> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
         spare.file.write_at(&block, 0)?;
@@ -255,17 +304,25 @@ impl Segments {
         if !mutant::active(3) {
             self.disk.sync_directory()?;
         }
+        let end = header.start + header.capacity;
         let mut kept = self.kept.lock();
         if let Some(last) = kept.back_mut() {
+            last.full = last.end == header.previous_end;
             last.end = last.end.min(header.previous_end);
         }
         kept.push_back(Kept {
             number: header.number,
-            end: header.start + header.capacity,
+            end,
             first: header.first,
             capacity: header.capacity,
+            full: false,
         });
-        Ok(spare.file.clone())
+        Ok(Current {
+            number: header.number,
+            start: header.start,
+            file: spare.file.clone(),
+            written_to: if spare.written { end } else { header.start },
+        })
     }
 
     /// Opens a kept segment for writing.
@@ -288,16 +345,15 @@ impl Segments {
                     _ => return Ok(()),
                 }
             };
-            self.give_up(
-                &segment_name(oldest.number),
-                oldest.capacity == self.capacity,
-            )?;
+            self.give_up(&oldest)?;
             self.kept.lock().pop_front();
         }
     }
 
     /// Takes a file's name away durably; only then may it be written again.
-    fn give_up(&self, name: &str, fits: bool) -> Result<(), TrimError> {
+    fn give_up(&self, segment: &Kept) -> Result<(), TrimError> {
+        let name = &segment_name(segment.number);
+        let fits = segment.capacity == self.capacity;
         let recycled = fits && self.spares.lock().len() < self.spares_max.load(Ordering::Relaxed);
         let spare = spare_name(self.next_spare.fetch_add(1, Ordering::Relaxed));
         let renamed = if recycled {
@@ -310,7 +366,10 @@ impl Segments {
             self.disk.sync_directory().map_err(TrimError::Unknown)?;
         }
         if recycled {
-            self.spares.lock().push(spare);
+            self.spares.lock().push(Waiting {
+                name: spare,
+                written: segment.full,
+            });
         }
         Ok(())
     }
@@ -329,9 +388,7 @@ impl Segments {
             Some(last) => last.clone(),
             None => return Err(Error::internal("a log without segments")),
         };
-        let fits = last.capacity == self.capacity;
-        self.give_up(&segment_name(last.number), fits)
-            .map_err(TrimError::into_error)?;
+        self.give_up(&last).map_err(TrimError::into_error)?;
         let mut kept = self.kept.lock();
         kept.pop_back();
         if let Some(before) = kept.back_mut() {
@@ -348,15 +405,15 @@ impl Segments {
     /// Removes spares but so many.
     pub(crate) fn drop_spares(&self, kept: usize) -> Result<()> {
         loop {
-            let name = {
+            let dropped = {
                 let mut spares = self.spares.lock();
                 match spares.len() > kept {
-                    true => spares.pop(),
+                    true => take(&mut spares, false),
                     false => None,
                 }
             };
-            match name {
-                Some(name) => self.disk.remove(&name).or_else(is_absent)?,
+            match dropped {
+                Some(waiting) => self.disk.remove(&waiting.name).or_else(is_absent)?,
                 None => return Ok(()),
             }
         }
@@ -384,6 +441,11 @@ impl Segments {
         end.saturating_add(self.spare_count() as u64 * self.capacity)
     }
 
+    /// Whether the file system has little space left, by what the log was told.
+    pub(crate) fn space_is_scarce(&self) -> bool {
+        self.spares_max.load(Ordering::Relaxed) <= SPARES_MIN
+    }
+
     /// Files that wait to become segments.
     pub(crate) fn spare_count(&self) -> usize {
         self.spares.lock().len()
@@ -391,6 +453,15 @@ impl Segments {
 
     pub(crate) fn count(&self) -> u64 {
         self.kept.lock().len() as u64
+    }
+}
+
+/// Takes a file of those that wait: the one that came last of those that were written, or were not; any other, if there is none like that.
+fn take(spares: &mut Vec<Waiting>, written: bool) -> Option<Waiting> {
+    let wanted = spares.iter().rposition(|spare| spare.written == written);
+    match wanted {
+        Some(place) => Some(spares.remove(place)),
+        None => spares.pop(),
     }
 }
 

@@ -285,23 +285,85 @@ fn syncs_in_a_row_share_blocks_with_nothing_and_never_write_one_twice() {
         .unwrap();
     process.sim.settle();
     medium.record_trace(true);
+    // In the first segment an LSN is an offset.
+    let (mut written_to, mut ahead_to, mut ahead) = (4096, 4096, 0);
     for index in 0..60 {
         let appended = process.append(&log, index).unwrap();
-        if index % 3 == 0 {
-            log.sync(appended.end).unwrap();
+        if index % 3 > 0 {
+            continue;
+        }
+        log.sync(appended.end).unwrap();
+        for event in medium.take_trace() {
+            if event.op != terrapin_disk::sim::Op::Write {
+                continue;
+            }
+            let end = event.offset + event.bytes;
+            if written_to < log.synced().0 {
+                assert_eq!(
+                    event.offset, written_to,
+                    "records' blocks go in order, each once"
+                );
+                written_to = end;
+            } else {
+                assert_eq!(
+                    event.offset,
+                    written_to.max(ahead_to),
+                    "zeros, too, behind them"
+                );
+                ahead += event.bytes;
+                ahead_to = end;
+            }
         }
     }
-    let mut written_to = 4096;
-    for event in medium.take_trace() {
-        if event.op == terrapin_disk::sim::Op::Write {
-            assert_eq!(
-                event.offset, written_to,
-                "blocks are written in order, each once"
-            );
-            written_to = event.offset + event.bytes;
-        }
-    }
+    assert_eq!(written_to, log.synced().0);
     assert!(written_to > 4096 + 20 * 4096);
+    assert!(ahead >= 5 * 4096 && ahead_to <= 2 * written_to);
+    assert_eq!(ahead, log.metrics().ahead_bytes);
+}
+
+#[test]
+fn small_syncs_write_ahead_in_new_files_and_not_in_those_that_come_again() {
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(tiny()).unwrap();
+    let mut ahead = Vec::new();
+    for index in 0..600 {
+        let put = process.append(&log, index).unwrap();
+        log.sync(put.end).unwrap();
+        log.trim(put.lsn).unwrap();
+        ahead.push(log.metrics().ahead_bytes);
+    }
+    assert!(log.metrics().segments > 100);
+    assert!(ahead[0] > 0);
+    assert!(ahead[599] <= 4 * (16 << 10), "{ahead:?}");
+    assert_eq!(ahead[599], ahead[100]);
+}
+
+#[test]
+fn nothing_is_written_ahead_of_large_syncs_and_of_those_that_nobody_waits_for() {
+    let options = LogOptions {
+        ring_bytes: 256 << 10,
+        segment_bytes: 1 << 20,
+        ..tiny()
+    };
+    let process = Process::new(&SimDisk::new(1), 0);
+    let log = process.create(options).unwrap();
+    let append = |bytes: usize| {
+        let Append::Done(appended) = log.try_append(KIND, &[&vec![1; bytes]]).unwrap() else {
+            panic!("full")
+        };
+        log.publish(&appended);
+        appended.end
+    };
+    let end = append(100);
+    process.sim.settle();
+    assert!(log.synced() < end);
+    process.sim.advance_ns(options.sync_interval_ns);
+    process.sim.settle();
+    assert!(log.synced() >= end);
+    log.sync(append(40_000)).unwrap();
+    assert_eq!(log.metrics().ahead_bytes, 0);
+    log.sync(append(10_000)).unwrap();
+    assert_eq!(log.metrics().ahead_bytes, 12 << 10);
 }
 
 #[test]

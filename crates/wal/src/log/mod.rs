@@ -14,14 +14,14 @@ use terrapin_base::sync::{Arc, AtomicBool, AtomicU64, Backoff, Mutex, Ordering};
 use terrapin_base::{
     Condition, Env, Error, ErrorKind, Incarnation, Job, Lsn, Result, Signal, mutant,
 };
-use terrapin_disk::{Disk, File, LogRing, RingReader, RingSpace, RingWriter};
+use terrapin_disk::{Disk, LogRing, RingReader, RingSpace, RingWriter};
 
-use crate::drain::{self, Current, Drain};
+use crate::drain::{self, Drain};
 use crate::format::{BLOCK_BYTES, KIND_CLOSE, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, Seal};
 use crate::metrics::{Counters, LogMetrics};
 use crate::options::LogOptions;
 use crate::publish::Publisher;
-use crate::segments::{SPARES_AT_REST, SPARES_MAX, SPARES_MIN, Segments, TrimError};
+use crate::segments::{Current, SPARES_AT_REST, SPARES_MAX, SPARES_MIN, Segments, TrimError};
 
 /// A record in the log, which is to be published.
 #[derive(Debug)]
@@ -139,10 +139,8 @@ pub(crate) struct Beginning {
     pub(crate) incarnation: u32,
     pub(crate) ring: LogRing,
     pub(crate) segments: Segments,
-    /// Number, start and file of the segment to write to.
-    pub(crate) number: u64,
-    pub(crate) start: u64,
-    pub(crate) file: Arc<dyn File>,
+    /// The segment to write to.
+    pub(crate) current: Current,
 }
 
 impl Log {
@@ -163,10 +161,9 @@ impl Log {
             incarnation,
             ring,
             segments,
-            number,
-            start,
-            file,
+            current,
         } = beginning;
+        let start = current.start;
         let ring_bytes = ring.bytes();
         let (writer, reader, space): (RingWriter, RingReader, RingSpace) = ring.split(start);
         let tail = Tail {
@@ -218,14 +215,7 @@ impl Log {
             closed: AtomicBool::new(false),
             segments,
             counters: Counters::default(),
-            drain: Mutex::new(Some((
-                reader,
-                Current {
-                    number,
-                    start,
-                    file,
-                },
-            ))),
+            drain: Mutex::new(Some((reader, current))),
         });
         Log(shared)
     }
@@ -613,6 +603,7 @@ impl Log {
             full: get(&counters.full),
             drained_bytes: get(&counters.drained_bytes),
             drain_writes: get(&counters.drain_writes),
+            ahead_bytes: get(&counters.ahead_bytes),
             syncs: get(&counters.syncs),
             sync_ns: get(&counters.sync_ns),
             sync_ns_max: get(&counters.sync_ns_max),
