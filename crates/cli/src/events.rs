@@ -1,7 +1,7 @@
 //! What the engine notices while it runs, one line each on stderr: warnings and worse on a terminal, nothing in a pipe, and in both
 //! what [`LEVEL`] names.
 
-use std::env::{self, VarError};
+use std::env;
 use std::fmt::{Debug, Display, Write};
 use std::io::{self, IsTerminal};
 
@@ -19,11 +19,10 @@ pub const LEVEL: &str = "TERRAPIN_LOG";
 
 /// From here on events are told. Fails for a level that there is not.
 pub fn tell() -> Result<()> {
-    let level = match env::var(LEVEL) {
-        Ok(name) => level(&name)?,
-        Err(VarError::NotPresent) if io::stderr().is_terminal() => LevelFilter::WARN,
-        Err(VarError::NotPresent) => LevelFilter::OFF,
-        Err(VarError::NotUnicode(name)) => level(&name.to_string_lossy())?,
+    let level = match env::var_os(LEVEL) {
+        Some(name) => level(&name.to_string_lossy())?,
+        None if io::stderr().is_terminal() => LevelFilter::WARN,
+        None => LevelFilter::OFF,
     };
     // Nobody else in this process sets one.
     let _ = tracing_subscriber::registry()

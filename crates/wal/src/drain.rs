@@ -8,7 +8,7 @@
 //!
 //! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a
 //! checkpoint asks to be synced is synced with everything before it (D2). What fails
-//! here poisons the log, except the search for space: that is a shortage, which ends by itself when space is found.
+//! here poisons the log, except the search for space, which is a shortage that ends by itself when space is found, and zeros ahead.
 
 use std::ops::ControlFlow;
 

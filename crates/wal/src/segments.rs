@@ -59,11 +59,10 @@ struct Waiting {
     written: bool,
 }
 
-/// An allocated file, open for writing.
+/// One of these, allocated and open for writing.
 pub(crate) struct Spare {
-    name: String,
+    waiting: Waiting,
     file: Arc<dyn File>,
-    written: bool,
 }
 
 impl Spare {
@@ -214,25 +213,19 @@ impl Segments {
     /// An allocated file. After an error the same may be tried again later.
     pub(crate) fn obtain(&self) -> Result<Spare> {
         loop {
-            let Some(Waiting { name, written }) = take(&mut self.spares.lock(), true) else {
+            let Some(waiting) = take(&mut self.spares.lock(), true) else {
                 return self.allocate(self.capacity);
             };
-            match self.reopen(&name) {
-                Ok(file) => {
-                    return Ok(Spare {
-                        name,
-                        file,
-                        written,
-                    });
-                }
+            match self.reopen(&waiting.name) {
+                Ok(file) => return Ok(Spare { waiting, file }),
                 // A segment that was copied, with holes that cannot be filled: it is of use to nobody, and what it has may be to the next.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    self.disk.remove(&name).or_else(is_absent)?
+                    self.disk.remove(&waiting.name).or_else(is_absent)?
                 }
                 // Somebody removed it, and its content means nothing.
                 Err(error) if error.kind() == ErrorKind::NotFound => {}
                 Err(error) => {
-                    self.spares.lock().push(Waiting { name, written });
+                    self.spares.lock().push(waiting);
                     return Err(error);
                 }
             }
@@ -272,21 +265,18 @@ impl Segments {
             let _ = self.disk.remove(&name);
             return Err(error);
         }
-        Ok(Spare {
+        let waiting = Waiting {
             name,
-            file,
             written: false,
-        })
+        };
+        Ok(Spare { waiting, file })
     }
 
     /// Sees to it that a spare waits, as far as space allows.
     pub(crate) fn prepare(&self) -> Result<()> {
         if self.spares.lock().is_empty() {
             let spare = self.allocate(self.capacity)?;
-            self.spares.lock().push(Waiting {
-                name: spare.name,
-                written: false,
-            });
+            self.spares.lock().push(spare.waiting);
         }
         Ok(())
     }
@@ -300,7 +290,7 @@ impl Segments {
             spare.file.sync()?;
         }
         self.disk
-            .rename(&spare.name, &segment_name(header.number))?;
+            .rename(&spare.waiting.name, &segment_name(header.number))?;
         if !mutant::active(3) {
             self.disk.sync_directory()?;
         }
@@ -321,7 +311,10 @@ impl Segments {
             number: header.number,
             start: header.start,
             file: spare.file.clone(),
-            written_to: if spare.written { end } else { header.start },
+            written_to: match spare.waiting.written {
+                true => end,
+                false => header.start,
+            },
         })
     }
 
