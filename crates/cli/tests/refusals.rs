@@ -2,7 +2,9 @@
 
 mod common;
 
-use common::{Place, fail, run, succeed, text};
+use std::process::Command;
+
+use common::{Place, complaint, fail, run, succeed, text};
 
 #[test]
 fn reading_what_is_not_there_creates_nothing() {
@@ -108,6 +110,35 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         assert!(output.stdout.is_empty(), "{arguments:?} began");
     }
     assert!(!path.exists());
+}
+
+/// The process was aborted.
+#[test]
+fn more_memory_than_there_are_addresses_for_is_refused_and_nothing_is_lost() {
+    let place = Place::new();
+    let path = place.path("db");
+    succeed(&["put", text(&path), "k", "v"]);
+    let files = || std::fs::read_dir(&path).unwrap().count();
+    let before = files();
+    let limited = |arguments: &str| {
+        let line = format!("ulimit -v 2000000; exec \"$0\" {arguments}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &line, env!("CARGO_BIN_EXE_terrapin"), text(&path)]);
+        shell.output().unwrap()
+    };
+    let output = limited("put \"$1\" k w --memory 4GiB");
+    assert_eq!(output.status.code(), Some(2));
+    let error = complaint(&output);
+    assert!(
+        error.contains("ulimit -v") && error.contains("memory 4294967296"),
+        "{error}"
+    );
+    assert_eq!(files(), before);
+    let output = limited("get \"$1\" k --memory 64MiB");
+    assert_eq!(
+        (output.status.code(), &output.stdout[..]),
+        (Some(0), &b"v"[..])
+    );
 }
 
 #[test]

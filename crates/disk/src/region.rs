@@ -124,7 +124,7 @@ pub(crate) struct Reach(Pages);
 #[cfg_attr(terrapin_shuttle, allow(dead_code))]
 impl Reach {
     /// `bytes` of zeros, of which no memory is taken before they are written to, and addresses for `bytes_max` in all, if the system spares so
-    /// many; both rounded up to whole units of alignment. Aborts, as any allocation does, when it refuses `bytes`.
+    /// many; both rounded up to whole units of alignment. Nothing when it refuses even `bytes`, as under a limit of address space.
     pub(crate) fn new(bytes: usize, bytes_max: usize) -> Self {
         let whole = |bytes: usize| match bytes.checked_next_multiple_of(MEMORY_ALIGNMENT) {
             Some(whole) => whole,
@@ -142,10 +142,8 @@ impl Reach {
                 return reach;
             }
         }
-        Reach(match bytes {
-            0 => Pages::NONE,
-            bytes => Pages::map(bytes, true),
-        })
+        let start = (bytes > 0).then(|| system::map(bytes, true)).flatten();
+        Reach(start.map_or(Pages::NONE, |start| Pages { start, bytes }))
     }
 
     /// Makes memory of the first `bytes`, a multiple of [`MEMORY_ALIGNMENT`]; what is memory already stays as it is. `false` when the system

@@ -37,16 +37,16 @@ impl Words {
     /// Words in a page of memory: what [`Words::release`] counts in.
     pub const IN_PAGE: usize = 512;
 
-    /// An array of `bytes` with address space for `bytes_max`, or as far as the system spares it; both rounded up to pages. Aborts, as
-    /// any allocation does, when the system refuses even `bytes`.
+    /// An array of `bytes` with address space for `bytes_max`, or as far as the system spares it; both rounded up to pages. An empty one that
+    /// cannot grow when it refuses even `bytes`.
     #[must_use]
     #[cfg(not(terrapin_shuttle))]
     pub fn reserve(bytes: usize, bytes_max: usize) -> Self {
         let reach = Reach::new(bytes, bytes_max);
         let count = bytes.next_multiple_of(Self::IN_PAGE * 8) / 8;
         Words {
+            count: AtomicUsize::new(count.min(reach.bytes() / 8)),
             reach,
-            count: AtomicUsize::new(count),
         }
     }
 
@@ -178,6 +178,15 @@ mod tests {
         assert_eq!((words.all().len(), words.all().as_ptr()), (1 << 17, start));
         assert_eq!(words.all()[0].load(Relaxed), 7);
         assert!(!words.grow((1 << 20) + 1) && !words.grow(usize::MAX));
+    }
+
+    #[test]
+    fn an_array_that_the_system_refuses_is_an_empty_one() {
+        // More than any processor has addresses for.
+        let words = Words::reserve(1 << 60, 1 << 61);
+        assert!(words.all().is_empty() && words.bytes_max() == 0);
+        assert!(!words.grow(1) && words.grow(0));
+        words.release(0..0);
     }
 
     #[test]

@@ -72,7 +72,7 @@ pub struct RecordCache {
 
 impl RecordCache {
     /// An empty cache with a share of 0, laid out for `bytes_max`; costs little until it is filled. Should the budget grow, it can come to
-    /// hold many times that: [`RecordCache::bytes_max`].
+    /// hold many times that: [`RecordCache::bytes_max`], which is 0 where the system refuses addresses for `bytes_max`: then it holds nothing.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max.min(8 * WORDS_MAX);

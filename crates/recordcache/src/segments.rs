@@ -39,7 +39,7 @@ const NOTES: usize = 2;
 
 impl Segments {
     /// Memory for `bytes` in segments of `segment_bytes`, which is a power of two and at least a page of memory; and addresses for `bytes_max`, as
-    /// far as the system spares them.
+    /// far as the system spares them; no segments where it refuses the former.
     pub(crate) fn new(
         budget: &Arc<Budget>,
         bytes: usize,
@@ -187,7 +187,7 @@ impl Segments {
     /// Sees to it that a segment has memory, twice as much as there is where it has none: the budget has grown. None when there are no
     /// more addresses, or the system refuses.
     fn reach(&self, segment: u32) -> Option<()> {
-        let there = self.words.all().len() >> self.segment_shift;
+        let there = (self.words.all().len() >> self.segment_shift).min(self.most as usize);
         if (segment as usize) < there {
             return Some(());
         }

@@ -129,6 +129,7 @@ impl Core {
         env: Env,
         settings: Settings,
         budget: Arc<Budget>,
+        records: RecordCache,
         pool: Arc<Pool>,
         disk: Arc<dyn Disk>,
         store: Arc<PageStore>,
@@ -137,13 +138,6 @@ impl Core {
         state: State,
         install: Install,
     ) -> Arc<Self> {
-        // A checker of schedules makes every word an object of its own.
-        let records_max = if cfg!(terrapin_shuttle) {
-            64 << 10
-        } else {
-            budget.limit()
-        };
-        let records = RecordCache::new(&budget, records_max);
         let collections = state
             .keyspaces
             .iter()

@@ -18,7 +18,7 @@ use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::{Pool, Window};
 use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
-use terrapin_recordcache::Collection;
+use terrapin_recordcache::{Collection, RecordCache};
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogOptions, LogSpace, Recovery, Replay, is_log_file};
 
@@ -108,6 +108,7 @@ fn open_gated(
     if !present && !options.creates() {
         return Err(absent(&disk)?);
     }
+    let records = record_cache(&budget)?;
     let mut made = None;
     if !present {
         match Files::create(&env, &disk, &settings, &budget) {
@@ -159,7 +160,25 @@ fn open_gated(
             }
         }
     };
-    start(settings, env, gate, path, budget, files, base, log, replay)
+    start(
+        settings, env, gate, path, budget, records, files, base, log, replay,
+    )
+}
+
+/// The cache of records that such a budget wants. Nothing else takes addresses for all of the memory at once: what the system refuses shows here,
+/// and not when caches have grown so far that it ends the process.
+fn record_cache(budget: &Arc<Budget>) -> Result<RecordCache> {
+    // A checker of schedules makes every word an object of its own.
+    let bytes_max = match cfg!(terrapin_shuttle) {
+        true => 64 << 10,
+        false => budget.limit(),
+    };
+    let records = RecordCache::new(budget, bytes_max);
+    if records.bytes_max() == 0 {
+        let message = "the system refuses addresses for so much memory (see `ulimit -v`): open with less of it";
+        return Err(Error::new(ErrorKind::OutOfMemory, message).with("memory", budget.limit()));
+    }
+    Ok(records)
 }
 
 /// There is no data file, or one that was never finished: why nothing is opened. A log says that there was one, unless another process has just made both.
@@ -376,6 +395,7 @@ fn start(
     gate: &Arc<Gate>,
     path: Option<PathBuf>,
     budget: Arc<Budget>,
+    records: RecordCache,
     files: Files,
     base: Base,
     log: Option<Log>,
@@ -436,6 +456,7 @@ fn start(
         env.clone(),
         settings,
         budget,
+        records,
         pool,
         disk,
         store,
