@@ -1,6 +1,6 @@
 //! What keeps an open database open: every handle, snapshot and iterator holds the [`Owner`]; the jobs hold only the
 //! [`Core`]. When the last owner goes, the jobs end and the files are let go. Nothing is checkpointed then, and nothing
-//! is lost but writes of `Durability::None`: what else was acknowledged is in the log.
+//! is lost but writes of `Durability::None`: what else was acknowledged is in the log, which is synced.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -29,6 +29,8 @@ pub(crate) struct Chain {
     pub(crate) first: u64,
     /// Records below were synced, by what the newest segment's header says.
     pub(crate) whole_below: u64,
+    /// What the newest segment's header says.
+    pub(crate) previous_end: u64,
     kept: VecDeque<Kept>,
     /// No record starts between here and the first one: where the life before ended, if its segments are gone.
     begins: u64,
@@ -130,6 +132,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         let first = if counts { header.first } else { end };
         kept.push_front(Kept {
             number: header.number,
+            start: header.start,
             end,
             first,
             capacity: header.capacity,
@@ -154,6 +157,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         lives: lives.into(),
         first,
         whole_below: newest.whole_below,
+        previous_end: newest.previous_end,
         kept,
     })
 }

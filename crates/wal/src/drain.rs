@@ -9,6 +9,8 @@
 //! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a
 //! checkpoint asks to be synced is synced with everything before it (D2). What fails
 //! here poisons the log, except the search for space, which is a shortage that ends by itself when space is found, and zeros ahead.
+//!
+//! When the log is stopped without a close, what was not synced yet is, as far as there is space: the interval is a promise, and the process may live on.
 
 use std::ops::ControlFlow;
 
@@ -98,10 +100,13 @@ impl Job for Drain {
 
     fn step(&mut self) -> Step {
         self.log.woken.store(false, Ordering::SeqCst);
-        if self.log.stopped.load(Ordering::Acquire) || self.log.has_failed() {
+        let is_last = self.log.stopped.load(Ordering::Acquire);
+        if self.log.has_failed() || is_last && !self.wants_last_sync() {
             return Step::Done;
         }
         match self.advance() {
+            // There is no space for the next segment, and nobody will make any.
+            Ok(Step::Pending(_)) if is_last => Step::Done,
             Ok(step) => step,
             Err(error) => {
                 self.log.poison(error);
@@ -138,8 +143,16 @@ impl Drain {
 
     /// One write, one sync, or one change of segments; otherwise what to wait for.
     fn advance(&mut self) -> Result<Step> {
-        if self.sync.is_none() && self.sync_is_due() {
-            self.begin_sync();
+        if self.sync.is_none() {
+            // First, or writers who sync without a pause would never leave time for it.
+            let is_quiet = self.lacks_spare && self.drained == self.target;
+            if is_quiet && self.log.env.now_ns() >= self.spare_retry_ns {
+                self.prepare_spare();
+                return Ok(Step::Again);
+            }
+            if self.sync_is_due() {
+                self.begin_sync();
+            }
         }
         if self.drained < self.target {
             if self.drained == self.current_end() {
@@ -152,21 +165,32 @@ impl Drain {
             self.end_sync(sync)?;
             return Ok(Step::Again);
         }
-        if self.lacks_spare && self.log.env.now_ns() >= self.spare_retry_ns {
-            match self.log.segments.prepare() {
-                Ok(()) => self.lacks_spare = false,
-                Err(error) => {
-                    tracing::debug!(%error, "no spare for the log yet");
-                    // After a sync, that is: an idle log asks no more.
-                    self.spare_retry_ns = self.retry_ns();
-                }
-            }
-            return Ok(Step::Again);
-        }
         Ok(match self.choose_target() {
             ControlFlow::Continue(()) => Step::Again,
             ControlFlow::Break(condition) => Step::Pending(condition),
         })
+    }
+
+    /// Sees to it that a spare waits for the next change of segments.
+    fn prepare_spare(&mut self) {
+        match self.log.segments.prepare() {
+            Ok(()) => self.lacks_spare = false,
+            Err(error) => {
+                tracing::debug!(%error, "no spare for the log yet");
+                // After a sync, that is: an idle log asks no more.
+                self.spare_retry_ns = self.retry_ns();
+            }
+        }
+    }
+
+    /// Once nobody appends any more: whether there are records that the interval's end would have synced. The process may live on for long.
+    fn wants_last_sync(&self) -> bool {
+        let end = self.log.lock().real_end;
+        let wanted = end > self.log.synced();
+        if wanted {
+            self.log.sync_wanted.fetch_max(end, Ordering::AcqRel);
+        }
+        wanted
     }
 
     fn current_end(&self) -> u64 {

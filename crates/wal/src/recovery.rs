@@ -8,7 +8,8 @@
 //!    (also where a segment's block is damaged), and what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
 //! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
-//!    directory is synced. Only from here on is anything different for the next recovery.
+//!    directory is synced. Only from here on is anything different for the next recovery. Where the life before was empty, the segment takes its
+//!    only one's number, and its name at one stroke: opens that fail, or are killed before anybody writes, leave one such file, however many they are.
 //!
 //! Killed before 3, recovery finds the same E again: from the same files, or from the segments that 1 has synced. Killed after it,
 //! the new life is empty, and E stands in its header.
@@ -271,13 +272,17 @@ impl Recovery {
         // 3.
         let (spare, number) = self.obtain_next(&segments, number)?;
         let start = block_up(self.end);
+        let (number, previous_end) = match self.is_empty_life() {
+            true => (number, self.chain.previous_end),
+            false => (next_number(number)?, self.end),
+        };
         let header = SegmentHeader {
             database_id: self.options.database_id,
-            number: next_number(number)?,
+            number,
             incarnation,
             start,
-            previous_end: self.end,
-            whole_below: self.end,
+            previous_end,
+            whole_below: previous_end,
             first: start,
             capacity: segments.capacity(),
         };
@@ -398,6 +403,12 @@ impl Recovery {
             copier.copy(&mut stream, end)?;
         }
         copier.finish(end)
+    }
+
+    /// Whether the last life has come to nothing but its first segment's header.
+    fn is_empty_life(&self) -> bool {
+        let life = self.chain.lives.last();
+        life.is_some_and(|life| matches!(life.pieces[..], [only] if only.start == self.end))
     }
 
     fn last_piece(&self) -> Option<(&Life, Piece)> {

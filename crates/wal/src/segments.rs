@@ -2,7 +2,8 @@
 //!
 //! A name `log-N` is given to a file only after its header is on stable storage, so a `log-N` without a valid header is damage and never a
 //! crash. A segment loses its name durably before anything overwrites its header, oldest first, so a crash can leave neither a
-//! gap among the segments that are needed nor a header under another segment's name (D3, D6).
+//! gap among the segments that are needed nor a header under another segment's name (D3, D6). (The newest may lose it to its successor, at one
+//! stroke, or to nobody once all that it holds is durable in the one before.)
 //!
 //! One spare is kept ready whenever space allows: it makes the change of segments cheap, and it is the log's part of the
 //! reserve that lets deletes through on a full disk (D10). So every spare is as large as segments are; those of an earlier life, whose
@@ -39,7 +40,9 @@ const WRITE: OpenOptions = OpenOptions {
 #[derive(Clone, Debug)]
 pub(crate) struct Kept {
     pub(crate) number: u64,
-    /// Where the stream's bytes that count in it end (exclusive).
+    /// Where the stream's bytes begin in it.
+    pub(crate) start: u64,
+    /// Where those that count end (exclusive).
     pub(crate) end: u64,
     /// LSN of the first record that begins in it or behind it.
     pub(crate) first: u64,
@@ -281,7 +284,8 @@ impl Segments {
         Ok(())
     }
 
-    /// Makes a spare the next segment: header, sync, name, sync of the directory. An error leaves open what is on the disk.
+    /// Makes a spare the next segment, or the newest in its place if the number is that one's: header, sync, name, sync of the directory. An error
+    /// leaves open what is on the disk.
     pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Current> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
@@ -296,12 +300,14 @@ impl Segments {
         }
         let end = header.start + header.capacity;
         let mut kept = self.kept.lock();
+        kept.pop_back_if(|last| last.number == header.number);
         if let Some(last) = kept.back_mut() {
-            last.full = last.end == header.previous_end;
+            last.full = last.start + last.capacity == header.previous_end;
             last.end = last.end.min(header.previous_end);
         }
         kept.push_back(Kept {
             number: header.number,
+            start: header.start,
             end,
             first: header.first,
             capacity: header.capacity,

@@ -334,7 +334,8 @@ fn segments_that_are_numbered_to_the_end_have_none_behind_them() {
             medium.plant(&format!("log-{number:016x}"), &content);
             let recovery = process.scan(tiny(), Lsn(4096)).unwrap();
             match recovery.begin() {
-                Ok(_) => assert!(number < u64::MAX),
+                // A life to which nothing was written leaves its number to the next one.
+                Ok(_) => assert!(number < u64::MAX || count == 0),
                 Err(error) => assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}"),
             }
         }

@@ -1,7 +1,7 @@
 //! The log while it lives: appending (in `append`), publishing, cutting, asking for syncs.
 //!
-//! An append sums its payload first, then takes the append lock, which is held for the copy into the ring and nothing else: no call of
-//! the system, no allocation and nothing that can fail lies between the reservation of an LSN and the record's being
+//! An append sums its payload first, then takes the append lock, which is held for the copy into the ring and nothing else (a cut holds it for what
+//! its caller does at that LSN): no call of the system, no allocation and nothing that can fail lies between the reservation of an LSN and the record's being
 //! complete. What is in the ring survives the process. A record is *appended* when it is in the ring, *published* when its writer
 //! says that whatever it stands for can be seen, *synced* when it is on stable storage; each is a prefix of the one before, but
 //! publishing and syncing do not wait for each other.
@@ -561,7 +561,8 @@ impl Log {
         Ok(())
     }
 
-    /// Ends the drain job without syncing. Nothing that was appended is lost to a later open by that: it is in the segments and in the ring.
+    /// Ends appends and the drain job, which syncs what was not yet, unless that fails. Nothing that was appended is lost to a later open by that: it is in
+    /// the segments and in the ring.
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Release);
         self.0.wake_drain();
