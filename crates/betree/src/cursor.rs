@@ -147,8 +147,12 @@ impl GroupCursor {
         self.block = None;
         self.standing = Standing::NONE;
         let bounds = (as_slice(&self.lower), as_slice(&self.upper));
-        let Some((block, records)) = self.walk.next(&self.store, || bounds, None)? else {
-            return Ok(());
+        let (block, records) = loop {
+            match self.walk.next(&self.store, || bounds, None)? {
+                Some((_, records)) if records.is_empty() => {}
+                Some(found) => break found,
+                None => return Ok(()),
+            }
         };
         self.at = match self.direction {
             Direction::Forward => records.start,

@@ -331,27 +331,25 @@ impl BlockWalk {
         u64::from(self.ahead.max_bytes).min(self.group.bytes.max(decoded))
     }
 
-    /// The next block that has records of the range, and which those are: at least one. The bounds are those that the walk
+    /// The next block, and which of its records are of the range; of a block that a bound falls into, none may be. The bounds are those that the walk
     /// was made for. With a stream, it comes to its blocks by way of that.
     pub(crate) fn next<'k>(
         &mut self,
         store: &PageStore,
         bounds: impl Fn() -> KeyBounds<'k>,
-        mut stream: Option<&mut Stream>,
+        stream: Option<&mut Stream>,
     ) -> Result<Option<(Arc<Block>, Range<usize>)>> {
-        while let Some(block) = self.next_block_read(store, stream.as_deref_mut())? {
-            let number = self.next_number;
-            self.next_number = match self.direction {
-                Direction::Forward => number + 1,
-                Direction::Backward => number.wrapping_sub(1),
-            };
-            let found = self.found.take();
-            let found = found.unwrap_or_else(|| self.records_of(&block, number, &bounds));
-            if !found.is_empty() {
-                return Ok(Some((block, found)));
-            }
-        }
-        Ok(None)
+        let Some(block) = self.next_block_read(store, stream)? else {
+            return Ok(None);
+        };
+        let number = self.next_number;
+        self.next_number = match self.direction {
+            Direction::Forward => number + 1,
+            Direction::Backward => number.wrapping_sub(1),
+        };
+        let found = self.found.take();
+        let found = found.unwrap_or_else(|| self.records_of(&block, number, &bounds));
+        Ok(Some((block, found)))
     }
 
     /// The records of a block that the range lets in.

@@ -122,7 +122,7 @@ pub trait Scan: Send {
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
     /// Appends the next records to a batch until it is full, the scan at its end, or a record comes that `until` (in the
     /// scan's direction: an upper bound forward, a lower one backward) does not let in. Reads nothing for a batch that is
-    /// full, nor beyond its last record. The end after an error. Values are left out where [`Batch::keys_only`] says so,
+    /// full, and nothing only to know what follows its last record; what it must read may come with what is likely to be asked for next. The end after an error. Values are left out where [`Batch::keys_only`] says so,
     /// and records may stay in their blocks where [`Batch::lends`] does.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
     /// Steps over the next record, or the delete that the scan stands at, if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].

@@ -312,7 +312,8 @@ impl Compactor {
         }
     }
 
-    /// Asks for a compaction if one was paid for; how many runs must be visited before another look can find one.
+    /// Asks for a compaction if one was paid for; about how many runs must be visited before another look is likely to find one. Visits that give hundreds
+    /// of records, or read more than once, pay more than is reckoned with here: they have theirs [`LOOK_RUNS_MAX`] runs later at most.
     fn look(&mut self) -> Result<u64> {
         let core = self.core.clone();
         let now = Done::of(&core);

@@ -31,7 +31,6 @@ pub(super) fn first_tasks(context: &Context, id: u64) -> (Option<Frame>, Vec<Tas
         .map(|lower| Slot {
             lower,
             child: SlotChild::Pending,
-            is_new: true,
             is_small: false,
         })
         .collect();

@@ -58,8 +58,6 @@ pub(super) struct Slot {
     /// Where its key range begins; for the first slot, where the frame's does.
     pub(super) lower: Key,
     pub(super) child: SlotChild,
-    /// Whether this merge has made it.
-    pub(super) is_new: bool,
     /// Whether it is known to be less than half full.
     pub(super) is_small: bool,
 }
@@ -101,7 +99,6 @@ impl Frame {
             .map(|pivot| Slot {
                 lower: pivot.lower.into(),
                 child: SlotChild::Child(pivot.child),
-                is_new: false,
                 is_small: false,
             })
             .collect();
@@ -259,7 +256,6 @@ impl Frame {
                 SlotChild::Swallowed => {}
                 SlotChild::Replaced(results) if results.is_empty() => {
                     slot.child = SlotChild::Gone;
-                    slot.is_new = true;
                     slots.push(slot);
                 }
                 SlotChild::Replaced(mut results) => {
@@ -507,7 +503,7 @@ impl Frame {
                 left.has_small_child.then_some(0),
                 right.has_small_child.then_some(left.node.pivots.len()),
             ];
-            let node = concatenate(left.node, right.node, &middle);
+            let node = concatenate(left.node, right.node, &middle)?;
             if small == [None, None] {
                 self.splice(first, last, split(context, node, lower, changes)?);
                 continue;

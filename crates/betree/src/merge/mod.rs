@@ -276,12 +276,18 @@ fn frame_of(frames: &mut BTreeMap<u64, Frame>, id: u64) -> Result<&mut Frame> {
         .ok_or_else(|| Error::internal("a result came for a node that does not wait for it"))
 }
 
-/// While a piece is being done: should it panic, the merge has failed, and the other workers do not wait for it for ever.
-struct Running<'a>(&'a Shared);
+/// While a piece is being done: should it panic, the merge has failed, what the piece has written is given up with it, and the other
+/// workers do not wait for it for ever.
+struct Running<'a> {
+    shared: &'a Shared,
+    /// What the piece has changed, until the graph has it.
+    changes: Changes,
+}
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
-        let mut graph = self.0.graph.lock();
+        let mut graph = self.shared.graph.lock();
+        graph.changes.merge(std::mem::take(&mut self.changes));
         graph.running -= 1;
         if std::thread::panicking() {
             graph
@@ -289,7 +295,7 @@ impl Drop for Running<'_> {
                 .get_or_insert_with(|| Error::internal("a merge panicked"));
         }
         drop(graph);
-        self.0.changed.notify();
+        self.shared.changed.notify();
     }
 }
 
@@ -317,15 +323,17 @@ impl Merge for TreeMerge {
             graph.running += 1;
             (task, credit)
         };
-        let _running = Running(shared);
-        let mut changes = Changes::default();
+        let mut running = Running {
+            shared,
+            changes: Changes::default(),
+        };
         let mut consumed = 0;
-        let outcome = shared.run(task, &mut changes, &mut consumed);
+        let outcome = shared.run(task, &mut running.changes, &mut consumed);
         // Never more than was expected: what a task consumes beyond that is its own affair.
         let consumed = consumed.min(credit);
         shared.consumed_bytes.fetch_add(consumed, Ordering::Relaxed);
         let mut graph = shared.graph.lock();
-        graph.changes.merge(changes);
+        graph.changes.merge(std::mem::take(&mut running.changes));
         let applied =
             outcome.and_then(|outcome| shared.apply(&mut graph, outcome, credit - consumed));
         if let Err(error) = applied {

@@ -9,6 +9,7 @@ use terrapin_structure::Direction;
 use super::frame::{OpenNode, Slot, SlotChild};
 use super::runs::{Context, Key};
 use crate::cursor::GroupCursor;
+use crate::format::PIVOTS_MAX;
 use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
 use crate::walk::ReadAhead;
@@ -63,8 +64,16 @@ fn encoded_bytes(node: &Node) -> usize {
 }
 
 /// Joins neighbours; `middle` is where the right one's range begins. Their levels join in key order: what was newer than
-/// something is still so, and nothing overlaps.
-pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Node {
+/// something is still so, and nothing overlaps. An error is that the nodes have more pivots than any that was written.
+pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Result<Node> {
+    let pivots = left.pivots.len() + right.pivots.len();
+    if pivots > PIVOTS_MAX {
+        return Err(
+            Error::corrupt("a node and its neighbour have too many pivots to be joined")
+                .with("pivots", pivots)
+                .with("limit", PIVOTS_MAX),
+        );
+    }
     let moved = left.pivots.len() as u16;
     if let Some(first) = right.pivots.first_mut() {
         first.lower = middle[..].into();
@@ -80,7 +89,7 @@ pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Node
         level.append(&mut segments);
     }
     left.replaced_permille = left.replaced_permille.max(right.replaced_permille);
-    left
+    Ok(left)
 }
 
 /// Cuts a node into as many of equal fan-out as it needs, mostly one. A segment on both sides of a cut is referred to by
@@ -105,7 +114,6 @@ pub(super) fn split(
         return Ok(vec![Slot {
             lower,
             child: SlotChild::Open(Box::new(open)),
-            is_new: true,
             is_small,
         }]);
     }
@@ -163,7 +171,6 @@ pub(super) fn split(
         slots.push(Slot {
             lower,
             child: SlotChild::Open(Box::new(open)),
-            is_new: true,
             is_small: false,
         });
     }

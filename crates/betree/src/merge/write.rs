@@ -120,7 +120,7 @@ impl WriteLeaves {
             let slots = self
                 .base
                 .first()
-                .map(|&leaf| self.slot(leaf, self.lower(), false))
+                .map(|&leaf| self.slot(leaf, self.lower()))
                 .into_iter()
                 .collect();
             return Ok(Some(WrittenLeaves {
@@ -223,7 +223,7 @@ impl WriteLeaves {
         state.last_key = std::mem::take(&mut pending.last_key);
         let leaf = context.store.write_group(pending, context.class())?;
         changes.added.push(PageUse::from(&leaf));
-        state.slots.push(self.slot(leaf, lower, true));
+        state.slots.push(self.slot(leaf, lower));
         Ok(())
     }
 
@@ -231,11 +231,10 @@ impl WriteLeaves {
         self.range.lo.clone().unwrap_or_default()
     }
 
-    fn slot(&self, leaf: GroupRef, lower: Key, is_new: bool) -> Slot {
+    fn slot(&self, leaf: GroupRef, lower: Key) -> Slot {
         Slot {
             lower,
             child: SlotChild::Child(Child::Leaf(leaf)),
-            is_new,
             is_small: false,
         }
     }

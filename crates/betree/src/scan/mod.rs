@@ -367,7 +367,8 @@ impl TreeScan {
         self.open(slot)
     }
 
-    /// Moves a source to the first record of its next block, which is read if need be, or to what stands behind its last.
+    /// Moves a source to the first record of its next block, which is read if need be; or, where a bound leaves that none, to before the one behind it; or
+    /// to what stands behind its last.
     fn open(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         source.go_ahead(slot, &self.path, &self.store);
@@ -381,12 +382,16 @@ impl TreeScan {
                 walk.leave_stream();
                 next = walk.next(&self.store, bounds, None);
             }
-            if let Some((block, records)) = next? {
-                source.enter(block, records, self.path.direction);
-                source.read_ahead(&self.path, &self.store);
-                return Ok(());
+            match next? {
+                // A bound falls behind what it has. What follows may lie far behind, and is wanted when its turn comes.
+                Some((_, records)) if records.is_empty() => return self.next_block(slot),
+                Some((block, records)) => {
+                    source.enter(block, records, self.path.direction);
+                    source.read_ahead(&self.path, &self.store);
+                    return Ok(());
+                }
+                None => source.end_walk(),
             }
-            source.end_walk();
         }
         if slot != LEAF {
             self.next_live_range(slot);

@@ -12,7 +12,7 @@ use terrapin_structure::{Direction, Version};
 use super::figures::findings;
 use super::grown::{Grown, Random, write};
 use super::store::TestStore;
-use crate::node::{Child, Node, Pivot, Root};
+use crate::node::{Child, LivePart, Node, Pivot, Root, Segment};
 use crate::version::TreeVersion;
 
 fn pages(version: &dyn Version) -> Vec<PageUse> {
@@ -271,4 +271,64 @@ fn a_node_of_the_wrong_height_is_refused() {
         .err()
         .unwrap();
     assert_eq!(error.kind(), ErrorKind::Corrupt);
+}
+
+/// A range that begins where a block has nothing any more asked for the next block at once, however far behind it lies: what is wrong with that came
+/// before all that is sound, and a sound one was read before its turn.
+#[test]
+fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
+    // One record a block.
+    let value = vec![b'v'; 600];
+    let key = |i: u32| format!("k{i:04}").into_bytes();
+    let group_of = |store: &TestStore, numbers: &mut dyn Iterator<Item = u32>| {
+        let messages: BTreeMap<_, _> = numbers.map(|i| (key(i), Some(value.clone()))).collect();
+        write(store.pages(), &messages)
+    };
+    for gap_in_leaf in [false, true] {
+        let store = TestStore::new();
+        let around = group_of(&store, &mut (0..100).chain(900..1000));
+        let within = group_of(&store, &mut (100..900));
+        let (leaf, buffered, ends, records) = match gap_in_leaf {
+            false => (within, around, (0, 999), 200),
+            true => (around, within, (100, 899), 800),
+        };
+        let mut node = Node {
+            height: 1,
+            replaced_permille: 0,
+            pivots: vec![Pivot {
+                lower: Box::default(),
+                child: Child::Leaf(leaf),
+                pending_bytes: 0,
+            }],
+            levels: vec![vec![Segment {
+                group: buffered,
+                min: key(ends.0).into(),
+                max: key(ends.1).into(),
+                live: vec![LivePart {
+                    pivot: 0,
+                    records,
+                    bytes: u64::from(records) * 605,
+                }],
+            }]],
+        };
+        node.tidy();
+        let content = node.encode().unwrap();
+        let page = store
+            .pages()
+            .write_page(PageKind::Node, &content, SpaceClass::Normal)
+            .unwrap();
+        let version = TreeVersion::open(store.pages(), Root::Node(page, 1)).unwrap();
+        let index = store.pages().index(&around).unwrap();
+        // Backward there is no such case: nobody knows where a block ends that cannot be read.
+        let block = u64::from(index.block_place(100).0);
+        store.damage(PageUse::from(&around).offset + block + 40);
+        store.forget_cache();
+        let lower = key(500);
+        let bounds = (Bound::Included(&lower[..]), Bound::Unbounded);
+        let mut scan = version.scan(bounds, Direction::Forward).unwrap();
+        for i in 500..900 {
+            assert_eq!(scan.next().unwrap(), Some((&key(i)[..], &value[..])));
+        }
+        assert_eq!(scan.next().unwrap_err().kind(), ErrorKind::Corrupt);
+    }
 }

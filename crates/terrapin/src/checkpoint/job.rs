@@ -37,7 +37,7 @@ use terrapin_structure::{Compaction, MergeOptions};
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
 use super::input::{Preparation, WindowInput};
-use super::merges::RunningMerge;
+use super::merges::{RunningMerge, guarded};
 use super::rest::{Aside, Rest};
 use super::round::{Part, Round};
 use crate::catalog::{Catalog, Following};
@@ -383,9 +383,11 @@ impl Coordinator {
         };
         let (from, bytes) = self.drain.stretch();
         let version = &part.keyspace.version;
-        let begun = core
-            .structure
-            .begin_compaction(version, (from, None), bytes, &options)?;
+        let compaction = || {
+            core.structure
+                .begin_compaction(version, (from, None), bytes, &options)
+        };
+        let begun = guarded(compaction)?;
         if begun.is_none() {
             self.drain.went_on(None);
         }
@@ -399,7 +401,10 @@ impl Coordinator {
         mut round: Box<Round>,
         mut preparation: Box<Preparation>,
     ) -> Result<Step> {
-        let prepared = preparation.step();
+        let prepared = match guarded(|| Ok(preparation.step())) {
+            Ok(prepared) => prepared,
+            Err(error) => return self.part_failed(round, error),
+        };
         // Records that came in take the memory of blocks.
         self.core.store.shrink_fully();
         let Some(input) = prepared else {
@@ -415,10 +420,8 @@ impl Coordinator {
             space_is_short: round.sliced,
             ..core.settings.merge.clone()
         };
-        let begun = core
-            .structure
-            .begin_merge(&part.keyspace.version, input, &options);
-        match begun {
+        let version = &part.keyspace.version;
+        match guarded(|| core.structure.begin_merge(version, input, &options)) {
             Ok(merge) => {
                 let running =
                     RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());
@@ -451,7 +454,7 @@ impl Coordinator {
         core.schedule.offer(None);
         let finished = match running.failure() {
             Some(error) => Err(error),
-            None => running.merge().finish(),
+            None => guarded(|| running.merge().finish()),
         };
         match finished {
             Ok(merged) => {
