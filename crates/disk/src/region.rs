@@ -292,7 +292,9 @@ mod system {
     // In every build: what is released is memory of the system's, not of a checker of schedules.
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    use rustix::mm::{MapFlags, MprotectFlags, ProtFlags, mmap_anonymous, mprotect};
+    use rustix::mm::{
+        Advice, MapFlags, MprotectFlags, ProtFlags, madvise, mmap_anonymous, mprotect,
+    };
     use terrapin_base::MEMORY_ALIGNMENT;
 
     /// What is asked for, for messages.
@@ -330,7 +332,15 @@ mod system {
         let flags = MapFlags::PRIVATE | flags;
         // SAFETY: a new mapping at an address of the kernel's choice touches nothing that exists.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
-        start.ok().and_then(|start| NonNull::new(start.cast()))
+        let start: NonNull<u8> = NonNull::new(start.ok()?.cast())?;
+        if flags.contains(MapFlags::NORESERVE) {
+            // What is reserved comes into use, and goes back, by pieces far smaller than a huge page. Where the kernel gives those unasked, a
+            // piece would take one, and what was given back would be there again: memory beyond all that is charged (decision 0012).
+            // A hint: a kernel without huge pages refuses it.
+            // SAFETY: the mapping is ours, and the advice does not change what it holds.
+            let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
+        }
+        Some(start)
     }
 
     /// Lets the first bytes of what [`addresses`] gave be used; whether the kernel does.
@@ -377,11 +387,8 @@ mod system {
             && !whole.is_empty()
             // SAFETY: by contract; only what is whole pages of the part.
             && unsafe {
-                rustix::mm::madvise(
-                    start.as_ptr().add(whole.start).cast(),
-                    whole.len(),
-                    rustix::mm::Advice::LinuxDontNeed,
-                )
+                let start = start.as_ptr().add(whole.start).cast();
+                madvise(start, whole.len(), Advice::LinuxDontNeed)
             }
             .is_ok();
         if !released {
@@ -576,6 +583,30 @@ mod tests {
                 assert!(all(0, part.clone()), "{part:?}, pages of {page}");
                 assert!(all(1, 0..part.start) && all(1, part.end..64));
             }
+        }
+    }
+
+    /// Pieces that were given back came again wherever the kernel gives huge pages unasked, and caches held more than was charged.
+    #[test]
+    #[cfg_attr(miri, ignore = "no mappings")]
+    fn what_is_reserved_is_advised_to_have_no_huge_pages() {
+        if !std::path::Path::new("/sys/kernel/mm/transparent_hugepage").exists() {
+            return;
+        }
+        let region = Region::reserved(8 << 20);
+        let reach = Reach::new(1 << 20, 8 << 20);
+        let mappings = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        for start in [region.start(), reach.start()] {
+            let address = start.addr().get();
+            let hex = |text: &str| usize::from_str_radix(text, 16).ok();
+            let holds = |line: &str| {
+                let ends = line.split(' ').next().and_then(|ends| ends.split_once('-'));
+                let ends = ends.and_then(|(low, high)| Some(hex(low)?..hex(high)?));
+                ends.is_some_and(|ends| ends.contains(&address))
+            };
+            let mut lines = mappings.lines().skip_while(|line| !holds(line));
+            let flags = lines.find(|line| line.starts_with("VmFlags:")).unwrap();
+            assert!(flags.split(' ').any(|flag| flag == "nh"), "{flags}");
         }
     }
 }

@@ -178,6 +178,8 @@ impl Segments {
                 }
             }
         };
+        // Whoever sees what is written here from now on sees the number that who gave the segment up had raised, too.
+        atomic::fence(Ordering::Release);
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.budget
             .take(Purpose::Records, self.segment_bytes() as u64);

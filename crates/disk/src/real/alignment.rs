@@ -35,7 +35,7 @@ pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) ->
     }
 }
 
-/// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says, what a trial shows, or 4096. Where there
+/// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says, what a trial shows (of offsets and lengths), or 4096. Where there
 /// is no direct I/O, anything goes; it is what is known or said all the same, or 4096.
 pub(super) fn of(
     known: &OnceLock<u32>,

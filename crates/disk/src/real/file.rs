@@ -205,18 +205,20 @@ impl RealFile {
 
     /// Writes all of `buffer`, from memory that the kernel takes.
     fn write_all(&self, buffer: &[u8], offset: u64) -> rustix::io::Result<()> {
-        let mut done = 0;
+        let (mut done, mut broke) = (0, false);
         while done < buffer.len() {
             let rest = &buffer[done..];
-            let mut count = retry(|| pwrite(&self.descriptor, rest, offset + done as u64))?;
-            if self.direct {
-                // What was written of a broken block is written again, and says why it broke.
-                count -= count % self.alignment as usize;
-            }
-            if count == 0 {
+            let count = retry(|| pwrite(&self.descriptor, rest, offset + done as u64))?;
+            // What was written of a broken block is written again, and says why it broke.
+            let whole = match self.direct {
+                true => count - count % self.alignment as usize,
+                false => count,
+            };
+            if whole == 0 && (count == 0 || broke) {
                 return Err(Errno::IO);
             }
-            done += count;
+            broke = whole == 0;
+            done += whole;
         }
         Ok(())
     }

@@ -150,17 +150,21 @@ impl PageStore {
     }
 
     /// Learns which space is free from a walk over the trees of `generation` (D4): `uses` names every page, once per reference,
-    /// catalog pages too. Call once after [`PageStore::open`], before anything is written. O(pages · log pages).
+    /// catalog pages too. Call once after [`PageStore::open`], before anything is written; both slots are, first, if they are not yet
+    /// ([`PageStore::settle_slots`]): where the disk is full, holes are made of what is free. O(pages · log pages).
     ///
     /// # Errors
     ///
     /// [`ErrorKind::Corrupt`], naming the pages, when two overlap, one lies outside of the file, or two references to one
-    /// differ; any error of `uses`.
+    /// differ; any error of `uses`, and of the slots' writes.
     pub fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
         generation: Generation,
     ) -> Result<()> {
+        if !self.read_only {
+            self.settle_slots()?;
+        }
         self.space
             .rebuild(uses, generation, !self.read_only)
             .map_err(|e| self.place(e))?;

@@ -400,7 +400,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 40,
         name: "a slot that was found is built upon without a sync",
-        place: "crates/terrapin/src/open.rs",
+        place: "crates/pages/src/store/write.rs",
         breaks: "D2, D6: what a recovery found is durable",
         script: Script::Check(
             "what was flushed after a clear",
