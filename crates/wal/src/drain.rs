@@ -101,7 +101,7 @@ impl Job for Drain {
     fn step(&mut self) -> Step {
         self.log.woken.store(false, Ordering::SeqCst);
         let is_last = self.log.stopped.load(Ordering::Acquire);
-        if self.log.has_failed() || is_last && !self.wants_last_sync() {
+        if self.log.has_failed() || is_last && !self.log.wants_last_sync() {
             return Step::Done;
         }
         match self.advance() {
@@ -181,16 +181,6 @@ impl Drain {
                 self.spare_retry_ns = self.retry_ns();
             }
         }
-    }
-
-    /// Once nobody appends any more: whether there are records that the interval's end would have synced. The process may live on for long.
-    fn wants_last_sync(&self) -> bool {
-        let end = self.log.lock().real_end;
-        let wanted = end > self.log.synced() && !mutant::active(32);
-        if wanted {
-            self.log.sync_wanted.fetch_max(end, Ordering::AcqRel);
-        }
-        wanted
     }
 
     fn current_end(&self) -> u64 {

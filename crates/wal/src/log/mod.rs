@@ -628,6 +628,16 @@ impl Shared {
         self.drain_wanted.notify();
     }
 
+    /// Once nobody appends any more: whether there are records that the interval's end would have synced. The process may live on for long.
+    pub(crate) fn wants_last_sync(&self) -> bool {
+        let end = self.lock().real_end;
+        let wanted = end > self.synced() && !mutant::active(32);
+        if wanted {
+            self.sync_wanted.fetch_max(end, Ordering::AcqRel);
+        }
+        wanted
+    }
+
     fn is_over(&self) -> bool {
         self.failed.load(Ordering::Acquire) || self.stopped.load(Ordering::Acquire)
     }
