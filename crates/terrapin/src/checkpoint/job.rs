@@ -326,12 +326,14 @@ impl Coordinator {
         }
         let stretches = core.compactions.asked();
         let begun = match (&stretches, round.parts.get(round.at)) {
-            (Some(Stretches { span, .. }), Some(part)) => core.structure.begin_compaction(
-                &part.keyspace.version,
-                (&span.0, span.1.as_deref()),
-                STRETCH_GROUPS * core.settings.merge.group_bytes,
-                &core.settings.merge,
-            )?,
+            (Some(Stretches { span, .. }), Some(part)) => guarded(|| {
+                core.structure.begin_compaction(
+                    &part.keyspace.version,
+                    (&span.0, span.1.as_deref()),
+                    STRETCH_GROUPS * core.settings.merge.group_bytes,
+                    &core.settings.merge,
+                )
+            })?,
             _ => None,
         };
         if begun.is_none() {
@@ -383,11 +385,10 @@ impl Coordinator {
         };
         let (from, bytes) = self.drain.stretch();
         let version = &part.keyspace.version;
-        let compaction = || {
+        let begun = guarded(|| {
             core.structure
                 .begin_compaction(version, (from, None), bytes, &options)
-        };
-        let begun = guarded(compaction)?;
+        })?;
         if begun.is_none() {
             self.drain.went_on(None);
         }
