@@ -157,6 +157,17 @@ impl Error {
         let errno = self.io_error().and_then(Errno::from_io_error);
         errno.is_some_and(|errno| short.contains(&errno))
     }
+
+    /// Whether it tells that data is damaged, or not to be had from the device: others may be sound. Not so what the process or the system is
+    /// short of, nor that something is closed.
+    #[must_use]
+    pub fn is_of_data(&self) -> bool {
+        match self.kind() {
+            ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::TooLarge => true,
+            ErrorKind::Io => !self.is_shortage(),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -245,6 +256,9 @@ mod tests {
         );
         assert!(!is(refused(Errno::IO)) && !is(refused(Errno::NOSPC)));
         assert!(!is(io::Error::other("short read")) && !Error::internal("a bug").is_shortage());
+        let of_data = |source| Error::io("cannot read", source).is_of_data();
+        assert!(of_data(io::Error::other("short read")) && Error::corrupt("a node").is_of_data());
+        assert!(!of_data(io::Error::from(Errno::MFILE)) && !Error::internal("a bug").is_of_data());
     }
 
     /// As reports of whole chains print it.

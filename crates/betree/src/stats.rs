@@ -11,7 +11,7 @@ use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
 
 /// Calls back for every node, parents first. A node has one parent, so one that is met twice is damage; that also keeps a
-/// walk over hostile pages from taking longer than there are pages.
+/// walk over hostile pages from taking longer than there are pages. What cannot be read is passed over, and the first error told at the end.
 fn nodes(
     store: &PageStore,
     root: &Root,
@@ -21,6 +21,7 @@ fn nodes(
         return Ok(());
     };
     let mut seen = HashSet::new();
+    let mut unread = Ok(());
     let mut path = vec![(*page, load_node(store, page, *height)?, 0usize)];
     while let Some((page, node, next)) = path.last_mut() {
         if *next == 0 {
@@ -34,8 +35,11 @@ fn nodes(
         match child {
             Some(Child::Node { page, .. }) => {
                 let page = *page;
-                let child = load_child(store, &page, node.height)?;
-                path.push((page, child, 0));
+                match load_child(store, &page, node.height) {
+                    Ok(child) => path.push((page, child, 0)),
+                    Err(error) if error.is_of_data() => unread = unread.and(Err(error)),
+                    Err(error) => return Err(error),
+                }
             }
             Some(Child::Leaf(_)) => {}
             None => {
@@ -43,7 +47,7 @@ fn nodes(
             }
         }
     }
-    Ok(())
+    unread
 }
 
 /// Every page that a tree refers to, once per reference.

@@ -98,7 +98,7 @@ impl Structure for BeTree {
     }
 
     fn open(&self, root: &[u8]) -> Result<Arc<dyn Version>> {
-        Ok(TreeVersion::open(&self.store, Root::decode(root)?)?)
+        Ok(TreeVersion::found(&self.store, Root::decode(root)?)?)
     }
 
     fn begin_merge(

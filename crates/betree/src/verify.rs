@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{ErrorKind, PageId, Result};
+use terrapin_base::{PageId, Result};
 use terrapin_pages::group::{GroupRef, check_group};
 use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::{Direction, Finding};
@@ -21,7 +21,7 @@ use crate::walk::ReadAhead;
 ///
 /// # Errors
 ///
-/// Those that say nothing about the data, such as [`ErrorKind::Closed`]. Damage and device errors are findings.
+/// Those that say nothing about the data, such as [`ErrorKind::Closed`](terrapin_base::ErrorKind::Closed). Damage and device errors are findings.
 pub(crate) fn verify(
     store: &Arc<PageStore>,
     root: &Root,
@@ -78,18 +78,11 @@ impl Check<'_> {
     ) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
-            Err(error) => match error.kind() {
-                // What the process or the system is short of says nothing of the data.
-                ErrorKind::Io if error.is_shortage() => Err(error),
-                ErrorKind::Corrupt
-                | ErrorKind::Io
-                | ErrorKind::Unsupported
-                | ErrorKind::TooLarge => {
-                    self.report(place(), error.to_string());
-                    Ok(None)
-                }
-                _ => Err(error),
-            },
+            Err(error) if error.is_of_data() => {
+                self.report(place(), error.to_string());
+                Ok(None)
+            }
+            Err(error) => Err(error),
         }
     }
 

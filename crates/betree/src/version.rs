@@ -21,8 +21,8 @@ use crate::{estimate, stats, verify};
 pub(crate) struct TreeVersion {
     store: Arc<PageStore>,
     root: Root,
-    /// The root node, if there is one: held here, it costs lookups no visit to the cache.
-    node: Option<Arc<LoadedNode>>,
+    /// The root node, if there is one and it could be read: held here, it costs lookups no visit to the cache.
+    node: OnceLock<Arc<LoadedNode>>,
     /// The two again, for scans.
     stores: Shares<PageStore>,
     nodes: Shares<LoadedNode>,
@@ -35,32 +35,36 @@ pub(crate) struct TreeVersion {
 impl TreeVersion {
     /// The version below a root; reads the root node.
     pub(crate) fn open(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
-        let node = match &root {
-            Root::Node(page, height) => Some(load_node(store, page, *height)?),
-            Root::Empty | Root::Leaf(_) => None,
-        };
-        Ok(Arc::new(TreeVersion {
-            store: store.clone(),
-            root,
-            node,
-            stores: Shares::default(),
-            nodes: Shares::default(),
-            leaf: GroupHandle::default(),
-            to_compact: OnceLock::new(),
-        }))
+        let version = Self::new(store, root);
+        version.root_node()?;
+        Ok(Arc::new(version))
+    }
+
+    /// As [`TreeVersion::open`], of a root that is on the device since an earlier life. A node that is damaged, or that the device does not give, is
+    /// an error of whoever asks for records of this tree: others may be sound.
+    pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
+        let version = Self::new(store, root);
+        match version.root_node() {
+            Err(error) if !error.is_of_data() => Err(error),
+            _ => Ok(Arc::new(version)),
+        }
     }
 
     /// The version without records.
     pub(crate) fn empty(store: &Arc<PageStore>) -> Arc<Self> {
-        Arc::new(TreeVersion {
+        Arc::new(Self::new(store, Root::Empty))
+    }
+
+    fn new(store: &Arc<PageStore>, root: Root) -> Self {
+        TreeVersion {
             store: store.clone(),
-            root: Root::Empty,
-            node: None,
+            root,
+            node: OnceLock::new(),
             stores: Shares::default(),
             nodes: Shares::default(),
             leaf: GroupHandle::default(),
             to_compact: OnceLock::new(),
-        })
+        }
     }
 
     /// The root.
@@ -69,12 +73,23 @@ impl TreeVersion {
     }
 
     /// Where lookups start.
-    pub(crate) fn top(&self) -> Top<'_> {
-        match (&self.root, &self.node) {
-            (Root::Leaf(group), _) => Top::Leaf(group, &self.leaf),
-            (_, Some(node)) => Top::Node(node),
-            _ => Top::Empty,
-        }
+    #[inline]
+    pub(crate) fn top(&self) -> Result<Top<'_>> {
+        Ok(match (self.node.get(), &self.root) {
+            (Some(node), _) => Top::Node(node),
+            (None, Root::Leaf(group)) => Top::Leaf(group, &self.leaf),
+            (None, _) => self.root_node()?.map_or(Top::Empty, |node| Top::Node(node)),
+        })
+    }
+
+    /// The root node, if there is one; it is read again as long as it could not be.
+    #[cold]
+    fn root_node(&self) -> Result<Option<&Arc<LoadedNode>>> {
+        let Root::Node(page, height) = &self.root else {
+            return Ok(None);
+        };
+        let loaded = load_node(&self.store, page, *height)?;
+        Ok(Some(self.node.get_or_init(|| loaded)))
     }
 }
 
@@ -84,13 +99,13 @@ impl Version for TreeVersion {
     }
 
     fn get(&self, key: &[u8], hash: u64) -> Result<Option<Slice>> {
-        find(&self.store, self.top(), key, hash, |block, at| {
+        find(&self.store, self.top()?, key, hash, |block, at| {
             block.put_slice(at)
         })
     }
 
     fn contains(&self, key: &[u8], hash: u64) -> Result<bool> {
-        Ok(find(&self.store, self.top(), key, hash, |block, at| {
+        Ok(find(&self.store, self.top()?, key, hash, |block, at| {
             (!block.entry(at).is_delete).then_some(())
         })?
         .is_some())
@@ -102,7 +117,7 @@ impl Version for TreeVersion {
                 .with("keys", keys.len())
                 .with("places", out.len()));
         }
-        find_many(&self.store, self.top(), keys, out)
+        find_many(&self.store, self.top()?, keys, out)
     }
 
     fn scan_expecting(
@@ -112,7 +127,11 @@ impl Version for TreeVersion {
         expected: usize,
     ) -> Result<Box<dyn Scan>> {
         let store = self.stores.get(&self.store);
-        Ok(Box::new(match (&self.root, &self.node) {
+        let node = match self.node.get() {
+            None => self.root_node()?,
+            known => known,
+        };
+        Ok(Box::new(match (&self.root, node) {
             (Root::Leaf(leaf), _) => TreeScan::over_leaf(store, leaf, bounds, direction, expected)?,
             (_, Some(node)) => {
                 let node = self.nodes.get(node);
@@ -123,7 +142,7 @@ impl Version for TreeVersion {
     }
 
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate> {
-        estimate::estimate(&self.store, self.top(), bounds)
+        estimate::estimate(&self.store, self.top()?, bounds)
     }
 
     fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {

@@ -194,6 +194,22 @@ fn a_bad_sector_fails_every_read_of_it_and_no_other_across_a_crash_and_in_forks(
 }
 
 #[test]
+fn a_place_that_takes_no_writes_keeps_what_it_has_and_others_are_written() {
+    let fault = MediaFault::nth(1, Media::WriteError)
+        .within(512..1024)
+        .lasting();
+    let (medium, file) = faulty(1, fault);
+    for _ in 0..2 {
+        let error = file.write_at(&[9; 1024], 0).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Io);
+        assert_eq!(read(&*file), OLD);
+    }
+    file.write_at(&[9; 512], 1024).unwrap();
+    assert_eq!(read(&*file)[1024..1536], [9; 512]);
+    assert_eq!(medium.media_hits().len(), 2);
+}
+
+#[test]
 fn a_read_error_may_come_once() {
     let (_medium, file) = faulty(1, MediaFault::nth(1, Media::ReadError));
     assert!(file.read_at(&mut [0; 1], 0).is_err());

@@ -22,6 +22,6 @@ pub use page::{Changes, Extent, PageKind, PageRef, PageUse};
 pub use space::{Pin, SpaceClass};
 pub use store::{
     DATA_FILE, DecodePage, Fill, GroupHandle, Handle, KnownOutlines, OutlinePlaces, PageStore,
-    Presence, PrivatePages, Reading, SegmentOutlines, StoreOptions,
+    Presence, PrivatePages, Reading, SegmentOutlines, StoreOptions, UNFINISHED_FILE,
 };
 pub use superblock::{FORMAT_VERSION, PAGES_START, SLOT_BYTES, SLOTS, Superblock};

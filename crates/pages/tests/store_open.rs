@@ -9,7 +9,8 @@ use terrapin_base::{ErrorKind, Generation, Incarnation};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 use terrapin_disk::{Disk, SimDisk};
 use terrapin_pages::{
-    DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, Presence, SpaceClass, Superblock,
+    DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, Presence, SpaceClass,
+    Superblock, UNFINISHED_FILE,
 };
 
 fn try_open(medium: &SimDisk, read_only: bool) -> terrapin_base::Result<Superblock> {
@@ -165,7 +166,7 @@ fn other_files_and_newer_formats_are_refused() {
     );
 }
 
-/// A file of a few KiB that was named `data` by somebody was overwritten as a creation that had been interrupted.
+/// A file of a few KiB that was named `data` by somebody was overwritten, as if a creation had been interrupted.
 #[test]
 fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
     let torn = |bytes: usize| {
@@ -190,20 +191,16 @@ fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
         }
         presence
     };
-    for foreign in [
-        &b"x"[..],
-        b"TERRAPI",
-        &[b'x'; 511],
-        &[b'x'; 4095],
-        &[b'x'; 8191],
-    ] {
-        assert_eq!(presence_of(foreign, None), Presence::Present);
+    // Some were, if they were as long as whole sectors and alone.
+    for foreign in [1, 511, 512, 4095, 4096, 8191, 8192].map(|bytes| vec![b'x'; bytes]) {
+        for beside in [None, Some("notes")] {
+            assert_eq!(presence_of(&foreign, beside), Presence::Present);
+        }
+        // Garbage that a power cut may leave.
+        let marked = presence_of(&foreign, Some(UNFINISHED_FILE));
+        assert_eq!(marked, Presence::Unfinished);
     }
-    // As long as whole sectors: garbage that a power cut may leave, unless somebody has files there.
-    for foreign in [512, 4096, 8192].map(|bytes| vec![b'x'; bytes]) {
-        assert_eq!(presence_of(&foreign, None), Presence::Unfinished);
-        assert_eq!(presence_of(&foreign, Some("notes")), Presence::Present);
-    }
+    assert_eq!(presence_of(b"TERRAPI", None), Presence::Present);
     for unfinished in [vec![], vec![0; 100], vec![0; 8192], torn(8), torn(511)] {
         assert_eq!(
             presence_of(&unfinished, Some("notes")),

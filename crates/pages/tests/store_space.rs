@@ -11,7 +11,7 @@ use common::{
 use proptest::prelude::*;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Generation, PageId};
 use terrapin_disk::SimDisk;
-use terrapin_disk::sim::{Fault, FaultError, Op};
+use terrapin_disk::sim::{Fault, FaultError, Media, MediaFault, Op};
 use terrapin_pages::group::GroupRef;
 use terrapin_pages::{
     Changes, DATA_FILE, PAGES_START, PageKind, PageRef, PageStore, PageUse, SpaceClass,
@@ -331,6 +331,38 @@ fn a_failed_write_or_allocation_gives_its_space_back() {
     store
         .write_group(pending(0, 20_000, 100, true), SpaceClass::Normal)
         .unwrap();
+}
+
+/// What fits best was free again at once, so that one place that takes no writes was where each merge came to, and failed.
+#[test]
+fn a_place_that_takes_no_writes_is_not_the_next_to_be_written() {
+    let medium = SimDisk::new(18);
+    let store = create(&medium, options(4 * MIB, 0));
+    let groups: Vec<_> = (0..4).map(|_| write_group(&store, 1000)).collect();
+    checkpoint(&store, added(&groups));
+    checkpoint(&store, released([groups[1].id]));
+    let hole = PageUse::from(&groups[1]);
+    let bad = MediaFault::nth(1, Media::WriteError)
+        .of(DATA_FILE)
+        .within(hole.offset + 512..hole.offset + 1024)
+        .lasting();
+    medium.inject_media(bad);
+    let free = store.free_bytes();
+    let write = || store.write_group(pending(0, 1000, 100, true), SpaceClass::Normal);
+    assert_eq!(write().unwrap_err().kind(), ErrorKind::Io, "it fits best");
+    assert_eq!(store.free_bytes(), free);
+    for _ in 0..3 {
+        assert_ne!(write().unwrap().offset, hole.offset);
+    }
+    // Where there is no other place it is tried again.
+    medium.set_capacity(medium.used_bytes());
+    medium.clear_media();
+    while let Ok(group) = write() {
+        if group.offset == hole.offset {
+            return;
+        }
+    }
+    panic!("space that could not be written once is never tried again");
 }
 
 #[test]

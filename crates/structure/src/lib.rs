@@ -258,7 +258,8 @@ pub trait Version: Send + Sync + Any {
     ) -> Result<Box<dyn Scan>>;
     /// How much a range holds.
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate>;
-    /// Every page this version refers to, once per reference (D4). Reads nodes only.
+    /// Every page this version refers to, once per reference (D4). Reads nodes only. One that cannot be read is passed over, with all below it,
+    /// and is the error in the end; an error of `visit` ends the walk.
     fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()>;
     /// Figures.
     fn stats(&self) -> Result<StructureStats>;

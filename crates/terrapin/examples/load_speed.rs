@@ -4,13 +4,19 @@
 
 use std::time::Instant;
 
-use terrapin::{CheckpointDistance, Options};
+use terrapin::{CheckpointDistance, Error, Options};
 
 fn main() -> terrapin::Result<()> {
-    let mut arguments = std::env::args()
-        .skip(1)
-        .map(|a| a.parse::<u64>().unwrap_or(0));
+    let arguments = std::env::args().skip(1).map(|argument| {
+        let parsed = argument.parse::<u64>();
+        parsed.map_err(|_| Error::invalid("not a whole number").with("argument", argument))
+    });
+    let arguments = arguments.collect::<terrapin::Result<Vec<u64>>>()?;
+    let mut arguments = arguments.into_iter();
     let records = arguments.next().unwrap_or(2_000_000);
+    if records == 0 {
+        return Err(Error::invalid("records are at least 1"));
+    }
     let memory = arguments.next().unwrap_or(128) << 20;
     let distance = match arguments.next() {
         Some(chi) if chi > 0 => CheckpointDistance::Fixed(chi as u32),

@@ -288,14 +288,15 @@ impl Database {
         self.core().set_distance_of_all(distance.into())
     }
 
-    /// The last error of a background job, until a later attempt succeeds; of one that panicked for good, since nobody does its work any more.
+    /// The last error of a background job, until a later attempt succeeds; of one that panicked for good, since nobody does its work any more. Also why an open
+    /// could not read all of a tree: what is sound is served, and no space of before is used again until an open reads everything.
     #[must_use]
     pub fn background_error(&self) -> Option<Error> {
         self.core().health.background_error()
     }
 
-    /// Calls back at once when a background job fails, on that job's thread, until the database is closed: be short, and do not
-    /// call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
+    /// Calls back at once when a background job fails, until the database is closed: on that job's thread, or where a [`Database::checkpoint`] or
+    /// [`Database::close`] could not give space back, on its caller's. Be short, wait for no lock, and do not call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
     /// other handle is gone: only [`Database::close`] lets listeners go.
     pub fn on_background_error(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
         self.core().health.listen(Arc::new(listener));
@@ -315,7 +316,8 @@ impl Database {
         core.health.check_open()?; // as in `keyspaces`
         let mut keyspaces = Vec::new();
         for keyspace in observed.state.keyspaces.iter() {
-            let tree = keyspace.version.stats()?;
+            let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
+            let tree = keyspace.version.stats().map_err(named)?;
             let windows = windows(
                 &keyspace.active,
                 keyspace.sealed.as_ref().map(|s| &s.records),
@@ -324,7 +326,7 @@ impl Database {
                 name: keyspace.shared.name.to_string(),
                 id: keyspace.id,
                 structure: core.structure.name(),
-                records: crate::estimate::count(keyspace, observed.before)?,
+                records: crate::estimate::count(keyspace, observed.before).map_err(named)?,
                 tree,
                 window_bytes: windows.clone().map(|w| w.window.live_bytes()).sum(),
                 window_memory_bytes: windows.map(|w| w.window.arena_bytes()).sum(),
@@ -466,6 +468,7 @@ fn metrics(core: &Core) -> Metrics {
         checkpoints: counters.checkpoints.get(),
         checkpoints_failed: counters.checkpoints_failed.get(),
         compactions: counters.compactions.get(),
+        is_compacting: core.compactions.is_any_asked() && !core.schedule.space_is_short(),
         replayed_records: counters.replayed_records.get(),
         put_latency: counters.put_latency.latency(),
         get_latency: counters.get_latency.latency(),

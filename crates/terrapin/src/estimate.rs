@@ -31,13 +31,36 @@ pub(crate) fn estimate(
     before: Lsn,
     bounds: KeyBounds<'_>,
 ) -> Result<Estimate> {
+    add_up(keyspace, before, bounds, bounds)
+}
+
+/// About how much a range held in a view of earlier.
+pub(crate) fn estimate_in_view(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    bounds: KeyBounds<'_>,
+) -> Result<Estimate> {
+    // What a window counts of all its keys is of now: it is looked through instead.
+    let lower = match bounds.0 {
+        Bound::Unbounded => Bound::Included(&[][..]),
+        lower => lower,
+    };
+    add_up(keyspace, before, bounds, (lower, bounds.1))
+}
+
+fn add_up(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    bounds: KeyBounds<'_>,
+    in_windows: KeyBounds<'_>,
+) -> Result<Estimate> {
     if is_empty(bounds) {
         return Ok(Estimate::default());
     }
     let tree = keyspace.version.estimate(bounds)?;
     let (mut records, mut bytes, mut deleted) = (tree.records, tree.bytes, 0);
     for window in windows(keyspace, before).into_iter().flatten() {
-        let inside = window.estimate(bounds, before);
+        let inside = window.estimate(in_windows, before);
         records = u64::saturating_add(records, inside.records);
         bytes = u64::saturating_add(bytes, inside.bytes);
         deleted = u64::saturating_add(deleted, inside.tombstones);

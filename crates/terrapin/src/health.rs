@@ -19,6 +19,8 @@ pub(crate) struct Health {
     background: Mutex<Option<Error>>,
     /// Why the first job that panicked did: its duty is done no more.
     dead: OnceLock<Error>,
+    /// Which tree the open could not read all of.
+    damaged: OnceLock<Error>,
     listeners: Mutex<Vec<Listener>>,
 }
 
@@ -79,12 +81,18 @@ impl Health {
         self.report(error);
     }
 
-    /// Background work succeeded again: there is no error to show any more but one that `lasting` says no success ends, and that of a job
-    /// that died.
+    /// The open could not read all of a tree: as [`Health::report`], and no success of others ends it.
+    pub fn damaged(&self, error: &Error) {
+        self.damaged.get_or_init(|| error.clone());
+        self.report(error);
+    }
+
+    /// Background work succeeded again: there is no error to show any more but one that `lasting` says no success ends, and what lasts anyway.
     pub fn recovered(&self, lasting: impl FnOnce() -> Option<Error>) {
         *self.background.lock() = None;
         // Asked for only now: one that comes later is reported later.
-        if let Some(error) = lasting().or_else(|| self.dead.get().cloned()) {
+        let for_good = || self.dead.get().or(self.damaged.get()).cloned();
+        if let Some(error) = lasting().or_else(for_good) {
             *self.background.lock() = Some(error);
         }
     }

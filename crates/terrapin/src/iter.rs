@@ -391,7 +391,9 @@ impl Range {
         core.env.breathe();
         let view = handle.view();
         let held = view.held()?;
-        let keyspace = held.keyspace(self.keyspace)?;
+        let keyspace = held
+            .keyspace(self.keyspace)
+            .map_err(|error| error.with("keyspace number", self.keyspace))?;
         let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
         let (lower, upper) = (&self.lower, &self.upper);
         let taken = self.front.total_records + self.back.total_records;

@@ -17,7 +17,7 @@ use terrapin_base::{
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
 use terrapin_memtable::{Pool, Window};
-use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock};
+use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock, UNFINISHED_FILE};
 use terrapin_recordcache::{Collection, RecordCache};
 use terrapin_structure::Structure;
 use terrapin_wal::{Log, LogOptions, LogSpace, Recovery, Replay, is_log_file};
@@ -61,7 +61,11 @@ fn refuse_foreign(path: &Path) -> Result<()> {
     let names = entries.filter_map(std::io::Result::ok);
     let names: BTreeSet<OsString> = names.map(|entry| entry.file_name()).collect();
     // Hidden files, and what a fresh file system has, are beside the point.
-    let passes = |name: &str| is_log_file(name) || name.starts_with('.') || name == "lost+found";
+    let passes = |name: &str| {
+        is_log_file(name)
+            || [UNFINISHED_FILE, "lost+found"].contains(&name)
+            || name.starts_with('.')
+    };
     let foreign = |name: &&OsString| !name.to_str().is_some_and(passes);
     let Some(name) = names.iter().find(foreign) else {
         return Ok(());
@@ -136,7 +140,7 @@ fn open_gated(
         }
         files.create_log(&env, &disk, &settings)?;
     }
-    let base = Base::load(&files, &budget, settings.fanout)?;
+    let base = Base::load(&files, &budget, &settings)?;
     let (log, replay) = match files.log.take() {
         Some(log) => (Some(log), None),
         None => {
@@ -341,10 +345,12 @@ pub(crate) struct Base {
     pub catalog: Catalog,
     pub stored: Vec<Stored>,
     pub structure: Arc<dyn Structure>,
+    /// Why a tree was not read whole, so that not all of the space that is taken is known.
+    pub unread: Option<Error>,
 }
 
 impl Base {
-    /// Reads the catalog and opens every root.
+    /// Reads the catalog and opens every root. One that is damaged is an error of whoever reads that keyspace.
     pub fn read(
         store: &Arc<PageStore>,
         superblock: &Superblock,
@@ -374,16 +380,35 @@ impl Base {
             catalog,
             stored,
             structure,
+            unread: None,
         })
     }
 
-    fn load(files: &Files, budget: &Arc<Budget>, fanout: Option<usize>) -> Result<Base> {
-        let base = Self::read(&files.store, &files.superblock, budget, fanout)?;
-        let mut pages = PageUses::new(&files.store);
-        base.catalog.all_pages(&mut |page| pages.add(page))?;
-        files
-            .store
-            .rebuild(&mut pages.into_iter(), files.superblock.generation)?;
+    /// The same, and finds out which space is free. A damaged tree keeps nobody from the others: what of the file is not known to be taken may be its, and
+    /// is left alone until an open reads all trees.
+    fn load(files: &Files, budget: &Arc<Budget>, settings: &Settings) -> Result<Base> {
+        let Files {
+            store, superblock, ..
+        } = files;
+        let mut base = Self::read(store, superblock, budget, settings.fanout)?;
+        let mut pages = PageUses::new(store);
+        let unread = base.catalog.all_pages(&mut |page| pages.add(page))?;
+        base.unread = unread.map(|(id, error)| {
+            let stored = base.stored.iter().find(|stored| stored.id == id);
+            error.with("keyspace", stored.map_or("", |stored| &*stored.name))
+        });
+        let uses = &mut pages.into_iter();
+        let rebuilt = match base.unread {
+            None => store.rebuild(uses, superblock.generation),
+            Some(_) => store.rebuild_partly(uses, superblock.generation),
+        };
+        match rebuilt {
+            // Who writes nothing needs to know no free space.
+            Err(error) if settings.read_only && error.is_of_data() => {
+                base.unread.get_or_insert(error);
+            }
+            rebuilt => rebuilt?,
+        }
         Ok(base)
     }
 }
@@ -467,6 +492,9 @@ fn start(
     );
     core.rebalance(&core.install.lock());
     core.schedule.committed(base.catalog.durable_through());
+    if let Some(error) = &base.unread {
+        core.health.damaged(error);
+    }
     let owner = Owner::new(core.clone(), gate.clone(), path, default_keyspace);
     let schema_from = base.catalog.applied;
     if let Some(log) = &log {

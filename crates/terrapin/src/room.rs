@@ -128,6 +128,8 @@ impl Core {
             if self.has_room_again_for(self.lasting(&state, WindowSize::Ample, 0)) {
                 self.set_space_is_scarce(false);
                 self.rebalance(&self.install.lock());
+                // Who waits with a window that was full for its size may go on.
+                self.schedule.released();
                 return;
             }
         } else {

@@ -1,5 +1,6 @@
 //! Snapshots: a view that the user holds on to.
 
+use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Result, Slice, mutant};
@@ -50,7 +51,8 @@ impl Snapshot {
             true => Lsn(u64::MAX),
             false => self.handle.view().before,
         };
-        read(held.keyspace(keyspace.id())?, before)
+        held.keyspace(keyspace.id())
+            .and_then(|keyspace| read(keyspace, before))
             .map_err(|error| error.with("keyspace", keyspace.name()))
     }
 
@@ -102,13 +104,16 @@ impl Snapshot {
 
     /// About how many records there were; see [`Keyspace::approximate_count`].
     pub fn approximate_count(&self, keyspace: &Keyspace) -> Result<u64> {
-        self.with(keyspace, estimate::count)
+        let all = (Bound::Unbounded, Bound::Unbounded);
+        self.with(keyspace, |k, before| {
+            Ok(estimate::estimate_in_view(k, before, all)?.records)
+        })
     }
 
     /// About how much a range of keys held; see [`Keyspace::approximate`].
     pub fn approximate(&self, keyspace: &Keyspace, range: impl KeyRange) -> Result<Estimate> {
         self.with(keyspace, |k, before| {
-            estimate::estimate(k, before, range.bounds())
+            estimate::estimate_in_view(k, before, range.bounds())
         })
     }
 

@@ -71,7 +71,7 @@ impl VerifyOptions {
 pub struct VerifyReport {
     /// What is wrong, with its place; empty when the database is sound.
     pub findings: Vec<Finding>,
-    /// There were as many findings as it takes at most: not everything was checked.
+    /// Not everything was checked: there were as many findings as it takes at most, or what leads to the rest is damaged.
     pub stopped: bool,
     /// Keyspaces checked.
     pub keyspaces: u64,
@@ -135,15 +135,12 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         if error.kind() != ErrorKind::Corrupt {
             return Err(error);
         }
-        report.damage("data file", error)?;
-        return Ok(report);
+        return report.end("data file", error);
     }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
-        Err(error) => {
-            report.damage("superblock", error)?;
-            return Ok(report);
-        }
+        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
+        Err(error) => return report.end("superblock", error),
     };
     if superblock.incarnation == Incarnation(0) {
         return Err(never_was(&disk));
@@ -156,10 +153,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     }
     let base = match Base::read(&store, &superblock, &budget, None) {
         Ok(base) => base,
-        Err(error) => {
-            report.damage("catalog", error)?;
-            return Ok(report);
-        }
+        Err(error) => return report.end("catalog", error),
     };
     let mut pages = PageUses::new(&store);
     if let Err(error) = base.catalog.pages().try_for_each(|page| pages.add(page)) {
@@ -251,13 +245,16 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     };
     let base = Base::read(&store, &superblock, &budget, None)?;
     let mut extents = Vec::new();
-    base.catalog.all_pages(&mut |page| {
+    let unread = base.catalog.all_pages(&mut |page| {
         let extent = page
             .extent()
             .ok_or_else(|| Error::corrupt("a page lies nowhere").with("page", page.id))?;
         extents.push(extent.offset..extent.end());
         Ok(())
     })?;
+    if let Some((_, error)) = unread {
+        return Err(error);
+    }
     Ok(Some(Reach {
         generation: superblock.generation,
         has_log: superblock.incarnation != Incarnation(0),
@@ -343,7 +340,7 @@ fn verify_log(
             }
             recovery.read_only()
         }
-        Err(error) => return report.damage("log", error),
+        Err(error) => return report.stop("log", error),
     };
     let mut keyspaces = Keyspaces::of(base);
     loop {
@@ -358,7 +355,7 @@ fn verify_log(
                     report.damage(&format!("log record at LSN {}", record.lsn), error)?;
                 }
             }
-            Err(error) => return report.damage("log", error),
+            Err(error) => return report.stop("log", error),
         }
     }
 }
@@ -376,15 +373,27 @@ impl VerifyReport {
         self.stopped
     }
 
+    /// As [`VerifyReport::damage`], where what lies behind cannot be checked.
+    fn stop(&mut self, place: &str, error: Error) -> Result<()> {
+        self.damage(place, error)?;
+        self.stopped = true;
+        Ok(())
+    }
+
+    /// The same, where nothing else can be checked.
+    fn end(mut self, place: &str, error: Error) -> Result<VerifyReport> {
+        self.stop(place, error)?;
+        Ok(self)
+    }
+
     /// Damage is a finding; whatever keeps one from looking is an error: also what this process or the system is short of.
     fn damage(&mut self, place: &str, error: Error) -> Result<()> {
-        match error.kind() {
-            ErrorKind::Io if error.is_shortage() => Err(error),
-            ErrorKind::Corrupt | ErrorKind::Io => {
+        match error.is_of_data() {
+            true => {
                 self.findings.push(Finding::new(place, error.to_string()));
                 Ok(())
             }
-            _ => Err(error),
+            false => Err(error),
         }
     }
 }

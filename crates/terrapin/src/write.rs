@@ -23,6 +23,16 @@ pub(crate) const LOG_IS_SLOW: &str = "the write was not done: the log's disk doe
 /// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into the next.
 const SYNC_BYTES: u64 = 8 << 10;
 
+/// Whether a record is one that the log takes, whether it goes there or into a window only.
+fn check_fits(log: &Log, bytes: usize, message: &'static str) -> Result<()> {
+    match bytes as u64 <= log.record_bytes_max() {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::TooLarge, message)
+            .with("bytes", bytes)
+            .with("limit", log.record_bytes_max())),
+    }
+}
+
 impl Core {
     /// One put or delete.
     pub fn write_one(
@@ -45,6 +55,13 @@ impl Core {
             Op::Put(_) => Head::put(shared.id, key.len()),
             Op::Delete => Head::delete(shared.id),
         };
+        if durability == Durability::None {
+            check_fits(
+                log,
+                head.bytes().len() + bytes,
+                "the record is larger than a quarter of the log's ring: open with a larger ring (Options::ring_bytes)",
+            )?;
+        }
         let pieces = [head.bytes(), key, value];
         let (kind, payload) = match (durability, op) {
             (Durability::None, _) => (UNLOGGED, &pieces[..0]),
@@ -101,15 +118,11 @@ impl Core {
                 "a batch with Durability::None touches one keyspace: split it, or write it with another durability",
             ));
         }
-        // Whether it goes into the log or into a window only.
-        if payload.len() as u64 > log.record_bytes_max() {
-            return Err(Error::new(
-                ErrorKind::TooLarge,
-                "the batch is larger than a quarter of the log's ring: split it, or open with a larger ring (Options::ring_bytes)",
-            )
-            .with("bytes", payload.len())
-            .with("limit", log.record_bytes_max()));
-        }
+        check_fits(
+            log,
+            payload.len(),
+            "the batch is larger than a quarter of the log's ring: split it, or open with a larger ring (Options::ring_bytes)",
+        )?;
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let frees = batch.only_deletes();

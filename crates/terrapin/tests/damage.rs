@@ -164,7 +164,8 @@ fn a_verification_that_stops_says_so_and_none_that_stops_is_sound() {
             verify_on(world.env.clone(), disk.handle(), &options).unwrap()
         };
         let whole = verify(1000);
-        assert!(!whole.stopped);
+        // What leads to the rest is damaged, or all was looked at.
+        assert!(!whole.stopped || whole.findings.len() == 1);
         for findings_max in [0, 1] {
             let report = verify(findings_max);
             assert_eq!(report.is_sound(), whole.is_sound(), "offset {offset}");

@@ -7,6 +7,7 @@ use std::time::Duration;
 use common::{World, all, key, tiny, value};
 use terrapin::{CheckpointDistance, Database, ErrorKind, Options};
 use terrapin_base::{Condition, Env, Job, Step};
+use terrapin_disk::sim::{Media, MediaFault};
 
 /// A database whose keyspace `bad` has records 0 to 2999, and unreadable leaves all over its tree.
 fn damaged(world: &World) {
@@ -388,4 +389,45 @@ impl Job for Turn {
         self.database.set_checkpoint_distance(distance).unwrap();
         Step::Done
     }
+}
+
+/// What fitted best was free again after each failure: the same place was written again and again, and every merge of every keyspace failed.
+#[test]
+fn a_place_that_takes_no_writes_holds_no_checkpoint_up_for_long() {
+    let world = World::new(31);
+    let database = world.open(&tiny());
+    let keyspaces: Vec<_> = (0..3)
+        .map(|i| database.keyspace(&format!("k{i}")).unwrap())
+        .collect();
+    let write = |round: u64| {
+        for keyspace in &keyspaces {
+            for i in 0..1000 {
+                keyspace.put(key(i), value(i + round, 60)).unwrap();
+            }
+        }
+    };
+    write(0);
+    database.checkpoint().unwrap();
+    let middle = world.disk.content("data").unwrap().len() as u64 / 2;
+    let bad = MediaFault::nth(1, Media::WriteError)
+        .of("data")
+        .within(middle..middle + 512)
+        .lasting();
+    world.disk.inject_media(bad);
+    let mut failed = 0;
+    for round in 1..40 {
+        write(round);
+        failed += u64::from(database.checkpoint().is_err());
+    }
+    assert!(!world.disk.media_hits().is_empty());
+    assert!(failed < 10, "{failed} of 39 failed");
+    database.checkpoint().unwrap();
+    for keyspace in &keyspaces {
+        for i in 0..1000 {
+            let found = keyspace.get(key(i)).unwrap();
+            assert_eq!(found.as_deref(), Some(&value(i + 39, 60)[..]));
+        }
+    }
+    database.close().unwrap();
+    world.verify();
 }

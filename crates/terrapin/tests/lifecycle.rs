@@ -428,7 +428,7 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
 #[test]
 fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
     for seed in 0..20 {
-        for dies_at in 1..12 {
+        for dies_at in 1..20 {
             let world = World::new(seed);
             world.disk.set_landing(Landing::Later);
             world.disk.die_at_call(dies_at);

@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use std::ops::Bound;
 
 use common::{Map, World, all, key, tiny, value};
-use terrapin::{CheckpointDistance, ErrorKind, Keyspace, Range};
+use terrapin::{CheckpointDistance, ErrorKind, Keyspace, Range, Snapshot};
 use terrapin_disk::sim::{Fault, FaultError, Op};
 
 fn number(i: u64) -> Vec<u8> {
@@ -508,4 +508,27 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
     keyspace.clear().unwrap();
     assert_eq!(keyspace.approximate_count().unwrap(), 0);
     close(snapshot.approximate_count(&keyspace).unwrap(), 12_000);
+}
+
+/// It was what its window had counted meanwhile: ten thousand that came later, or none of those that were deleted.
+#[test]
+fn a_snapshot_counts_what_there_was_while_its_window_goes_on() {
+    let world = World::new(9);
+    let database = world.open(&tiny().memory(64 << 20));
+    let keyspace = database.default_keyspace();
+    let counts = |snapshot: &Snapshot| {
+        let all = snapshot.approximate(&keyspace, ..).unwrap().records;
+        [snapshot.approximate_count(&keyspace).unwrap(), all]
+    };
+    let none = database.snapshot().unwrap();
+    for i in 0..200 {
+        keyspace.put(key(i), "value").unwrap();
+    }
+    let all = database.snapshot().unwrap();
+    for i in 0..200 {
+        keyspace.delete(key(i)).unwrap();
+    }
+    assert_eq!(database.metrics().checkpoints, 0);
+    assert_eq!((counts(&none), counts(&all)), ([0; 2], [200; 2]));
+    assert_eq!(keyspace.approximate_count().unwrap(), 0);
 }

@@ -45,6 +45,10 @@ fn a_batch_is_whole_across_keyspaces_and_later_operations_win() {
     for durability in LEVELS {
         let error = database.write_with(&large, durability).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::TooLarge, "{durability:?}");
+        // One that is never written into the log was taken all the same.
+        let error = a.put_with("x", vec![0; database.batch_bytes_max()], durability);
+        let error = error.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::TooLarge, "{durability:?}");
     }
     assert_eq!(a.get("x").unwrap(), None);
 

@@ -289,9 +289,10 @@ impl Segments {
     pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Current> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
-        spare.file.write_at(&block, 0)?;
-        if !mutant::active(2) {
-            spare.file.sync()?;
+        if let Err(error) = Self::write_header(spare, &block) {
+            // Who comes next, the next open among them, would take the same file, and fail.
+            let _ = self.disk.remove(&spare.waiting.name);
+            return Err(error);
         }
         self.disk
             .rename(&spare.waiting.name, &segment_name(header.number))?;
@@ -322,6 +323,14 @@ impl Segments {
                 false => header.start,
             },
         })
+    }
+
+    fn write_header(spare: &Spare, block: &AlignedBuf) -> Result<()> {
+        spare.file.write_at(block, 0)?;
+        match mutant::active(2) {
+            true => Ok(()),
+            false => spare.file.sync(),
+        }
     }
 
     /// Opens a kept segment for writing.

@@ -5,7 +5,7 @@ mod common;
 use common::{KIND, Process, Random, assert_prefix, payload, tiny};
 use terrapin_base::{Error, ErrorKind, Lsn};
 use terrapin_disk::SimDisk;
-use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
+use terrapin_disk::sim::{CrashMode, Fault, FaultError, Media, MediaFault, Op};
 use terrapin_wal::{Append, LogOptions};
 
 // A segment's handle keeps the name under which the file was opened, `spare-…`, and faults go by that.
@@ -607,4 +607,31 @@ fn a_spare_that_somebody_removed_is_replaced() {
     medium.crash_process();
     let (_, records) = Process::new(&medium, 0).recover(tiny()).unwrap();
     assert_eq!(assert_prefix(&records), 400);
+}
+
+/// It was left there, and taken again by every later open: the database was shut out until somebody removed the file.
+#[test]
+fn a_spare_that_takes_no_header_is_in_the_way_of_one_open_at_most() {
+    let medium = SimDisk::new(1);
+    let first = killed_with_spares(&medium);
+    let names = medium.handle().list().unwrap();
+    let spares: Vec<_> = names.iter().filter(|n| n.starts_with("spare-")).collect();
+    for spare in &spares {
+        let bad = MediaFault::nth(1, Media::WriteError)
+            .of(spare.as_str())
+            .within(0..4096);
+        medium.inject_media(bad.lasting());
+    }
+    let mut failed = 0;
+    let records = loop {
+        match Process::new(&medium, 0).recover_from(tiny(), first) {
+            Ok((_, records)) => break records,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::Io),
+        }
+        medium.crash_process();
+        failed += 1;
+        assert!(failed <= spares.len());
+    };
+    assert!(failed > 0);
+    assert!(records.last().is_none_or(|(_, index)| *index == 399));
 }

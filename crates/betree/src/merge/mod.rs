@@ -356,23 +356,22 @@ impl Merge for TreeMerge {
     }
 
     fn finish(&self) -> Result<Merged> {
-        let (root, changes) = {
-            let mut graph = self.0.graph.lock();
-            let Some(root) = graph.root.filter(|_| !graph.is_over) else {
-                return Err(Error::internal(
-                    "a merge was finished before it was done, or twice",
-                ));
-            };
-            graph.is_over = true;
-            (root, std::mem::take(&mut graph.changes))
+        let over = || Error::internal("a merge was finished before it was done, or twice");
+        let root = {
+            let graph = self.0.graph.lock();
+            graph.root.filter(|_| !graph.is_over).ok_or_else(over)?
         };
-        match TreeVersion::open(&self.0.context.store, root) {
-            Ok(version) => Ok(Merged { version, changes }),
-            Err(error) => {
-                self.0.context.store.abandon(changes);
-                Err(error)
-            }
+        // Until then what it wrote is here for `abandon`, should this panic.
+        let version =
+            TreeVersion::open(&self.0.context.store, root).inspect_err(|_| self.abandon())?;
+        let mut graph = self.0.graph.lock();
+        if std::mem::replace(&mut graph.is_over, true) {
+            return Err(over());
         }
+        Ok(Merged {
+            version,
+            changes: std::mem::take(&mut graph.changes),
+        })
     }
 
     fn abandon(&self) {

@@ -3,6 +3,7 @@
 mod beside;
 mod compaction;
 mod large;
+mod panics;
 mod short;
 
 use std::collections::BTreeMap;

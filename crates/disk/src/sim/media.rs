@@ -25,6 +25,8 @@ pub enum Media {
     StaleRead,
     /// A write is stored and read as it should until the file's next sync; after it, what was there before is back for good.
     RevertedWrite,
+    /// A write fails with `EIO`, and nothing of it is stored. Lasting and within a range, this is a place that takes no writes.
+    WriteError,
     /// A read gets one byte with the bits of this mask flipped; the medium holds the right one.
     FlippedRead(u8),
     /// A read fails with `EIO`. Lasting and within a range, this is a bad sector.
@@ -42,7 +44,8 @@ impl Media {
             | Media::MisdirectedWrite
             | Media::FlippedWrite(_)
             | Media::StaleRead
-            | Media::RevertedWrite => Op::Write,
+            | Media::RevertedWrite
+            | Media::WriteError => Op::Write,
             Media::FlippedRead(_) | Media::ReadError | Media::ShortRead => Op::Read,
         }
     }
@@ -200,6 +203,11 @@ impl World {
         let Some((media, part)) = self.media.strikes(Op::Write, name, offset, length) else {
             return self.change(number, name, Self::store(offset, bytes));
         };
+        if media == Media::WriteError {
+            self.media.hit(media, name, part.clone());
+            let error: Error = os_error(EIO, Op::Write, name);
+            return Err(error.with("offset", part.start));
+        }
         let mut old = vec![0; bytes.len()];
         self.inode(number, name)?.current.read(offset, &mut old);
         if old == bytes {

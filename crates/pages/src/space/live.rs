@@ -44,6 +44,8 @@ pub(crate) struct Pages {
     committed: Generation,
     /// A pin went since the last sweep.
     loosened: bool,
+    /// The walk at open did not see all pages.
+    is_partial: bool,
     fresh_bytes: u64,
     live_bytes: u64,
     retired_bytes: u64,
@@ -89,7 +91,7 @@ impl Pages {
         let (mut written, mut released) = (0, 0);
         for page in &changes.added {
             let Some(extent) = self.fresh.remove(&page.id) else {
-                missing("added", page.id);
+                self.missing("added", page.id);
                 continue;
             };
             written += extent.bytes;
@@ -111,12 +113,12 @@ impl Pages {
                 .and_then(|page| Some((page.references.checked_add(1)?, page)))
             {
                 Some((references, page)) => page.references = references,
-                None => missing("retained", id),
+                None => self.missing("retained", id),
             }
         }
         for id in &changes.released {
             let Some(page) = self.live.get_mut(id) else {
-                missing("released", *id);
+                self.missing("released", *id);
                 continue;
             };
             page.references -= 1;
@@ -148,7 +150,7 @@ impl Pages {
                     self.fresh_bytes -= extent.bytes;
                     freed.push((page.id, extent));
                 }
-                None => missing("abandoned", page.id),
+                None => self.missing("abandoned", page.id),
             }
         }
         freed
@@ -271,6 +273,28 @@ impl Pages {
         Ok(places.into_iter().map(|(extent, _)| extent).collect())
     }
 
+    /// The walk did not see all of a file: each page that it saw may be referred to by whatever it did not see, as often as there are nodes, and all else
+    /// may be pages, too.
+    pub(crate) fn keep_all(&mut self, file_bytes: u64) {
+        for page in self.live.values_mut() {
+            page.references = page.references.saturating_add(u32::MAX / 2);
+        }
+        self.live_bytes = file_bytes - PAGES_START;
+        self.is_partial = true;
+    }
+
+    /// A change names a page that is not there; nothing is freed for it.
+    fn missing(&self, change: &'static str, id: PageId) {
+        debug_assert!(self.is_partial, "{change} page {id} is not there");
+        if !self.is_partial {
+            tracing::error!(
+                page = id.0,
+                change,
+                "a merge reported a page that is not there; its space is kept until reopen"
+            );
+        }
+    }
+
     /// Takes over the pins of what this replaces.
     pub(crate) fn adopt_pins(&mut self, before: &mut Pages) {
         self.pins = std::mem::take(&mut before.pins);
@@ -292,13 +316,4 @@ fn place(error: Error, page: PageUse) -> Error {
         .with("page", page.id)
         .with("offset", page.offset)
         .with("bytes", page.bytes)
-}
-
-fn missing(change: &'static str, id: PageId) {
-    debug_assert!(false, "{change} page {id} is not there");
-    tracing::error!(
-        page = id.0,
-        change,
-        "a merge reported a page that is not there; its space is kept until reopen"
-    );
 }

@@ -14,6 +14,8 @@ mod reclaim;
 mod reserve;
 mod runs;
 
+use std::collections::VecDeque;
+
 use terrapin_base::sync::{Arc, AtomicU64, Mutex, Ordering};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, PageId, Result, Signal};
 use terrapin_disk::File;
@@ -34,6 +36,9 @@ const SLACK_SHARE: u64 = 96;
 const GROWING_SHARE: u64 = 8;
 /// With each checkpoint so much (1/n) of what those before it did is forgotten: one that only fills a buffer is no growth.
 const FORGOTTEN_SHARE: u64 = 4;
+
+/// So many extents that could not be written are left alone; of more, that of longest ago is tried again.
+const PARKED_MAX: usize = 16;
 
 /// How much a file of that length grows at once.
 fn growth_bytes(file_bytes: u64) -> u64 {
@@ -137,6 +142,9 @@ struct State {
     reclaiming: bool,
     /// Pages whose space was freed and that the cache was not told of yet.
     gone: Vec<PageId>,
+    /// Extents that hold no page and could not be written, the last one at the end. They are not free: what fits best would be the same one each time, and one
+    /// bad place would be where every merge fails.
+    parked: VecDeque<Extent>,
 }
 
 impl State {
@@ -247,7 +255,8 @@ impl Space {
     /// Free space in the file, allocated or not, reserve included.
     pub(crate) fn free_bytes(&self) -> u64 {
         let state = self.state.lock();
-        state.free.all.total() + state.free.reserve.total()
+        let parked: u64 = state.parked.iter().map(|extent| extent.bytes).sum();
+        state.free.all.total() + state.free.reserve.total() + parked
     }
 
     pub(crate) fn reserve_held_bytes(&self) -> u64 {
@@ -424,6 +433,10 @@ impl Space {
         if let Some(extent) = self.exchange(wanted, class)? {
             return Ok(extent);
         }
+        self.unpark();
+        if let Some((extent, _)) = self.take(wanted, class, false) {
+            return Ok(extent);
+        }
         let state = self.state.lock();
         Err(Error::new(ErrorKind::NoSpace, "the disk is full")
             .with("file", self.file.describe())
@@ -432,9 +445,23 @@ impl Space {
             .with("bytes in reserve", state.free.reserve.total()))
     }
 
-    /// Takes back space that was handed out and holds no page.
-    pub(crate) fn give_back(&self, extent: Extent) {
-        self.state.lock().free.add(extent, true, true);
+    /// Takes back space that was handed out and could not be written.
+    pub(crate) fn park(&self, extent: Extent) {
+        let mut state = self.state.lock();
+        state.parked.push_back(extent);
+        if state.parked.len() > PARKED_MAX
+            && let Some(oldest) = state.parked.pop_front()
+        {
+            state.free.add(oldest, true, true);
+        }
+    }
+
+    /// Makes what is parked free: a place that may be bad is better than none.
+    fn unpark(&self) {
+        let mut state = self.state.lock();
+        while let Some(extent) = state.parked.pop_front() {
+            state.free.add(extent, true, true);
+        }
     }
 
     /// Notes a page that was written into space handed out.
@@ -477,20 +504,33 @@ impl Space {
     }
 
     /// Derives all free space from a walk over the trees (D4). What the walk does not name is free; whether the file
-    /// system holds it for us is not known, so it is allocated before it is used again.
+    /// system holds it for us is not known, so it is allocated before it is used again. Of a walk that is not whole nothing is free, nor will be.
     pub(crate) fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
         generation: Generation,
+        is_whole: bool,
         writable: bool,
     ) -> Result<()> {
         let end = self.file_bytes();
         let mut pages = Pages::default();
-        let occupied = pages.rebuild(uses, generation, end)?;
+        let mut occupied = pages.rebuild(uses, generation, end)?;
+        if !is_whole {
+            pages.keep_all(end);
+            occupied = vec![Extent {
+                offset: PAGES_START,
+                bytes: end - PAGES_START,
+            }];
+        }
         let allocated = self.file.allocated_bytes()?;
         let mut state = self.state.lock();
         pages.adopt_pins(&mut state.pages);
         state.pages = pages;
+        state.parked.clear();
+        if !is_whole {
+            // Deletes free nothing, and one more at each open would stay in the file.
+            state.reserve_target = 0;
+        }
         // Holes may be there that nothing of ours knows: worth punching only if the file occupies more than it should, what the
         // file system keeps for itself aside.
         let expected = PAGES_START + state.pages.live_bytes() + state.slack() + growth_bytes(end);

@@ -30,6 +30,9 @@ pub use reading::Reading;
 
 /// Name of the data file.
 pub const DATA_FILE: &str = "data";
+
+/// Name of the mark that is there while the data file is made.
+pub const UNFINISHED_FILE: &str = "data-unfinished";
 /// Slabs that one call of [`PageStore::shrink`] evicts at most.
 const SHRINK_SLABS: usize = 64;
 
@@ -162,11 +165,30 @@ impl PageStore {
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
         generation: Generation,
     ) -> Result<()> {
+        self.rebuild_from(uses, generation, true)
+    }
+
+    /// As [`PageStore::rebuild`], where a walk could not read all of a tree. What it did not name may be that tree's: until the next open nothing of
+    /// what the file holds now is taken for free, nor given up, whatever later changes say, and new pages lie behind it.
+    pub fn rebuild_partly(
+        &self,
+        uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        generation: Generation,
+    ) -> Result<()> {
+        self.rebuild_from(uses, generation, false)
+    }
+
+    fn rebuild_from(
+        &self,
+        uses: &mut dyn Iterator<Item = Result<PageUse>>,
+        generation: Generation,
+        is_whole: bool,
+    ) -> Result<()> {
         if !self.read_only {
             self.settle_slots()?;
         }
         self.space
-            .rebuild(uses, generation, !self.read_only)
+            .rebuild(uses, generation, is_whole, !self.read_only)
             .map_err(|e| self.place(e))?;
         self.rebuilt
             .store(true, terrapin_base::sync::Ordering::Release);

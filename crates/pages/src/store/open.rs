@@ -1,12 +1,13 @@
 //! How a data file comes to be and is opened. A database exists from the moment one superblock slot is valid; a file
-//! without one that holds nothing but what an interrupted creation leaves may be taken over.
+//! without one that holds nothing but what an interrupted creation leaves may be taken over. While a creation is under way a mark says so, since a
+//! power cut may leave anything, and somebody's own file of that name is not to be lost.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, Incarnation, Result};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
 use super::outlines::Outlines;
-use super::{DATA_FILE, PageStore, Roots, StoreOptions};
+use super::{DATA_FILE, PageStore, Roots, StoreOptions, UNFINISHED_FILE};
 use crate::cache::Cache;
 use crate::metrics::{Counters, ReadFor, WriteOf};
 use crate::space::Space;
@@ -46,8 +47,8 @@ impl PageStore {
         })
     }
 
-    /// Creates the data file: both superblock slots (generations 0 and 1, no catalog) written and synced, then the directory. The store that it
-    /// returns has no pages and may be written once [`PageStore::begin_life`] was called.
+    /// Creates the data file: a mark that it is not finished, then both superblock slots (generations 0 and 1, no catalog) written and synced, then
+    /// the directory, and the mark goes. The store that it returns has no pages and may be written once [`PageStore::begin_life`] was called.
     ///
     /// # Errors
     ///
@@ -64,6 +65,9 @@ impl PageStore {
             cached: options.system_cache,
             shared: false,
         };
+        if Self::presence(disk)? != Presence::Present {
+            mark_unfinished(&**disk)?;
+        }
         let file = match disk.open(DATA_FILE, mode) {
             Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -75,11 +79,18 @@ impl PageStore {
                     },
                 )?;
                 if !is_unfinished(&**disk, &*file)? {
+                    forget_unfinished(&**disk);
                     return Err(error);
                 }
                 file
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                if error.kind() != ErrorKind::Locked {
+                    // There is no such file: the next one of that name need not be ours.
+                    forget_unfinished(&**disk);
+                }
+                return Err(error);
+            }
         };
         let unit = file.alignment().max(UNIT_BYTES_MIN);
         let superblock = Superblock {
@@ -107,6 +118,7 @@ impl PageStore {
             disk.sync_directory()
         };
         begin().map_err(|e| store.place(e))?;
+        forget_unfinished(&**disk);
         store.rebuild(&mut std::iter::empty(), superblock.generation)?;
         Ok(store)
     }
@@ -169,6 +181,9 @@ impl PageStore {
         store
             .counters
             .read(ReadFor::Meta, SLOTS as u64, SLOTS as u64 * SLOT_BYTES);
+        if !read_only && disk.list()?.iter().any(|name| name == UNFINISHED_FILE) {
+            forget_unfinished(&**disk);
+        }
         Ok((store, superblock))
     }
 
@@ -235,9 +250,36 @@ fn read_slot(file: &dyn File, slot: usize, file_bytes: u64) -> Result<Slot> {
     slot_bytes(file, slot, file_bytes).map(|bytes| superblock::format::decode(&bytes))
 }
 
+/// Says durably that a creation is under way, before there is a data file.
+fn mark_unfinished(disk: &dyn Disk) -> Result<()> {
+    let mark = disk.open(
+        UNFINISHED_FILE,
+        OpenOptions {
+            create_new: true,
+            write: true,
+            ..OpenOptions::default()
+        },
+    );
+    match mark {
+        Ok(_) => disk.sync_directory(),
+        // Of one that was interrupted, or that goes on beside this one.
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => disk.sync_directory(),
+        Err(error) if error.kind() == ErrorKind::Locked => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// A creation is over. Should the mark stay, it does no harm: the next open for writing takes it away.
+fn forget_unfinished(disk: &dyn Disk) {
+    if let Err(error) = disk.remove(UNFINISHED_FILE)
+        && error.kind() != ErrorKind::NotFound
+    {
+        tracing::debug!(%error, "the mark of a creation stays");
+    }
+}
+
 /// Whether a file holds nothing but what an interrupted creation may leave: zeros, and slots that are torn behind their first bytes. A power cut
-/// may also have left anything in the sectors that were under way. What is as long as whole sectors, and alone in its directory, as the
-/// data file is before both slots are on stable storage, is taken for that; anything else is somebody's file.
+/// may also have left anything in the sectors that were under way, where a mark says that a creation was; anything else is somebody's file.
 fn is_unfinished(disk: &dyn Disk, file: &dyn File) -> Result<bool> {
     let file_bytes = file.bytes()?;
     if file_bytes > PAGES_START {
@@ -252,6 +294,5 @@ fn is_unfinished(disk: &dyn Disk, file: &dyn File) -> Result<bool> {
             Slot::Foreign => is_ours &= bytes.iter().all(|&byte| byte == 0),
         }
     }
-    Ok(is_ours
-        || (file_bytes.is_multiple_of(u64::from(UNIT_BYTES_MIN)) && disk.list()? == [DATA_FILE]))
+    Ok(is_ours || disk.list()?.iter().any(|name| name == UNFINISHED_FILE))
 }

@@ -1,5 +1,5 @@
 //! Writing pages and superblocks. Everything goes into space that is allocated and that nobody reads (D1, D10); what
-//! fails is given back.
+//! could not be written is left alone for a while.
 
 use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Error, Incarnation, PageId, Result, mutant};
@@ -22,7 +22,7 @@ impl PageStore {
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::NoSpace`] when the class has no space; nothing is written then. After any error its space is free again.
+    /// [`terrapin_base::ErrorKind::NoSpace`] when the class has no space; nothing is written then. After any error its space is nobody's, and the next write goes elsewhere.
     pub fn write_group(&self, pending: PendingGroup, class: SpaceClass) -> Result<GroupRef> {
         self.write_group_as(WriteOf::Leaf, pending, class)
     }
@@ -96,7 +96,7 @@ impl PageStore {
         if let Err(error) = self.file.write_at(image, extent.offset)
             && !mutant::active(44)
         {
-            self.space.give_back(extent);
+            self.space.park(extent);
             return Err(self.place_page(error, id));
         }
         self.counters.written(what, image.len() as u64);

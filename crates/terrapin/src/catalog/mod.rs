@@ -150,14 +150,28 @@ impl Catalog {
             .chain(self.leaves.values().map(|l| PageUse::from(&l.page)))
     }
 
-    /// Every page that the catalog and its trees refer to, once for each reference (D4).
-    pub fn all_pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
+    /// Every page that the catalog and its trees refer to, once for each reference (D4). Of a damaged tree what leads to its pages may be unreadable:
+    /// those are left out, and the first such tree is returned with its error.
+    pub fn all_pages(
+        &self,
+        visit: &mut dyn FnMut(PageUse) -> Result<()>,
+    ) -> Result<Option<(KeyspaceId, Error)>> {
         if !mutant::active(42) {
             self.pages().try_for_each(&mut *visit)?;
         }
-        self.keyspaces
-            .values()
-            .try_for_each(|k| k.version.pages(&mut *visit))
+        let mut unread = None;
+        for (&id, entry) in &self.keyspaces {
+            let mut is_refused = false;
+            let walked = entry
+                .version
+                .pages(&mut |page| visit(page).inspect_err(|_| is_refused = true));
+            match walked {
+                Err(error) if is_refused || !error.is_of_data() => return Err(error),
+                Err(error) => unread = unread.or(Some((id, error))),
+                Ok(()) => {}
+            }
+        }
+        Ok(unread)
     }
 
     /// Writes the catalog that follows this one. What it writes and lets go is added to `changes`, trees that were dropped or
@@ -279,7 +293,7 @@ mod tests {
     use terrapin_disk::SimDisk;
 
     use super::*;
-    use crate::{CheckpointDistance, Keyspace, Options, verify};
+    use crate::{CheckpointDistance, Database, Keyspace, Options, verify};
 
     /// The nodes of a keyspace's tree, the root first.
     fn nodes(keyspace: &Keyspace) -> Vec<PageUse> {
@@ -376,6 +390,107 @@ mod tests {
                 false => assert!(database.open_keyspace("goes").is_err()),
             }
             database.close().unwrap();
+        }
+    }
+
+    /// It refused every open, read-only ones too: nobody came to what was sound any more, nor could the damaged keyspace be dropped.
+    #[test]
+    fn an_unreadable_node_keeps_no_open_from_what_is_sound() {
+        let options = Options::small()
+            .fanout(4)
+            .checkpoint_distance(CheckpointDistance::Fixed(4));
+        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
+        for root in [false, true] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let open = |options: &Options| options.open_on(env.clone(), disk.handle()).unwrap();
+            let close = |database: Database| {
+                database.close().unwrap();
+                drop(database);
+                sim.settle();
+            };
+            let fill = |database: &Database, name: &str, value: u8| {
+                let keyspace = database.keyspace(name).unwrap();
+                for number in 0..2000 {
+                    keyspace.put(key(number), [value; 60]).unwrap();
+                }
+                database.checkpoint().unwrap();
+            };
+            // How many records of a keyspace cannot be read: none of them may read as if it were not there.
+            let unreadable = |database: &Database, name: &str, value: u8| {
+                let keyspace = database.open_keyspace(name).unwrap();
+                let all = (0..2000).map(|number| match keyspace.get(key(number)) {
+                    Ok(found) => {
+                        assert_eq!(found.as_deref(), Some(&[value; 60][..]));
+                        0
+                    }
+                    Err(error) => {
+                        assert_eq!(error.kind(), ErrorKind::Corrupt);
+                        assert!(error.to_string().contains("keyspace bad"), "{error}");
+                        1
+                    }
+                });
+                all.sum::<u64>()
+            };
+            let database = open(&options);
+            fill(&database, "bad", 1);
+            fill(&database, "good", 2);
+            let nodes = nodes(&database.open_keyspace("bad").unwrap());
+            assert!(nodes.len() > 8);
+            let damaged = nodes[if root { 0 } else { nodes.len() / 2 }];
+            close(database);
+            let flip = || assert!(disk.corrupt("data", damaged.offset + 50, 0x41));
+            flip();
+
+            let report = verify::verify_on(env.clone(), disk.handle(), &Default::default());
+            let report = report.unwrap();
+            assert!(!report.stopped && report.keyspaces == 3);
+            let places = report.findings.iter().map(|finding| &finding.place);
+            assert!(places.clone().count() > 0);
+            assert!(places.clone().all(|place| place.contains("bad")));
+            let database = open(&options.clone().read_only(true));
+            let error = database.background_error().unwrap().to_string();
+            assert!(error.contains("keyspace bad"), "{error}");
+            assert_eq!(unreadable(&database, "good", 2), 0);
+            let lost = unreadable(&database, "bad", 1);
+            assert!(lost > 0 && (lost == 2000) == root, "{lost}");
+            close(database);
+
+            let database = open(&options);
+            for value in 3..6 {
+                fill(&database, "good", value);
+            }
+            assert_eq!(unreadable(&database, "good", 5), 0);
+            assert_eq!(unreadable(&database, "bad", 1), lost);
+            assert!(database.background_error().is_some(), "it is there still");
+            close(database);
+            let bytes = || disk.content("data").unwrap().len();
+            let before = bytes();
+            for _ in 0..3 {
+                close(open(&options));
+            }
+            // Each has a catalog of its own, and no reserve.
+            assert!(bytes() <= before + 3 * 8192, "{before} {}", bytes());
+
+            // Nothing below that node was given to others meanwhile.
+            flip();
+            let database = open(&options);
+            assert!(database.background_error().is_none());
+            assert_eq!(unreadable(&database, "bad", 1), 0);
+            assert_eq!(unreadable(&database, "good", 5), 0);
+            close(database);
+
+            flip();
+            let database = open(&options);
+            database.drop_keyspace("bad").unwrap();
+            database.checkpoint().unwrap();
+            close(database);
+            let database = open(&options);
+            assert!(database.background_error().is_none());
+            assert_eq!(unreadable(&database, "good", 5), 0);
+            close(database);
+            let report = verify::verify_on(env.clone(), disk.handle(), &Default::default());
+            assert!(report.unwrap().is_sound());
         }
     }
 }

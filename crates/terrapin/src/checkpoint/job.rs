@@ -34,6 +34,7 @@ use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant
 use terrapin_pages::{Changes, Superblock};
 use terrapin_structure::{Compaction, MergeOptions};
 
+use super::Asked;
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
 use super::input::{Preparation, WindowInput};
@@ -69,6 +70,8 @@ pub(crate) struct Coordinator {
     /// Windows that could not be merged, and [`Schedule::seals`] as the round at hand knows it.
     aside: Aside,
     seals: u64,
+    /// What was asked for when it began.
+    asked: Asked,
     /// Bytes of the next slice, and how far each sealed window is merged.
     slice_bytes: u64,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
@@ -109,6 +112,7 @@ impl Coordinator {
             is_whole: false,
             aside: Aside::default(),
             seals: 0,
+            asked: Asked::default(),
             slice_bytes: core.settings.merge.group_bytes,
             slices: Vec::new(),
             drain: Drain::new(core.settings.merge.group_bytes),
@@ -178,6 +182,7 @@ impl Coordinator {
         core.schedule.log_is_being_shortened();
         let trees_let_go = core.schedule.trees_let_go();
         let asked = core.schedule.asked();
+        self.asked = asked;
         let mut install = core.install.lock();
         // The half of the log that is oldest is what laggards give up.
         let oldest = self.catalog.durable_through();
@@ -595,10 +600,14 @@ impl Job for Coordinator {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Env;
     use terrapin_base::sync::{AtomicU64, Ordering};
+    use terrapin_disk::SimDisk;
+    use terrapin_disk::sim::{Fault, FaultError, Op};
+    use terrapin_pages::{DATA_FILE, PAGES_START};
 
     use super::*;
-    use crate::Options;
+    use crate::{Durability, Options};
 
     /// The log ends before the jobs do, and a round that came to it in between told every listener that it was closed.
     #[test]
@@ -630,5 +639,69 @@ mod tests {
             drop(database);
         }
         assert!((1..200).contains(&ended), "{ended} rounds committed");
+    }
+
+    /// A close ended with its error, and what no log holds was lost, though the next round would have written it.
+    #[test]
+    fn a_round_that_began_before_somebody_asked_fails_without_him() {
+        let mut under_way = 0;
+        for steps in 0..80 {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let database = Options::small().open_on(env, disk.handle()).unwrap();
+            sim.set_breathing(false);
+            sim.settle();
+            let keyspace = database.default_keyspace();
+            keyspace.put_with("a", "1", Durability::None).unwrap();
+            let core = database.core();
+            disk.inject(Fault::nth(1, FaultError::Io).on(Op::Write).of(DATA_FILE));
+            core.schedule.ask(core.log().unwrap().end());
+            for _ in 0..steps {
+                sim.step();
+            }
+            let is_under_way = core.schedule.sealed_count() > 0 && core.schedule.failures() == 0;
+            let closed = database.close();
+            if is_under_way {
+                closed.unwrap_or_else(|e| panic!("after {steps} steps: {e}"));
+                under_way += 1;
+            }
+        }
+        assert!((2..80).contains(&under_way), "{under_way}");
+    }
+
+    /// It was an error of the checkpoint that somebody waited for, though there was nothing left of that keyspace to be merged.
+    #[test]
+    fn what_a_clear_takes_from_a_merge_that_fails_is_no_failure() {
+        let mut failed = 0;
+        for steps in 0..80 {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let database = Options::small().open_on(env, disk.handle()).unwrap();
+            let bad = database.keyspace("bad").unwrap();
+            for number in 0..20u8 {
+                bad.put([number], [1; 60]).unwrap();
+            }
+            database.checkpoint().unwrap();
+            sim.settle();
+            let core = database.core();
+            core.store.empty_caches();
+            let end = disk.content(DATA_FILE).unwrap().len() as u64;
+            for offset in (PAGES_START..end).step_by(512) {
+                disk.corrupt(DATA_FILE, offset + 100, 0x41);
+            }
+            sim.set_breathing(false);
+            bad.put("new", "1").unwrap();
+            core.schedule.ask(core.log().unwrap().end());
+            for _ in 0..steps {
+                sim.step();
+            }
+            failed += core.schedule.failures();
+            bad.clear().unwrap();
+            let checkpointed = database.checkpoint();
+            checkpointed.unwrap_or_else(|e| panic!("after {steps} steps: {e}"));
+            assert_eq!(bad.get("new").unwrap(), None);
+            database.close().unwrap();
+        }
+        assert!((1..80).contains(&failed), "{failed} failed before");
     }
 }

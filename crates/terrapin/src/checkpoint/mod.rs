@@ -60,6 +60,8 @@ pub(crate) struct Schedule {
     releases: AtomicU64,
     /// Rounds failed.
     failures: AtomicU64,
+    /// How often somebody had asked when the last of them began.
+    failed_times: AtomicU64,
     /// What the last failed round said.
     last_error: Mutex<Option<Error>>,
     /// The merge under way, for workers to help with.
@@ -182,10 +184,11 @@ impl Schedule {
         self.work.notify();
     }
 
-    /// The same of somebody who waits for it: that ends a rest even if so much was asked for before.
-    fn ask_again(&self, through: Lsn) {
-        self.asked_times.fetch_add(1, Ordering::AcqRel);
+    /// The same of somebody who waits for it: that ends a rest even if so much was asked for before. How often somebody has asked now.
+    fn ask_again(&self, through: Lsn) -> u64 {
+        let times = self.asked_times.fetch_add(1, Ordering::AcqRel) + 1;
         self.ask(through);
+        times
     }
 
     /// A clear or a drop let a tree go: the next round gives its pages up. That makes room, so it ends a rest.
@@ -253,9 +256,19 @@ impl Schedule {
         self.work.notify();
     }
 
-    /// A round failed.
+    /// Rounds fail from now on: whoever waits for one gets this.
     pub fn failed(&self, error: &Error) {
+        self.count_failure(error, u64::MAX);
+    }
+
+    /// A round failed that began when so much was asked for. Who asked since waits for the next.
+    pub fn round_failed(&self, error: &Error, asked: Asked) {
+        self.count_failure(error, asked.times);
+    }
+
+    fn count_failure(&self, error: &Error, times: u64) {
         *self.last_error.lock() = Some(error.clone());
+        self.failed_times.fetch_max(times, Ordering::AcqRel);
         self.failures.fetch_add(1, Ordering::AcqRel);
         self.progress.notify();
     }
@@ -315,13 +328,13 @@ impl Core {
         self.log()?.rest()
     }
 
-    /// Waits until everything below an LSN is in durable trees. A round that fails meanwhile ends the wait with its error; so does the end of the jobs, which is a close.
+    /// Waits until everything below an LSN is in durable trees. A round that began since and fails ends the wait with its error; so does the end of the jobs, which is a close.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
             return Err(error);
         }
-        self.schedule.ask_again(through);
+        let times = self.schedule.ask_again(through);
         loop {
             let schedule = self.schedule.clone();
             self.env
@@ -333,14 +346,15 @@ impl Core {
             let failed = self.schedule.failures();
             // Why it failed is read before how far rounds came: one that commits takes it away after it said how far.
             let why = self.schedule.last_error();
+            let is_mine = self.schedule.failed_times.load(Ordering::Acquire) >= times;
             if self.schedule.durable_through() >= through {
                 return Ok(());
             }
             match why {
-                Some(error) if failed != failures => return Err(error),
+                Some(error) if failed != failures && is_mine => return Err(error),
                 // A close waits here, too: that the database is being closed ends nobody's wait.
                 _ if self.schedule.is_stopping() => return Err(closed()),
-                // The next round committed, but not as far.
+                // The next round committed, but not as far, or one failed that began before this asked.
                 _ => failures = failed,
             }
         }

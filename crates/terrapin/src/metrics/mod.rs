@@ -222,6 +222,8 @@ pub struct Metrics {
     pub checkpoints_failed: u64,
     /// Stretches of trees that were compacted for ranges.
     pub compactions: u64,
+    /// Whether a tree is being compacted for ranges now, or will be once nothing waits for a merge.
+    pub is_compacting: bool,
     /// Log records that were replayed when the database was opened.
     pub replayed_records: u64,
 

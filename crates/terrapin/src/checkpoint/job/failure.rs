@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Error, ErrorKind, Result, Step};
+use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
 
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
 use crate::checkpoint::rest::Rest;
@@ -39,6 +39,18 @@ impl Coordinator {
             self.core.store.abandon(std::mem::take(&mut round.changes));
             return Err(error);
         };
+        if !self.has_still(&keyspace, cut) {
+            // A clear or a drop took it away meanwhile: nobody waits for that, and it is not tried again.
+            let error = error.with("keyspace", &keyspace.shared.name);
+            match error.kind() {
+                ErrorKind::Internal => self.core.health.report(&error),
+                _ => {
+                    tracing::warn!(%error, "the merge of what is cleared or dropped by now failed")
+                }
+            }
+            round.parts.remove(round.at);
+            return self.next_part(round);
+        }
         let error = error.with("keyspace", &keyspace.shared.name);
         self.aside.add(keyspace.id, cut);
         self.tell_aside(&self.core.state.load());
@@ -49,6 +61,15 @@ impl Coordinator {
         }
         round.failed.get_or_insert(error);
         self.next_part(round)
+    }
+
+    /// Whether a keyspace still has the window that was cut there, over the tree that it had.
+    fn has_still(&self, keyspace: &KeyspaceState, cut: Lsn) -> bool {
+        let state = self.core.state.load();
+        state.keyspaces.get(keyspace.id).is_some_and(|now| {
+            let sealed = now.sealed.as_ref();
+            Arc::ptr_eq(&now.version, &keyspace.version) && sealed.is_some_and(|s| s.cut == cut)
+        })
     }
 
     /// A round failed, and its pages were given back.
@@ -126,12 +147,12 @@ impl Coordinator {
         let core = &self.core;
         core.health.report(error);
         core.counters.checkpoints_failed.add(1);
-        core.schedule.failed(error);
+        core.schedule.round_failed(error, self.asked);
         let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
         self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
         Rest {
             until_ns,
-            asked: core.schedule.asked(),
+            asked: self.asked,
             aside: None,
         }
     }

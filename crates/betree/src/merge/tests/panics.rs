@@ -1,0 +1,103 @@
+//! A merge that panics half-way: what it has written is given back, nobody waits for it, and another succeeds.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::*;
+
+/// A window in which going on is fatal, after so many records.
+struct Trapped {
+    input: Arc<Input>,
+    left: Arc<AtomicU64>,
+}
+
+struct TrappedCursor {
+    cursor: Box<dyn MessageCursor>,
+    left: Arc<AtomicU64>,
+}
+
+impl MergeInput for Trapped {
+    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+        Box::new(TrappedCursor {
+            cursor: self.input.clone().cursor(lo, hi),
+            left: self.left.clone(),
+        })
+    }
+
+    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
+        self.input.estimate(lo, hi)
+    }
+
+    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
+        self.input.cuts(parts)
+    }
+}
+
+impl MessageCursor for TrappedCursor {
+    fn key(&self) -> Option<&[u8]> {
+        self.cursor.key()
+    }
+
+    fn message(&self) -> Message<'_> {
+        self.cursor.message()
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        assert_ne!(self.left.fetch_sub(1, Ordering::Relaxed), 1, "on purpose");
+        self.cursor.advance()
+    }
+}
+
+#[test]
+fn a_merge_that_panics_gives_its_pages_back_and_another_succeeds() {
+    let mut random = Random(41);
+    let mut tree = grown(&mut random, Some(130));
+    let mut panicked = 0;
+    for round in 0..24u64 {
+        let messages = window(&mut random, Kind::Uniform, 6000, &tree);
+        let (live, root) = (tree.store.live_bytes(), tree.version.root());
+        let input = Arc::new(Trapped {
+            input: Input::new(&messages),
+            left: Arc::new(AtomicU64::new(1 + round * 3)),
+        });
+        let begun = tree
+            .structure
+            .begin_merge(&tree.version, input, &tree.options);
+        let merge = begun.unwrap();
+        let work = || {
+            loop {
+                match catch_unwind(AssertUnwindSafe(|| merge.step())) {
+                    Err(_) => return 1,
+                    Ok(Ok(MergeStep::Again)) => {}
+                    Ok(Ok(MergeStep::Pending(condition))) => {
+                        while !condition.holds() {
+                            std::thread::yield_now();
+                        }
+                    }
+                    Ok(Ok(MergeStep::Done)) => return 0,
+                    Ok(Err(error)) => {
+                        assert_eq!(error.kind(), ErrorKind::Internal, "{error}");
+                        return 0;
+                    }
+                }
+            }
+        };
+        panicked += std::thread::scope(|scope| {
+            let count = if round % 2 == 0 { 1 } else { 3 };
+            let workers: Vec<_> = (0..count).map(|_| scope.spawn(work)).collect();
+            workers
+                .into_iter()
+                .map(|worker| worker.join().unwrap())
+                .sum::<u64>()
+        });
+        merge.abandon();
+        assert!(merge.finish().is_err());
+        drop(merge);
+        assert_eq!(tree.budget.used(Purpose::Merge), 0);
+        assert_eq!(tree.store.live_bytes(), live, "in round {round}");
+        assert_eq!(tree.version.root(), root);
+        tree.check();
+        tree.merge(&messages);
+    }
+    assert!(panicked > 12, "{panicked} of 24");
+}
