@@ -4,10 +4,13 @@ use std::path::PathBuf;
 
 use clap::Args;
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
-use terrapin_base::{ErrorKind, Result};
+use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::arguments::{self, CompressionName};
 use crate::output;
+
+/// The keyspace that every database has.
+const KEYSPACE_DEFAULT: &str = "default";
 
 /// The database that a command works on; one that it writes to has [`WriterArgs`].
 #[derive(Args, Clone)]
@@ -57,20 +60,38 @@ impl WriterArgs {
 
     /// Opens what is there, or creates it, and says so: a mistyped path shows.
     pub fn open_or_create(&self) -> Result<Database> {
-        self.open_or_create_for(None)
+        match unless_missing(self.open())? {
+            Some(found) => Ok(found),
+            None => self.create(self.options()),
+        }
     }
 
-    /// The same for a keyspace of that χ: where it does not fit nothing is created.
-    pub fn open_or_create_for(&self, chi: Option<CheckpointDistance>) -> Result<Database> {
+    /// The same for a new keyspace of that name and χ: where a new database would have it already, or χ does not fit, nothing is created.
+    pub fn open_or_create_for(
+        &self,
+        name: &str,
+        chi: Option<CheckpointDistance>,
+    ) -> Result<Database> {
         if let Some(found) = unless_missing(self.open())? {
             return Ok(found);
         }
-        let mut options = self.options().create_if_missing(true);
-        if let Some(chi) = chi {
-            options = options.checkpoint_distance(chi);
+        if name == KEYSPACE_DEFAULT {
+            return Err(Error::invalid(
+                "there is no database, and a new one would have that keyspace already: put or import creates both",
+            )
+            .with("keyspace", name)
+            .with("directory", self.database.path.display()));
         }
+        let options = self.options();
+        self.create(match chi {
+            Some(chi) => options.checkpoint_distance(chi),
+            None => options,
+        })
+    }
+
+    fn create(&self, options: Options) -> Result<Database> {
         let path = &self.database.path;
-        let database = options.open(path)?;
+        let database = options.create_if_missing(true).open(path)?;
         output::notice(format_args!("created the database {}", path.display()));
         Ok(database)
     }
@@ -93,7 +114,7 @@ pub struct KeyspaceArgs {
         long = "keyspace",
         short = 'k',
         value_name = "NAME",
-        default_value = "default",
+        default_value = KEYSPACE_DEFAULT,
         value_parser = arguments::keyspace_name
     )]
     pub name: String,

@@ -2,6 +2,7 @@
 //! what [`LEVEL`] names.
 
 use std::env;
+use std::ffi::OsString;
 use std::fmt::{Debug, Display, Write};
 use std::io::{self, IsTerminal};
 
@@ -19,8 +20,8 @@ pub const LEVEL: &str = "TERRAPIN_LOG";
 
 /// From here on events are told. Fails for a level that there is not.
 pub fn tell() -> Result<()> {
-    let level = match env::var_os(LEVEL) {
-        Some(name) => level(&name.to_string_lossy())?,
+    let level = match asked(env::var_os(LEVEL))? {
+        Some(level) => level,
         None if io::stderr().is_terminal() => LevelFilter::WARN,
         None => LevelFilter::OFF,
     };
@@ -30,6 +31,12 @@ pub fn tell() -> Result<()> {
         .with(Lines)
         .try_init();
     Ok(())
+}
+
+/// The level that the variable asks for; an empty one asks for none, as one that is not set.
+fn asked(name: Option<OsString>) -> Result<Option<LevelFilter>> {
+    let name = name.filter(|name| !name.is_empty());
+    name.map(|name| level(&name.to_string_lossy())).transpose()
 }
 
 fn level(name: &str) -> Result<LevelFilter> {
@@ -87,5 +94,19 @@ impl Visit for Line {
 
     fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
         self.add(field, format_args!("{value:?}"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was taken for `error`.
+    #[test]
+    fn an_empty_level_is_none() {
+        let level = |name: &str| asked(Some(name.into())).unwrap();
+        assert_eq!(level(""), None);
+        assert_eq!(level("debug"), Some(LevelFilter::DEBUG));
+        assert_eq!(asked(None).unwrap(), None);
     }
 }

@@ -122,14 +122,25 @@ pub fn is_reader_gone(error: &Error) -> bool {
 
 /// Prints an error as one line on stderr.
 pub fn complain(error: &Error) {
-    let hint = match error.kind() {
-        ErrorKind::OutOfMemory => "; --memory gives it more",
+    warn(format_args!("{error}{}", hint(error)));
+}
+
+/// What may be done about an error that does not say so itself.
+fn hint(error: &Error) -> &'static str {
+    match error.kind() {
+        // Where the system refuses memory, less of it is to be asked for.
+        ErrorKind::OutOfMemory if is_of_small_budget(error) => "; --memory gives it more",
         ErrorKind::Locked => {
             "; a writer needs the database to itself, while readers share it: close the other one first"
         }
         _ => "",
-    };
-    warn(format_args!("{error}{hint}"));
+    }
+}
+
+/// Whether it says what a memory budget would have to be, or what this one holds.
+fn is_of_small_budget(error: &Error) -> bool {
+    let mut names = error.context().iter().map(|(name, _)| *name);
+    names.any(|name| matches!(name, "largest possible" | "memory needed, about"))
 }
 
 /// Prints one line on stderr that begins with the command's name.

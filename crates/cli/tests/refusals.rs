@@ -5,6 +5,7 @@ mod common;
 use std::process::Command;
 
 use common::{Place, complaint, fail, run, succeed, text};
+use terrapin::{CheckpointDistance, Options};
 
 #[test]
 fn reading_what_is_not_there_creates_nothing() {
@@ -102,6 +103,7 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["bench", "chi", "--largest", "0"],
         &["bench", "ycsb", "--value-bytes", "1000000"],
         &["bench", "ycsb", "--workloads", "a,load"],
+        &["bench", "reads", "--records", "10", "--keys", "16385"],
         &["stat", db, "--memory", "1"],
     ] {
         let output = run(arguments);
@@ -110,6 +112,31 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         assert!(output.stdout.is_empty(), "{arguments:?} began");
     }
     assert!(!path.exists());
+}
+
+/// They were taken, and did nothing.
+#[test]
+fn options_that_a_format_has_no_use_for_are_refused_before_anything_is_opened() {
+    let place = Place::new();
+    let path = place.path("db");
+    let db = text(&path);
+    let (header, typed) = ("csv only", "json and jsonl only, and not with --hex");
+    for (arguments, said) in [
+        (
+            &["import", db, "-", "--format", "tsv", "--header"][..],
+            header,
+        ),
+        (&["import", db, "missing.json", "--header"], header),
+        (&["export", db, "--format", "jsonl", "--header"], header),
+        (&["export", db, "missing.tsv", "--header"], header),
+        (&["export", db, "--typed"], typed),
+        (&["export", db, "missing.tsv", "--typed"], typed),
+        (&["export", db, "missing.json", "--typed", "--hex"], typed),
+    ] {
+        let error = fail(arguments);
+        assert!(error.contains(said), "{arguments:?}: {error}");
+        assert!(!path.exists(), "{arguments:?}");
+    }
 }
 
 /// The process was aborted.
@@ -133,11 +160,32 @@ fn more_memory_than_there_are_addresses_for_is_refused_and_nothing_is_lost() {
         error.contains("ulimit -v") && error.contains("memory 4294967296"),
         "{error}"
     );
+    assert!(!error.contains("--memory gives"), "{error}");
     assert_eq!(files(), before);
     let output = limited("get \"$1\" k --memory 64MiB");
     assert_eq!(
         (output.status.code(), &output.stdout[..]),
         (Some(0), &b"v"[..])
+    );
+}
+
+#[test]
+fn a_log_that_memory_does_not_hold_is_refused_by_the_option_that_gives_more() {
+    let place = Place::new();
+    let path = place.path("db");
+    let window = CheckpointDistance::Fixed(32);
+    let options = Options::new().memory(256 << 20);
+    let database = options.checkpoint_distance(window).open(&path).unwrap();
+    for number in 0..10_000u32 {
+        let keyspace = database.default_keyspace();
+        keyspace.put(number.to_be_bytes(), [b'v'; 1000]).unwrap();
+    }
+    // Without a close all of it stays in the log.
+    drop(database);
+    let error = fail(&["get", text(&path), "k", "--memory", "8MiB"]);
+    assert!(
+        error.contains("the log does not fit") && error.contains("--memory gives it more"),
+        "{error}"
     );
 }
 
@@ -172,7 +220,7 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
         assert!(!path.exists(), "{error}");
     }
     let error = fail(&["keyspace", "create", db, "k", "--chi", "3000"]);
-    assert!(error.contains("memory"), "{error}");
+    assert!(error.contains("--memory gives it more"), "{error}");
     assert!(!path.exists(), "{error}");
     let most = place.write("most", digits(limit));
     succeed(&["put", db, "5a", "--hex", "--file", text(&most)]);
@@ -180,6 +228,20 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
     let odd = place.write("odd", "5a5");
     let error = fail(&["put", db, "5a", "--hex", "--file", text(&odd)]);
     assert!(error.contains("pairs of hexadecimal digits"), "{error}");
+}
+
+/// The database was created, and the keyspace then refused.
+#[test]
+fn a_keyspace_that_a_new_database_would_have_creates_none() {
+    let place = Place::new();
+    let path = place.path("db");
+    let create = ["keyspace", "create", text(&path), "default"];
+    let error = fail(&create);
+    assert!(error.contains("there is no database"), "{error}");
+    assert!(!path.exists(), "{error}");
+    succeed(&["put", text(&path), "k", "v"]);
+    let error = fail(&create);
+    assert!(error.contains("is there already"), "{error}");
 }
 
 #[test]

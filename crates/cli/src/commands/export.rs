@@ -43,15 +43,16 @@ pub struct Export {
     #[arg(long)]
     header: bool,
     /// json, jsonl: write values that are the JSON text of a number, object, array, true, false or null as they stand, so that
-    /// what was imported from JSON comes back as it was (a string that says 12 becomes the number, though)
+    /// what was imported from JSON comes back as it was (a string that says 12 becomes the number, though, and jsonl keeps a text of
+    /// several lines a string); not with --hex
     #[arg(long)]
     typed: bool,
 }
 
 /// What is written.
 struct Records {
-    /// About how many there are.
-    about: u64,
+    /// About how many there are, as far as that is known.
+    about: Option<u64>,
     range: Range,
 }
 
@@ -66,10 +67,13 @@ impl Export {
             header: self.header,
             typed: self.typed,
         };
+        dialect.check()?;
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
+        // Only a bar wants it: what is damaged at the range's end is told once the export comes there.
+        let about = keyspace.approximate(self.range.bounds(self.hex)?);
         let records = Records {
-            about: keyspace.approximate(self.range.bounds(self.hex)?)?.records,
+            about: about.ok().map(|estimate| estimate.records),
             range: self.range.of(&keyspace, self.hex)?,
         };
         if to_stdout {
@@ -165,7 +169,7 @@ fn beside(path: &Path) -> PathBuf {
 }
 
 fn write_all<W: Write>(mut records: Records, mut writer: Writer<W>) -> Result<()> {
-    let bar = progress::of_records(Some(records.about), "export");
+    let bar = progress::of_records(records.about, "export");
     while let Some((key, value)) = records.range.next_ref()? {
         writer.record(key, value)?;
         if writer.records().is_multiple_of(1024) {

@@ -57,14 +57,14 @@ impl Import {
                 "without a log nothing can be acknowledged: --ack-every needs another --durability",
             ));
         }
-        let format = format_of(self.format, &self.input)?;
-        let (input, bytes_total) = open_input(&self.input)?;
         let dialect = Dialect {
-            format,
+            format: format_of(self.format, &self.input)?,
             hex: self.hex,
             header: self.header,
             typed: false,
         };
+        dialect.check()?;
+        let (input, bytes_total) = open_input(&self.input)?;
         let bar = progress::of_bytes(bytes_total);
         let mut loader = Loader {
             import: self,

@@ -68,7 +68,7 @@ impl Keyspace {
                 chi,
             } => {
                 let options = KeyspaceOptions::new().checkpoint_distance(*chi);
-                let database = database.open_or_create_for(*chi)?;
+                let database = database.open_or_create_for(name, *chi)?;
                 database.create_keyspace(name, options)?;
                 database.close()
             }

@@ -70,27 +70,63 @@ impl Verify {
         for finding in &report.findings {
             output::say(finding)?;
         }
-        let checked = format!(
-            "{} keyspaces, {} page groups and {} nodes in {}, {} records in leaves, {} in buffers, {} in the log to replay",
-            thousands(report.keyspaces),
-            thousands(report.groups),
-            thousands(report.nodes),
-            human(report.page_bytes),
-            thousands(report.leaf_records),
-            thousands(report.buffered_records),
-            thousands(report.log_records),
+        output::say(summary(report))
+    }
+}
+
+/// Whether it is sound, what was checked, and what was not.
+fn summary(report: &VerifyReport) -> String {
+    let checked = format!(
+        "{}, {} and {} in {}, {} in leaves, {} in buffers, {} in the log to replay",
+        counted(report.keyspaces, "keyspace"),
+        counted(report.groups, "page group"),
+        counted(report.nodes, "node"),
+        human(report.page_bytes),
+        counted(report.leaf_records, "record"),
+        thousands(report.buffered_records),
+        thousands(report.log_records),
+    );
+    if report.is_sound() {
+        return format!("sound: {checked}");
+    }
+    let findings = counted(report.findings.len() as u64, "finding");
+    let rest = match report.stopped {
+        true => "; not everything was checked",
+        false => "",
+    };
+    format!("damaged: {findings} in {checked}{rest}")
+}
+
+fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {what}{ending}", thousands(count))
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin::verify::Finding;
+
+    use super::*;
+
+    #[test]
+    fn the_summary_counts_one_as_one_and_says_what_was_not_checked() {
+        let mut report = VerifyReport::default();
+        report.keyspaces = 1;
+        report.nodes = 2;
+        assert_eq!(
+            summary(&report),
+            "sound: 1 keyspace, 0 page groups and 2 nodes in 0 bytes, 0 records in leaves, 0 in buffers, 0 in the log to replay"
         );
-        if report.is_sound() {
-            output::say(format_args!("sound: {checked}"))
-        } else {
-            let rest = match report.stopped {
-                true => "; it stopped there, and the rest was not checked",
-                false => "",
-            };
-            output::say(format_args!(
-                "damaged: {} findings in {checked}{rest}",
-                report.findings.len()
-            ))
-        }
+        report.findings.push(Finding::new("log", "no record"));
+        let said = summary(&report);
+        assert!(
+            said.starts_with("damaged: 1 finding in 1 keyspace, ") && !said.contains("checked"),
+            "{said}"
+        );
+        report.findings.push(Finding::new("log", "no record"));
+        report.stopped = true;
+        let said = summary(&report);
+        assert!(said.starts_with("damaged: 2 findings "), "{said}");
+        assert!(said.ends_with("; not everything was checked"), "{said}");
     }
 }

@@ -96,13 +96,10 @@ pub(super) fn write(
     out.extend_from_slice(b"{\"key\":");
     write_string(key, out)?;
     out.extend_from_slice(b",\"value\":");
-    if typed && is_text_of_no_string(value) {
-        // Line ends stand only between the text's tokens, where any blank will do: a record is one line.
-        out.extend(
-            value
-                .iter()
-                .map(|&b| if matches!(b, b'\n' | b'\r') { b' ' } else { b }),
-        );
+    // A record is one line: a text of several is a string, in which line ends are escaped.
+    let is_line = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+    if typed && is_text_of_no_string(value) && is_line(value) {
+        out.extend_from_slice(value);
     } else {
         write_string(value, out)?;
     }

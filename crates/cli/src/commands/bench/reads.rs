@@ -10,6 +10,9 @@ use super::{Form, with_bar};
 use crate::arguments;
 use crate::temporary::Temporary;
 
+/// Keys of one call: for each, some 16 KiB are taken for what the device gives.
+const KEYS_MAX: usize = 16_384;
+
 /// Arguments of `bench reads`.
 #[derive(Args)]
 pub(super) struct Reads {
@@ -25,7 +28,7 @@ pub(super) struct Reads {
     /// Memory budget: little beside the data, so that hardly anything is cached
     #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Keys of one call
+    /// Keys of one call, 16384 at most
     #[arg(long, value_name = "N", default_value_t = 64)]
     keys: usize,
     /// Times that everything is measured
@@ -46,6 +49,11 @@ impl Reads {
     pub(super) fn run(&self) -> Result<()> {
         if self.records == 0 || self.keys == 0 || self.time == 0 {
             return Err(Error::invalid("records, keys and time are at least 1"));
+        }
+        if self.keys > KEYS_MAX {
+            return Err(Error::invalid("one call cannot have so many keys")
+                .with("keys", self.keys)
+                .with("limit", KEYS_MAX));
         }
         let bench = ReadsBench {
             records: self.records,
