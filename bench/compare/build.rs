@@ -1,4 +1,4 @@
-//! Puts the commit of the engine under test into the binary: a result says what it measured.
+//! Puts the commit of the engine under test into the binary, and whether it or this crate was edited since: a result says what it measured.
 
 use std::process::Command;
 
@@ -17,6 +17,7 @@ fn main() {
         "--porcelain",
         "--untracked-files=no",
         "../../crates",
+        ".",
     ])
     .is_some_and(|changes| !changes.is_empty());
     let mark = if edited { "+edits" } else { "" };

@@ -41,14 +41,14 @@ impl Matrix {
     /// Runs what is not there yet of one cell. Tells whether all of its runs succeeded.
     pub fn cell(&self, cell: Cell) -> Result<bool> {
         let plan = Plan::new(self.size, cell, &self.phases)?;
-        let engines: Vec<_> = self.engines.iter().filter(|e| e.fits(self.size)).collect();
+        let engines: Vec<&Engine> = (self.engines.iter().copied())
+            .filter(|e| e.fits(self.size))
+            .collect();
         let mut sound = true;
         for repeat in 1..=self.repeats {
-            // Each repeat begins with another engine, so that none always follows the same one.
-            let first = (repeat as usize - 1) % engines.len().max(1);
-            for engine in engines.iter().cycle().skip(first).take(engines.len()) {
+            for engine in turns(&engines, repeat) {
                 let place = run_path(&self.results, self.size, cell, engine.name, repeat);
-                let known = load(&place)?;
+                let known = load(&place)?.filter(|run| !self.is_to_be_redone(run, engine, &plan));
                 let run = match known {
                     Some(run) if run.plan.covers(&plan) && !self.again => run,
                     Some(run) if run.plan.covers(&plan) && run.plan != plan => {
@@ -60,6 +60,7 @@ impl Matrix {
                     _ => {
                         let run = self.run(engine, &plan, repeat)?;
                         store(&place, &run)?;
+                        self.clear(engine, repeat)?;
                         run
                     }
                 };
@@ -69,8 +70,15 @@ impl Matrix {
         Ok(sound)
     }
 
+    /// Whether a run that is there says nothing: it failed, and not by being too slow, or its process could have other memory than it would now.
+    fn is_to_be_redone(&self, run: &Run, engine: &Engine, plan: &Plan) -> bool {
+        let limit = limit_bytes(engine, plan);
+        run.plan.is_like(plan)
+            && (!run.counts() || run.memory_limit_bytes.is_some_and(|had| had != limit))
+    }
+
     fn run(&self, engine: &Engine, plan: &Plan, repeat: u32) -> Result<Run> {
-        let directory = self.scratch.join(format!("{}-{repeat}", engine.name));
+        let directory = self.directory(engine, repeat);
         let failed = |e| {
             Error::io("cannot prepare a directory for an engine", e)
                 .with("directory", directory.display())
@@ -94,7 +102,7 @@ impl Matrix {
             failure: None,
             outcomes: Vec::new(),
         };
-        let limit = plan.memory_limit_bytes(engine.memory) + engine.overhead_bytes;
+        let limit = limit_bytes(engine, plan);
         let group = match Group::new(limit) {
             Ok(group) => {
                 run.memory_limit_bytes = Some(limit);
@@ -118,7 +126,7 @@ impl Matrix {
             plan.cell,
             run.engine
         );
-        let complaints = directory.with_extension("stderr");
+        let complaints = complaints_of(&directory);
         let mut child = spawn(&job, &complaints)?;
         listen(&mut child, plan.patience(), &mut run, &title)?;
         if run.failure.is_some() && group.as_ref().is_some_and(Group::killed) {
@@ -137,10 +145,48 @@ impl Matrix {
         if let Some(failure) = &run.failure {
             eprintln!("{title}: FAILED: {failure}");
         }
-        fs::remove_dir_all(&directory).map_err(failed)?;
-        fs::remove_file(&complaints).map_err(failed)?;
         Ok(run)
     }
+
+    /// Where an engine has its files.
+    fn directory(&self, engine: &Engine, repeat: u32) -> PathBuf {
+        self.scratch.join(format!("{}-{repeat}", engine.name))
+    }
+
+    /// Removes what a run has left, once its result is stored.
+    fn clear(&self, engine: &Engine, repeat: u32) -> Result<()> {
+        let directory = self.directory(engine, repeat);
+        let failed = |e| {
+            Error::io("cannot remove what an engine has left", e)
+                .with("directory", directory.display())
+        };
+        fs::remove_dir_all(&directory).map_err(failed)?;
+        fs::remove_file(complaints_of(&directory)).map_err(failed)
+    }
+}
+
+/// The engines in their order of a repeat: each begins with another one, and every other one goes the other way round, so that none always
+/// follows the same one.
+fn turns<'e>(engines: &[&'e Engine], repeat: u32) -> Vec<&'e Engine> {
+    let mut order = engines.to_vec();
+    let first = (repeat as usize - 1) % order.len().max(1);
+    order.rotate_left(first);
+    if repeat.is_multiple_of(2)
+        && let Some(others) = order.get_mut(1..)
+    {
+        others.reverse();
+    }
+    order
+}
+
+/// What the memory control group lets an engine's process have.
+fn limit_bytes(engine: &Engine, plan: &Plan) -> u64 {
+    plan.memory_limit_bytes(engine.memory) + engine.overhead_bytes
+}
+
+/// Where an engine's complaints go.
+fn complaints_of(directory: &Path) -> PathBuf {
+    directory.with_extension("stderr")
 }
 
 fn spawn(job: &Job, complaints: &Path) -> Result<Child> {
@@ -271,4 +317,76 @@ fn all_runs(results: &Path, size: Size, cell: Cell) -> Result<Vec<Run>> {
         }
     }
     Ok(runs)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::result::{Outcome, Run};
+
+    #[test]
+    fn no_engine_always_follows_the_same_one() {
+        let engines: Vec<&Engine> = engines::ENGINES.iter().collect();
+        if engines.len() < 3 {
+            return;
+        }
+        let orders = [1, 2, 3].map(|repeat| turns(&engines, repeat));
+        for engine in &engines {
+            let before = |order: &Vec<&Engine>| {
+                let place = order.iter().position(|e| e.name == engine.name).unwrap();
+                place.checked_sub(1).map(|before| order[before].name)
+            };
+            let [a, b, c] = [0, 1, 2].map(|repeat| before(&orders[repeat]));
+            assert!(a != b || b != c, "{} follows {a:?}", engine.name);
+        }
+        assert_ne!(orders[0][0].name, orders[1][0].name);
+    }
+
+    #[test]
+    fn what_failed_or_had_other_memory_is_run_again() {
+        let matrix = Matrix {
+            size: Size::Tiny,
+            phases: Vec::new(),
+            engines: Vec::new(),
+            repeats: 1,
+            again: false,
+            results: PathBuf::new(),
+            scratch: PathBuf::new(),
+        };
+        let engine = engines::find("terrapin").unwrap();
+        let cell: Cell = "128-third-2".parse().unwrap();
+        let plan = Plan::new(Size::Tiny, cell, &[]).unwrap();
+        let sound = Run {
+            engine: engine.name.into(),
+            version: engine.version(),
+            repeat: 1,
+            plan: plan.clone(),
+            began: 0,
+            machine: Machine::here(Path::new(".")),
+            allocator: String::new(),
+            memory_limit_bytes: Some(limit_bytes(engine, &plan)),
+            notes: Vec::new(),
+            failure: None,
+            outcomes: Vec::new(),
+        };
+        let redone = |run: &Run| matrix.is_to_be_redone(run, engine, &plan);
+        assert!(!redone(&sound));
+        let mut other = sound.clone();
+        other.memory_limit_bytes = Some(1);
+        assert!(redone(&other));
+        other.memory_limit_bytes = None;
+        assert!(!redone(&other));
+        let failed = |phase: &str, operations| {
+            let mut run = sound.clone();
+            run.failure = Some("it did".into());
+            run.outcomes = vec![Outcome {
+                phase: phase.into(),
+                operations,
+                ..Outcome::default()
+            }];
+            run
+        };
+        assert!(redone(&failed("load", plan.records)));
+        assert!(!redone(&failed("load", 1)), "too slow, and would be again");
+    }
 }

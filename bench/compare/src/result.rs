@@ -167,3 +167,12 @@ pub struct Run {
     /// What was measured.
     pub outcomes: Vec<Outcome>,
 }
+
+impl Run {
+    /// Whether what it has measured counts: it did not fail, or only by a load that was not done in time.
+    pub fn counts(&self) -> bool {
+        let unfinished = |o: &Outcome| o.phase == "load" && o.operations < self.plan.records;
+        let too_slow = !self.outcomes.is_empty() && self.outcomes.iter().all(unfinished);
+        self.failure.is_none() || too_slow
+    }
+}

@@ -110,7 +110,7 @@ pub struct Contender {
     pub versions: Vec<String>,
     /// Whether it runs with a log.
     pub logged: bool,
-    /// How many runs of it there are; of some phases there may be fewer.
+    /// How many runs of it there are that count; of some phases there may be fewer.
     pub repeats: usize,
     /// Why runs of it failed, each reason once.
     pub failures: Vec<String>,
@@ -166,6 +166,14 @@ impl Summary {
             if versions.len() > 1 {
                 notes.push(format!("{engine} ran in {}", versions.join(", ")));
             }
+            let mine = runs.iter().filter(|run| run.engine == *engine);
+            let limits = distinct(mine.map(|run| match run.memory_limit_bytes {
+                Some(bytes) => format!("{} MiB", bytes >> 20),
+                None => "no limit".into(),
+            }));
+            if limits.len() > 1 {
+                notes.push(format!("{engine} ran with {} of memory", limits.join(", ")));
+            }
         }
         let ran = |name: &str| contenders.iter().any(|c| c.rows.contains_key(name));
         let phases: Vec<_> = PHASES.iter().map(|(name, ..)| *name).collect();
@@ -198,7 +206,7 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
     for (name, ..) in PHASES {
         let outcomes: Vec<_> = runs
             .iter()
-            .filter(|run| counts(run))
+            .filter(|run| run.counts())
             .flat_map(|run| run.outcomes.iter().filter(|o| o.phase == name))
             .collect();
         if !outcomes.is_empty() {
@@ -209,16 +217,10 @@ fn contender(engine: &str, logged: bool, runs: &[&Run]) -> Contender {
         engine: engine.to_owned(),
         versions: distinct(runs.iter().map(|run| run.version.clone())),
         logged,
-        repeats: runs.len(),
+        repeats: runs.iter().filter(|run| run.counts()).count(),
         failures: distinct(runs.iter().filter_map(|run| run.failure.clone())),
         rows,
     }
-}
-
-/// Whether what a run has measured counts: it did not fail, or only by a load that was not done in time.
-fn counts(run: &Run) -> bool {
-    let unfinished = |o: &Outcome| o.phase == "load" && o.operations < run.plan.records;
-    run.failure.is_none() || run.outcomes.iter().all(unfinished)
 }
 
 /// Each text once, in the order in which they come first.

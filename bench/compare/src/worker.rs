@@ -96,7 +96,8 @@ pub fn drive<S: Store>(job: &Job, store: &S) -> Result<()> {
                 .with("of", plan.records));
         }
     }
-    driver.read_all()
+    driver.read_all()?;
+    driver.check_latest()
 }
 
 fn say(line: &Line) -> Result<()> {

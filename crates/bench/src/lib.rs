@@ -21,11 +21,13 @@ mod run;
 mod space;
 mod store;
 mod system;
+mod watch;
 mod workload;
 
 /// Goes up when the same phase does something else than before, so that its figures are not set beside older ones. 1: each rank
 /// of a zipfian draw is a record of its own; before, ranks shared records, down to a quarter of them. 2: a scan says how many records it wants,
-/// to stores that can be told.
+/// to stores that can be told. (That Terrapin's settling waits for the compaction that ranges asked for is no revision: it takes Terrapin longer, and others
+/// do what they did.)
 pub const REVISION: u32 = 2;
 
 pub use chi::{ChiStep, ChiSweep, ReadFigures};

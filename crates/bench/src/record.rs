@@ -37,6 +37,18 @@ impl Records {
         (self.key_bytes + self.value_bytes) as u64
     }
 
+    /// Whether values have a tag: those of at least eight bytes.
+    pub(crate) fn has_tags(&self) -> bool {
+        self.value_bytes >= 8
+    }
+
+    /// The tag of a value; 0 where it has none.
+    pub(crate) fn tag(value: &[u8]) -> u64 {
+        value
+            .first_chunk()
+            .map_or(0, |tag| u64::from_le_bytes(*tag))
+    }
+
     /// The key of record `number`: numbers in order give keys in none.
     pub(crate) fn key(&self, number: u64, out: &mut Vec<u8>) {
         out.clear();

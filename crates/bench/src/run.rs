@@ -13,6 +13,7 @@ use crate::record::Records;
 use crate::report::{Latencies, PhaseReport};
 use crate::store::{Client, Store};
 use crate::system::{Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
+use crate::watch::Watch;
 use crate::workload::{Action, Workload};
 
 /// Longest scan of workload E.
@@ -115,6 +116,8 @@ pub struct Driver<'a, S> {
     zipfian: OnceLock<Zipfian>,
     /// Phases begun: the same workload twice asks for other records.
     begun: AtomicU64,
+    /// What was written last, to some of the records.
+    watch: Watch,
 }
 
 /// On a cache line of the client's own, since it changes with each insert.
@@ -141,7 +144,7 @@ struct Outcome {
 }
 
 /// Runs the phases in order, each one that writes followed by `settle`, and reports each as it ends. Stops at the first
-/// error, a wrong or missing record included.
+/// error, a wrong or missing record included, and checks in the end that some of the records have what was written last.
 pub fn run<S: Store>(
     config: &Config,
     phases: &[Phase],
@@ -158,7 +161,7 @@ pub fn run<S: Store>(
             report(&driver.settle()?);
         }
     }
-    Ok(())
+    driver.check_latest()
 }
 
 impl<'a, S: Store> Driver<'a, S> {
@@ -178,6 +181,13 @@ impl<'a, S: Store> Driver<'a, S> {
             next: AtomicU64::new(if config.loaded { config.records } else { 0 }),
             zipfian: OnceLock::new(),
             begun: AtomicU64::new(0),
+            watch: Watch::new(
+                match config.shape.has_tags() {
+                    true => config.records,
+                    false => 0,
+                },
+                config.threads,
+            ),
         })
     }
 
@@ -247,6 +257,27 @@ impl<'a, S: Store> Driver<'a, S> {
             .saturating_record(nanoseconds(measure.start, Instant::now()));
         outcome.operations = 1;
         measure.report(self, "settle", &outcome)
+    }
+
+    /// Reads the records that are watched, and checks that each has what was written to it last. Nobody writes meanwhile.
+    pub fn check_latest(&self) -> Result<()> {
+        let (mut client, mut key, mut found) = (self.store.client()?, Vec::new(), Vec::new());
+        for record in self.watch.records() {
+            let Some(look) = self.watch.look(record) else {
+                return Err(Error::internal(
+                    "a write is under way behind the last phase",
+                ));
+            };
+            self.config.shape.key(record, &mut key);
+            if !client.read(&key, &mut found)? {
+                return Err(missing(&key));
+            }
+            self.config.shape.check(&key, &found)?;
+            if !self.watch.may_be(look, Records::tag(&found)) {
+                return Err(outdated(&key));
+            }
+        }
+        Ok(())
     }
 
     /// Reads everything once, in order, and checks that all records are there.
@@ -368,19 +399,19 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
         }
         let action = workload.action(&mut random);
         let tag = random.bits();
-        let mut inserting = None;
-        if action == Action::Insert {
-            let record = claim(shared, number);
-            inserting = Some(record);
-            shape.key(record, &mut key);
-        } else {
-            shape.key(pick(shared, latest.as_mut(), &mut random), &mut key);
-        }
+        let inserts = action == Action::Insert;
+        let record = match inserts {
+            true => claim(shared, number),
+            false => pick(shared, latest.as_mut(), &mut random),
+        };
+        shape.key(record, &mut key);
         let writes = !matches!(action, Action::Read | Action::Scan);
         if writes {
             shape.value(&key, tag, &mut value);
             outcome.user_bytes_written += shape.bytes();
         }
+        let looking = (action == Action::Read).then(|| driver.watch.look(record));
+        let writing = writes.then(|| driver.watch.begin(record)).flatten();
         let start = Instant::now();
         let there = match action {
             Action::Read => store.read(&key, &mut found)?,
@@ -400,16 +431,24 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
             .latency_ns
             .saturating_record(nanoseconds(start, end));
         outcome.operations += 1;
-        if inserting.is_some() {
+        if let Some(ticket) = writing {
+            driver.watch.end(ticket, number, tag);
+        }
+        if inserts {
             shared.inserting[number]
                 .0
                 .store(u64::MAX, Ordering::Release);
         }
         if !there {
-            return Err(Error::corrupt("a record is missing").with("key", format!("{key:02x?}")));
+            return Err(missing(&key));
         }
         if matches!(action, Action::Read | Action::ReadModifyWrite) {
             shape.check(&key, &found)?;
+        }
+        if let Some(look) = looking.flatten()
+            && !driver.watch.may_be(look, Records::tag(&found))
+        {
+            return Err(outdated(&key));
         }
         if shared.deadline.is_some_and(|deadline| end >= deadline) {
             break;
@@ -420,6 +459,16 @@ fn client<S: Store>(shared: &Shared<'_, S>, number: usize, operations: u64) -> R
         .done
         .fetch_add(outcome.operations - told, Ordering::Relaxed);
     Ok(outcome)
+}
+
+#[cold]
+fn missing(key: &[u8]) -> Error {
+    Error::corrupt("a record is missing").with("key", format!("{key:02x?}"))
+}
+
+#[cold]
+fn outdated(key: &[u8]) -> Error {
+    Error::corrupt("a read returned what was overwritten before").with("key", format!("{key:02x?}"))
 }
 
 /// Takes the next record's number, so that no moment passes in which it is neither free nor known to be under way.
@@ -504,12 +553,13 @@ mod tests {
     use terrapin_base::ErrorKind;
     use terrapin_base::sync::Mutex;
 
-    /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of more than one.
+    /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of more than one, `stubborn` drops updates.
     #[derive(Default)]
     struct Memory {
         records: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,
         lossy: bool,
         short: bool,
+        stubborn: bool,
     }
 
     impl Store for Memory {
@@ -536,8 +586,12 @@ mod tests {
             Ok(true)
         }
         fn write(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-            if !self.lossy || key[0] > 2 {
-                self.records.lock().insert(key.to_vec(), value.to_vec());
+            if self.lossy && key[0] <= 2 {
+                return Ok(());
+            }
+            let mut records = self.records.lock();
+            if !self.stubborn || !records.contains_key(key) {
+                records.insert(key.to_vec(), value.to_vec());
             }
             Ok(())
         }
@@ -680,6 +734,37 @@ mod tests {
             &mut |_| {},
         );
         assert!(error.unwrap_err().to_string().contains("missing"));
+    }
+
+    #[test]
+    fn a_lost_update_fails_the_run_where_it_is_read_or_in_the_end() {
+        let directory = std::env::temp_dir();
+        for (read_in_between, workload) in [(true, Workload::A), (false, Workload::Overwrite)] {
+            let store = Memory {
+                stubborn: true,
+                ..Memory::default()
+            };
+            let updates = Phase {
+                operations: 40_000,
+                ..phase(workload, Distribution::Uniform)
+            };
+            let phases = [phase(Workload::Load, Distribution::Uniform), updates];
+            let (mut done, progress) = (0, Progress::default());
+            let error = run(
+                &config(),
+                &phases,
+                &store,
+                &directory,
+                &progress,
+                &mut |_| {
+                    done += 1;
+                },
+            );
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains("overwritten before"), "{error}");
+            // Load and overwriting are reported, each with its settling.
+            assert_eq!(done, if read_in_between { 2 } else { 4 });
+        }
     }
 
     #[test]
