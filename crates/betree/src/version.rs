@@ -21,8 +21,10 @@ use crate::{estimate, stats, verify};
 pub(crate) struct TreeVersion {
     store: Arc<PageStore>,
     root: Root,
-    /// The root node, if there is one and it could be read: held here, it costs lookups no visit to the cache.
-    node: OnceLock<Arc<LoadedNode>>,
+    /// The root node, if there is one: held here, it costs lookups no visit to the cache.
+    node: Option<Arc<LoadedNode>>,
+    /// The same, where it could not be read at first.
+    late: OnceLock<Arc<LoadedNode>>,
     /// The two again, for scans.
     stores: Shares<PageStore>,
     nodes: Shares<LoadedNode>,
@@ -35,36 +37,38 @@ pub(crate) struct TreeVersion {
 impl TreeVersion {
     /// The version below a root; reads the root node.
     pub(crate) fn open(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
-        let version = Self::new(store, root);
-        version.root_node()?;
-        Ok(Arc::new(version))
+        let node = match &root {
+            Root::Node(page, height) => Some(load_node(store, page, *height)?),
+            Root::Empty | Root::Leaf(_) => None,
+        };
+        Ok(Self::new(store, root, node))
     }
 
     /// As [`TreeVersion::open`], of a root that is on the device since an earlier life. A node that is damaged, or that the device does not give, is
     /// an error of whoever asks for records of this tree: others may be sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
-        let version = Self::new(store, root);
-        match version.root_node() {
-            Err(error) if !error.is_of_data() => Err(error),
-            _ => Ok(Arc::new(version)),
+        match Self::open(store, root) {
+            Err(error) if error.is_of_data() => Ok(Self::new(store, root, None)),
+            opened => opened,
         }
     }
 
     /// The version without records.
     pub(crate) fn empty(store: &Arc<PageStore>) -> Arc<Self> {
-        Arc::new(Self::new(store, Root::Empty))
+        Self::new(store, Root::Empty, None)
     }
 
-    fn new(store: &Arc<PageStore>, root: Root) -> Self {
-        TreeVersion {
+    fn new(store: &Arc<PageStore>, root: Root, node: Option<Arc<LoadedNode>>) -> Arc<Self> {
+        Arc::new(TreeVersion {
             store: store.clone(),
             root,
-            node: OnceLock::new(),
+            node,
+            late: OnceLock::new(),
             stores: Shares::default(),
             nodes: Shares::default(),
             leaf: GroupHandle::default(),
             to_compact: OnceLock::new(),
-        }
+        })
     }
 
     /// The root.
@@ -75,21 +79,26 @@ impl TreeVersion {
     /// Where lookups start.
     #[inline]
     pub(crate) fn top(&self) -> Result<Top<'_>> {
-        Ok(match (self.node.get(), &self.root) {
-            (Some(node), _) => Top::Node(node),
-            (None, Root::Leaf(group)) => Top::Leaf(group, &self.leaf),
-            (None, _) => self.root_node()?.map_or(Top::Empty, |node| Top::Node(node)),
-        })
+        match (&self.root, &self.node) {
+            (Root::Leaf(group), _) => Ok(Top::Leaf(group, &self.leaf)),
+            (_, Some(node)) => Ok(Top::Node(node)),
+            _ => self.late_top(),
+        }
     }
 
-    /// The root node, if there is one; it is read again as long as it could not be.
+    /// The same without a root node: there is none, or it could not be read, which is tried again.
     #[cold]
-    fn root_node(&self) -> Result<Option<&Arc<LoadedNode>>> {
+    fn late_top(&self) -> Result<Top<'_>> {
+        let node = self.late_node()?;
+        Ok(node.map_or(Top::Empty, |node| Top::Node(node)))
+    }
+
+    fn late_node(&self) -> Result<Option<&Arc<LoadedNode>>> {
         let Root::Node(page, height) = &self.root else {
             return Ok(None);
         };
         let loaded = load_node(&self.store, page, *height)?;
-        Ok(Some(self.node.get_or_init(|| loaded)))
+        Ok(Some(self.late.get_or_init(|| loaded)))
     }
 }
 
@@ -127,9 +136,9 @@ impl Version for TreeVersion {
         expected: usize,
     ) -> Result<Box<dyn Scan>> {
         let store = self.stores.get(&self.store);
-        let node = match self.node.get() {
-            None => self.root_node()?,
-            known => known,
+        let node = match &self.node {
+            None => self.late_node()?,
+            Some(node) => Some(node),
         };
         Ok(Box::new(match (&self.root, node) {
             (Root::Leaf(leaf), _) => TreeScan::over_leaf(store, leaf, bounds, direction, expected)?,

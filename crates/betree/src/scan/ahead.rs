@@ -136,7 +136,9 @@ impl Ahead {
             // There is nothing under way but indexes, perhaps this one.
             let group = coming.group(path).map(|(group, _)| group);
             while group.is_some_and(|group| !store.has_index(group)) && !self.stream.is_empty() {
-                self.stream.take_indexes(store)?;
+                let taken = self.stream.take_indexes(store);
+                // This group is gone from what is named: who comes again begins without all that.
+                taken.inspect_err(|_| self.named.clear())?;
             }
             self.look_on(path, store);
         }

@@ -412,14 +412,7 @@ impl TreeScan {
         // One that does not know the next group would not know those behind either.
         source.ahead.take_if(|ahead| !ahead.knows_next());
         let begun = match &mut source.ahead {
-            Some(ahead) => match ahead.enter(&self.path, &self.store) {
-                Ok(begun) => begun,
-                Err(error) => {
-                    // It has let go of this group: who comes again begins without it.
-                    source.ahead = None;
-                    return Err(error);
-                }
-            },
+            Some(ahead) => ahead.enter(&self.path, &self.store)?,
             None => None,
         };
         if let Some(walk) = begun {
