@@ -85,6 +85,25 @@ enum Way {
     Awake,
 }
 
+/// What reads in one way take lately: the mean of a stretch of reads counts for a quarter, and those before it for the rest. A stretch alone
+/// would say too little: one read in a hundred takes three times as long as most, and the two ways may be a tenth apart.
+#[derive(Clone, Copy, Default)]
+struct Lately {
+    /// Nanoseconds a read; none before the first stretch.
+    mean_ns: Option<u64>,
+}
+
+impl Lately {
+    fn learn(&mut self, stretch_ns: u64) {
+        let before = self.mean_ns.unwrap_or(stretch_ns);
+        self.mean_ns = Some((before.saturating_mul(3).saturating_add(stretch_ns)) / 4);
+    }
+
+    fn ns(self) -> u64 {
+        self.mean_ns.unwrap_or(0)
+    }
+}
+
 /// What was learnt of the two ways.
 struct Habit {
     /// The way of the next reads,
@@ -95,8 +114,8 @@ struct Habit {
     left: u32,
     /// What its reads took so far, in nanoseconds.
     took_ns: u64,
-    /// What those of the last trial asleep took.
-    asleep_ns: u64,
+    asleep: Lately,
+    awake: Lately,
 }
 
 impl Habit {
@@ -106,7 +125,8 @@ impl Habit {
             rounds: 0,
             left: TRIED,
             took_ns: 0,
-            asleep_ns: 0,
+            asleep: Lately { mean_ns: None },
+            awake: Lately { mean_ns: None },
         }
     }
 
@@ -123,18 +143,23 @@ impl Habit {
         self.left -= 1;
         self.took_ns = self.took_ns.saturating_add(took_ns);
         let trying = self.rounds == 0;
-        // As long as all of them may take: waiting awake must not be worse.
-        let allowed_ns = match trying {
-            true => self.asleep_ns,
-            false => self.asleep_ns.saturating_mul(u64::from(ROUND / TRIED)),
-        };
-        let lost = way == Way::Awake && self.took_ns > allowed_ns;
-        if self.left > 0 && !lost {
+        let reads = u64::from(if trying { TRIED } else { ROUND });
+        // More than half as long again as all of them take asleep: somebody else wants the processor, and no more of it is needed to know.
+        let crowded =
+            way == Way::Awake && self.took_ns / 3 > self.asleep.ns().saturating_mul(reads) / 2;
+        if self.left > 0 && !crowded {
             return;
         }
-        if trying && way == Way::Asleep {
-            self.asleep_ns = self.took_ns;
+        if !crowded {
+            let lately = match way {
+                Way::Asleep => &mut self.asleep,
+                Way::Awake => &mut self.awake,
+            };
+            lately.learn(self.took_ns / reads);
         }
+        // Waiting awake must not be worse. What was found to be better is left when it is worse by more than chance.
+        let chance = if trying { 0 } else { self.asleep.ns() / 16 };
+        let lost = crowded || way == Way::Awake && self.awake.ns() > self.asleep.ns() + chance;
         (self.way, self.rounds, self.left) = match (self.rounds, way) {
             (0, Way::Asleep) => (Way::Awake, 0, TRIED),
             (0, Way::Awake) if lost => (Way::Asleep, ROUNDS, ROUND),
@@ -179,6 +204,40 @@ mod tests {
             }
         };
         assert!(awake(100_000, 50_000, crowded) < 500);
+    }
+
+    /// A device whose reads take half as long again or half as long by chance, and one in fifty four times as long.
+    #[test]
+    fn what_differs_less_than_single_reads_do_is_found_all_the_same() {
+        let spread = |mean_ns: u64| {
+            let mut state = mean_ns;
+            move || {
+                state = state
+                    .wrapping_mul(6_364_136_223_846_793_005)
+                    .wrapping_add(1);
+                let chance = state >> 33;
+                match chance % 50 {
+                    0 => 4 * mean_ns,
+                    _ => mean_ns / 2 + chance % mean_ns,
+                }
+            }
+        };
+        let share_awake = |asleep_ns: u64, awake_ns: u64| {
+            let (mut asleep, mut awake) = (spread(asleep_ns), spread(awake_ns));
+            let (mut habit, mut count) = (Habit::new(), 0);
+            for _ in 0..1_000_000 {
+                match habit.way() {
+                    Way::Asleep => habit.learn(Way::Asleep, asleep()),
+                    Way::Awake => {
+                        count += 1;
+                        habit.learn(Way::Awake, awake());
+                    }
+                }
+            }
+            f64::from(count) / 1e6
+        };
+        let (better, worse) = (share_awake(40_000, 37_000), share_awake(40_000, 43_000));
+        assert!(better > 0.9 && worse < 0.1, "{better} and {worse} awake");
     }
 
     #[test]
