@@ -482,8 +482,9 @@ impl Frame {
             let Some((slot, other)) = found else {
                 return Ok(tasks);
             };
-            if pending[other] > 0 {
-                tasks.push(self.flush(other, pending[other], changes)?);
+            // Both: a page may say that an only child, which is taken to be small, has something in its node's buffer.
+            if let Some(first) = [other, slot].into_iter().find(|&slot| pending[slot] > 0) {
+                tasks.push(self.flush(first, pending[first], changes)?);
                 continue;
             }
             if matches!(self.slots[slot].child, SlotChild::Gone) {

@@ -3,6 +3,7 @@
 mod beside;
 mod compaction;
 mod large;
+mod lone;
 mod panics;
 mod short;
 

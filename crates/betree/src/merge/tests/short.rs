@@ -3,7 +3,7 @@
 use super::*;
 
 /// A tree of height 2 whose root has about as many children as a node can have, and buffers something for each of them.
-fn broad(random: &mut Random) -> Tree {
+pub(super) fn broad(random: &mut Random) -> Tree {
     let mut tree = Tree::new(8192, 16, None);
     for _ in 0..100 {
         tree.merge(&two_groups(random));
@@ -12,13 +12,13 @@ fn broad(random: &mut Random) -> Tree {
 }
 
 /// Puts of about twice L.
-fn two_groups(random: &mut Random) -> Map {
+pub(super) fn two_groups(random: &mut Random) -> Map {
     let put = |_| (key_of(random.below(6000)), Some(vec![5; 200]));
     (0..80).map(put).collect()
 }
 
 /// For each child of the root: a key that lies there, what the root buffers for it, and what its leaves hold, in bytes.
-fn children(tree: &Tree) -> Vec<(Vec<u8>, u64, u64)> {
+pub(super) fn children(tree: &Tree) -> Vec<(Vec<u8>, u64, u64)> {
     let Root::Node(page, 2) = tree.root() else {
         panic!("a tree of another height: {:?}", tree.root());
     };
