@@ -159,11 +159,11 @@ impl Error {
     }
 
     /// Whether it tells that data is damaged, or not to be had from the device: others may be sound. Not so what the process or the system is
-    /// short of, nor that something is closed.
+    /// short of, nor that something is closed, nor that this build cannot read it.
     #[must_use]
     pub fn is_of_data(&self) -> bool {
         match self.kind() {
-            ErrorKind::Corrupt | ErrorKind::Unsupported | ErrorKind::TooLarge => true,
+            ErrorKind::Corrupt | ErrorKind::TooLarge => true,
             ErrorKind::Io => !self.is_shortage(),
             _ => false,
         }
@@ -259,6 +259,7 @@ mod tests {
         let of_data = |source| Error::io("cannot read", source).is_of_data();
         assert!(of_data(io::Error::other("short read")) && Error::corrupt("a node").is_of_data());
         assert!(!of_data(io::Error::from(Errno::MFILE)) && !Error::internal("a bug").is_of_data());
+        assert!(!Error::new(ErrorKind::Unsupported, "a feature").is_of_data());
     }
 
     /// As reports of whole chains print it.

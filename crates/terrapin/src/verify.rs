@@ -97,8 +97,8 @@ impl VerifyReport {
     }
 }
 
-/// Verifies the database in a directory. An error means that it cannot be opened at all: it is not there, not a database, of a newer format, or may not
-/// be read. What is damaged is a finding. It keeps writers out meanwhile, and is `Locked` while somebody has the
+/// Verifies the database in a directory. An error means that it could not be checked: it is not there, not a database, of a newer format, may not
+/// be read, or is compressed in a way that this build lacks; or this process ran short of something on the way. What is damaged is a finding. It keeps writers out meanwhile, and is `Locked` while somebody has the
 /// database open for writing, as a read-only open is ([`Options::read_only`]).
 ///
 /// ```

@@ -47,7 +47,8 @@ impl Compression {
 }
 
 fn no_zstd() -> Error {
-    Error::new(ErrorKind::Unsupported, "this build has no zstd").with("feature", "zstd")
+    let message = "this build lacks Zstandard: build it with the feature `zstd`";
+    Error::new(ErrorKind::Unsupported, message)
 }
 
 /// A compressor and its memory, used for one block after the other.
