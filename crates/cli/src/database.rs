@@ -18,7 +18,7 @@ pub struct DatabaseArgs {
     /// Directory of the database
     #[arg(value_name = "DB")]
     pub path: PathBuf,
-    /// Memory budget: everything that the database keeps in memory
+    /// Memory budget, 8MiB or more; the system's page cache comes on top
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = arguments::size)]
     pub memory: u64,
 }

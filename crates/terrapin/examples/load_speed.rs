@@ -54,7 +54,7 @@ fn main() -> terrapin::Result<()> {
                 .collect();
             let mut all = Vec::new();
             for worker in workers {
-                all.extend(worker.join().unwrap_or(Ok(Vec::new()))?);
+                all.extend(worker.join().expect("the worker has not panicked")?);
             }
             Ok(all)
         })?;

@@ -1,7 +1,7 @@
 //! A secondary index: users by their number, and their numbers by city. Both change in one batch, so that neither is ever seen without
 //! the other, nor survives a crash without it.
 
-use terrapin::{Database, Keyspace, Result};
+use terrapin::{Database, Error, Keyspace, Result};
 
 /// Number → city; and city, a zero byte, number → nothing.
 struct Users {
@@ -13,6 +13,9 @@ struct Users {
 impl Users {
     /// Adds a user, or moves one. What it reads must not change before it writes: let one thread at a time write a user (`&mut`).
     fn put(&mut self, number: u64, city: &str) -> Result<()> {
+        if city.contains('\0') {
+            return Err(Error::invalid("a city has no zero byte").with("user", number));
+        }
         let number = number.to_be_bytes(); // big-endian bytes sort like the numbers
         let mut batch = self.database.batch();
         if let Some(old) = self.users.get(number)? {
@@ -27,12 +30,13 @@ impl Users {
     fn in_city(&self, city: &str) -> Result<Vec<u64>> {
         let prefix = entry(city.as_bytes(), []);
         let keys = self.by_city.prefix(&prefix).keys();
-        keys.map(|key| Ok(number(&key?[prefix.len()..]))).collect()
+        keys.map(|key| number(&key?[prefix.len()..])).collect()
     }
 }
 
-fn number(key: &[u8]) -> u64 {
-    key.try_into().map_or(0, u64::from_be_bytes)
+fn number(key: &[u8]) -> Result<u64> {
+    let bytes = key.try_into().map(u64::from_be_bytes);
+    bytes.map_err(|_| Error::corrupt("an entry of the index does not end with a number"))
 }
 
 /// A key of the index. Cities have no zero bytes: so none is the start of another here.

@@ -1,7 +1,7 @@
-//! A queue of work that survives crashes: what is pushed is taken once, in order. What is taken and what came of it are written in one
-//! batch, so that work that a crash interrupts is found again.
+//! A queue of work that survives crashes: what is pushed is taken in order. What is taken and what came of it are written in one
+//! batch, so that work that a crash interrupts is found again, and what it writes there is written once. (What else it does may be done twice.)
 
-use terrapin::{Batch, Database, Keyspace, Result, Slice};
+use terrapin::{Batch, Database, Error, Keyspace, Result, Slice};
 
 /// The work by its number, the next number, and the key of what was taken last.
 struct Queue {
@@ -14,11 +14,17 @@ struct Queue {
 impl Queue {
     fn open(database: &Database) -> Result<Self> {
         let work = database.keyspace("work")?;
-        let last = work.last()?.and_then(|(key, _)| key[..].try_into().ok());
+        let end = match work.last()? {
+            None => 0,
+            Some((key, _)) => match key[..].try_into() {
+                Ok(last) => u64::from_be_bytes(last) + 1,
+                Err(_) => return Err(Error::corrupt("a key that is not a number")),
+            },
+        };
         Ok(Queue {
             database: database.clone(),
             work,
-            end: last.map_or(0, |last| u64::from_be_bytes(last) + 1),
+            end,
             taken: Slice::default(),
         })
     }

@@ -22,7 +22,8 @@ use crate::state::{KeyspaceShared, WriteWindow};
 /// An open database: a handle that is cheap to clone and usable from any thread.
 ///
 /// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing but
-/// writes of [`Durability::None`] since the last checkpoint or [`Database::flush`]; the next open replays the log.
+/// writes of [`Durability::None`] since the last checkpoint or [`Database::flush`]; the next open replays the log. That last drop syncs the log and
+/// waits for the background threads; its errors go to [`Database::on_background_error`] and `tracing` only, so call `close` to have them.
 #[derive(Clone)]
 pub struct Database {
     pub(crate) owner: Arc<Owner>,

@@ -37,6 +37,12 @@
 //! at two windows at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves more memory for reads. One number
 //! bounds all memory ([`Options::memory`]). Both can be changed while the database is open.
 //!
+//! # Isolation
+//!
+//! Every get, put, delete and batch is atomic, and what a write that returned has done is seen by every later read in any thread. A
+//! [`Keyspace::multi_get`], a range and a snapshot each see one moment; two gets may not. There are no transactions: two threads that each get a
+//! value and put one that depends on it can undo each other's; let one thread at a time do so.
+//!
 //! # Threads
 //!
 //! [`Database`], [`Keyspace`] and [`Snapshot`] are `Send + Sync + Clone`; a clone costs a reference count. Every call blocks its thread

@@ -246,7 +246,8 @@ impl Options {
         self
     }
 
-    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long. Default 100 ms, at least a
+    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long, and of
+    /// the time that a sync takes. Default 100 ms, at least a
     /// microsecond; for a sync with every write there is [`Durability::Sync`].
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
@@ -255,7 +256,8 @@ impl Options {
     }
 
     /// How long a write waits for merges and the log's disk before it fails with [`ErrorKind::Stalled`]; it is not done then. It does not
-    /// bound how long a [`Durability::Sync`] write, which is done, waits for its sync: that takes what the device takes. Default 60 s.
+    /// bound how long a [`Durability::Sync`] write, which is done, waits for its sync: that takes what the device takes (of a delete on a disk
+    /// without room for the log it does, and the error is [`ErrorKind::NoSpace`] then). Default 60 s.
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
@@ -359,8 +361,7 @@ impl Options {
     /// - [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
     /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
     /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
-    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; a device whose
-    ///   blocks are larger than 4 KiB; or the database was opened for writing as often as one can be, 16,777,215 times: export it, and import it
+    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was opened for writing as often as one can be, 16,777,215 times: export it, and import it
     ///   into a new one.
     /// - [`ErrorKind::Corrupt`], with file and place.
     /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the system said, the last also that it gives no thread.
@@ -398,8 +399,8 @@ impl Options {
             .ring_bytes
             .unwrap_or_else(|| pow2(memory / 16).clamp(2 << 20, 16 << 20));
         check(
-            ring_bytes.is_power_of_two() && ring_bytes >= 64 << 10,
-            "the ring's size must be a power of two from 64 KiB",
+            ring_bytes.is_power_of_two() && (64 << 10..=1 << 30).contains(&ring_bytes),
+            "the log's ring must be a power of two from 64 KiB to 1 GiB (Options::ring_bytes)",
             ring_bytes,
         )?;
         check_memory(memory, ring_bytes)?;
@@ -408,12 +409,12 @@ impl Options {
             .unwrap_or_else(|| pow2(memory / 128).clamp(256 << 10, 4 << 20));
         check(
             (1 << 10..=64 << 20).contains(&group_bytes),
-            "a page group takes 1 KiB to 64 MiB",
+            "a page group takes 1 KiB to 64 MiB (Options::group_bytes)",
             group_bytes,
         )?;
         check(
             (512..=32 << 10).contains(&self.block_bytes),
-            "a block takes 512 to 32768 bytes",
+            "a block takes 512 to 32768 bytes (Options::block_bytes)",
             u64::from(self.block_bytes),
         )?;
         self.compression.check()?;
@@ -422,7 +423,7 @@ impl Options {
             .unwrap_or_else(|| pow2(memory / 16).clamp(4 << 20, 64 << 20));
         check(
             (16 << 10..=4 << 30).contains(&segment_bytes),
-            "a log file takes 16 KiB to 4 GiB",
+            "a log file takes 16 KiB to 4 GiB (Options::log_segment_bytes)",
             segment_bytes,
         )?;
         let log_bytes_max = self
@@ -430,7 +431,7 @@ impl Options {
             .unwrap_or_else(|| memory.max(8 * segment_bytes));
         check(
             log_bytes_max >= 2 * segment_bytes,
-            "the log's limit must hold two log files",
+            "the log must have room for two of its files (Options::log_bytes_max, twice Options::log_segment_bytes)",
             log_bytes_max,
         )?;
         let space_amplification_percent = match self.space_amplification {
@@ -439,8 +440,10 @@ impl Options {
                 Some((factor * 100.0).round() as u32)
             }
             Some(factor) => {
-                return Err(Error::invalid("space amplification goes from 1.1 to 100")
-                    .with("factor", factor));
+                return Err(Error::invalid(
+                    "space amplification goes from 1.1 to 100 (Options::space_amplification)",
+                )
+                .with("factor", factor));
             }
         };
         let threads = self
@@ -448,7 +451,7 @@ impl Options {
             .unwrap_or_else(|| std::thread::available_parallelism().map_or(2, |n| n.get().min(4)));
         check(
             (1..=256).contains(&threads),
-            "background threads go from 1 to 256",
+            "background threads go from 1 to 256 (Options::background_threads)",
             threads as u64,
         )?;
         let nanoseconds = |d: Duration| {

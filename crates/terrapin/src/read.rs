@@ -36,7 +36,8 @@ impl Keyspace {
     /// The value of a key, as of the newest published write. It is a copy, but for some long ones (half of a block of more than a
     /// 4096th of the memory, 1 to 32 KiB): they share that cached block, and keep it in memory while you hold them. Costs two window lookups at most
     /// and, in a store far beyond its memory, one device read.
-    /// Errors: `Corrupt`, `Io`, `Closed`, and `NotFound` when the keyspace was dropped; never "no value" in their place.
+    /// Errors: `Corrupt`, `Io`, `Unsupported` (compression that this build lacks), `Closed`, and `NotFound` when the keyspace was dropped; never
+    /// "no value" in their place.
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let core = self.core();
         core.env.breathe();

@@ -26,7 +26,7 @@ pub struct Export {
     #[command(flatten)]
     database: DatabaseArgs,
     /// File to write, by way of links if it is one; - is stdout. One whose reader goes away fails the command, stdout's does not. An export that
-    /// is killed leaves FILE.partial-PID
+    /// fails leaves the old file and nothing of the new one (stdout got all up to the failure), one that is killed FILE.partial-PID
     #[arg(value_name = "FILE", default_value = "-")]
     output: PathBuf,
     /// Format [default: from the file's name; on stdout csv, which carries any bytes]
