@@ -17,14 +17,14 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
 use terrapin_pages::message::Message;
-use terrapin_pages::{Changes, PageKind, PageStore, SpaceClass, StoreOptions};
+use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
     Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,
     Version,
 };
 
 use super::{Context, Credit, Task, TreeMerge};
-use crate::load::load_node;
+use crate::load::{LoadedNode, load_node};
 use crate::node::{Child, Node, Root};
 use crate::plan::Policy;
 use crate::tree::{BeTree, BeTreeParams};
@@ -211,6 +211,22 @@ impl Tree {
     fn root(&self) -> Root {
         let version = self.version.as_any().downcast_ref::<TreeVersion>().unwrap();
         *version.tree_root()
+    }
+
+    /// The root, which must be a node, and its height.
+    fn root_node(&self) -> (Arc<LoadedNode>, u16) {
+        let Root::Node(page, height) = self.root() else {
+            panic!("a tree without nodes: {:?}", self.root());
+        };
+        (load_node(&self.store, &page, height).unwrap(), height)
+    }
+
+    /// A page of a node that no merge wrote.
+    fn write_node(&self, node: &Node) -> PageRef {
+        let content = node.encode().unwrap();
+        self.store
+            .write_page(PageKind::Node, &content, SpaceClass::Normal)
+            .unwrap()
     }
 
     fn merge(&mut self, messages: &Map) {
@@ -575,11 +591,7 @@ fn large_segments_end_with_a_pivot_so_that_little_of_them_lies_dead() {
         let messages = (0..64).map(|_| (key_of(random.next()), value.clone()));
         tree.merge(&messages.collect());
     }
-    let version = tree.version.as_any().downcast_ref::<TreeVersion>().unwrap();
-    let Root::Node(page, height) = Root::decode(&version.root()).unwrap() else {
-        panic!("a tree of one leaf");
-    };
-    let node = load_node(&tree.store, &page, height).unwrap();
+    let (node, _) = tree.root_node();
     let mut segments = 0;
     for level in &node.levels {
         for segment in &level[..level.len().saturating_sub(1)] {
@@ -682,10 +694,8 @@ fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
 
 /// The root with counts that each are as large as can be, and say that records are, too.
 fn boasting(tree: &Tree) -> Root {
-    let Root::Node(page, height) = tree.root() else {
-        panic!("a tree without nodes");
-    };
-    let mut node = Node::clone(&load_node(&tree.store, &page, height).unwrap());
+    let (root, height) = tree.root_node();
+    let mut node = Node::clone(&root);
     for pivot in &mut node.pivots {
         match &mut pivot.child {
             Child::Leaf(leaf) => (leaf.records, leaf.logical_bytes) = (1, 1 << 44),
@@ -699,12 +709,7 @@ fn boasting(tree: &Tree) -> Root {
     for part in node.levels.iter_mut().flatten().flat_map(|s| &mut s.live) {
         (part.records, part.bytes) = (u32::MAX, 1 << 44);
     }
-    let content = node.encode().unwrap();
-    let page = tree
-        .store
-        .write_page(PageKind::Node, &content, SpaceClass::Normal)
-        .unwrap();
-    Root::Node(page, height)
+    Root::Node(tree.write_node(&node), height)
 }
 
 #[test]

@@ -23,10 +23,7 @@ fn standings(merged_as_private: Option<bool>) -> Vec<Standing> {
         while !matches!(merge.step().unwrap(), MergeStep::Done) {}
         merge
     });
-    let Root::Node(page, height) = tree.root() else {
-        panic!("a tree of one leaf");
-    };
-    let node = load_node(&tree.store, &page, height).unwrap();
+    let (node, height) = tree.root_node();
     let mut standings = Vec::new();
     for pivot in &node.pivots {
         let Child::Leaf(leaf) = &pivot.child else {

@@ -6,10 +6,7 @@ use crate::node::{Pivot, Segment};
 
 /// A root above two parts of a tree, each with what its root's buffer holds for it: cut before the child of that number.
 fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
-    let Root::Node(page, height) = tree.root() else {
-        panic!("a tree without nodes");
-    };
-    let root = load_node(&tree.store, &page, height).unwrap();
+    let (root, height) = tree.root_node();
     let lower = root.pivots[at].lower.clone();
     let keys = tree.oracle.range(..lower.to_vec());
     let last_before = keys.last().unwrap().0.clone().into_boxed_slice();
@@ -38,7 +35,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
         node.tidy();
         assert!(!node.is_buffer_empty());
         Child::Node {
-            page: written(tree, &node),
+            page: tree.write_node(&node),
             records: node.records(),
             leaf_bytes: node.leaf_bytes(),
         }
@@ -60,15 +57,8 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
         pivots: vec![pivot(Box::default(), left), pivot(lower.clone(), right)],
         levels: Vec::new(),
     };
-    let above = Root::Node(written(tree, &above), height + 1);
+    let above = Root::Node(tree.write_node(&above), height + 1);
     (above, lower.into_vec())
-}
-
-fn written(tree: &Tree, node: &Node) -> terrapin_pages::PageRef {
-    let content = node.encode().unwrap();
-    tree.store
-        .write_page(PageKind::Node, &content, SpaceClass::Normal)
-        .unwrap()
 }
 
 #[test]

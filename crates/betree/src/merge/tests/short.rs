@@ -19,10 +19,8 @@ pub(super) fn two_groups(random: &mut Random) -> Map {
 
 /// For each child of the root: a key that lies there, what the root buffers for it, and what its leaves hold, in bytes.
 pub(super) fn children(tree: &Tree) -> Vec<(Vec<u8>, u64, u64)> {
-    let Root::Node(page, 2) = tree.root() else {
-        panic!("a tree of another height: {:?}", tree.root());
-    };
-    let root = load_node(&tree.store, &page, 2).unwrap();
+    let (root, height) = tree.root_node();
+    assert_eq!(height, 2);
     let pivots = root.pivots.iter();
     let child = |pivot: &crate::node::Pivot| {
         let key = tree.oracle.range(pivot.lower.to_vec()..).nth(20);
