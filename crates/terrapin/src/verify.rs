@@ -97,9 +97,9 @@ impl VerifyReport {
     }
 }
 
-/// Verifies the database in a directory. An error means that it could not be checked: it is not there, not a database, of a newer format, may not
-/// be read, or is compressed in a way that this build lacks; or this process ran short of something on the way. What is damaged is a finding. It keeps writers out meanwhile, and is `Locked` while somebody has the
-/// database open for writing, as a read-only open is ([`Options::read_only`]).
+/// Verifies the database in a directory. An error means that it could not be checked: it is not there, not a database, of a newer or an older
+/// format, may not be read, or is compressed in a way that this build lacks; or this process ran short of something on the way. What is damaged is a
+/// finding. It keeps writers out meanwhile, and is `Locked` while somebody has the database open for writing, as a read-only open is ([`Options::read_only`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -139,7 +139,6 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
-        Err(error) if error.kind() == ErrorKind::Unsupported => return Err(error),
         Err(error) => return report.end("superblock", error),
     };
     if superblock.incarnation == Incarnation(0) {

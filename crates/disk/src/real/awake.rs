@@ -146,7 +146,7 @@ impl Habit {
         let reads = u64::from(if trying { TRIED } else { ROUND });
         // More than half as long again as all of them take asleep: somebody else wants the processor, and no more of it is needed to know.
         let crowded =
-            way == Way::Awake && self.took_ns / 3 > self.asleep.ns().saturating_mul(reads) / 2;
+            way == Way::Awake && self.took_ns > self.asleep.ns().saturating_mul(reads * 3 / 2);
         if self.left > 0 && !crowded {
             return;
         }
