@@ -246,9 +246,8 @@ impl Options {
         self
     }
 
-    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long, and of
-    /// the time that a sync takes. Default 100 ms, at least a
-    /// microsecond; for a sync with every write there is [`Durability::Sync`].
+    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long, and of the time that a sync
+    /// takes. Default 100 ms, at least a microsecond; for a sync with every write there is [`Durability::Sync`].
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval;
@@ -361,8 +360,8 @@ impl Options {
     /// - [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
     /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
     /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
-    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was opened for writing as often as one can be, 16,777,215 times: export it, and import it
-    ///   into a new one.
+    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was
+    ///   opened for writing as often as one can be, 16,777,215 times: export it, and import it into a new one.
     /// - [`ErrorKind::Corrupt`], with file and place.
     /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the system said, the last also that it gives no thread.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
