@@ -1,6 +1,6 @@
 //! Point lookups: from the root down, newest first. In each buffer level at most one segment can hold the key; the outline of
 //! its filter mostly says that it does not, at little cost, and else nearly always the filter. So a lookup reads one block: that of the
-//! answer (DESIGN §5).
+//! answer (DESIGN §5). The filter of a leaf is the last thing asked, and only while such filters deny some (`leaf_filters.rs`).
 
 use std::sync::Arc;
 
@@ -9,6 +9,7 @@ use terrapin_pages::block::Block;
 use terrapin_pages::group::{GroupIndex, GroupRef};
 use terrapin_pages::{Fill, GroupHandle, PageStore, Reading};
 
+use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, Way, load_child_of};
 use crate::node::Child;
 
@@ -41,6 +42,7 @@ enum At<'v> {
 struct Walk<'v, 'k> {
     key: &'k [u8],
     hash: u64,
+    filters: &'v LeafFilters,
     at: At<'v>,
     /// What there is for the key in the node where it stands.
     way: Way,
@@ -57,9 +59,9 @@ struct Place {
 /// What is known of a block.
 enum Found {
     Cached(Arc<Block>),
-    /// It was not in the cache a moment ago.
+    /// A leaf's, that was not in the cache a moment ago.
     Missing,
-    /// Nobody looked.
+    /// A segment's: nobody looked.
     Unknown,
 }
 
@@ -75,13 +77,19 @@ impl Place {
 }
 
 impl<'v, 'k> Walk<'v, 'k> {
-    fn new(top: Top<'v>, key: &'k [u8], hash: u64) -> Self {
+    fn new(top: Top<'v>, filters: &'v LeafFilters, key: &'k [u8], hash: u64) -> Self {
         let (at, way) = match top {
             Top::Empty => (At::Done, Way::default()),
             Top::Leaf(group, handle) => (At::Leaf(group, handle), Way::default()),
             Top::Node(node) => (At::Root(node), node.way(key)),
         };
-        Walk { key, hash, at, way }
+        Walk {
+            key,
+            hash,
+            filters,
+            at,
+            way,
+        }
     }
 
     /// The next block to look into; none when the key has no record further down.
@@ -91,7 +99,7 @@ impl<'v, 'k> Walk<'v, 'k> {
             let node: &LoadedNode = match &self.at {
                 At::Done => return Ok(None),
                 At::Leaf(group, handle) => {
-                    let place = in_leaf(store, group, handle, key, hash)?;
+                    let place = self.in_leaf(store, group, handle)?;
                     self.at = At::Done;
                     return Ok(place);
                 }
@@ -114,7 +122,7 @@ impl<'v, 'k> Walk<'v, 'k> {
             let pivot = self.way.pivot;
             match &node.pivots[pivot].child {
                 Child::Leaf(group) => {
-                    let place = in_leaf(store, group, node.leaf_handle(pivot), key, hash)?;
+                    let place = self.in_leaf(store, group, node.leaf_handle(pivot))?;
                     self.at = At::Done;
                     return Ok(place);
                 }
@@ -126,42 +134,47 @@ impl<'v, 'k> Walk<'v, 'k> {
             }
         }
     }
-}
 
-/// Most keys that get as far as a leaf are there: the filter is only asked when the block would have to be read.
-fn in_leaf(
-    store: &PageStore,
-    group: &GroupRef,
-    handle: &GroupHandle,
-    key: &[u8],
-    hash: u64,
-) -> Result<Option<Place>> {
-    let index = store.index_by(group, handle)?;
-    let number = index.find(key);
-    let found = match store.cached_block(group, number) {
-        Some(block) => Found::Cached(block),
-        None if !store.may_contain_by(group, handle, hash)? => return Ok(None),
-        None => Found::Missing,
-    };
-    Ok(Some(Place {
-        group: *group,
-        index,
-        number,
-        found,
-    }))
+    /// Most keys that get as far as a leaf are there: the filter is only asked when the block would have to be read, if at all.
+    fn in_leaf(
+        &self,
+        store: &PageStore,
+        group: &GroupRef,
+        handle: &GroupHandle,
+    ) -> Result<Option<Place>> {
+        let index = store.index_by(group, handle)?;
+        let number = index.find(self.key);
+        let found = match store.cached_block(group, number) {
+            Some(block) => Found::Cached(block),
+            None if self.filters.are_asked()
+                && !store.may_contain_by(group, handle, self.hash)? =>
+            {
+                self.filters.learn(false);
+                return Ok(None);
+            }
+            None => Found::Missing,
+        };
+        Ok(Some(Place {
+            group: *group,
+            index,
+            number,
+            found,
+        }))
+    }
 }
 
 /// Finds a key's newest record and hands block and position to `take`, which says whether that is a value; none when there
 /// is no record.
 pub(crate) fn find<R>(
     store: &PageStore,
-    top: Top<'_>,
+    (top, filters): (Top<'_>, &LeafFilters),
     key: &[u8],
     hash: u64,
     take: impl FnOnce(&Arc<Block>, usize) -> Option<R>,
 ) -> Result<Option<R>> {
-    let mut walk = Walk::new(top, key, hash);
+    let mut walk = Walk::new(top, filters, key, hash);
     while let Some(place) = walk.next(store)? {
+        let missed_in_leaf = matches!(place.found, Found::Missing);
         let block = match place.found {
             Found::Cached(block) => block,
             Found::Missing | Found::Unknown => {
@@ -171,7 +184,11 @@ pub(crate) fn find<R>(
                 }
             }
         };
-        if let Ok(at) = block.search(key) {
+        let at = block.search(key);
+        if missed_in_leaf {
+            filters.learn(at.is_ok());
+        }
+        if let Ok(at) = at {
             return Ok(take(&block, at));
         }
     }
@@ -182,6 +199,8 @@ pub(crate) fn find<R>(
 struct Waiting<'v, 'k> {
     key: usize,
     walk: Walk<'v, 'k>,
+    /// Whether it is a leaf's.
+    in_leaf: bool,
     /// Another one that waits for the same block.
     other: Option<usize>,
 }
@@ -246,7 +265,12 @@ impl<'v, 'k> Together<'v, 'k, '_> {
                 None
             }
         };
-        self.waiting.push(Waiting { key, walk, other });
+        self.waiting.push(Waiting {
+            key,
+            walk,
+            in_leaf: matches!(place.found, Found::Missing),
+            other,
+        });
         Ok(())
     }
 
@@ -261,12 +285,16 @@ impl<'v, 'k> Together<'v, 'k, '_> {
         let result = store.finish(reading, &mut |number, block| {
             let mut next = Some(blocks[number].2);
             while let Some(at) = next {
-                let Waiting { key, walk, other } = &waiting[at];
-                match block.search(walk.key) {
-                    Ok(at) => out[*key] = block.put_slice(at),
+                let waiter = &waiting[at];
+                let found = block.search(waiter.walk.key);
+                if waiter.in_leaf {
+                    waiter.walk.filters.learn(found.is_ok());
+                }
+                match found {
+                    Ok(at) => out[waiter.key] = block.put_slice(at),
                     Err(_) => missed.push(at),
                 }
-                next = *other;
+                next = waiter.other;
             }
         });
         blocks.clear();
@@ -278,7 +306,7 @@ impl<'v, 'k> Together<'v, 'k, '_> {
 /// Those whose filter lied go on to the next round.
 pub(crate) fn find_many(
     store: &PageStore,
-    top: Top<'_>,
+    (top, filters): (Top<'_>, &LeafFilters),
     keys: &[(&[u8], u64)],
     out: &mut [Option<Slice>],
 ) -> Result<()> {
@@ -291,7 +319,7 @@ pub(crate) fn find_many(
         out,
     };
     for (i, &(key, hash)) in keys.iter().enumerate() {
-        together.go(store, &mut reading, i, Walk::new(top, key, hash))?;
+        together.go(store, &mut reading, i, Walk::new(top, filters, key, hash))?;
     }
     while !together.waiting.is_empty() {
         if let Some(reading) = &mut reading {

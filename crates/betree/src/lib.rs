@@ -7,6 +7,7 @@ mod cursor;
 mod estimate;
 mod format;
 mod get;
+mod leaf_filters;
 mod load;
 mod merge;
 mod node;

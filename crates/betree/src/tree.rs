@@ -50,9 +50,10 @@ impl BeTree {
         Arc::new(BeTree { store, params })
     }
 
-    /// What all tasks of a merge work with.
+    /// What all tasks of a merge into a version work with.
     fn context(
         &self,
+        base: &TreeVersion,
         input: Arc<dyn MergeInput>,
         options: &MergeOptions,
         stretch: Option<KeyRange>,
@@ -83,6 +84,7 @@ impl BeTree {
             options: options.clone(),
             policy,
             budget: self.params.budget.clone(),
+            leaf_filters: base.leaf_filters().clone(),
             stretch,
         })
     }
@@ -108,7 +110,7 @@ impl Structure for BeTree {
         options: &MergeOptions,
     ) -> Result<Arc<dyn Merge>> {
         let base = own(base)?;
-        let context = self.context(input, options, None)?;
+        let context = self.context(base, input, options, None)?;
         Ok(TreeMerge::begin(context, *base.tree_root()))
     }
 
@@ -119,7 +121,8 @@ impl Structure for BeTree {
         bytes_max: u64,
         options: &MergeOptions,
     ) -> Result<Option<Compaction>> {
-        let root = *own(base)?.tree_root();
+        let base = own(base)?;
+        let root = *base.tree_root();
         let Some(stretch) = find_stretch(&self.store, &root, from, to, bytes_max)? else {
             return Ok(None);
         };
@@ -127,7 +130,7 @@ impl Structure for BeTree {
         let next = end
             .filter(|end| to.is_none_or(|to| *end <= to))
             .map(Box::from);
-        let context = self.context(Arc::new(Nothing), options, Some(stretch.range))?;
+        let context = self.context(base, Arc::new(Nothing), options, Some(stretch.range))?;
         let merge = TreeMerge::begin(context, root);
         Ok(Some(Compaction { merge, next }))
     }

@@ -12,6 +12,7 @@ use terrapin_structure::{
 
 use crate::compact::find_stretch;
 use crate::get::{Top, find, find_many};
+use crate::leaf_filters::LeafFilters;
 use crate::load::{LoadedNode, load_node};
 use crate::node::Root;
 use crate::scan::TreeScan;
@@ -30,35 +31,52 @@ pub(crate) struct TreeVersion {
     nodes: Shares<LoadedNode>,
     /// The direct way to the leaf, if that is the whole tree.
     leaf: GroupHandle,
+    leaf_filters: Arc<LeafFilters>,
     /// What a compaction of all of it has to do, once somebody asked: a version never changes.
     to_compact: OnceLock<ToCompact>,
 }
 
 impl TreeVersion {
-    /// The version below a root; reads the root node.
+    /// The version below a root, of a tree of which nothing was learnt yet; reads the root node.
+    #[cfg(test)]
     pub(crate) fn open(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
+        Self::next(store, root, &Arc::default())
+    }
+
+    /// The version below a root that follows others of the same tree, of which that was learnt; reads the root node.
+    pub(crate) fn next(
+        store: &Arc<PageStore>,
+        root: Root,
+        leaf_filters: &Arc<LeafFilters>,
+    ) -> Result<Arc<Self>> {
         let node = match &root {
             Root::Node(page, height) => Some(load_node(store, page, *height)?),
             Root::Empty | Root::Leaf(_) => None,
         };
-        Ok(Self::new(store, root, node))
+        Ok(Self::new(store, root, node, leaf_filters.clone()))
     }
 
-    /// As [`TreeVersion::open`], of a root that is on the device since an earlier life. A node that is damaged, or that the device does not give, is
+    /// As [`TreeVersion::next`] of a tree of which nothing was learnt yet, and of a root that is on the device since an earlier life. A node that is damaged, or that the device does not give, is
     /// an error of whoever asks for records of this tree: others may be sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
-        match Self::open(store, root) {
-            Err(error) if error.is_of_data() => Ok(Self::new(store, root, None)),
+        let leaf_filters = Arc::default();
+        match Self::next(store, root, &leaf_filters) {
+            Err(error) if error.is_of_data() => Ok(Self::new(store, root, None, leaf_filters)),
             opened => opened,
         }
     }
 
     /// The version without records.
     pub(crate) fn empty(store: &Arc<PageStore>) -> Arc<Self> {
-        Self::new(store, Root::Empty, None)
+        Self::new(store, Root::Empty, None, Arc::default())
     }
 
-    fn new(store: &Arc<PageStore>, root: Root, node: Option<Arc<LoadedNode>>) -> Arc<Self> {
+    fn new(
+        store: &Arc<PageStore>,
+        root: Root,
+        node: Option<Arc<LoadedNode>>,
+        leaf_filters: Arc<LeafFilters>,
+    ) -> Arc<Self> {
         Arc::new(TreeVersion {
             store: store.clone(),
             root,
@@ -67,6 +85,7 @@ impl TreeVersion {
             stores: Shares::default(),
             nodes: Shares::default(),
             leaf: GroupHandle::default(),
+            leaf_filters,
             to_compact: OnceLock::new(),
         })
     }
@@ -74,6 +93,11 @@ impl TreeVersion {
     /// The root.
     pub(crate) fn tree_root(&self) -> &Root {
         &self.root
+    }
+
+    /// What this and other versions of the tree learnt of leaves' filters.
+    pub(crate) fn leaf_filters(&self) -> &Arc<LeafFilters> {
+        &self.leaf_filters
     }
 
     /// Where lookups start.
@@ -84,6 +108,12 @@ impl TreeVersion {
             (_, Some(node)) => Ok(Top::Node(node)),
             _ => self.late_top(),
         }
+    }
+
+    /// What lookups go by.
+    #[inline]
+    fn way(&self) -> Result<(Top<'_>, &LeafFilters)> {
+        Ok((self.top()?, &self.leaf_filters))
     }
 
     /// The same without a root node: there is none, or it could not be read, which is tried again.
@@ -108,13 +138,13 @@ impl Version for TreeVersion {
     }
 
     fn get(&self, key: &[u8], hash: u64) -> Result<Option<Slice>> {
-        find(&self.store, self.top()?, key, hash, |block, at| {
+        find(&self.store, self.way()?, key, hash, |block, at| {
             block.put_slice(at)
         })
     }
 
     fn contains(&self, key: &[u8], hash: u64) -> Result<bool> {
-        Ok(find(&self.store, self.top()?, key, hash, |block, at| {
+        Ok(find(&self.store, self.way()?, key, hash, |block, at| {
             (!block.entry(at).is_delete).then_some(())
         })?
         .is_some())
@@ -126,7 +156,7 @@ impl Version for TreeVersion {
                 .with("keys", keys.len())
                 .with("places", out.len()));
         }
-        find_many(&self.store, self.top()?, keys, out)
+        find_many(&self.store, self.way()?, keys, out)
     }
 
     fn scan_expecting(

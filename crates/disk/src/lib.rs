@@ -86,6 +86,21 @@ pub trait File: Send + Sync {
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.read_at(buffer, offset)
     }
+    /// As [`File::read_at`], or as [`File::read_cached_at`] if it is `cached`; does something `meanwhile`, once, whether the read succeeds or not:
+    /// while the device reads, where that is waited for awake, else before it. What is done must not use files.
+    fn read_meanwhile(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        cached: bool,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
+        meanwhile();
+        match cached {
+            true => self.read_cached_at(buffer, offset),
+            false => self.read_at(buffer, offset),
+        }
+    }
     /// Begins the reads that were added to a flight: in parallel where the system can, as many as it takes at once; else they are done
     /// here, in order. All reads of a flight are of one file.
     fn start(&self, flight: &mut Flight) -> Result<()> {

@@ -160,6 +160,14 @@ impl Filler {
         })
     }
 
+    /// Whether [`Filler::take`] of so many bytes will find room.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        let end = self.used.checked_add(bytes);
+        let slab = self.slab.as_ref();
+        slab.is_some_and(|slab| end.is_some_and(|end| slab.bytes(self.used, end).is_some()))
+    }
+
     /// Goes on with an empty slab, which is returned for the caller's books.
     pub fn open(&mut self, slab: Slab) -> Arc<Slab> {
         // Whoever has a slab by value has one that no filler fills and no piece lies in.

@@ -168,6 +168,44 @@ fn reads_by_way_of_the_page_cache_see_what_is_written_past_it() {
 }
 
 #[test]
+fn what_is_done_while_a_read_is_waited_for_is_done_once_however_it_ends() {
+    on_both(|disk, _| {
+        let content = pattern(6, 64 << 10);
+        let ways = [
+            ("buffered", CREATE),
+            ("direct", direct(CREATE)),
+            (
+                "cached",
+                OpenOptions {
+                    cached: true,
+                    ..direct(CREATE)
+                },
+            ),
+        ];
+        for (name, options) in ways {
+            let file = disk.open(name, options).unwrap();
+            file.write_at(&AlignedBuf::from(&content[..]), 0).unwrap();
+            // More than are waited for in one way before the other is tried.
+            for read in 0..200 {
+                let (offset, bytes) = [(0, 4096), (3, 700), (8192, 32 << 10), (5, 0)][read % 4];
+                for cached in [false, true] {
+                    let mut buffer = AlignedBuf::zeroed(bytes);
+                    let mut done = 0;
+                    file.read_meanwhile(&mut buffer, offset as u64, cached, &mut || done += 1)
+                        .unwrap();
+                    assert_eq!(buffer[..], content[offset..offset + bytes], "{name}");
+                    assert_eq!(done, 1, "{name}");
+                }
+            }
+            let mut done = 0;
+            let end = content.len() as u64;
+            let past_end = file.read_meanwhile(&mut [0; 4096], end, false, &mut || done += 1);
+            assert_eq!((kind(past_end), done), (ErrorKind::Corrupt, 1), "{name}");
+        }
+    });
+}
+
+#[test]
 fn reading_past_the_end_is_corruption_wherever_the_end_lies() {
     on_both(|disk, _| {
         let file = disk.open("f", CREATE).unwrap();

@@ -23,7 +23,7 @@ const SHARDS_MAX: u64 = 256;
 const SPARE_PART: u64 = 64;
 
 /// With no larger share, in thousandths, records bring little: most of what is read will not be read again before it goes.
-const SPARING_SHARE: u64 = 75;
+const SPARING_SHARE: u64 = 200;
 /// Then one of so many fills comes in. What is read often comes often, so it gets in as well.
 const SPARING_PART: u64 = 4;
 

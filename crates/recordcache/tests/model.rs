@@ -178,9 +178,9 @@ fn what_is_used_stays_when_much_comes_that_is_not() {
 
 /// A cache of a mebibyte that the records from 0 on were filled into, until many had to go; how many there were.
 fn overfilled() -> (RecordCache, u64) {
-    let budget = contested(8 << 20);
+    let budget = contested(4 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
-    cache.set_share(125);
+    cache.set_share(250);
     for number in 0..20_000 {
         let bytes = key(number);
         cache.fill(
@@ -237,7 +237,7 @@ fn what_is_used_stays_when_the_cache_shrinks() {
         .filter(|number| number % 10 == 0 && is_there(&cache, *number))
         .collect();
     let before = cache.counts().records;
-    cache.set_share(70);
+    cache.set_share(140);
     while cache.shrink_step() {}
     let kept = used.iter().filter(|&&number| is_there(&cache, number));
     let (kept, used) = (kept.count(), used.len());

@@ -1,6 +1,7 @@
 //! How the memory for reads is shared between cached records and cached blocks: by what the oldest quarter of each saves. A record or
 //! block that lies there and is used for the first time would be gone already, were its cache a quarter smaller (a *rescue*);
-//! memory goes to the cache whose oldest quarter has more rescues a byte, a step at a time.
+//! memory goes to the cache whose oldest quarter has more rescues a byte, a step at a time. A record's rescue saves a read only where its block
+//! is not cached, so as few of them count as lookups of blocks are in vain; and a little less, since records cost a fill each.
 //!
 //! Hot records that are spread over many blocks bring the records much; requests that know no favourites, scans, and
 //! records that are hot together bring the blocks more. Nothing is tried out and no clock is looked at: looks are counted in misses, so
@@ -33,6 +34,9 @@ const BYTES_A_MISS: u64 = 4096;
 pub(crate) const RANGE_MISSES: u64 = 4;
 /// Fewer rescues say nothing.
 const RESCUES_MIN: u64 = 64;
+/// What a read saved by a record is worth of one saved by a block: each record that a get brings in costs several cache misses, a block nothing
+/// beside its read. Where a byte saves as much on both sides, with requests that know no favourites, blocks have the memory.
+const RECORD_WORTH: (u128, u128) = (3, 4);
 
 /// The share, and what was seen when it was looked at last.
 #[derive(Default)]
@@ -56,6 +60,9 @@ struct Last {
 struct Rescues {
     records: u64,
     blocks: u64,
+    /// Lookups of blocks, and those of them that were in vain.
+    lookups: u64,
+    in_vain: u64,
 }
 
 /// What the caches hold.
@@ -113,9 +120,12 @@ impl Balance {
             block_bytes: core.budget.used(Purpose::Blocks),
             ranged: 2 * ranged > misses.saturating_sub(last.misses),
         };
+        let store = core.store.metrics();
         let now = Rescues {
             records: core.records.rescues(),
-            blocks: core.store.metrics().block_rescues,
+            blocks: store.block_rescues,
+            lookups: store.hits.blocks + store.misses.blocks,
+            in_vain: store.misses.blocks,
         };
         (last.misses, last.ranges) = (misses, ranges);
         let share = last.rescues.look(now, held);
@@ -137,9 +147,17 @@ impl Rescues {
         if records + blocks < RESCUES_MIN {
             return held.share;
         }
+        let lookups = now.lookups.saturating_sub(self.lookups);
+        let in_vain = now.in_vain.saturating_sub(self.in_vain).min(lookups);
+        // All of them where no block was asked for.
+        let (in_vain, lookups) = (in_vain + 1, lookups + 1);
         *self = now;
-        // Rescues a byte, both times the product of the bytes.
-        let records = u128::from(records) * u128::from(held.block_bytes.max(1));
+        // Rescues a byte, both times the product of the bytes; of records those whose block is not cached, by what they are worth.
+        let (worth, of) = RECORD_WORTH;
+        let records = u128::from(records) * u128::from(held.block_bytes.max(1)) / of
+            * worth
+            * u128::from(in_vain)
+            / u128::from(lookups);
         let blocks = u128::from(blocks) * u128::from(held.record_bytes.max(1));
         let (more, less) = (records.max(blocks), records.min(blocks));
         let step = if more > 16 * less && held.ranged {
@@ -199,6 +217,33 @@ mod tests {
     }
 
     #[test]
+    fn records_whose_blocks_are_cached_save_nothing() {
+        let look = |in_vain| {
+            let now = Rescues {
+                records: 600,
+                blocks: 400,
+                lookups: 1000,
+                in_vain,
+            };
+            let held = Held {
+                share: 500,
+                record_bytes: 500,
+                record_target: 500,
+                block_bytes: 500,
+                ranged: false,
+            };
+            Rescues::default().look(now, held)
+        };
+        assert_eq!(
+            look(1000),
+            500,
+            "three quarters of 600 are not far above 400"
+        );
+        assert_eq!(look(500), 475);
+        assert_eq!(look(100), 425);
+    }
+
+    #[test]
     fn what_says_little_changes_nothing() {
         let mut last = Rescues::default();
         let held = Held {
@@ -209,7 +254,14 @@ mod tests {
             ranged: false,
         };
         let look = |last: &mut Rescues, records, blocks, held| {
-            last.look(Rescues { records, blocks }, held)
+            last.look(
+                Rescues {
+                    records,
+                    blocks,
+                    ..Rescues::default()
+                },
+                held,
+            )
         };
         assert_eq!(look(&mut last, 0, RESCUES_MIN - 1, held), 600);
         let ranged = Held {
@@ -219,13 +271,13 @@ mod tests {
         let fresh = Rescues::default;
         assert_eq!(look(&mut fresh(), 0, RESCUES_MIN, ranged), 300, "a leap");
         assert_eq!(
-            look(&mut fresh(), 10, 100, ranged),
+            look(&mut fresh(), 14, 100, ranged),
             525,
-            "fifteen times as much"
+            "fourteen times as much"
         );
         assert_eq!(look(&mut last, 0, RESCUES_MIN, held), 525, "they add up");
-        // As much a byte on both sides.
-        assert_eq!(look(&mut last, 600, RESCUES_MIN + 400, held), 600);
+        // As much a byte on both sides, for what it is worth.
+        assert_eq!(look(&mut last, 800, RESCUES_MIN + 400, held), 600);
         let filling = Held {
             record_target: 1200,
             ..held

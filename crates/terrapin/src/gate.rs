@@ -119,6 +119,16 @@ impl File for GatedFile {
         self.with(|f| f.read_cached_at(buffer, offset))
     }
 
+    fn read_meanwhile(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        cached: bool,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
+        self.with(|f| f.read_meanwhile(buffer, offset, cached, meanwhile))
+    }
+
     fn start(&self, flight: &mut Flight) -> Result<()> {
         self.with(|f| f.start(flight))
     }

@@ -104,6 +104,45 @@ fn a_key_that_is_not_there_costs_hardly_any() {
     database.close().unwrap();
 }
 
+#[test]
+fn filters_of_leaves_that_deny_nothing_are_not_asked_until_keys_are_absent_again() {
+    let world = World::new(6);
+    let database = cold_store(&world);
+    let keyspace = database.default_keyspace();
+    let asked = || {
+        let metrics = database.metrics();
+        metrics.cache_hits.filters + metrics.cache_misses.filters
+    };
+    // Reads, and lookups of filters, for each of the keys.
+    let cost = |keys: &mut dyn Iterator<Item = u64>| {
+        let before = (reads(&world), asked());
+        let mut count = 0;
+        for i in keys {
+            let expected = (i < RECORDS).then(|| value(i, VALUE_BYTES));
+            assert_eq!(
+                keyspace.get(key(i)).unwrap().as_deref(),
+                expected.as_deref()
+            );
+            count += 1;
+        }
+        let each = |now: u64, before: u64| (now - before) as f64 / f64::from(count);
+        (each(reads(&world), before.0), each(asked(), before.1))
+    };
+    let first = cost(&mut (0..1000));
+    let present = cost(&mut (2000..RECORDS / 2));
+    let turning = cost(&mut (RECORDS..RECORDS + 200));
+    let absent = cost(&mut (RECORDS + 200..2 * RECORDS));
+    println!("first {first:?}, present {present:?}, turning {turning:?}, absent {absent:?}");
+    assert!(
+        present.0 <= 1.02 && present.1 <= first.1 / 2.0,
+        "{present:?}"
+    );
+    // Some blocks are read in vain, then none.
+    assert!(turning.0 > 0.0 && turning.0 <= 0.1, "{turning:?}");
+    assert!(absent.0 <= 0.01 && absent.1 >= 0.2, "{absent:?}");
+    database.close().unwrap();
+}
+
 /// Small records: filters are as tight as they get, and lie about once in 700 probes.
 #[test]
 fn a_cold_get_of_a_small_record_costs_one_device_read() {

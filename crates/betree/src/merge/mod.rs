@@ -362,8 +362,9 @@ impl Merge for TreeMerge {
             graph.root.filter(|_| !graph.is_over).ok_or_else(over)?
         };
         // Until then what it wrote is here for `abandon`, should this panic.
-        let version =
-            TreeVersion::open(&self.0.context.store, root).inspect_err(|_| self.abandon())?;
+        let context = &self.0.context;
+        let version = TreeVersion::next(&context.store, root, &context.leaf_filters)
+            .inspect_err(|_| self.abandon())?;
         let mut graph = self.0.graph.lock();
         if std::mem::replace(&mut graph.is_over, true) {
             return Err(over());

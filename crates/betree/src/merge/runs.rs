@@ -13,6 +13,7 @@ use terrapin_pages::{PageStore, SpaceClass, Standing};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
 
 use crate::cursor::GroupCursor;
+use crate::leaf_filters::LeafFilters;
 use crate::node::Segment;
 use crate::plan::Policy;
 use crate::walk::ReadAhead;
@@ -27,6 +28,8 @@ pub(crate) struct Context {
     pub(crate) options: MergeOptions,
     pub(crate) policy: Policy,
     pub(crate) budget: Arc<Budget>,
+    /// What lookups learnt of leaves' filters.
+    pub(crate) leaf_filters: Arc<LeafFilters>,
     /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in nothing. None in other merges.
     pub(crate) stretch: Option<KeyRange>,
 }

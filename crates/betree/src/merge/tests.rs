@@ -203,6 +203,7 @@ impl Tree {
             },
             options,
             budget: self.budget.clone(),
+            leaf_filters: Arc::default(),
             stretch: None,
         };
         TreeMerge::begin(context, root)

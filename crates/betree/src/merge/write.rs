@@ -221,6 +221,9 @@ impl WriteLeaves {
             separator(&state.last_key, &pending.first_key)
         };
         state.last_key = std::mem::take(&mut pending.last_key);
+        if !context.leaf_filters.are_asked() {
+            pending.leave_filter();
+        }
         let leaf = context.store.write_group(pending, context.class())?;
         changes.added.push(PageUse::from(&leaf));
         state.slots.push(self.slot(leaf, lower));

@@ -2,7 +2,7 @@
 //!
 //! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer of the thread's, at most [`BOUNCE_BYTES`] large.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
@@ -28,6 +28,22 @@ const READ_BYTES_MAX: usize = 1 << 30;
 
 thread_local! {
     static BOUNCE: RefCell<AlignedBuf> = const { RefCell::new(AlignedBuf::new()) };
+}
+
+/// What somebody who waits for a read does meanwhile, once; if anything.
+struct Meanwhile<'m>(Cell<Option<&'m mut dyn FnMut()>>);
+
+impl Meanwhile<'_> {
+    fn nothing() -> Self {
+        Meanwhile(Cell::new(None))
+    }
+
+    /// Does it, unless it was done.
+    fn be_done(&self) {
+        if let Some(work) = self.0.take() {
+            work();
+        }
+    }
 }
 
 /// Lends this thread's buffer, at least `bytes` long.
@@ -115,19 +131,23 @@ impl RealFile {
         buffer: &mut [u8],
         offset: u64,
         cached: Option<&Cached>,
+        meanwhile: &Meanwhile<'_>,
     ) -> rustix::io::Result<usize> {
         if let Some(count) = cached.and_then(|cached| cached.at_hand(buffer, offset)) {
             return Ok(count);
         }
         let descriptor = self.descriptor(cached);
-        let asleep = |buffer: &mut [u8]| retry(|| pread(descriptor, &mut *buffer, offset));
+        let asleep = |buffer: &mut [u8]| {
+            meanwhile.be_done();
+            retry(|| pread(descriptor, &mut *buffer, offset))
+        };
         if !self.direct || buffer.len() > AWAKE_BYTES_MAX {
             return asleep(buffer);
         }
         awake::read(
             &self.env,
             buffer,
-            |buffer| read_awake(descriptor, buffer, offset).map(Ok),
+            |buffer| read_awake(descriptor, buffer, offset, || meanwhile.be_done()).map(Ok),
             asleep,
         )
     }
@@ -138,11 +158,12 @@ impl RealFile {
         buffer: &mut [u8],
         offset: u64,
         cached: Option<&Cached>,
+        meanwhile: &Meanwhile<'_>,
     ) -> rustix::io::Result<usize> {
         let mut done = 0;
         while done < buffer.len() {
             let rest = &mut buffer[done..];
-            let count = self.read_some(rest, offset + done as u64, cached)?;
+            let count = self.read_some(rest, offset + done as u64, cached, meanwhile)?;
             done += count;
             // A direct read that ends off the bounds has met the file's end; another there would be refused.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
@@ -152,8 +173,14 @@ impl RealFile {
         Ok(done)
     }
 
-    /// Fills `buffer` by `pread`.
-    fn read_exactly(&self, buffer: &mut [u8], offset: u64, cached: Option<&Cached>) -> Result<()> {
+    /// Fills `buffer`.
+    fn read_exactly(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        cached: Option<&Cached>,
+        meanwhile: &Meanwhile<'_>,
+    ) -> Result<()> {
         let bytes = buffer.len();
         if bytes == 0 {
             return Ok(());
@@ -165,7 +192,9 @@ impl RealFile {
         let fail = |e| self.fail_at("cannot read", e, offset, bytes);
         self.extents.count(&self.descriptor, 1);
         if self.takes(buffer.as_ptr(), offset, bytes) {
-            let count = self.read_until_end(buffer, offset, cached).map_err(fail)?;
+            let count = self
+                .read_until_end(buffer, offset, cached, meanwhile)
+                .map_err(fail)?;
             return if count < bytes {
                 Err(past_end())
             } else {
@@ -179,7 +208,9 @@ impl RealFile {
             let covering = (before + wanted).next_multiple_of(self.alignment as usize);
             with_bounce(covering, |bounce| {
                 let bounce = &mut bounce[..covering];
-                let count = self.read_until_end(bounce, start, cached).map_err(fail)?;
+                let count = self
+                    .read_until_end(bounce, start, cached, meanwhile)
+                    .map_err(fail)?;
                 if count < before + wanted {
                     return Err(past_end());
                 }
@@ -296,11 +327,26 @@ fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
 
 impl File for RealFile {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.read_exactly(buffer, offset, None)
+        self.read_exactly(buffer, offset, None, &Meanwhile::nothing())
     }
 
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
-        self.read_exactly(buffer, offset, self.cached.as_ref())
+        self.read_exactly(buffer, offset, self.cached.as_ref(), &Meanwhile::nothing())
+    }
+
+    fn read_meanwhile(
+        &self,
+        buffer: &mut [u8],
+        offset: u64,
+        cached: bool,
+        meanwhile: &mut dyn FnMut(),
+    ) -> Result<()> {
+        let meanwhile = Meanwhile(Cell::new(Some(meanwhile)));
+        let cached = self.cached.as_ref().filter(|_| cached);
+        let done = self.read_exactly(buffer, offset, cached, &meanwhile);
+        // Where nothing was waited for it was not done yet.
+        meanwhile.be_done();
+        done
     }
 
     fn start(&self, flight: &mut Flight) -> Result<()> {
@@ -322,7 +368,7 @@ impl File for RealFile {
         let cached = self.way_of(flight);
         flight.show(
             which,
-            &mut |buffer, offset| self.read_exactly(buffer, offset, cached),
+            &mut |buffer, offset| self.read_exactly(buffer, offset, cached, &Meanwhile::nothing()),
             shown,
         );
         Ok(())

@@ -213,12 +213,13 @@ impl Drop for Uring {
     }
 }
 
-/// Reads into this memory as much as there is, waiting awake. None where that is not to be, or the read has failed: `pread` does it, or
-/// says why not.
+/// Reads into this memory as much as there is, waiting awake, and does something `meanwhile`, once the read is under way. None where that is not to
+/// be, or the read has failed: `pread` does it, or says why not.
 pub(super) fn read_awake(
     descriptor: BorrowedFd<'_>,
     memory: &mut [u8],
     offset: u64,
+    meanwhile: impl FnOnce(),
 ) -> Option<usize> {
     let start = NonNull::new(memory.as_mut_ptr())?;
     let mut ring = Uring::take().ok()?;
@@ -226,6 +227,7 @@ pub(super) fn read_awake(
     if !unsafe { ring.push(descriptor, start, memory.len(), offset, 0) } || !ring.enter(0) {
         return None;
     }
+    meanwhile();
     look(|| ring.is_over());
     if !ring.is_over() && !ring.enter(1) {
         return None;

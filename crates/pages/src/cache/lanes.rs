@@ -238,6 +238,11 @@ impl Lanes {
         self.both.lock().lane(worth).filler.take(bytes)
     }
 
+    /// Whether [`Lanes::take`] of so many bytes will find room, unless somebody else takes it.
+    pub(super) fn has_room(&self, worth: Worth, bytes: usize) -> bool {
+        self.both.lock().lane(worth).filler.has_room(bytes)
+    }
+
     /// Charges another slab to the budget: for [`Lanes::take_from`].
     pub(super) fn new_slab(&self) -> Slab {
         let charge = self
@@ -248,24 +253,34 @@ impl Lanes {
 
     /// As [`Lanes::take`]; the lane goes on with that slab if there is no room, unless another thread did the same meanwhile.
     pub(super) fn take_from(&self, slab: Slab, worth: Worth, bytes: usize) -> Option<Piece> {
-        // A slab that is not needed is dropped behind the lock.
-        let mut spare = Some(slab);
+        // A slab that is not needed is dropped behind the lock, as an argument is.
         let mut both = self.both.lock();
         let found = both.lane(worth).filler.take(bytes);
         if found.is_some() {
             return found;
         }
+        self.go_on(&mut both, slab, worth);
+        both.lane(worth).filler.take(bytes)
+    }
+
+    /// The lane goes on with that slab if it has no room for so many bytes.
+    pub(super) fn open(&self, slab: Slab, worth: Worth, bytes: usize) {
+        let mut both = self.both.lock();
+        if !both.lane(worth).filler.has_room(bytes) {
+            self.go_on(&mut both, slab, worth);
+        }
+    }
+
+    fn go_on(&self, both: &mut Both, slab: Slab, worth: Worth) {
         let born = both.next_born();
         let slab_bytes = self.slabs.slab_bytes() as u64;
         let lane = both.lane(worth);
         lane.seal();
-        let slab = lane.filler.open(spare.take()?);
+        let slab = lane.filler.open(slab);
         lane.filling = Some(Record::of_slab(slab, born, slab_bytes));
         lane.bytes += slab_bytes;
         lane.slabs += 1;
-        let taken = lane.filler.take(bytes);
-        self.tell_ages(&both);
-        taken
+        self.tell_ages(both);
     }
 
     /// Notes that a block is found by that key from now on; `bytes` is what it takes if it lies alone. `false` when what it lies in is not

@@ -373,11 +373,25 @@ impl Cache {
         }
         let piece = self.lanes.take(worth, bytes);
         piece.or_else(|| {
-            let slab_bytes = self.slabs().slab_bytes() as u64;
-            // And for the entries of its blocks.
-            self.make_room(slab_bytes + slab_bytes / 8, 0, worth)
+            self.make_room_for_slab(worth)
                 .then(|| self.another_slab(worth, bytes))?
         })
+    }
+
+    /// Does ahead what [`Cache::memory_for`] of so many bytes would have to: makes room for another slab if the one that fills is full.
+    pub(crate) fn prepare_memory_for(&self, bytes: usize, worth: Worth) {
+        if self.lanes.shares(bytes)
+            && !self.lanes.has_room(worth, bytes)
+            && self.make_room_for_slab(worth)
+        {
+            self.lanes.open(self.lanes.new_slab(), worth, bytes);
+        }
+    }
+
+    fn make_room_for_slab(&self, worth: Worth) -> bool {
+        let slab_bytes = self.slabs().slab_bytes() as u64;
+        // And for the entries of its blocks.
+        self.make_room(slab_bytes + slab_bytes / 8, 0, worth)
     }
 
     fn another_slab(&self, worth: Worth, bytes: usize) -> Option<Piece> {
@@ -465,6 +479,8 @@ impl Cache {
     /// rest leaves the cache. All may stay that lose no life.
     fn recycle(&self, record: Record, worth: Worth, lives: u8, kept_max: u64) {
         let mut kept = Vec::new();
+        // They came in together long ago, and lie anywhere.
+        self.prefetch_blocks(&record.keys);
         for &key in &record.keys {
             let resident = shard(&self.blocks, key)
                 .lock()

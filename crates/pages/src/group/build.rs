@@ -460,6 +460,7 @@ impl GroupBuilder {
             filter_bytes: filter_bytes as u32,
             block_bytes: blocks.iter().map(|b| b.bytes).collect(),
             heirs: heirs(&blocks),
+            leaves_filter: false,
             image,
             outlines,
         }

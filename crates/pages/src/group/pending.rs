@@ -40,6 +40,8 @@ pub struct PendingGroup {
     pub(crate) outlines: Vec<Outline>,
     /// Blocks that take the place of cached ones.
     pub(crate) heirs: Vec<Heir>,
+    /// Its filter does not come into the cache as it is written.
+    pub(crate) leaves_filter: bool,
 }
 
 /// A block that takes the place of cached ones.
@@ -52,6 +54,11 @@ pub(crate) struct Heir {
 }
 
 impl PendingGroup {
+    /// Leaves its filter out of the cache when it is written: nobody asks such filters now.
+    pub fn leave_filter(&mut self) {
+        self.leaves_filter = true;
+    }
+
     /// Gives the group its name and its place in the data file, in bytes: computes every checksum, and returns what its
     /// node keeps and the whole image, ready for a direct write there. One pass over the image.
     #[must_use]

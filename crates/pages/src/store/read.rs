@@ -492,7 +492,12 @@ impl PageStore {
         fill: Fill,
     ) -> Result<Arc<Block>> {
         let (offset, bytes) = self.block_place(group, index, number)?;
-        self.with_bytes(fill.reader(), offset, bytes, |bytes| {
+        let mut make_room = || {
+            if fill != Fill::No {
+                self.cache.prepare_memory_for(bytes, fill.worth());
+            }
+        };
+        self.with_bytes_meanwhile(fill.reader(), offset, bytes, &mut make_room, |bytes| {
             Ok(self.take_in(bytes, group.id, number, fill, &mut Own::default()))
         })
         .map_err(|e| self.place_block(e, group.id, number))?
@@ -564,12 +569,22 @@ impl PageStore {
         bytes: usize,
         use_bytes: impl FnOnce(&[u8]) -> Result<T>,
     ) -> Result<T> {
+        self.with_bytes_meanwhile(reader, offset, bytes, &mut || {}, use_bytes)
+    }
+
+    /// As [`PageStore::with_bytes`]; does something `meanwhile`, see [`File::read_meanwhile`](terrapin_disk::File::read_meanwhile).
+    fn with_bytes_meanwhile<T>(
+        &self,
+        reader: ReadFor,
+        offset: u64,
+        bytes: usize,
+        meanwhile: &mut dyn FnMut(),
+        use_bytes: impl FnOnce(&[u8]) -> Result<T>,
+    ) -> Result<T> {
         let (start, cover_bytes) = self.cover(offset, bytes)?;
         self.with_scratch(cover_bytes, |buffer| {
-            match reader.may_come_again() {
-                true => self.file.read_cached_at(buffer, start)?,
-                false => self.file.read_at(buffer, start)?,
-            }
+            let cached = reader.may_come_again();
+            self.file.read_meanwhile(buffer, start, cached, meanwhile)?;
             self.counters.read(reader, 1, cover_bytes as u64);
             use_bytes(&buffer[(offset - start) as usize..][..bytes])
         })

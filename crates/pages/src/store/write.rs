@@ -18,7 +18,7 @@ use crate::superblock::{GENERATION_MAX, SLOTS, Superblock};
 
 impl PageStore {
     /// Writes a page group as a leaf: one large direct write. Not durable before [`PageStore::sync`]. Its index goes into the
-    /// cache, its filter too while there is room, and blocks that take the place of cached ones (decision 0019).
+    /// cache, its filter too while there is room unless it was told to [leave it](PendingGroup::leave_filter), and blocks that take the place of cached ones (decision 0019).
     ///
     /// # Errors
     ///
@@ -40,11 +40,15 @@ impl PageStore {
     ) -> Result<GroupRef> {
         let outlines = std::mem::take(&mut pending.outlines);
         let heirs = std::mem::take(&mut pending.heirs);
+        let with_filter = !pending.leaves_filter;
         let id = self.begin_page()?;
         let extent = self.space.allocate(pending.bytes_needed, class)?;
         let (group, mut image) = pending.place(id, extent.offset);
         self.write_image(what, id, extent, &mut image)?;
-        self.cache_new_group(&group, &image, outlines);
+        self.cache_new_index(&group, &image);
+        if with_filter {
+            self.cache_new_filter(&group, &image, outlines);
+        }
         self.cache_heirs(group.id, &image, &heirs);
         Ok(group)
     }
@@ -104,10 +108,9 @@ impl PageStore {
         Ok(())
     }
 
-    /// A new group's readers come soon: saves them the reads of its metadata.
-    fn cache_new_group(&self, group: &GroupRef, image: &[u8], outlines: Vec<Outline>) {
-        let part = |offset: u32, bytes: u32| image.get(offset as usize..)?.get(..bytes as usize);
-        if let Some(Ok(index)) = part(group.index_offset, group.index_bytes)
+    /// A new group's readers come soon: saves them the read of its index.
+    fn cache_new_index(&self, group: &GroupRef, image: &[u8]) {
+        if let Some(Ok(index)) = part(image, group.index_offset, group.index_bytes)
             .map(|bytes| GroupIndex::decode(bytes, group.id))
         {
             let key = Key {
@@ -118,7 +121,11 @@ impl PageStore {
             let memory_bytes = index.memory_bytes();
             self.cache.insert(key, index.into(), memory_bytes);
         }
-        let filter = part(group.filter_offset, group.filter_bytes).unwrap_or_default();
+    }
+
+    /// And those of its filter, as far as there is room.
+    fn cache_new_filter(&self, group: &GroupRef, image: &[u8], outlines: Vec<Outline>) {
+        let filter = part(image, group.filter_offset, group.filter_bytes).unwrap_or_default();
         let partition_bytes = group.filter_partition_bytes().max(1);
         let memory_bytes = FilterPage::memory_bytes(partition_bytes);
         let mut outlines = outlines.into_iter();
@@ -251,4 +258,9 @@ impl PageStore {
         self.poison.get_or_init(|| error.clone());
         error
     }
+}
+
+/// A part of an image, if that has it.
+fn part(image: &[u8], offset: u32, bytes: u32) -> Option<&[u8]> {
+    image.get(offset as usize..)?.get(..bytes as usize)
 }
