@@ -23,7 +23,7 @@ use crate::state::{KeyspaceShared, WriteWindow};
 ///
 /// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing but
 /// writes of [`Durability::None`] since the last checkpoint or [`Database::flush`]; the next open replays the log. That last drop syncs the log and
-/// waits for the background threads; what fails then is told to nobody, so call `close` to know.
+/// waits for the background threads; what fails then only listeners learn ([`Database::on_background_error`]), so call `close` to know.
 #[derive(Clone)]
 pub struct Database {
     pub(crate) owner: Arc<Owner>,

@@ -19,6 +19,8 @@ pub(crate) struct Health {
     background: Mutex<Option<Error>>,
     /// Why the first job that panicked did: its duty is done no more.
     dead: OnceLock<Error>,
+    /// Whether it was told that the log failed.
+    log_told: AtomicBool,
     /// Which tree the open could not read all of.
     damaged: OnceLock<Error>,
     listeners: Mutex<Vec<Listener>>,
@@ -79,6 +81,13 @@ impl Health {
     pub fn job_died(&self, error: &Error) {
         self.dead.get_or_init(|| error.clone());
         self.report(error);
+    }
+
+    /// The log failed, for good: as [`Health::report`], the first time.
+    pub fn log_failed(&self, error: &Error) {
+        if !self.log_told.swap(true, Ordering::AcqRel) {
+            self.report(error);
+        }
     }
 
     /// The open could not read all of a tree: as [`Health::report`], and no success of others ends it.

@@ -72,6 +72,10 @@ impl Owner {
         for job in jobs {
             outcome = outcome.and(job.join());
         }
+        // Its last sync may have failed when the job that tells of it was over.
+        if let Some(error) = self.core.log.as_ref().and_then(|log| log.failed()) {
+            self.core.health.log_failed(&error);
+        }
         self.core.views.close();
         {
             let _install = self.core.install.lock();
@@ -101,7 +105,7 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
-        // A panic in a job was reported when it happened; nobody is left to tell.
+        // A panic in a job was reported when it happened, and listeners were told of a log that failed.
         let _ = self.shut();
     }
 }

@@ -183,7 +183,7 @@ impl Job for Watch {
             return Step::Done;
         }
         if let Some(error) = Self::failure(&self.core) {
-            self.core.health.report(&error);
+            self.core.health.log_failed(&error);
             self.core.schedule.failed(&error);
             // Writers that wait for a merge look again, and learn of it.
             self.core.schedule.released();

@@ -3,7 +3,7 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use common::{World, all, key, tiny, value};
@@ -118,6 +118,29 @@ fn close_lets_listeners_go_with_what_they_hold() {
     assert_eq!(Arc::strong_count(&held), 1);
     listen();
     assert_eq!(Arc::strong_count(&held), 1, "nothing fails any more");
+}
+
+/// The job that tells of a failed log was over by then.
+#[test]
+fn a_listener_learns_once_that_the_sync_of_the_last_drop_failed() {
+    let world = World::new(9);
+    let database = world.open(&tiny());
+    let told = Arc::new(AtomicU64::new(0));
+    let counts = told.clone();
+    database.on_background_error(move |error| {
+        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
+        counts.fetch_add(1, Ordering::Relaxed);
+    });
+    database.default_keyspace().put("a", "b").unwrap();
+    let fault = Fault::nth(1, FaultError::Io).on(Op::Sync);
+    world.disk.inject(fault.lasting());
+    assert_eq!(told.load(Ordering::Relaxed), 0);
+    drop(database);
+    assert_eq!(told.load(Ordering::Relaxed), 1);
+    world.disk.clear_faults();
+    let database = world.open(&tiny());
+    assert_eq!(all(&database.default_keyspace()).len(), 1);
+    database.close().unwrap();
 }
 
 /// No sync of it ends while it is held up.
