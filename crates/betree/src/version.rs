@@ -56,8 +56,8 @@ impl TreeVersion {
         Ok(Self::new(store, root, node, leaf_filters.clone()))
     }
 
-    /// As [`TreeVersion::next`] of a tree of which nothing was learnt yet, and of a root that is on the device since an earlier life. A node that is damaged, or that the device does not give, is
-    /// an error of whoever asks for records of this tree: others may be sound.
+    /// As [`TreeVersion::next`], of a tree of which nothing was learnt yet and whose root is on the device since an earlier life. A node that is damaged,
+    /// or that the device does not give, is an error of whoever asks for records of this tree: others may be sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
         let leaf_filters = Arc::default();
         match Self::next(store, root, &leaf_filters) {

@@ -149,12 +149,10 @@ pub struct Filler {
 impl Filler {
     /// The next piece, filled with whatever was there; none when the slab has no room for it, or there is none.
     pub fn take(&mut self, bytes: usize) -> Option<Piece> {
-        let slab = self.slab.as_ref()?;
-        let end = self.used.checked_add(bytes)?;
-        let start = slab.bytes(self.used, end)?;
+        let (start, end) = self.room(bytes)?;
         self.used = end.next_multiple_of(PIECE_ALIGNMENT);
         Some(Piece {
-            slab: Some(slab.clone()),
+            slab: self.slab.clone(),
             start,
             bytes,
         })
@@ -163,9 +161,14 @@ impl Filler {
     /// Whether [`Filler::take`] of so many bytes will find room.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
-        let end = self.used.checked_add(bytes);
-        let slab = self.slab.as_ref();
-        slab.is_some_and(|slab| end.is_some_and(|end| slab.bytes(self.used, end).is_some()))
+        self.room(bytes).is_some()
+    }
+
+    /// Where so many bytes more start in memory, and end in the slab.
+    fn room(&self, bytes: usize) -> Option<(NonNull<u8>, usize)> {
+        let end = self.used.checked_add(bytes)?;
+        let start = self.slab.as_ref()?.bytes(self.used, end)?;
+        Some((start, end))
     }
 
     /// Goes on with an empty slab, which is returned for the caller's books.

@@ -296,8 +296,9 @@ impl Database {
         self.core().health.background_error()
     }
 
-    /// Calls back at once when a background job fails, until the database is closed: on that job's thread, or where a [`Database::checkpoint`] or
-    /// [`Database::close`] could not give space back, on its caller's. Be short, wait for no lock, and do not call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
+    /// Calls back at once when a background job fails, until the database is closed: on that job's thread. Where a [`Database::checkpoint`] or
+    /// [`Database::close`] could not give space back it is on its caller's, and where the last sync of the log failed, on that of who closes the
+    /// database or drops the last handle. Be short, wait for no lock, and do not call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
     /// other handle is gone: only [`Database::close`] lets listeners go.
     pub fn on_background_error(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
         self.core().health.listen(Arc::new(listener));

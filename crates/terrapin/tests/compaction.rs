@@ -2,10 +2,9 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-use common::{World, all, key, tiny, value};
+use common::{World, all, failures, key, tiny, value};
 use terrapin::{Database, ErrorKind, Options, Snapshot};
 use terrapin_structure::Direction;
 
@@ -331,12 +330,7 @@ fn a_compaction_that_meets_damage_fails_nobodys_checkpoint() {
     database.close().unwrap();
     damage(&world, 12_345);
     let database = world.open(&options());
-    let failed = Arc::new(AtomicU64::new(0));
-    let failures = failed.clone();
-    database.on_background_error(move |error| {
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
-        failures.fetch_add(1, Ordering::SeqCst);
-    });
+    let failed = failures(&database, ErrorKind::Corrupt);
     let keyspace = database.default_keyspace();
     // What is put lies behind all else.
     let behind = |i: u64| [&[0xff; 9][..], &i.to_be_bytes()].concat();

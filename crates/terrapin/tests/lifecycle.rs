@@ -3,10 +3,10 @@
 mod common;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use common::{World, all, key, tiny, value};
+use common::{World, all, failures, key, tiny, value};
 use terrapin::verify::verify_on;
 use terrapin::{ErrorKind, Options};
 use terrapin_base::Env;
@@ -125,12 +125,7 @@ fn close_lets_listeners_go_with_what_they_hold() {
 fn a_listener_learns_once_that_the_sync_of_the_last_drop_failed() {
     let world = World::new(9);
     let database = world.open(&tiny());
-    let told = Arc::new(AtomicU64::new(0));
-    let counts = told.clone();
-    database.on_background_error(move |error| {
-        assert_eq!(error.kind(), ErrorKind::Poisoned, "{error}");
-        counts.fetch_add(1, Ordering::Relaxed);
-    });
+    let told = failures(&database, ErrorKind::Poisoned);
     database.default_keyspace().put("a", "b").unwrap();
     let fault = Fault::nth(1, FaultError::Io).on(Op::Sync);
     world.disk.inject(fault.lasting());

@@ -2,10 +2,9 @@
 
 mod common;
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 
-use common::{LEVELS, World, all, key, tiny, value};
+use common::{LEVELS, World, all, failures, key, tiny, value};
 use terrapin::{Durability, ErrorKind, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Op};
 
@@ -236,11 +235,7 @@ fn the_sync_interval_bounds_what_a_power_cut_costs() {
 fn a_failed_sync_of_the_log_poisons_and_reads_go_on() {
     let world = World::new(6);
     let database = world.open(&tiny());
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = told.clone();
-    database.on_background_error(move |_| {
-        count.fetch_add(1, Ordering::SeqCst);
-    });
+    let told = failures(&database, ErrorKind::Poisoned);
     let keyspace = database.default_keyspace();
     keyspace.put_with("a", "1", Durability::Sync).unwrap();
     // A segment is opened under the name that it had as a spare.
@@ -320,12 +315,8 @@ fn a_failed_write_of_a_page_is_told_and_tried_again() {
 fn a_listener_that_panics_holds_up_neither_jobs_nor_the_close() {
     let world = World::new(9);
     let database = world.open(&tiny());
-    let told = Arc::new(AtomicUsize::new(0));
-    let count = told.clone();
     database.on_background_error(|error| panic!("a listener's, on purpose: {error}"));
-    database.on_background_error(move |_| {
-        count.fetch_add(1, Ordering::SeqCst);
-    });
+    let told = failures(&database, ErrorKind::Io);
     let keyspace = database.default_keyspace();
     for i in 0..200 {
         keyspace.put(key(i), value(i, 50)).unwrap();

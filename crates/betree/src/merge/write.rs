@@ -222,7 +222,7 @@ impl WriteLeaves {
         };
         state.last_key = std::mem::take(&mut pending.last_key);
         if !context.leaf_filters.are_asked() {
-            pending.leave_filter();
+            pending.keep_filter_out();
         }
         let leaf = context.store.write_group(pending, context.class())?;
         changes.added.push(PageUse::from(&leaf));

@@ -460,7 +460,7 @@ impl GroupBuilder {
             filter_bytes: filter_bytes as u32,
             block_bytes: blocks.iter().map(|b| b.bytes).collect(),
             heirs: heirs(&blocks),
-            leaves_filter: false,
+            caches_filter: true,
             image,
             outlines,
         }

@@ -40,8 +40,8 @@ pub struct PendingGroup {
     pub(crate) outlines: Vec<Outline>,
     /// Blocks that take the place of cached ones.
     pub(crate) heirs: Vec<Heir>,
-    /// Its filter does not come into the cache as it is written.
-    pub(crate) leaves_filter: bool,
+    /// Whether its filter comes into the cache as it is written.
+    pub(crate) caches_filter: bool,
 }
 
 /// A block that takes the place of cached ones.
@@ -54,9 +54,9 @@ pub(crate) struct Heir {
 }
 
 impl PendingGroup {
-    /// Leaves its filter out of the cache when it is written: nobody asks such filters now.
-    pub fn leave_filter(&mut self) {
-        self.leaves_filter = true;
+    /// Its filter does not come into the cache when it is written: nobody asks such filters now.
+    pub fn keep_filter_out(&mut self) {
+        self.caches_filter = false;
     }
 
     /// Gives the group its name and its place in the data file, in bytes: computes every checksum, and returns what its

@@ -18,7 +18,8 @@ use crate::superblock::{GENERATION_MAX, SLOTS, Superblock};
 
 impl PageStore {
     /// Writes a page group as a leaf: one large direct write. Not durable before [`PageStore::sync`]. Its index goes into the
-    /// cache, its filter too while there is room unless it was told to [leave it](PendingGroup::leave_filter), and blocks that take the place of cached ones (decision 0019).
+    /// cache, its filter too while there is room, unless that is [kept out](PendingGroup::keep_filter_out), and blocks that take the place of cached ones
+    /// (decision 0019).
     ///
     /// # Errors
     ///
@@ -40,13 +41,13 @@ impl PageStore {
     ) -> Result<GroupRef> {
         let outlines = std::mem::take(&mut pending.outlines);
         let heirs = std::mem::take(&mut pending.heirs);
-        let with_filter = !pending.leaves_filter;
+        let caches_filter = pending.caches_filter;
         let id = self.begin_page()?;
         let extent = self.space.allocate(pending.bytes_needed, class)?;
         let (group, mut image) = pending.place(id, extent.offset);
         self.write_image(what, id, extent, &mut image)?;
         self.cache_new_index(&group, &image);
-        if with_filter {
+        if caches_filter {
             self.cache_new_filter(&group, &image, outlines);
         }
         self.cache_heirs(group.id, &image, &heirs);

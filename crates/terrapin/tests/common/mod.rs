@@ -2,8 +2,10 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options};
+use terrapin::{CheckpointDistance, Database, Durability, ErrorKind, Keyspace, Options};
 use terrapin_base::{Env, Sim};
 use terrapin_disk::sim::{CrashMode, SimDisk};
 
@@ -85,6 +87,17 @@ pub fn tiny() -> Options {
         .fanout(4)
         .checkpoint_distance(CheckpointDistance::Fixed(4))
         .background_threads(2)
+}
+
+/// How often listeners are told of a failure from now on; all are to be of that kind.
+pub fn failures(database: &Database, kind: ErrorKind) -> Arc<AtomicU64> {
+    let told = Arc::new(AtomicU64::new(0));
+    let count = told.clone();
+    database.on_background_error(move |error| {
+        assert_eq!(error.kind(), kind, "{error}");
+        count.fetch_add(1, Ordering::SeqCst);
+    });
+    told
 }
 
 pub fn all(keyspace: &Keyspace) -> Map {
