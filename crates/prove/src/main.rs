@@ -106,7 +106,7 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
     let share = arguments
         .minutes
         .map(|time| time.div_f64(chosen.len() as f64));
-    let mut sound = true;
+    let mut found = Vec::new();
     for layer in &chosen {
         let Some(amount) = amount(arguments, layer, &ledger, counted_at, share) else {
             continue;
@@ -121,7 +121,7 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         })
         .map_err(|error| format!("{}: {error}", layer.name))?;
         report(layer, &summary);
-        sound &= summary.finds.is_empty();
+        found.extend(summary.finds.iter().map(|find| (layer.name, find.clone())));
         if arguments.ci && summary.counted < layer.ci && summary.finds.is_empty() {
             return Err(format!(
                 "{}: CI is to try {} {}, and all its units have {}",
@@ -130,7 +130,11 @@ fn proven(arguments: &Arguments) -> Result<bool, String> {
         }
     }
     let _ = std::fs::remove_dir_all(&scratch);
-    Ok(sound)
+    // Said again last, as what is kept of a long run's output may be its end alone.
+    for (name, (unit, find)) in &found {
+        println!("FIND {name} {unit}: {find}");
+    }
+    Ok(found.is_empty())
 }
 
 fn choose(arguments: &Arguments) -> Result<Vec<Layer>, String> {

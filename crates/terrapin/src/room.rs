@@ -3,7 +3,7 @@
 //! options, which take room in the log. Large windows need much room:
 //! where that becomes *scarce*, windows are small first, of one unit each, and puts are refused only when there is not enough for those: then
 //! space is *short*. Either state is left once there is room for the windows that come then, full and one of them being merged. Deletes, clears and
-//! drops are accepted all the time; merging them makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only
+//! drops are accepted all the time; merging them, deletes once they have come together (`checkpoint::gather`), makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only
 //! when somebody else fills the disk does a merge find no space; then it takes the reserve (see `checkpoint::job`).
 
 use terrapin_base::sync::Ordering;

@@ -59,6 +59,11 @@ fn resume(world: &World, keyspace: &terrapin::Keyspace) {
     }
 }
 
+/// Keys that come in an order that is not theirs.
+fn scattered(number: u64) -> [u8; 8] {
+    number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
+}
+
 /// Deletes of some records here and there, merged before the next ones come: leaves took what buffers held for them and segments let nothing go,
 /// a slice of a few records more than the reserve, and each of many small rounds a block of the log, until one of these was used up.
 #[test]
@@ -75,10 +80,9 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
         database.checkpoint().unwrap();
         let room = (12 << 20) + more * (100 << 10);
         world.disk.set_capacity(world.disk.used_bytes() + room);
-        let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes();
         let mut stored = 0;
         let refused = loop {
-            match keyspace.put(key(stored), [stored as u8; 700]) {
+            match keyspace.put(scattered(stored), [stored as u8; 700]) {
                 Ok(()) => stored += 1,
                 Err(error) => break error,
             }
@@ -87,7 +91,7 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
         let gone = |number: &u64| !number.is_multiple_of(10);
         for number in (0..stored).filter(gone) {
             keyspace
-                .delete(key(number))
+                .delete(scattered(number))
                 .unwrap_or_else(|e| panic!("delete {number} of {stored}, pause {pause}: {e}"));
             if number % pause == 0 {
                 world.sim.advance_ns(200_000_000);
@@ -97,6 +101,65 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
         resume(&world, &keyspace);
         let left = (0..stored).filter(|number| !gone(number)).count();
         assert_eq!(keyspace.iter().count(), left + 1);
+        database.close().unwrap();
+        world.verify();
+    }
+}
+
+/// Deletes that were merged as they came, beside their writer: a leaf lost one record or two at a time, and each few of them left the file with more than
+/// before, until there was no room for the next ones. Where the writer and the merges meet depends on the numbers.
+#[test]
+fn deletes_beside_merges_do_not_use_up_a_full_disk() {
+    for (number, every, steps) in [(114, 64, 64), (171, 8, 16)] {
+        let world = World::new(number);
+        let options = tiny()
+            .memory(4 << 20)
+            .group_bytes(16 << 10)
+            .ring_bytes(256 << 10)
+            .log_segment_bytes(256 << 10)
+            .stall_limit(std::time::Duration::from_secs(20));
+        let mut random = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+        let mut below = move |bound: u64| {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            (random >> 11) % bound
+        };
+        let database = world.open(&options);
+        let keyspace = database.default_keyspace();
+        database.checkpoint().unwrap();
+        let room = (20 << 20) + below(3 << 20);
+        world.disk.set_capacity(world.disk.used_bytes() + room);
+        world.sim.set_breathing(false);
+        let merge = |steps: u64| (0..steps).all(|_| world.sim.step());
+        let mut stored = 0;
+        let refused = loop {
+            match keyspace.put(scattered(stored), [stored as u8; 700]) {
+                Ok(()) => stored += 1,
+                Err(error) => break error,
+            }
+            if below(64) == 0 {
+                merge(below(200));
+            }
+        };
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        // A search for such numbers had chosen the other two by them.
+        for _ in 0..2 {
+            below(5);
+        }
+        for key in (0..stored).filter(|number| !number.is_multiple_of(10)) {
+            keyspace
+                .delete(scattered(key))
+                .unwrap_or_else(|e| panic!("number {number}, delete {key} of {stored}: {e}"));
+            if below(every) == 0 {
+                if below(4) == 0 {
+                    world.sim.advance_ns(20_000_000);
+                }
+                merge(below(steps));
+            }
+        }
+        resume(&world, &keyspace);
+        assert_eq!(keyspace.iter().count() as u64, stored.div_ceil(10) + 1);
         database.close().unwrap();
         world.verify();
     }

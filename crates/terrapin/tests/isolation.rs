@@ -280,7 +280,11 @@ fn the_rest_of_a_window_that_cannot_be_merged_is_nobody_elses() {
     for i in 0..50 {
         good.delete(key(i)).unwrap();
     }
-    world.sim.settle();
+    // Once no more have come for a while.
+    for _ in 0..3 {
+        world.sim.advance_ns(1_100_000_000);
+        world.sim.settle();
+    }
     let stat = database.stat().unwrap();
     let merged = stat.keyspaces.iter().find(|k| k.name == "good").unwrap();
     assert_eq!(merged.window_bytes, 0);

@@ -23,7 +23,8 @@
 //! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
 //! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
-//! before the next one, until it is whole again (`drain`). Once there is room again what is left of a window is merged as ever.
+//! before the next one, until it is whole again (`drain`). Once there is room again what is left of a window is merged as ever. Deletes come
+//! together meanwhile (`gather`): the more of them a leaf gets at once, the less room that takes.
 
 mod failure;
 mod install;
@@ -37,6 +38,7 @@ use terrapin_structure::{Compaction, MergeOptions};
 use super::Asked;
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
+use super::gather::Gathering;
 use super::input::{Preparation, WindowInput};
 use super::merges::{RunningMerge, guarded};
 use super::rest::{Aside, Rest};
@@ -78,6 +80,8 @@ pub(crate) struct Coordinator {
     /// Emptying trees for room, and whether the round at hand does that.
     drain: Drain,
     draining: bool,
+    /// Deletes that come together before they are merged.
+    gathering: Gathering,
 }
 
 enum Phase {
@@ -117,22 +121,24 @@ impl Coordinator {
             slices: Vec::new(),
             drain: Drain::new(core.settings.merge.group_bytes),
             draining: false,
+            gathering: Gathering::default(),
         })
     }
 
-    fn has_work(core: &Core) -> bool {
+    fn has_work(core: &Core, gathers: bool) -> bool {
         let schedule = &core.schedule;
         schedule.sealed_count() > 0
             || schedule.asked_through() > schedule.durable_through()
             || schedule.log_is_long()
             || schedule.has_trees_to_give_up()
             || (!schedule.space_is_short() && core.compactions.is_any_asked())
-            || Self::has_deletes(core)
+            || Self::merges_deletes(core, gathers)
     }
 
-    /// Whether there is what may make room on a full disk once it is merged.
-    fn has_deletes(core: &Core) -> bool {
+    /// Whether there is what may make room on a full disk once it is merged, and it is time for that.
+    fn merges_deletes(core: &Core, gathers: bool) -> bool {
         core.schedule.space_is_short()
+            && !(gathers && Gathering::log_has_room(core))
             && (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
     }
 
@@ -141,15 +147,16 @@ impl Coordinator {
         // Somebody else may make room on the disk, and nobody tells.
         core.see_whether_room_is_back();
         let may_compact = self.may_compact();
-        if Self::has_work(&core) {
-            self.phase = Phase::Settle(Box::new(self.freeze(may_compact)));
+        let gathers = self.gathering.go_on(&core);
+        if Self::has_work(&core, gathers) {
+            self.phase = Phase::Settle(Box::new(self.freeze(may_compact, gathers)));
             return Step::Again;
         }
         let is_short = core.schedule.space_is_short();
         let look_ns = is_short.then(|| core.env.now_ns() + SPACE_POLL_NS);
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
-                || Self::has_work(&core)
+                || Self::has_work(&core, gathers)
                 || core.schedule.space_is_short() != is_short
         });
         Step::Pending(match look_ns {
@@ -175,10 +182,11 @@ impl Coordinator {
     }
 
     /// Cuts what is asked for and what holds the log up, and freezes the state.
-    fn freeze(&mut self, may_compact: bool) -> Round {
+    fn freeze(&mut self, may_compact: bool, gathers: bool) -> Round {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
+        let merges_deletes = Self::merges_deletes(&core, gathers);
         core.schedule.log_is_being_shortened();
         let trees_let_go = core.schedule.trees_let_go();
         let asked = core.schedule.asked();
@@ -194,7 +202,7 @@ impl Coordinator {
             // A window that was empty at the last checkpoint has an old start, and newer records.
             let from = applied(keyspace.id).max(window.start);
             let reaches = from < asked.through || (long && from <= middle);
-            (reaches || short) && !window.window.is_empty()
+            (reaches || merges_deletes) && !window.window.is_empty()
         });
         core.rebalance(&install);
         self.slices.retain(|(id, cut_at, _)| {

@@ -8,6 +8,7 @@
 pub(crate) mod commit;
 mod drain;
 pub(crate) mod fold;
+mod gather;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod merges;
@@ -70,7 +71,7 @@ pub(crate) struct Schedule {
     log_is_long: AtomicBool,
     /// The disk is nearly full: windows are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, windows are large again, and cut as soon as they hold anything (D10).
+    /// The disk is full: puts are refused, windows are large again, and cut once deletes have come together ([`gather`]; D10).
     space_is_short: AtomicBool,
 }
 

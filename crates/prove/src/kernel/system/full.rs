@@ -123,7 +123,12 @@ fn holds(keyspace: &Keyspace, state: &Map, when: &str) -> Result<(), Find> {
 }
 
 /// Puts must go again before long.
-fn resumes(keyspace: &Keyspace, number: u64, when: &str, state: &mut Map) -> Result<(), Find> {
+fn resumes(
+    (database, keyspace): (&Database, &Keyspace),
+    number: u64,
+    when: &str,
+    state: &mut Map,
+) -> Result<(), Find> {
     let mut refused = String::new();
     for _ in 0..TRIES {
         let (key, value) = (key(number), b"resumed".to_vec());
@@ -139,7 +144,10 @@ fn resumes(keyspace: &Keyspace, number: u64, when: &str, state: &mut Map) -> Res
             Err(error) => return Err(Find(format!("a put {when}: {error}"))),
         }
     }
-    Err(Find(format!("{when} puts are refused still: {refused}")))
+    let (metrics, failed) = (database.metrics(), database.background_error());
+    Err(Find(format!(
+        "{when} puts are refused still: {refused}; {failed:?}; {metrics:?}"
+    )))
 }
 
 fn open(directory: &Path) -> Result<(Database, Keyspace), Find> {
@@ -164,7 +172,12 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
             .map_err(|error| Find(format!("a delete on a full disk: {error}")))?;
         state.remove(&key);
     }
-    resumes(&keyspace, PUTS_MAX, "after deletes of most", &mut state)?;
+    resumes(
+        (&database, &keyspace),
+        PUTS_MAX,
+        "after deletes of most",
+        &mut state,
+    )?;
     holds(&keyspace, &state, "after writes resumed")?;
     database.close()?;
     sound(&directory, "after a full disk", false)?;
@@ -209,7 +222,12 @@ fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
         state.remove(&key(number));
     }
     fs::remove_file(&taken)?;
-    resumes(&keyspace, refused, "once others made room", &mut state)?;
+    resumes(
+        (&database, &keyspace),
+        refused,
+        "once others made room",
+        &mut state,
+    )?;
     take_all(&taken)?;
     fill(&keyspace, refused + 1, &mut state)?;
     drop((database, keyspace));
@@ -225,7 +243,12 @@ fn filled_by_somebody_else(system: &FileSystem) -> Result<u64, Find> {
     fs::remove_file(&taken)?;
     let (database, keyspace) = open(&directory)?;
     holds(&keyspace, &state, "opened when there is space again")?;
-    resumes(&keyspace, PUTS_MAX, "opened with room", &mut state)?;
+    resumes(
+        (&database, &keyspace),
+        PUTS_MAX,
+        "opened with room",
+        &mut state,
+    )?;
     database.close()?;
     sound(&directory, "after a crowded disk", false)?;
     Ok(6)

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
 
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
+use crate::checkpoint::gather::Gathering;
 use crate::checkpoint::rest::Rest;
 use crate::checkpoint::round::Round;
 use crate::core::Core;
@@ -187,8 +188,10 @@ impl Coordinator {
         let work = core.schedule.work().clone();
         // Rounds of slices compact nothing.
         let compacts = !self.slicing;
+        let gathers = self.gathering.go_on(&core);
         let is_over = move || {
-            rest.is_broken(&schedule) || (others_go_on && Self::have_others_work(&core, compacts))
+            rest.is_broken(&schedule)
+                || (others_go_on && Self::have_others_work(&core, compacts, gathers))
         };
         if now_ns >= rest.until_ns || is_over() {
             self.phase = Phase::Idle;
@@ -202,11 +205,12 @@ impl Coordinator {
 
     /// Whether there is something to do, with nothing but windows sealed that could not be merged: trees to be given up, deletes to be merged that may make
     /// room on a full disk, or a compaction.
-    fn have_others_work(core: &Core, compacts: bool) -> bool {
+    fn have_others_work(core: &Core, compacts: bool, gathers: bool) -> bool {
         if core.schedule.has_trees_to_give_up() {
             return true;
         }
         match core.schedule.space_is_short() {
+            true if gathers && Gathering::log_has_room(core) => false,
             true => (core.state.load().keyspaces.iter())
                 .any(|k| k.sealed.is_none() && !k.active.window.is_empty()),
             false => compacts && core.compactions.is_any_asked(),
