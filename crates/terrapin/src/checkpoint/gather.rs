@@ -23,9 +23,7 @@ pub(super) struct Gathering {
 impl Gathering {
     /// Whether deletes go on to wait, as far as time decides. To be asked every second while the disk is full. A look at each keyspace.
     pub fn go_on(&mut self, core: &Core) -> bool {
-        let state = core.state.load();
-        let waits = || (state.keyspaces.iter()).any(|k| !k.active.window.is_empty());
-        if !core.schedule.space_is_short() || !waits() {
+        if !core.schedule.space_is_short() || !Self::has_some(core) {
             self.since_ns = None;
             return true;
         }
@@ -37,6 +35,11 @@ impl Gathering {
         let quiet = now_ns.saturating_sub(self.quiet_since_ns);
         let waited = now_ns.saturating_sub(since_ns);
         quiet < QUIET_NS && waited < LONG_NS
+    }
+
+    /// Whether a window has something that could be merged.
+    pub fn has_some(core: &Core) -> bool {
+        (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
     }
 
     /// Whether the log has a file to go on with after the one that it writes.

@@ -132,14 +132,12 @@ impl Coordinator {
             || schedule.log_is_long()
             || schedule.has_trees_to_give_up()
             || (!schedule.space_is_short() && core.compactions.is_any_asked())
-            || Self::merges_deletes(core, gathers)
+            || (Self::merges_deletes(core, gathers) && Gathering::has_some(core))
     }
 
-    /// Whether there is what may make room on a full disk once it is merged, and it is time for that.
+    /// Whether the disk is full, and it is time to merge what may make room.
     fn merges_deletes(core: &Core, gathers: bool) -> bool {
-        core.schedule.space_is_short()
-            && !(gathers && Gathering::log_has_room(core))
-            && (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
+        core.schedule.space_is_short() && !(gathers && Gathering::log_has_room(core))
     }
 
     fn idle(&mut self) -> Step {

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
 
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
-use crate::checkpoint::gather::Gathering;
 use crate::checkpoint::rest::Rest;
 use crate::checkpoint::round::Round;
 use crate::core::Core;
@@ -210,9 +209,11 @@ impl Coordinator {
             return true;
         }
         match core.schedule.space_is_short() {
-            true if gathers && Gathering::log_has_room(core) => false,
-            true => (core.state.load().keyspaces.iter())
-                .any(|k| k.sealed.is_none() && !k.active.window.is_empty()),
+            true => {
+                Self::merges_deletes(core, gathers)
+                    && (core.state.load().keyspaces.iter())
+                        .any(|k| k.sealed.is_none() && !k.active.window.is_empty())
+            }
             false => compacts && core.compactions.is_any_asked(),
         }
     }
