@@ -249,6 +249,8 @@ pub enum MemoryKind {
     /// Its own memory goes beyond what it is told, by what the allocator cannot use again or by what waits for flushes, and it was killed at
     /// less: half and the room of every process. Whoever uses the page cache too has the rest there.
     Allocated,
+    /// As [`MemoryKind::Allocated`]; with everything in memory it was killed at that too, and gets as much again as it is told.
+    Fragmented,
 }
 
 impl Plan {
@@ -292,7 +294,8 @@ impl Plan {
         let (memory, room) = (self.memory_bytes, self.size.room_bytes(self.cell.memory));
         match kind {
             MemoryKind::Bounded => memory + memory / 10 + room,
-            MemoryKind::Allocated => memory + memory / 2 + room,
+            MemoryKind::Fragmented if self.cell.memory == Memory::All => 2 * memory + room,
+            MemoryKind::Allocated | MemoryKind::Fragmented => memory + memory / 2 + room,
         }
     }
 
@@ -381,6 +384,9 @@ mod tests {
         let plan = Plan::new(Size::Quick, cell, &["e".into(), "c".into()]).unwrap();
         assert_eq!(plan.phases, ["load", "c", "e"]);
         assert!(plan.memory_bytes.is_power_of_two() && plan.memory_bytes > plan.data_bytes());
+        let limit =
+            |kind| plan.memory_limit_bytes(kind) - plan.memory_limit_bytes(MemoryKind::Allocated);
+        assert_eq!(limit(MemoryKind::Fragmented), plan.memory_bytes / 2);
         assert_eq!(plan.value_bytes(), 1016);
         assert!(plan.phases.iter().all(|name| plan.phase(name).is_some()));
         assert!(Plan::new(Size::Quick, cell, &["g".into()]).is_err());

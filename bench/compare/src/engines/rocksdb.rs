@@ -25,7 +25,7 @@ pub(super) const ENGINE: Engine = Engine {
     name: "rocksdb",
     packages: &["rocksdb", "librocksdb-sys"],
     logged: true,
-    memory: MemoryKind::Allocated,
+    memory: MemoryKind::Fragmented,
     overhead_bytes: 0,
     small_only: false,
     how: "direct I/O, buffered log",
