@@ -379,14 +379,24 @@ mod tests {
     }
 
     #[test]
+    fn who_is_fragmented_gets_more_only_where_everything_is_in_memory() {
+        let more = |cell: &str| {
+            let plan = Plan::new(Size::Quick, cell.parse().unwrap(), &[]).unwrap();
+            let limit = |kind| plan.memory_limit_bytes(kind);
+            let more = limit(MemoryKind::Fragmented) - limit(MemoryKind::Allocated);
+            (more, plan.memory_bytes / 2)
+        };
+        let (all, half) = more("1024-all-2");
+        assert_eq!(all, half);
+        assert_eq!(more("1024-third-2").0, 0);
+    }
+
+    #[test]
     fn a_plan_keeps_the_order_and_always_loads() {
         let cell: Cell = "1024-all-1".parse().unwrap();
         let plan = Plan::new(Size::Quick, cell, &["e".into(), "c".into()]).unwrap();
         assert_eq!(plan.phases, ["load", "c", "e"]);
         assert!(plan.memory_bytes.is_power_of_two() && plan.memory_bytes > plan.data_bytes());
-        let limit =
-            |kind| plan.memory_limit_bytes(kind) - plan.memory_limit_bytes(MemoryKind::Allocated);
-        assert_eq!(limit(MemoryKind::Fragmented), plan.memory_bytes / 2);
         assert_eq!(plan.value_bytes(), 1016);
         assert!(plan.phases.iter().all(|name| plan.phase(name).is_some()));
         assert!(Plan::new(Size::Quick, cell, &["g".into()]).is_err());
