@@ -38,14 +38,18 @@ pub(crate) struct Reclaim {
 impl Reclaim {
     /// For a core.
     pub fn job(core: &Arc<Core>) -> Box<dyn Job> {
-        Box::new(Reclaim {
+        Box::new(Reclaim::new(core))
+    }
+
+    fn new(core: &Arc<Core>) -> Self {
+        Reclaim {
             core: core.clone(),
             checkpoints: core.counters.checkpoints.get(),
             looks: 0,
             quiet_at: None,
             resting_until: 0,
             reads: 0,
-        })
+        }
     }
 
     /// For some looks everybody read and no window was merged: what the last windows left for the next goes to the caches, as far as those want it.
@@ -82,7 +86,8 @@ impl Reclaim {
     fn give_back(&mut self, now_ns: u64) -> Result<bool> {
         let core = &self.core;
         if now_ns < self.resting_until {
-            return Ok(false);
+            // What reads do not wait for goes on: blocks of pages that are gone would take the memory of others meanwhile.
+            return Ok(core.store.purge_step());
         }
         let before = core.store.reclaimed_bytes();
         let more = core.store.reclaim_step()?;
@@ -104,6 +109,7 @@ impl Reclaim {
         let signal = core.store.reclaim_signal().clone();
         let condition = Condition::new(&signal, move || {
             core.schedule.is_stopping()
+                || core.store.purge_needed()
                 || !resting && core.store.reclaim_needed()
                 || core.counters.checkpoints.get() != checkpoints
                 || core.records.over_target()
@@ -200,5 +206,48 @@ impl Job for Watch {
 
     fn panicked(&mut self, error: Error) {
         self.core.health.job_died(&error);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Purpose;
+
+    use super::*;
+    use crate::Options;
+
+    /// Giving space back has reads wait, and so rests; the cache kept blocks of pages that were gone for as long, in the place of others.
+    #[test]
+    fn blocks_of_pages_that_are_gone_leave_the_cache_while_no_space_is_given_back() {
+        let (database, sim) = Options::new().memory(8 << 20).open_simulated();
+        let keyspace = database.default_keyspace();
+        let core = &database.owner.core;
+        let overwrite = |value: u8| {
+            for number in 0..2000_u32 {
+                keyspace.put(number.to_be_bytes(), [value; 500]).unwrap();
+            }
+            database.checkpoint().unwrap();
+        };
+        overwrite(0);
+        let snapshot = database.snapshot().unwrap();
+        overwrite(1);
+        assert_eq!(snapshot.iter(&keyspace).count(), 2000);
+        sim.settle();
+        sim.set_breathing(false);
+        drop(snapshot);
+        core.store.begin_reclaim();
+        assert!(core.store.purge_needed());
+        let mut reclaim = Reclaim {
+            resting_until: u64::MAX,
+            ..Reclaim::new(core)
+        };
+        let before = core.budget.used(Purpose::Blocks);
+        let given_back = core.store.reclaimed_bytes();
+        while reclaim.give_back(core.env.now_ns()).unwrap() {}
+        assert!(!core.store.purge_needed());
+        let after = core.budget.used(Purpose::Blocks);
+        assert!(after < before, "{after} of {before} bytes");
+        assert_eq!(core.store.reclaimed_bytes(), given_back);
+        database.close().unwrap();
     }
 }

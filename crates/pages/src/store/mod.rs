@@ -199,9 +199,7 @@ impl PageStore {
     /// needs, within bounds; at rest the reserve alone) back to the file system, takes entries of dead pages out of the cache. Whether
     /// there is more to do at once. Reads wait while space is given back.
     pub fn reclaim_step(&self) -> Result<bool> {
-        if self.cache.purge_needed() {
-            self.cache.purge_step();
-        }
+        self.purge_step();
         if self.read_only
             || !self.rebuilt.load(terrapin_base::sync::Ordering::Acquire)
             || self.poison.get().is_some()
@@ -216,6 +214,21 @@ impl PageStore {
             return Ok(done.more || self.cache.purge_needed());
         }
         Ok(self.cache.purge_needed())
+    }
+
+    /// The part of [`PageStore::reclaim_step`] that reads do not wait for: takes some entries of dead pages out of the cache. Whether there are more.
+    pub fn purge_step(&self) -> bool {
+        if self.cache.purge_needed() {
+            self.cache.purge_step();
+        }
+        self.cache.purge_needed()
+    }
+
+    /// Whether [`PageStore::purge_step`] would find something to do. Cheap; may be a [`terrapin_base::Condition`]'s test, told of as
+    /// [`PageStore::reclaim_needed`] is.
+    #[must_use]
+    pub fn purge_needed(&self) -> bool {
+        self.cache.purge_needed()
     }
 
     /// Whether [`PageStore::reclaim_step`] would find something to do. Cheap; may be a [`terrapin_base::Condition`]'s test.
