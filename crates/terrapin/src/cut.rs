@@ -49,11 +49,16 @@ const WRITES_AN_OFTEN_READ: u64 = 4;
 /// With so many gets to a write, what is written is read again soon.
 const GETS_A_WRITE: u64 = 4;
 
-/// Whether users read beside their writes: between one cut and the next.
+/// Whether users read beside their writes, between one cut and the next, and what they mostly read, since that was last told: where nothing is
+/// written nothing is cut, and a hundred million gets must not hide for long that ranges have taken their place.
 pub(crate) struct Mix {
+    /// Operations at the last cut.
     gets: AtomicU64,
     ranges: AtomicU64,
     writes: AtomicU64,
+    /// Reads when it was last told which kind they mostly are.
+    told_gets: AtomicU64,
+    told_ranges: AtomicU64,
     is_read: AtomicBool,
     is_often_read: AtomicBool,
     is_mostly_got: AtomicBool,
@@ -67,6 +72,8 @@ impl Default for Mix {
             gets: AtomicU64::new(0),
             ranges: AtomicU64::new(0),
             writes: AtomicU64::new(0),
+            told_gets: AtomicU64::new(0),
+            told_ranges: AtomicU64::new(0),
             is_read: AtomicBool::new(true),
             is_often_read: AtomicBool::new(false),
             is_mostly_got: AtomicBool::new(false),
@@ -91,6 +98,7 @@ impl Mix {
         self.ranges.store(now.ranges, Ordering::Relaxed);
         self.writes.store(now.writes, Ordering::Relaxed);
         self.judge(since);
+        self.judge_reads(now);
     }
 
     /// Judges by what was done since the last cut, if that is enough to tell; whether windows may have come to be worth another size.
@@ -101,11 +109,11 @@ impl Mix {
         }
         let before = self.judged();
         self.judge(since);
+        self.judge_reads(now);
         before != self.judged()
     }
 
     fn since(&self, now: Operations) -> Operations {
-        let since = |last: &AtomicU64, now: u64| now.saturating_sub(last.load(Ordering::Relaxed));
         Operations {
             gets: since(&self.gets, now.gets),
             ranges: since(&self.ranges, now.ranges),
@@ -122,7 +130,18 @@ impl Mix {
         self.is_often_read.store(is_often_read, Ordering::Relaxed);
         let is_mostly_got = gets >= writes.saturating_mul(GETS_A_WRITE);
         self.is_mostly_got.store(is_mostly_got, Ordering::Relaxed);
-        let is_mostly_ranged = 2 * RANGE_MISSES.saturating_mul(since.ranges) > gets;
+    }
+
+    /// Judges which reads are the most by those since the last time, if they are enough to tell.
+    fn judge_reads(&self, now: Operations) {
+        let gets = since(&self.told_gets, now.gets);
+        let ranges = since(&self.told_ranges, now.ranges);
+        if gets + ranges < TELLING_OPERATIONS {
+            return;
+        }
+        self.told_gets.store(now.gets, Ordering::Relaxed);
+        self.told_ranges.store(now.ranges, Ordering::Relaxed);
+        let is_mostly_ranged = 2 * RANGE_MISSES.saturating_mul(ranges) > gets;
         self.is_mostly_ranged
             .store(is_mostly_ranged, Ordering::Relaxed);
     }
@@ -152,6 +171,11 @@ impl Mix {
     fn is_read(&self) -> bool {
         self.is_read.load(Ordering::Relaxed)
     }
+}
+
+/// What was counted since another count was stored.
+fn since(last: &AtomicU64, now: u64) -> u64 {
+    now.saturating_sub(last.load(Ordering::Relaxed))
 }
 
 #[inline]
@@ -511,15 +535,28 @@ pub(crate) mod tests {
     #[test]
     fn a_mix_is_mostly_ranged_where_a_range_comes_for_eight_gets() {
         let mix = Mix::default();
-        mix.cut(operations(800, 100, 0));
+        mix.cut(operations(8000, 1000, 0));
         assert!(!mix.is_mostly_ranged());
-        mix.cut(operations(1600, 201, 0));
+        mix.cut(operations(16_000, 2001, 0));
         assert!(mix.is_mostly_ranged());
+        mix.cut(operations(16_100, 2001, 9000));
+        assert!(mix.is_mostly_ranged(), "not enough to tell");
         assert!(
-            mix.look(operations(6000, 202, 0)),
+            mix.look(operations(60_000, 2002, 9000)),
             "windows may be of another size"
         );
         assert!(!mix.is_mostly_ranged());
+    }
+
+    /// What was read since the last cut was counted, however long ago: nothing is cut where nothing is written.
+    #[test]
+    fn a_mix_is_mostly_ranged_soon_after_a_hundred_million_gets() {
+        let mix = Mix::default();
+        mix.cut(operations(1000, 0, 1000));
+        mix.look(operations(100_000_000, 0, 1000));
+        assert!(!mix.is_mostly_ranged());
+        assert!(mix.look(operations(100_000_000, TELLING_OPERATIONS, 1000)));
+        assert!(mix.is_mostly_ranged());
     }
 
     #[test]

@@ -7,7 +7,8 @@
 //!
 //! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if all of those fit. What is mostly read is
 //! looked at every few misses, and counts from the look on that found it so: neither what was read before nor a pass of the other kind
-//! keeps a pass waiting, and a few ranges among gets bring none about.
+//! keeps a pass waiting, and a few ranges among gets bring none about. While a tree is compacted for ranges no pass of blocks begins: it would read what is
+//! being replaced, beside a merge that reads the same.
 //!
 //! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts. Blocks
 //! come in as those of any range.
@@ -157,13 +158,12 @@ impl Kind {
         }
     }
 
-    /// Whether what is to come in fits, and is not there already.
-    fn is_worth_it(self, core: &Core, state: &State, records: u64) -> bool {
-        let fits = || match self {
+    /// Whether what is to come in fits beside windows.
+    fn fits(self, core: &Core, state: &State) -> bool {
+        match self {
             Kind::Records => core.could_hold_all(state),
             Kind::Blocks => core.could_hold_blocks(state),
-        };
-        !self.is_there(core, records) && fits()
+        }
     }
 }
 
@@ -217,6 +217,8 @@ impl Warm {
             return Ok(());
         }
         self.next_look = missed + MISSES_MIN;
+        // What is mostly read says also what windows leave its room.
+        core.look_at_operations();
         let before = std::mem::replace(&mut self.looked, missed);
         let asked = Asked::of(&core);
         let kind = asked.kind_since(std::mem::replace(&mut self.last, asked));
@@ -241,8 +243,20 @@ impl Warm {
         if missed < self.since + worth {
             return Ok(());
         }
+        if records == 0 || kind.is_there(&core, records) {
+            return Ok(());
+        }
+        // What windows may take was reckoned when the last was cut, for the trees of then: it may be all that those left, to the byte.
+        core.rebalance(&core.install.lock());
+        let fits = kind.fits(&core, &state);
+        let is_compacting = core.compactions.is_any_asked() && !core.schedule.space_is_short();
+        if fits && kind == Kind::Blocks && is_compacting {
+            // What would be read is about to be replaced, and what replaces it comes in as it is written, if blocks have the memory.
+            core.records.set_share(BLOCKS_PERMILLE);
+            return Ok(());
+        }
         self.due().missed = missed + worth;
-        if records == 0 || !kind.is_worth_it(&core, &state, records) {
+        if !fits {
             return Ok(());
         }
         core.release_pool(&state);

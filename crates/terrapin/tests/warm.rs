@@ -180,6 +180,29 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     database.close().unwrap();
 }
 
+/// Which reads are the most was told by all since the last cut, however many: windows kept the size that gets had left them, where ranges needed all blocks.
+#[test]
+fn where_far_more_gets_came_since_the_last_cut_windows_leave_all_blocks_their_room_for_ranges() {
+    let world = World::new(20);
+    let options = options(18)
+        .group_bytes(16 << 10)
+        .checkpoint_distance(CheckpointDistance::Auto);
+    let database = cold_store(&world, &options);
+    let keyspace = database.default_keyspace();
+    keyspace.put(key(0), value(0, VALUE_BYTES)).unwrap();
+    for _ in 0..10 * RECORDS {
+        assert!(keyspace.get(key(0)).unwrap().is_some());
+    }
+    let before = keyspace.checkpoint_distance();
+    for i in 0..2 * GETS {
+        assert!(keyspace.range(key(i)..).next().is_some());
+    }
+    world.sim.settle();
+    let beside = keyspace.checkpoint_distance();
+    assert!(2 * beside < before, "{beside}, {before} before");
+    database.close().unwrap();
+}
+
 #[test]
 fn where_ranges_have_their_tree_compacted_all_blocks_are_there_afterwards() {
     let world = World::new(16);
