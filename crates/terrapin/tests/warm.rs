@@ -17,6 +17,13 @@ fn options(memory_mib: u64) -> Options {
         .range_compaction(false)
 }
 
+/// In 18 MiB, with windows whose size is chosen, in small steps.
+fn with_windows_on_auto() -> Options {
+    options(18)
+        .group_bytes(16 << 10)
+        .checkpoint_distance(CheckpointDistance::Auto)
+}
+
 /// All records on disk, and nothing cached.
 fn cold_store(world: &World, options: &Options) -> Database {
     let database = world.open(options);
@@ -112,9 +119,7 @@ fn what_was_cleared_leaves_its_room_to_what_fits() {
 #[test]
 fn windows_leave_no_room_for_records_that_cannot_come_in() {
     let world = World::new(18);
-    let options = options(18)
-        .group_bytes(16 << 10)
-        .checkpoint_distance(CheckpointDistance::Auto);
+    let options = with_windows_on_auto();
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     let records = 1000;
@@ -184,9 +189,7 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
 #[test]
 fn where_far_more_gets_came_since_the_last_cut_windows_leave_all_blocks_their_room_for_ranges() {
     let world = World::new(20);
-    let options = options(18)
-        .group_bytes(16 << 10)
-        .checkpoint_distance(CheckpointDistance::Auto);
+    let options = with_windows_on_auto();
     let database = cold_store(&world, &options);
     let keyspace = database.default_keyspace();
     keyspace.put(key(0), value(0, VALUE_BYTES)).unwrap();
@@ -228,9 +231,7 @@ fn where_ranges_have_their_tree_compacted_all_blocks_are_there_afterwards() {
 #[test]
 fn where_ranges_are_what_is_asked_for_windows_leave_all_blocks_their_room() {
     let world = World::new(15);
-    let options = options(18)
-        .group_bytes(16 << 10)
-        .checkpoint_distance(CheckpointDistance::Auto);
+    let options = with_windows_on_auto();
     let database = cold_store(&world, &options);
     let keyspace = database.default_keyspace();
     let before = keyspace.checkpoint_distance();
