@@ -6,6 +6,8 @@ mod large;
 mod lone;
 mod panics;
 mod short;
+mod watched;
+mod workers;
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -774,118 +776,6 @@ fn a_merge_under_way_leaves_the_old_version_readable() {
         }
     }
     merge.abandon();
-}
-
-#[test]
-fn workers_together_do_what_one_does() {
-    let mut random = Random(10);
-    let mut tree = Tree::new(2048, 8, Some(130));
-    let mut waits = 0;
-    for round in 0..40 {
-        let kind = if round % 7 == 6 {
-            Kind::DeleteRange
-        } else {
-            Kind::Uniform
-        };
-        let messages = window(&mut random, kind, 16 << 10, &tree);
-        let merge = tree.begin(&messages);
-        let work = || {
-            let mut waits = 0;
-            loop {
-                match merge.step().unwrap() {
-                    MergeStep::Again => {}
-                    MergeStep::Pending(condition) => {
-                        waits += 1;
-                        while !condition.holds() {
-                            std::thread::yield_now();
-                        }
-                    }
-                    MergeStep::Done => return waits,
-                }
-            }
-        };
-        waits += std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..3).map(|_| scope.spawn(work)).collect();
-            workers
-                .into_iter()
-                .map(|worker| worker.join().unwrap())
-                .sum::<usize>()
-        });
-        tree.take(&messages, &*merge);
-        tree.check();
-    }
-    assert!(waits > 0);
-}
-
-#[test]
-fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
-    let map = |count: u32| -> Map {
-        let record = |i: u32| (i.to_be_bytes().to_vec(), Some(vec![7; 60]));
-        (0..count).map(record).collect()
-    };
-    let mut tree = Tree::new(2048, 8, None);
-    let tasks = |count: u32, space_is_short: bool| {
-        let merge = tree.tree_merge(&map(count), Root::Empty, space_is_short);
-        let count = merge.0.graph.lock().ready.len();
-        merge.abandon();
-        count
-    };
-    assert_eq!(tasks(600, false), 1, "twenty leaves");
-    assert_eq!(tasks(1200, false), 2);
-    assert_eq!(tasks(5000, false), 8);
-    assert_eq!(tasks(5000, true), 1);
-    tree.merge(&map(5000));
-    // What deletes everything in some of the parts.
-    let mut tree = Tree::new(2048, 8, None);
-    let mut deletes = map(5000);
-    for (number, value) in deletes.values_mut().enumerate() {
-        if number / 700 % 2 == 0 {
-            *value = None;
-        }
-    }
-    tree.merge(&deletes);
-    tree.verify();
-    let mut tree = Tree::new(2048, 8, None);
-    deletes.values_mut().for_each(|value| *value = None);
-    tree.merge(&deletes);
-}
-
-#[test]
-fn a_large_level_is_written_in_parts_side_by_side() {
-    let group_bytes = 16 << 10;
-    let records = |step: u32, count: u32, byte: u8| -> Map {
-        let record = |i: u32| ((i * step).to_be_bytes().to_vec(), Some(vec![byte; 100]));
-        (0..count).map(record).collect()
-    };
-    let mut tree = Tree::new(group_bytes, 64, None);
-    tree.merge(&records(100, 6000, 1));
-    // Too little for any leaf, and much for the node.
-    let window = records(101, 5000, 2);
-    let merge = tree.tree_merge(&window, tree.root(), false);
-    assert!(matches!(merge.step(), Ok(MergeStep::Again)));
-    let is_part = |(task, _): &&(Task, Credit)| matches!(task, Task::Level(_));
-    let parts = merge.0.graph.lock().ready.iter().filter(is_part).count();
-    assert!((6..=8).contains(&parts), "{parts}");
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            scope.spawn(|| {
-                loop {
-                    match merge.step().unwrap() {
-                        MergeStep::Done => break,
-                        MergeStep::Again => {}
-                        MergeStep::Pending(_) => std::thread::yield_now(),
-                    }
-                }
-            });
-        }
-    });
-    tree.take(&window, &*merge);
-    tree.check();
-    tree.verify();
-    for round in 0..4 {
-        tree.merge(&records(97 + round, 5000, 3));
-    }
-    tree.verify();
 }
 
 #[test]

@@ -3,50 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use super::watched::Watched;
 use super::*;
-
-/// A window in which going on is fatal, after so many records.
-struct Trapped {
-    input: Arc<Input>,
-    left: Arc<AtomicU64>,
-}
-
-struct TrappedCursor {
-    cursor: Box<dyn MessageCursor>,
-    left: Arc<AtomicU64>,
-}
-
-impl MergeInput for Trapped {
-    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        Box::new(TrappedCursor {
-            cursor: self.input.clone().cursor(lo, hi),
-            left: self.left.clone(),
-        })
-    }
-
-    fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate {
-        self.input.estimate(lo, hi)
-    }
-
-    fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
-        self.input.cuts(parts)
-    }
-}
-
-impl MessageCursor for TrappedCursor {
-    fn key(&self) -> Option<&[u8]> {
-        self.cursor.key()
-    }
-
-    fn message(&self) -> Message<'_> {
-        self.cursor.message()
-    }
-
-    fn advance(&mut self) -> Result<()> {
-        assert_ne!(self.left.fetch_sub(1, Ordering::Relaxed), 1, "on purpose");
-        self.cursor.advance()
-    }
-}
 
 #[test]
 fn a_merge_that_panics_gives_its_pages_back_and_another_succeeds() {
@@ -56,9 +14,13 @@ fn a_merge_that_panics_gives_its_pages_back_and_another_succeeds() {
     for round in 0..24u64 {
         let messages = window(&mut random, Kind::Uniform, 6000, &tree);
         let (live, root) = (tree.store.live_bytes(), tree.version.root());
-        let input = Arc::new(Trapped {
+        // Going on is fatal, after so many records.
+        let left = AtomicU64::new(1 + round * 3);
+        let input = Arc::new(Watched {
             input: Input::new(&messages),
-            left: Arc::new(AtomicU64::new(1 + round * 3)),
+            before_step: Arc::new(move || {
+                assert_ne!(left.fetch_sub(1, Ordering::Relaxed), 1, "on purpose")
+            }),
         });
         let begun = tree
             .structure
