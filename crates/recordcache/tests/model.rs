@@ -402,7 +402,11 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
             scope.spawn(move || read(seed));
         }
         let mut random = Random(99);
-        for _ in 0..4000 {
+        // Goes on for a while where readers have not had a processor yet.
+        for round in 0..400_000 {
+            if round >= 4000 && hits.load(Ordering::Relaxed) > 1000 {
+                break;
+            }
             let chosen: Vec<u64> = (0..20).map(|_| random.below(KEYS)).collect();
             let set = |sealed| {
                 for &number in &chosen {
