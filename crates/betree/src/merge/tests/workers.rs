@@ -5,6 +5,12 @@ use std::sync::{Mutex, OnceLock, Weak};
 use super::watched::Watched;
 use super::*;
 
+/// So many records, of which thirty fill a leaf of 2 KiB.
+fn small_records(count: u32) -> Map {
+    let record = |i: u32| (i.to_be_bytes().to_vec(), Some(vec![7; 60]));
+    (0..count).map(record).collect()
+}
+
 /// Three workers do a merge.
 fn together(merge: &dyn Merge) {
     let work = || {
@@ -48,9 +54,7 @@ fn workers_together_do_what_one_does() {
 #[test]
 fn a_worker_that_finds_every_task_taken_waits_until_there_is_one() {
     let mut tree = Tree::new(2048, 8, None);
-    let messages: Map = (0..600u32)
-        .map(|i| (i.to_be_bytes().to_vec(), Some(vec![7; 60])))
-        .collect();
+    let messages = small_records(600);
     // The one task is being done while its window's cursor goes on, so who comes then has nothing to do.
     let second: Arc<OnceLock<Weak<dyn Merge>>> = Arc::default();
     let waiting = Arc::new(Mutex::new(None));
@@ -85,13 +89,9 @@ fn a_worker_that_finds_every_task_taken_waits_until_there_is_one() {
 
 #[test]
 fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
-    let map = |count: u32| -> Map {
-        let record = |i: u32| (i.to_be_bytes().to_vec(), Some(vec![7; 60]));
-        (0..count).map(record).collect()
-    };
     let mut tree = Tree::new(2048, 8, None);
     let tasks = |count: u32, space_is_short: bool| {
-        let merge = tree.tree_merge(&map(count), Root::Empty, space_is_short);
+        let merge = tree.tree_merge(&small_records(count), Root::Empty, space_is_short);
         let count = merge.0.graph.lock().ready.len();
         merge.abandon();
         count
@@ -100,10 +100,10 @@ fn much_that_comes_into_an_empty_tree_is_written_in_parts_side_by_side() {
     assert_eq!(tasks(1200, false), 2);
     assert_eq!(tasks(5000, false), 8);
     assert_eq!(tasks(5000, true), 1);
-    tree.merge(&map(5000));
+    tree.merge(&small_records(5000));
     // What deletes everything in some of the parts.
     let mut tree = Tree::new(2048, 8, None);
-    let mut deletes = map(5000);
+    let mut deletes = small_records(5000);
     for (number, value) in deletes.values_mut().enumerate() {
         if number / 700 % 2 == 0 {
             *value = None;
