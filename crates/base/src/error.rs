@@ -17,8 +17,12 @@ pub enum ErrorKind {
     InvalidArgument,
     /// A key, value or batch is larger than the limit that the message names.
     TooLarge,
-    /// A file, keyspace or database that should be there is not.
+    /// A file that should be there is not.
     NotFound,
+    /// The directory does not exist or holds no database, and the open was not to create one.
+    DatabaseNotFound,
+    /// The database has no keyspace of that name, or the keyspace was dropped.
+    KeyspaceNotFound,
     /// Something of that name is there already.
     AlreadyExists,
     /// Bytes on disk are not what was written; the context says where.
@@ -220,7 +224,10 @@ impl From<Error> for std::io::Error {
         let kind = match (error.io_error(), error.kind()) {
             (Some(source), _) => source.kind(),
             (_, ErrorKind::InvalidArgument | ErrorKind::TooLarge) => K::InvalidInput,
-            (_, ErrorKind::NotFound) => K::NotFound,
+            (
+                _,
+                ErrorKind::NotFound | ErrorKind::DatabaseNotFound | ErrorKind::KeyspaceNotFound,
+            ) => K::NotFound,
             (_, ErrorKind::AlreadyExists) => K::AlreadyExists,
             (_, ErrorKind::Corrupt | ErrorKind::NotADatabase) => K::InvalidData,
             (_, ErrorKind::NewerFormat | ErrorKind::Unsupported) => K::Unsupported,

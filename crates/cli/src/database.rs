@@ -101,7 +101,14 @@ impl WriterArgs {
 fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
     match found {
         Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error)
+            if matches!(
+                error.kind(),
+                ErrorKind::DatabaseNotFound | ErrorKind::KeyspaceNotFound
+            ) =>
+        {
+            Ok(None)
+        }
         Err(error) => Err(error),
     }
 }

@@ -27,7 +27,7 @@ pub struct Life {
 }
 
 fn is_none_yet(kind: ErrorKind) -> bool {
-    matches!(kind, ErrorKind::NotFound | ErrorKind::NotADatabase)
+    matches!(kind, ErrorKind::DatabaseNotFound | ErrorKind::NotADatabase)
 }
 
 impl Life {

@@ -433,7 +433,7 @@ impl Oracle {
             .iter()
             .find(|c| !self.state.keyspaces.contains_key(&c.keyspace))
         {
-            return failed(ErrorKind::NotFound, &missing.keyspace);
+            return failed(ErrorKind::KeyspaceNotFound, &missing.keyspace);
         }
         let too_large = |c: &&Change| {
             c.key.len() > KEY_BYTES_MAX
@@ -473,7 +473,7 @@ impl Oracle {
             },
         };
         let Some(map) = state.keyspaces.get(keyspace) else {
-            return failed(ErrorKind::NotFound, keyspace);
+            return failed(ErrorKind::KeyspaceNotFound, keyspace);
         };
         let value = |key: &Pattern| map.get(&key.bytes()).map(|v| v.to_vec());
         let record = |r: Option<(&Vec<u8>, &Arc<[u8]>)>| {
@@ -656,7 +656,7 @@ impl Subject for Oracle {
             }
             Operation::Drop { keyspace } | Operation::Clear { keyspace } => {
                 if !self.state.keyspaces.contains_key(keyspace) {
-                    return failed(ErrorKind::NotFound, keyspace);
+                    return failed(ErrorKind::KeyspaceNotFound, keyspace);
                 }
                 let commit = match operation {
                     Operation::Drop { .. } => Commit::Drop(keyspace.clone()),
@@ -678,7 +678,7 @@ impl Subject for Oracle {
                 failed(ErrorKind::InvalidArgument, "a checkpoint distance of 0")
             }
             Operation::Dial { keyspace, .. } if !self.state.keyspaces.contains_key(keyspace) => {
-                failed(ErrorKind::NotFound, keyspace)
+                failed(ErrorKind::KeyspaceNotFound, keyspace)
             }
             Operation::Dial {
                 distance: Some(0), ..

@@ -293,7 +293,7 @@ impl Simulated {
             ];
             if !outcomes
                 .iter()
-                .all(|o| matches!(o, Err(e) if e.kind() == ErrorKind::NotFound))
+                .all(|o| matches!(o, Err(e) if e.kind() == ErrorKind::KeyspaceNotFound))
             {
                 return Ok(Answer::Broken(format!(
                     "a handle on a dropped keyspace says {outcomes:?}"

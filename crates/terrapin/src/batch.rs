@@ -32,6 +32,7 @@ use crate::record::format::put_operation;
 /// # Ok(()) }
 /// ```
 #[derive(Clone)]
+#[doc(alias("transaction", "write batch"))]
 pub struct Batch {
     payload: Vec<u8>,
     operations: usize,
@@ -58,11 +59,13 @@ impl Batch {
     }
 
     /// Adds a put.
+    #[doc(alias("insert", "set"))]
     pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
         self.add(keyspace, key.as_ref(), Op::Put(value.as_ref()));
     }
 
     /// Adds a delete. Deleting what is not there is no error.
+    #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
         self.add(keyspace, key.as_ref(), Op::Delete);
     }

@@ -278,7 +278,7 @@ impl Core {
     #[cold]
     pub fn dropped(&self) -> Error {
         match self.health.check_open() {
-            Ok(()) => Error::new(ErrorKind::NotFound, "the keyspace was dropped"),
+            Ok(()) => Error::new(ErrorKind::KeyspaceNotFound, "the keyspace was dropped"),
             Err(closed) => closed,
         }
     }

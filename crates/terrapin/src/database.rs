@@ -25,6 +25,7 @@ use crate::state::{KeyspaceShared, WriteWindow};
 /// writes of [`Durability::None`] since the last checkpoint or [`Database::flush`]; the next open replays the log. That last drop syncs the log and
 /// waits for the background threads; what fails then only listeners learn ([`Database::on_background_error`]), so call `close` to know.
 #[derive(Clone)]
+#[doc(alias("db", "env", "environment", "store"))]
 pub struct Database {
     pub(crate) owner: Arc<Owner>,
 }
@@ -153,8 +154,16 @@ impl Database {
         Keyspace::of(&self.owner, shared)
     }
 
-    /// The keyspace of a name; created if there is none (in a read-only database that is `NotFound`). Names have 1 to 255 bytes of UTF-8
+    /// The keyspace of a name; created if there is none (in a read-only database that is `KeyspaceNotFound`). Names have 1 to 255 bytes of UTF-8
     /// and no control characters; others are `InvalidArgument` ([`Keyspace::check_name`]). Otherwise errors are as for [`Keyspace::put`].
+    #[doc(alias(
+        "open_tree",
+        "open_table",
+        "open_partition",
+        "column_family",
+        "cf_handle",
+        "create_if_missing"
+    ))]
     pub fn keyspace(&self, name: &str) -> Result<Keyspace> {
         loop {
             if let Some(shared) = self.core().find_keyspace(name)? {
@@ -180,7 +189,7 @@ impl Database {
         Ok(self.handle(self.core().create_keyspace(name, options)?))
     }
 
-    /// The keyspace of a name. `NotFound` if there is none.
+    /// The keyspace of a name. `KeyspaceNotFound` if there is none.
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
         match self.core().find_keyspace(name)? {
             Some(shared) => Ok(self.handle(shared)),
@@ -195,6 +204,7 @@ impl Database {
     }
 
     /// All keyspaces, in the order of their creation. Errors: `Closed`.
+    #[doc(alias("tree_names", "list_tables", "list_cf", "list_partitions"))]
     pub fn keyspaces(&self) -> Result<Vec<KeyspaceInfo>> {
         let observed = self.core().observe()?;
         self.core().health.check_open()?; // or the state may be the one that a close left
@@ -208,15 +218,17 @@ impl Database {
         Ok(info.collect())
     }
 
-    /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `NotFound`. The default keyspace
+    /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `KeyspaceNotFound`. The default keyspace
     /// cannot be dropped. A node of its tree that cannot be read is a background error; the space below it comes back with the next open.
-    /// Errors: `NotFound` if there is none of that name; `InvalidArgument` for the default one; otherwise as for [`Keyspace::clear`].
+    /// Errors: `KeyspaceNotFound` if there is none of that name; `InvalidArgument` for the default one; otherwise as for [`Keyspace::clear`].
+    #[doc(alias("drop_tree", "delete_table", "drop_cf", "delete_partition"))]
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core().drop_keyspace(name)
     }
 
     /// An empty batch.
     #[must_use]
+    #[doc(alias("transaction", "write_batch", "begin", "begin_write"))]
     pub fn batch(&self) -> Batch {
         Batch::new(self.owner.number)
     }
@@ -233,6 +245,7 @@ impl Database {
     /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors: those of its operations
     /// ([`Batch::error`]); `InvalidArgument` for a batch that another database made, and for one over several keyspaces with
     /// [`Durability::None`]; otherwise as for [`Keyspace::put`].
+    #[doc(alias("commit", "apply_batch"))]
     pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
         self.write_with(batch, self.core().settings.durability)
     }
@@ -250,6 +263,7 @@ impl Database {
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
     /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
     /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with; `Closed`.
+    #[doc(alias("sync", "fsync", "persist", "flush_wal", "sync_wal"))]
     pub fn flush(&self) -> Result<()> {
         let core = self.core();
         core.env.breathe();
@@ -266,6 +280,7 @@ impl Database {
 
     /// Merges every window into its tree and makes that durable; returns when it is, and free space was given back to the file system. An error is
     /// that of an attempt that failed meanwhile; attempts go on in the background. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
+    #[doc(alias("compact", "compact_range", "flush_memtable"))]
     pub fn checkpoint(&self) -> Result<()> {
         self.core().env.breathe();
         self.core().checkpoint()
@@ -366,7 +381,7 @@ impl std::fmt::Debug for Database {
 }
 
 fn no_such_keyspace(name: &str) -> Error {
-    Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
+    Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace").with("keyspace", name)
 }
 
 fn windows<'a>(

@@ -46,6 +46,7 @@ const SPARING_RECORDS: usize = 128;
 ///
 /// Besides, every range keeps the blocks that it stands in and some that it read ahead. Other blocks in front of it may be evicted while you
 /// pause; they are then read again.
+#[doc(alias("iterator", "cursor", "scan"))]
 pub struct Range {
     /// None once the iterator has failed or come to its limit.
     handle: Option<Arc<ViewHandle>>,
@@ -224,6 +225,27 @@ impl Range {
     pub fn keys(mut self) -> Keys {
         self.keys_only = true;
         Keys(self)
+    }
+
+    /// The values alone, in the order of their keys, from either end. Nothing is read or copied
+    /// less than by the range itself: keys lie beside their values.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-values-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.put("lemon", "sour")?;
+    /// let tastes: Vec<_> = fruit.iter().values().collect::<terrapin::Result<_>>()?;
+    /// assert_eq!(tastes, ["sweet", "sour"]);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn values(self) -> Values {
+        Values(self)
     }
 
     /// What of the range lies behind a key: a page of a prefix or a range goes on there when `key` was the last of the page before. It
@@ -605,6 +627,42 @@ impl DoubleEndedIterator for Keys {
 }
 
 impl std::iter::FusedIterator for Keys {}
+
+/// The values of a range in the order of their keys, from either end: `Item = Result<Slice>`;
+/// made by [`Range::values`]. Slices share allocations as those of a [`Range`] do. The iterator
+/// ends after an error.
+#[derive(Debug)]
+pub struct Values(Range);
+
+impl Values {
+    /// The next value from the front, borrowed until the next call: see [`Range::next_ref`].
+    #[inline]
+    pub fn next_ref(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.0.next_ref()?.map(|(_, value)| value))
+    }
+
+    /// The next value from the back, borrowed until the next call: see [`Range::next_back_ref`].
+    #[inline]
+    pub fn next_back_ref(&mut self) -> Result<Option<&[u8]>> {
+        Ok(self.0.next_back_ref()?.map(|(_, value)| value))
+    }
+}
+
+impl Iterator for Values {
+    type Item = Result<Slice>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(self.0.next()?.map(|(_, value)| value))
+    }
+}
+
+impl DoubleEndedIterator for Values {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        Some(self.0.next_back()?.map(|(_, value)| value))
+    }
+}
+
+impl std::iter::FusedIterator for Values {}
 
 impl TreeScan {
     /// A scan of the keyspace's version, which is going to be asked for about so many records.

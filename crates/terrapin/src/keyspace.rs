@@ -12,6 +12,7 @@ use crate::state::KeyspaceShared;
 
 /// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any thread. Handles keep the database open, and
 /// may be dropped in any order. Keys are ordered as unsigned bytes.
+#[doc(alias("column family", "tree", "table", "partition", "bucket", "map"))]
 pub struct Keyspace {
     pub(crate) owner: Arc<Owner>,
     pub(crate) shared: Arc<KeyspaceShared>,
@@ -56,10 +57,11 @@ impl Keyspace {
         self.shared.id
     }
 
-    /// Sets a key's value, with the durability that the database was opened with. Errors: `TooLarge`, `NotFound` when the keyspace
+    /// Sets a key's value, with the durability that the database was opened with. Errors: `TooLarge`, `KeyspaceNotFound` when the keyspace
     /// was dropped, `Stalled`, `NoSpace`, `Io` and `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`. After
     /// any of them nothing was written, with one exception: a write of [`Durability::Sync`] whose sync fails is visible, and whether it
     /// survives is unknown.
+    #[doc(alias("insert", "set", "upsert", "write", "store"))]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.core().settings.durability)
     }
@@ -80,6 +82,7 @@ impl Keyspace {
     }
 
     /// Removes a key; no error if it is not there. Otherwise as [`Keyspace::put`].
+    #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.core().settings.durability)
     }
@@ -92,6 +95,7 @@ impl Keyspace {
 
     /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the space comes back with the
     /// next checkpoint. Errors as for [`Keyspace::put`].
+    #[doc(alias("truncate", "delete_all", "remove_all"))]
     pub fn clear(&self) -> Result<()> {
         self.core().clear_keyspace(&self.shared)
     }

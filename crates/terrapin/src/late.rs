@@ -131,7 +131,7 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
             });
             Some(keys.collect::<Result<_>>()?)
         }
-        Err(error) if error.kind() == ErrorKind::NotFound => None,
+        Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => None,
         Err(error) => return Err(error),
     };
     let stayed = database.open_keyspace("stays")?.contains("late")?;

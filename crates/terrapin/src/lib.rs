@@ -76,6 +76,7 @@ mod fit;
 mod forecast;
 mod gate;
 mod health;
+mod integer_key;
 mod iter;
 mod key_range;
 mod keyspace;
@@ -112,7 +113,8 @@ mod write;
 pub use batch::Batch;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
 pub use estimate::Estimate;
-pub use iter::{Keys, Range};
+pub use integer_key::IntegerKey;
+pub use iter::{Keys, Range, Values};
 pub use key_range::{KeyRange, prefix_range};
 pub use keyspace::Keyspace;
 pub use metrics::{

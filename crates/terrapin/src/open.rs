@@ -48,8 +48,22 @@ pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
         refuse_foreign(path)?;
     }
     let env = Env::threads();
-    let disk = RealDisk::open(env.clone(), path, options.creates())?;
-    open(options, env, Arc::new(disk), Some(path.to_path_buf()))
+    let disk = open_directory(&env, path, options.creates())?;
+    open(options, env, disk, Some(path.to_path_buf()))
+}
+
+/// The directory of a database. [`ErrorKind::DatabaseNotFound`] when it does not exist and is not to be
+/// created.
+pub(crate) fn open_directory(env: &Env, path: &Path, create: bool) -> Result<Arc<dyn Disk>> {
+    match RealDisk::open(env.clone(), path, create) {
+        Ok(disk) => Ok(Arc::new(disk)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Err(Error::new(
+            ErrorKind::DatabaseNotFound,
+            "there is no database: the directory does not exist",
+        )
+        .with("directory", path.display())),
+        Err(error) => Err(error),
+    }
 }
 
 /// Refuses to make a database among files that are something else: a mistyped path costs nothing then.
@@ -92,11 +106,29 @@ fn open(
 ) -> Result<Database> {
     let settings = options.settle()?;
     let gate = Gate::new(disk);
-    let opened = open_gated(options, settings, env, &gate, path);
-    if opened.is_err() {
+    let memory = settings.memory;
+    open_gated(options, settings, env, &gate, path).map_err(|error| {
         gate.shut();
-    }
-    opened
+        match error.kind() {
+            ErrorKind::NoSpace => advise_less_memory(error, memory),
+            _ => error,
+        }
+    })
+}
+
+/// The memory budget that [`advise_less_memory`] names: the least that needs no other option.
+const SMALL_MEMORY_BYTES: u64 = 8 << 20;
+
+/// An open allocates the log's files, and their size follows from the memory budget.
+fn advise_less_memory(error: Error, memory: u64) -> Error {
+    let advice = match memory > SMALL_MEMORY_BYTES {
+        true => {
+            "free space, or open with a smaller Options::memory (--memory 8MiB): \
+             the files of the log are then smaller"
+        }
+        false => "free space",
+    };
+    error.with("memory", memory).with("what to do", advice)
 }
 
 fn open_gated(
@@ -190,7 +222,7 @@ pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
     let has_log = disk.list()?.iter().any(|name| is_log_file(name));
     let error = match has_log && PageStore::presence(disk)? != Presence::Present {
         true => data_file_is_lost(),
-        false => Error::new(ErrorKind::NotFound, "there is no database"),
+        false => Error::new(ErrorKind::DatabaseNotFound, "there is no database"),
     };
     Ok(error.with("directory", disk.describe()))
 }
@@ -206,7 +238,7 @@ fn data_file_is_lost() -> Error {
 /// A creation was interrupted before the log was there.
 pub(crate) fn never_was(disk: &Arc<dyn Disk>) -> Error {
     let message = "there is no database: its creation was interrupted";
-    Error::new(ErrorKind::NotFound, message).with("directory", disk.describe())
+    Error::new(ErrorKind::DatabaseNotFound, message).with("directory", disk.describe())
 }
 
 /// The files as they were found or made.

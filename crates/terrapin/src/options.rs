@@ -357,7 +357,7 @@ impl Options {
     /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that is to be replayed for reading only; or the
     ///   system refuses addresses for so much memory.
     /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for another one.
-    /// - [`ErrorKind::NotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
+    /// - [`ErrorKind::DatabaseNotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
     /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
     /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
     /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was

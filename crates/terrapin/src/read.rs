@@ -36,8 +36,9 @@ impl Keyspace {
     /// The value of a key, as of the newest published write. It is a copy, but for some long ones (half of a block of more than a
     /// 4096th of the memory, 1 to 32 KiB): they share that cached block, and keep it in memory while you hold them. Costs two window lookups at most
     /// and, in a store far beyond its memory, one device read.
-    /// Errors: `Corrupt`, `Io`, `Unsupported` (compression that this build lacks), `Closed`, and `NotFound` when the keyspace was dropped; never
+    /// Errors: `Corrupt`, `Io`, `Unsupported` (compression that this build lacks), `Closed`, and `KeyspaceNotFound` when the keyspace was dropped; never
     /// "no value" in their place.
+    #[doc(alias("find", "lookup"))]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let core = self.core();
         core.env.breathe();
@@ -52,6 +53,7 @@ impl Keyspace {
     }
 
     /// Whether a key has a value. Costs what [`Keyspace::get`] does, less the copy.
+    #[doc(alias("contains_key", "has", "exists"))]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let core = self.core();
         core.env.breathe();
@@ -75,6 +77,7 @@ impl Keyspace {
     /// in parallel.
     ///
     /// Errors: those of [`Keyspace::get`], of whichever key; then there is no value of any.
+    #[doc(alias("get_many", "mget"))]
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
         core.env.breathe();
@@ -98,18 +101,41 @@ impl Keyspace {
 
     /// The record with the smallest key. As a range does, it goes over deleted keys before it that are not merged yet, one by one: who takes
     /// records from the front goes on with [`Range::after`] the last one. Errors: as [`Keyspace::get`].
+    #[doc(alias("first_key_value", "min"))]
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().limit(1).next().transpose()
     }
 
     /// The record with the largest key; as [`Keyspace::first`].
+    #[doc(alias("last_key_value", "max"))]
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().limit(1).next_back().transpose()
+    }
+
+    /// Whether there is no record. Exact, unlike [`Keyspace::approximate_count`] of 0: it looks for the
+    /// first record, and costs what [`Keyspace::first`] does. Errors: as [`Keyspace::get`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-is-empty-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let fruit = database.keyspace("fruit")?;
+    /// assert!(fruit.is_empty()?);
+    /// fruit.put("apple", "sweet")?;
+    /// assert!(!fruit.is_empty()?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn is_empty(&self) -> Result<bool> {
+        let first = self.iter().limit(1).keys().next().transpose()?;
+        Ok(first.is_none())
     }
 
     /// About how many records there are. Reads no record: a key that was overwritten and not yet merged down to its leaf
     /// counts once for each place that holds it, and a delete takes one away whether or not there was a record. Exact
     /// bounds are not promised. That is [`Keyspace::approximate`] of everything.
+    #[doc(alias("len", "count"))]
     pub fn approximate_count(&self) -> Result<u64> {
         self.observed(estimate::count)
     }
@@ -142,6 +168,7 @@ impl Keyspace {
     /// # let _ = std::fs::remove_dir_all(directory);
     /// # Ok(()) }
     /// ```
+    #[doc(alias("estimate", "approximate_size"))]
     pub fn approximate(&self, range: impl KeyRange) -> Result<Estimate> {
         self.observed(|keyspace, before| estimate::estimate(keyspace, before, range.bounds()))
     }
@@ -171,11 +198,13 @@ impl Keyspace {
     /// # let _ = std::fs::remove_dir_all(directory);
     /// # Ok(()) }
     /// ```
+    #[doc(alias("scan", "cursor", "iterator", "seek"))]
     pub fn range(&self, range: impl KeyRange) -> Range {
         self.range_of(owned(&range))
     }
 
     /// The records whose keys begin with `prefix`, in order, from either end.
+    #[doc(alias("scan_prefix", "starts_with"))]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.range_of(prefix_range(prefix.as_ref()))
     }
@@ -189,6 +218,31 @@ impl Keyspace {
         let id = self.shared.id;
         let owner = self.owners.get(&self.owner);
         Range::new(ViewHandle::of_keyspace(owner, id), id, bounds)
+    }
+}
+
+/// All records, in key order: [`Keyspace::iter`].
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-into-iter-{}", std::process::id()));
+/// # let database = terrapin::Database::open(&directory)?;
+/// let fruit = database.keyspace("fruit")?;
+/// fruit.put("apple", "sweet")?;
+/// for record in &fruit {
+///     let (name, taste) = record?;
+///     assert!(name == "apple" && taste == "sweet");
+/// }
+/// # database.close()?;
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
+impl IntoIterator for &Keyspace {
+    type Item = Result<(Slice, Slice)>;
+    type IntoIter = Range;
+
+    fn into_iter(self) -> Range {
+        self.iter()
     }
 }
 

@@ -107,7 +107,8 @@ impl Core {
     /// Appends the record of a drop, and takes the keyspace out of the state.
     pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt> {
         let shared = self.named(install, name).ok_or_else(|| {
-            Error::new(ErrorKind::NotFound, "there is no such keyspace").with("keyspace", name)
+            Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace")
+                .with("keyspace", name)
         })?;
         let change = match mutant::active(18) {
             true => Schema::SetOptions(shared.id, KeyspaceOptions::default()),
@@ -401,7 +402,7 @@ impl Core {
             .collect();
         for shared in all {
             match self.set_keyspace_options(&shared, options) {
-                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {}
                 outcome => outcome?,
             }
         }

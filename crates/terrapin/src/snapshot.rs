@@ -23,6 +23,7 @@ pub struct Snapshot {
 
 impl Database {
     /// A snapshot of everything published so far, all keyspaces at one moment. O(1). Errors: `Closed`.
+    #[doc(alias("read_transaction", "begin_read", "view"))]
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.owner.core.env.breathe();
         Ok(Snapshot {
@@ -66,7 +67,7 @@ impl Snapshot {
         )
     }
 
-    /// The value that a key had. Cached records are the newest and do not serve it; cached blocks do. Errors: as [`Keyspace::get`]; `NotFound` for a keyspace that did not exist.
+    /// The value that a key had. Cached records are the newest and do not serve it; cached blocks do. Errors: as [`Keyspace::get`]; `KeyspaceNotFound` for a keyspace that did not exist.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
         self.with(keyspace, |k, before| read::get(k, before, key.as_ref()))

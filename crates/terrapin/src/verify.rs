@@ -10,13 +10,13 @@ use std::sync::Arc;
 use terrapin_base::{
     Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result,
 };
-use terrapin_disk::{Disk, RealDisk};
+use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
 use terrapin_wal::{Record, Recovery};
 
 pub use terrapin_structure::Finding;
 
-use crate::open::{Base, absent, check_log, log_options, never_was};
+use crate::open::{Base, absent, check_log, log_options, never_was, open_directory};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
@@ -116,8 +116,8 @@ impl VerifyReport {
 /// ```
 pub fn verify(path: impl AsRef<Path>, options: &VerifyOptions) -> Result<VerifyReport> {
     let env = Env::threads();
-    let disk = RealDisk::open(env.clone(), path.as_ref(), false)?;
-    verify_on(env, Arc::new(disk), options)
+    let disk = open_directory(&env, path.as_ref(), false)?;
+    verify_on(env, disk, options)
 }
 
 /// Verifies the database on a disk of the caller's: for tests on simulated disks.

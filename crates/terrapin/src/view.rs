@@ -274,7 +274,7 @@ fn closed() -> Error {
 #[cold]
 pub(crate) fn missing() -> Error {
     Error::new(
-        ErrorKind::NotFound,
+        ErrorKind::KeyspaceNotFound,
         "the keyspace does not exist in this view: it was created later, or dropped before",
     )
 }

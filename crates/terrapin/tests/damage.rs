@@ -194,7 +194,10 @@ fn a_missing_log_is_refused() {
     drop(disk);
     let error = world.try_open(&tiny()).unwrap_err();
     assert!(
-        matches!(error.kind(), ErrorKind::Corrupt | ErrorKind::NotFound),
+        matches!(
+            error.kind(),
+            ErrorKind::Corrupt | ErrorKind::DatabaseNotFound
+        ),
         "{error}"
     );
 }

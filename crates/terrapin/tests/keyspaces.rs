@@ -21,11 +21,11 @@ fn keyspaces_come_go_and_stay_gone() {
     );
     assert_eq!(
         database.open_keyspace("second").unwrap_err().kind(),
-        ErrorKind::NotFound
+        ErrorKind::KeyspaceNotFound
     );
     assert_eq!(
         database.drop_keyspace("second").unwrap_err().kind(),
-        ErrorKind::NotFound
+        ErrorKind::KeyspaceNotFound
     );
     assert_eq!(
         database.drop_keyspace("default").unwrap_err().kind(),
@@ -43,8 +43,14 @@ fn keyspaces_come_go_and_stay_gone() {
     let snapshot = database.snapshot().unwrap();
     let old_id = first.id();
     database.drop_keyspace("first").unwrap();
-    assert_eq!(first.put("a", "b").unwrap_err().kind(), ErrorKind::NotFound);
-    assert_eq!(first.get("a").unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        first.put("a", "b").unwrap_err().kind(),
+        ErrorKind::KeyspaceNotFound
+    );
+    assert_eq!(
+        first.get("a").unwrap_err().kind(),
+        ErrorKind::KeyspaceNotFound
+    );
     assert_eq!(snapshot.iter(&first).count(), 200);
     let again = database.keyspace("first").unwrap();
     assert_ne!(again.id(), old_id, "numbers are never used again");

@@ -241,7 +241,7 @@ fn one_opener_at_a_time_but_read_only_ones_do_not_count() {
     assert_eq!(refused.kind(), ErrorKind::ReadOnly);
     assert_eq!(
         reader.keyspace("new").unwrap_err().kind(),
-        ErrorKind::NotFound
+        ErrorKind::KeyspaceNotFound
     );
     assert_eq!(reader.checkpoint().unwrap_err().kind(), ErrorKind::ReadOnly);
     reader.close().unwrap();
@@ -336,11 +336,11 @@ fn what_is_not_there_or_is_there_already_is_said() {
             .try_open(&tiny().create_if_missing(false))
             .unwrap_err()
             .kind(),
-        ErrorKind::NotFound
+        ErrorKind::DatabaseNotFound
     );
     assert_eq!(
         world.try_open(&tiny().read_only(true)).unwrap_err().kind(),
-        ErrorKind::NotFound
+        ErrorKind::DatabaseNotFound
     );
     assert!(world.disk.handle().list().unwrap().is_empty());
     world.open(&tiny().error_if_exists(true)).close().unwrap();
@@ -428,7 +428,7 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
                 }
                 Err(error) => {
                     let read_only = world.try_open(&tiny().read_only(true)).unwrap_err();
-                    assert_eq!(error.kind(), ErrorKind::NotFound, "{error}");
+                    assert_eq!(error.kind(), ErrorKind::DatabaseNotFound, "{error}");
                     assert_eq!(error.to_string(), read_only.to_string());
                 }
             }

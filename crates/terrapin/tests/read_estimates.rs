@@ -161,6 +161,6 @@ fn deletes_take_away_while_in_windows_and_count_until_they_are_merged_down() {
     let dropped = database.keyspace("dropped").unwrap();
     database.drop_keyspace("dropped").unwrap();
     let gone = dropped.approximate("a".."b").unwrap_err();
-    assert_eq!(gone.kind(), ErrorKind::NotFound);
+    assert_eq!(gone.kind(), ErrorKind::KeyspaceNotFound);
     database.close().unwrap();
 }

@@ -365,14 +365,17 @@ fn snapshots_keep_what_is_cleared_and_dropped() {
         assert_eq!(seen(&snapshot, &dropped), second);
         assert_eq!(all(&cleared).len(), 1);
         assert_eq!(all(&later).len(), 1);
-        assert_eq!(dropped.get("new").unwrap_err().kind(), ErrorKind::NotFound);
+        assert_eq!(
+            dropped.get("new").unwrap_err().kind(),
+            ErrorKind::KeyspaceNotFound
+        );
         assert_eq!(
             dropped.iter().next().unwrap().unwrap_err().kind(),
-            ErrorKind::NotFound
+            ErrorKind::KeyspaceNotFound
         );
         assert_eq!(
             snapshot.get(&later, "new").unwrap_err().kind(),
-            ErrorKind::NotFound
+            ErrorKind::KeyspaceNotFound
         );
         database.checkpoint().unwrap();
         grow_old(&world);

@@ -147,7 +147,7 @@ fn a_directory_that_is_not_there_is_named() {
         .create_if_missing(false)
         .open(&directory.0)
         .unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NotFound);
+    assert_eq!(error.kind(), ErrorKind::DatabaseNotFound);
     assert!(error.to_string().contains("terrapin-absent"), "{error}");
     assert!(!directory.0.exists());
 }

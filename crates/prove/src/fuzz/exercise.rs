@@ -30,6 +30,8 @@ pub fn check_error(error: &Error) {
         error.kind(),
         ErrorKind::Corrupt
             | ErrorKind::NotFound
+            | ErrorKind::DatabaseNotFound
+            | ErrorKind::KeyspaceNotFound
             | ErrorKind::AlreadyExists
             | ErrorKind::NotADatabase
             | ErrorKind::NewerFormat

@@ -217,7 +217,7 @@ fn one(keyspace: &Keyspace, change: &Change, durability: Durability) -> Result<(
 }
 
 fn absent_is_fine(error: Error) -> Result<()> {
-    if error.kind() == ErrorKind::NotFound {
+    if error.kind() == ErrorKind::KeyspaceNotFound {
         Ok(())
     } else {
         Err(error)

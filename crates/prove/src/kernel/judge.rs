@@ -339,7 +339,7 @@ pub fn examine(directory: &Path, options: &Options) -> Result<Examined, Find> {
 pub fn sound(directory: &Path, when: &str, may_be_absent: bool) -> Result<(), Find> {
     let report = match verify(directory, &VerifyOptions::default()) {
         Ok(report) => report,
-        Err(error) if may_be_absent && error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) if may_be_absent && error.kind() == ErrorKind::DatabaseNotFound => return Ok(()),
         Err(error) => return Err(Find(format!("verify {when}: {error}"))),
     };
     if report.is_sound() {

@@ -294,6 +294,7 @@ fn typed(error: &Error) -> Result<(), Find> {
     match error.kind() {
         ErrorKind::Corrupt
         | ErrorKind::NotFound
+        | ErrorKind::DatabaseNotFound
         | ErrorKind::NotADatabase
         | ErrorKind::NewerFormat => Ok(()),
         _ => Err(Find(format!(

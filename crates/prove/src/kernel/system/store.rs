@@ -173,6 +173,10 @@ fn listing(directory: &Path) -> std::io::Result<BTreeMap<OsString, (u64, SystemT
 pub fn refuses_files(error: &Error) -> bool {
     matches!(
         error.kind(),
-        ErrorKind::Corrupt | ErrorKind::NotFound | ErrorKind::NotADatabase | ErrorKind::NewerFormat
+        ErrorKind::Corrupt
+            | ErrorKind::NotFound
+            | ErrorKind::DatabaseNotFound
+            | ErrorKind::NotADatabase
+            | ErrorKind::NewerFormat
     )
 }
