@@ -2,8 +2,10 @@
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-/// Lookups in the cache, by what was looked up. Those through a [`crate::Handle`] are counted some at a time.
+/// Lookups in the cache, by what was looked up. Lookups of nodes that a merge or get holds already are
+/// added in groups, so that these counts may lag a little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct CacheCounts {
     /// Data blocks.
@@ -18,6 +20,7 @@ pub struct CacheCounts {
 
 /// Device reads (calls) and bytes, by who asked; what the system's page cache served, where it was asked, is among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct DeviceReads {
     /// Reads of blocks for gets.
@@ -44,6 +47,7 @@ pub struct DeviceReads {
 
 /// Bytes written to the data file, by what they are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WrittenBytes {
     /// Page groups written as leaves.

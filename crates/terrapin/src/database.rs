@@ -12,6 +12,7 @@ use terrapin_wal::LogMetrics;
 use crate::batch::Batch;
 use crate::core::Core;
 use crate::cut::window_live_bytes;
+use crate::events;
 use crate::keyspace::Keyspace;
 use crate::metrics::{MemoryUse, Metrics};
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
@@ -110,7 +111,9 @@ impl Database {
     pub fn close(&self) -> Result<()> {
         let core = self.core();
         if let Some(closing) = core.health.close() {
+            let began_ns = core.env.now_ns();
             let outcome = self.close_first();
+            events::closed(core, began_ns, outcome.as_ref().copied());
             closing.ended(outcome.clone());
             return outcome;
         }
@@ -319,8 +322,9 @@ impl Database {
         self.core().health.listen(Arc::new(listener));
     }
 
-    /// What was done since the database was opened, and how things stand: for programs. Costs microseconds, for thousands of
-    /// keyspaces some hundred, and reads nothing from the device; works on a closed database, too.
+    /// What was done since the database was opened, and how things stand, for programs and collectors
+    /// ([`Metrics::openmetrics`]). Costs microseconds, for thousands of keyspaces some hundred, and reads
+    /// nothing from the device. Works on a closed database, too.
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         metrics(self.core())
@@ -463,7 +467,13 @@ fn metrics(core: &Core) -> Metrics {
         Some(k.shared.forecast.left_of(sealed))
     });
     let records = core.records.counts();
+    let used = state.keyspaces.iter().filter_map(|k| {
+        let memtables = windows(&k.active, k.sealed.as_ref().map(|s| &s.records));
+        let bytes = memtables.map(|w| w.window.live_bytes()).sum();
+        k.shared.counters.read(&k.shared.name, k.id, bytes)
+    });
     Metrics {
+        keyspaces: used.collect(),
         puts: counters.puts.get(),
         gets: counters.gets.get(),
         deletes: counters.deletes.get(),

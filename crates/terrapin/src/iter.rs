@@ -507,6 +507,7 @@ impl Range {
             region.gone_over(batch.last_key().filter(|_| !whole))
         });
         core.counters.scanned_records.add(count as u64);
+        keyspace.shared.counters.scanned(count as u64);
         end.total_records += count;
         end.chunk_records = end
             .total_records

@@ -55,9 +55,26 @@
 //! the call that met them, never "not found". What fails in the background is told by [`Database::background_error`] and
 //! [`Database::on_background_error`], and as events of the crate `tracing`.
 //!
+//! # Logging
+//!
+//! The library emits events through the crate `tracing`; install a subscriber to see them. They are few
+//! enough to leave on in production.
+//!
+//! | level | event | fields |
+//! | --- | --- | --- |
+//! | info | opened the database | `directory`, `keyspaces`, `records` (replayed), `read_only`, `duration_ms` |
+//! | info | replaying the log; replayed the log | `bytes`, `records`, `duration_ms` |
+//! | info | checkpoint: merged memtables into their trees | `generation`, `keyspaces`, `bytes`, `duration_ms` |
+//! | info | closed the database | `directory`, `duration_ms` |
+//! | warn | the disk is full or nearly full, and what that means for writes | |
+//! | error | background work failed | `error` |
+//!
+//! The events of an open lie in a span `open` with the field `directory`.
+//!
 //! # Features
 //!
 //! `zstd`: blocks compressed by Zstandard; needs a C compiler. LZ4 needs no feature ([`Compression`]).
+//! `serde`: [`Metrics`] and what it holds implement `serde::Serialize`.
 //!
 //! Beyond the API: `docs/DURABILITY.md` says what survives which failure, `docs/ARCHITECTURE.md` where what is in the code.
 #![forbid(unsafe_code)]
@@ -72,6 +89,7 @@ mod core;
 mod cut;
 mod database;
 mod estimate;
+mod events;
 mod fit;
 mod forecast;
 mod gate;
@@ -118,7 +136,8 @@ pub use iter::{Keys, Range, Values};
 pub use key_range::{KeyRange, prefix_range};
 pub use keyspace::Keyspace;
 pub use metrics::{
-    CacheCounts, DeviceReads, Latency, MemoryUse, Metrics, WriteWaits, WrittenBytes,
+    Bucket, CacheCounts, DeviceReads, KeyspaceMetrics, Latency, MemoryUse, Metrics, WriteWaits,
+    WrittenBytes,
 };
 pub use options::{
     CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,

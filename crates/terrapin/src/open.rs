@@ -30,6 +30,7 @@ use crate::checkpoint::merges::Worker;
 use crate::compaction::Compactor;
 use crate::core::{Core, Install, POOL_SHARE};
 use crate::database::Database;
+use crate::events;
 use crate::gate::Gate;
 use crate::options::{KeyspaceOptions, Options, Settings};
 use crate::owner::Owner;
@@ -105,15 +106,20 @@ fn open(
     path: Option<PathBuf>,
 ) -> Result<Database> {
     let settings = options.settle()?;
-    let gate = Gate::new(disk);
     let memory = settings.memory;
-    open_gated(options, settings, env, &gate, path).map_err(|error| {
+    let began_ns = env.now_ns();
+    let directory = disk.describe();
+    let _span = tracing::info_span!("open", directory).entered();
+    let gate = Gate::new(disk);
+    let opened = open_gated(options, settings, env, &gate, path).map_err(|error| {
         gate.shut();
         match error.kind() {
             ErrorKind::NoSpace => advise_less_memory(error, memory),
             _ => error,
         }
-    })
+    })?;
+    events::opened(opened.core(), began_ns);
+    Ok(opened)
 }
 
 /// The memory budget that [`advise_less_memory`] names: the least that needs no other option.

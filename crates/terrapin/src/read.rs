@@ -47,6 +47,7 @@ impl Keyspace {
         self.observed(|keyspace, before| {
             let value = newest(core, epoch, keyspace, before, key.as_ref());
             core.counters.gets.add(1);
+            keyspace.shared.counters.looked_up(1);
             core.counters.get_done(&core.env, timer);
             value
         })
@@ -60,6 +61,7 @@ impl Keyspace {
         let epoch = core.records.epoch();
         self.observed(|keyspace, before| {
             core.counters.gets.add(1);
+            keyspace.shared.counters.looked_up(1);
             let key = key.as_ref();
             if let Some(op) = in_windows(keyspace, before, key) {
                 return Ok(op.value().is_some());
@@ -84,6 +86,7 @@ impl Keyspace {
         let epoch = core.records.epoch();
         self.observed(|keyspace, before| {
             core.counters.gets.add(keys.len() as u64);
+            keyspace.shared.counters.looked_up(keys.len() as u64);
             let cached = |key: &[u8], hash| {
                 let value = core.records.get(epoch, keyspace.collection, key, hash);
                 core.counters.record_hits.add(u64::from(value.is_some()));
@@ -216,6 +219,7 @@ impl Keyspace {
 
     fn range_of(&self, bounds: OwnedBounds) -> Range {
         let id = self.shared.id;
+        self.shared.counters.range_begins();
         let owner = self.owners.get(&self.owner);
         Range::new(ViewHandle::of_keyspace(owner, id), id, bounds)
     }

@@ -11,6 +11,7 @@ use terrapin_base::{
 use terrapin_wal::{Record, Replay};
 
 use crate::core::{Core, Install};
+use crate::events;
 use crate::options::Durability;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
@@ -40,6 +41,8 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     // A tree with pages was dropped or cleared.
     let mut had_pages = false;
     let (from, end) = (replay.from(), replay.end());
+    let began_ns = core.env.now_ns();
+    events::replay_begins(from, end);
     while let Some(record) = replay.next()? {
         make_room(core, &filled, &mut unmerged)?;
         filled.clear();
@@ -67,6 +70,7 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
         }
     }
     let end = replay.position();
+    events::replay_ended(core, from, end, began_ns);
     let mut install = core.install.lock();
     install.replay = None;
     core.replayed.fetch_max(end.0, Ordering::AcqRel);

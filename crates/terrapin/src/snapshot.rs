@@ -8,7 +8,7 @@ use terrapin_base::{Error, Lsn, Result, Slice, mutant};
 use crate::database::Database;
 use crate::estimate::{self, Estimate};
 use crate::iter::Range;
-use crate::key_range::{KeyRange, owned, prefix_range};
+use crate::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 use crate::keyspace::Keyspace;
 use crate::read;
 use crate::state::KeyspaceState;
@@ -70,12 +70,14 @@ impl Snapshot {
     /// The value that a key had. Cached records are the newest and do not serve it; cached blocks do. Errors: as [`Keyspace::get`]; `KeyspaceNotFound` for a keyspace that did not exist.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
+        keyspace.shared.counters.looked_up(1);
         self.with(keyspace, |k, before| read::get(k, before, key.as_ref()))
     }
 
     /// Whether a key had a value.
     pub fn contains(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<bool> {
         self.handle.core().counters.gets.add(1);
+        keyspace.shared.counters.looked_up(1);
         self.with(keyspace, |k, before| {
             read::contains(k, before, key.as_ref())
         })
@@ -88,6 +90,7 @@ impl Snapshot {
         keys: &[K],
     ) -> Result<Vec<Option<Slice>>> {
         self.handle.core().counters.gets.add(keys.len() as u64);
+        keyspace.shared.counters.looked_up(keys.len() as u64);
         self.with(keyspace, |k, before| {
             read::multi_get(k, before, keys, |_, _| None, |_, _, _| ())
         })
@@ -120,21 +123,18 @@ impl Snapshot {
 
     /// The records of a range of keys, in order, from either end; see [`Keyspace::range`].
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Range {
-        Range::new(
-            self.check(keyspace).map(|()| self.handle.clone()),
-            keyspace.id(),
-            owned(&range),
-        )
+        self.range_of(keyspace, owned(&range))
     }
 
     /// The records whose keys begin with `prefix`, in order, from either end.
     pub fn prefix(&self, keyspace: &Keyspace, prefix: impl AsRef<[u8]>) -> Range {
-        let bounds = prefix_range(prefix.as_ref());
-        Range::new(
-            self.check(keyspace).map(|()| self.handle.clone()),
-            keyspace.id(),
-            bounds,
-        )
+        self.range_of(keyspace, prefix_range(prefix.as_ref()))
+    }
+
+    fn range_of(&self, keyspace: &Keyspace, bounds: OwnedBounds) -> Range {
+        keyspace.shared.counters.range_begins();
+        let handle = self.check(keyspace).map(|()| self.handle.clone());
+        Range::new(handle, keyspace.id(), bounds)
     }
 
     /// All records, in order, from either end.

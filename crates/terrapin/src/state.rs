@@ -19,6 +19,7 @@ use crate::compaction::Visits;
 use crate::cut::ARENA_PERMILLE;
 use crate::fit::TreeSize;
 use crate::forecast::Forecast;
+use crate::metrics::KeyspaceCounters;
 use crate::options::KeyspaceOptions;
 use crate::pressure::Pace;
 use crate::replacing::Replacing;
@@ -222,6 +223,8 @@ pub(crate) struct KeyspaceShared {
     pub visits: Visits,
     /// What share of its writes replaces something.
     pub replacing: Replacing,
+    /// What was done to it since the database was opened.
+    pub counters: KeyspaceCounters,
 }
 
 /// About how many records the ranges of a keyspace were read for lately: a moving average, in sixteenths, and one of the squares. Races lose a
@@ -301,6 +304,7 @@ impl KeyspaceShared {
             range_length: RangeLength::default(),
             visits: Visits::default(),
             replacing: Replacing::default(),
+            counters: KeyspaceCounters::default(),
         })
     }
 }

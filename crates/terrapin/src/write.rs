@@ -100,6 +100,8 @@ impl Core {
             Op::Delete => self.counters.deletes.add(1),
         }
         self.counters.user_bytes_written.add(bytes as u64);
+        let is_put = matches!(op, Op::Put(_));
+        shared.counters.wrote(is_put, bytes as u64);
         self.after_write(log, &appended, full, durability, frees)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
@@ -158,11 +160,15 @@ impl Core {
                 .flatten()
             {
                 enter(&state, &operation, appended.lsn, durability);
-                match operation.op {
-                    Op::Put(_) => puts += 1,
-                    Op::Delete => deletes += 1,
+                let is_put = matches!(operation.op, Op::Put(_));
+                let size = operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
+                if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
+                    let counters = &keyspace.shared.counters;
+                    counters.wrote(is_put, size as u64);
                 }
-                bytes += operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
+                puts += u64::from(is_put);
+                deletes += u64::from(!is_put);
+                bytes += size;
                 if last != Some(operation.keyspace) {
                     full |= looks && last.is_some_and(|id| wants_cut(&state, id));
                     last = Some(operation.keyspace);

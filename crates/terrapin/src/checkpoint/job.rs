@@ -251,6 +251,7 @@ impl Coordinator {
         self.aside.tried(&parts);
         self.tell_aside(&cut.state);
         Round {
+            began_ns: core.env.now_ns(),
             frozen: cut.state,
             next_id: install.next_id,
             cut: cut.lsn,

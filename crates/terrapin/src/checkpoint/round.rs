@@ -8,10 +8,13 @@ use terrapin_pages::{Changes, SpaceClass};
 use terrapin_structure::Version;
 
 use crate::catalog::{Catalog, Outcome};
+use crate::events::Merged;
 use crate::state::{KeyspaceState, SealedWindow, State};
 
 /// One checkpoint.
 pub(super) struct Round {
+    /// When it began.
+    pub began_ns: u64,
     pub frozen: Arc<State>,
     pub next_id: u32,
     pub cut: Lsn,
@@ -71,6 +74,17 @@ impl Part {
 }
 
 impl Round {
+    /// What it merged, for the event.
+    pub fn merged(&self) -> Merged {
+        let memtables = self.parts.iter().filter(|part| part.merged.is_some());
+        let memtables = memtables.filter_map(|part| part.sealed.as_ref());
+        Merged {
+            began_ns: self.began_ns,
+            keyspaces: memtables.clone().count(),
+            bytes: memtables.map(|s| s.records.window.live_bytes()).sum(),
+        }
+    }
+
     pub fn class(&self) -> SpaceClass {
         if self.sliced {
             SpaceClass::Reserve

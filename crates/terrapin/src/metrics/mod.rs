@@ -2,6 +2,8 @@
 //! thread's own; latencies are sampled.
 
 mod histogram;
+mod keyspace;
+mod openmetrics;
 mod waits;
 
 use std::cell::Cell;
@@ -10,7 +12,9 @@ use terrapin_base::sync::{AtomicU64, Ordering, thread_local};
 use terrapin_base::{Budget, Env, Purpose, STRIPES, stripe};
 
 pub(crate) use histogram::Histogram;
-pub use histogram::Latency;
+pub use histogram::{Bucket, Latency};
+pub(crate) use keyspace::KeyspaceCounters;
+pub use keyspace::KeyspaceMetrics;
 pub use terrapin_pages::{CacheCounts, DeviceReads, WrittenBytes};
 pub(crate) use waits::Waits;
 pub use waits::WriteWaits;
@@ -130,6 +134,7 @@ fn now(env: &Env) -> Timer {
 
 /// Bytes held, by what for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct MemoryUse {
     /// The budget.
@@ -173,9 +178,14 @@ impl MemoryUse {
     }
 }
 
-/// Figures since the database was opened, unless a field says otherwise. Counters only grow: subtract two readings for a rate. What is said to be
-/// *as of now*, the two amplifications and the percentiles of a [`Latency`] (all since the open) cannot be subtracted.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+/// Figures since the database was opened, unless a field says otherwise. Counters only grow: subtract two
+/// readings for a rate. [`Latency::since`] subtracts histograms. Figures *as of now* and the two
+/// amplifications cannot be subtracted.
+///
+/// [`Metrics::openmetrics`] is the text that collectors read. With the feature `serde` all figures
+/// implement `serde::Serialize`.
+#[derive(Clone, Debug, Default, PartialEq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct Metrics {
     /// Puts, those of batches among them.
@@ -261,6 +271,9 @@ pub struct Metrics {
     pub views: u64,
     /// How often a snapshot or iterator was moved from a window in memory to pages of its own, to free that window.
     pub folds: u64,
+
+    /// The keyspaces that were used since the database was opened, in the order of their numbers.
+    pub keyspaces: Vec<KeyspaceMetrics>,
 }
 
 #[cfg(test)]

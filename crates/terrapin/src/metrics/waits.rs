@@ -3,7 +3,8 @@
 use super::{Histogram, Latency};
 
 /// Waits of writes, by cause. Each wait of a write counts by itself: a write may wait more than once.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct WriteWaits {
     /// Held to the pace of the merge under way.

@@ -7,6 +7,7 @@ use terrapin_base::ErrorKind;
 use super::{Committing, Coordinator, REST_NS_MIN};
 use crate::checkpoint::round::{Part, Round};
 use crate::compaction::Stretches;
+use crate::events;
 use crate::state::{SealedWindow, State};
 
 impl Coordinator {
@@ -77,6 +78,7 @@ impl Coordinator {
         self.superblock = superblock;
         self.catalog = next;
         let durable_through = self.catalog.durable_through();
+        let merged = round.merged();
         self.take_note_of_slices(&round.parts);
         self.take_note_of_stretch(&round.parts);
         let Round {
@@ -104,6 +106,7 @@ impl Coordinator {
             core.health.report(&error);
         }
         core.counters.checkpoints.add(1);
+        events::checkpointed(&core, superblock.generation.0, merged);
         // The job that gives space back counts them: some time after the last one it lets spares go.
         core.store.reclaim_signal().notify();
         self.slicing &= self.draining || !self.slices.is_empty();
