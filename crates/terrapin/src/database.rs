@@ -99,6 +99,17 @@ pub struct DatabaseStat {
 
 impl Database {
     /// Opens the database in a directory with the default options, or makes one. See [`Options`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-open-{}", std::process::id()));
+    /// let database = terrapin::Database::open(&directory)?; // made if it is not there
+    /// let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Database> {
         Options::new().open(path)
     }
@@ -108,6 +119,19 @@ impl Database {
     ///
     /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then but writes
     /// of [`Durability::None`] since the last checkpoint or [`Database::flush`]: the next open replays the log.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-close-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// database.close()?; // the next open replays nothing
+    /// assert_eq!(fruit.get("apple").unwrap_err().kind(), terrapin::ErrorKind::Closed);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn close(&self) -> Result<()> {
         let core = self.core();
         if let Some(closing) = core.health.close() {
@@ -159,6 +183,18 @@ impl Database {
 
     /// The keyspace of a name; created if there is none (in a read-only database that is `KeyspaceNotFound`). Names have 1 to 255 bytes of UTF-8
     /// and no control characters; others are `InvalidArgument` ([`Keyspace::check_name`]). Otherwise errors are as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let users = database.keyspace("users")?; // made if it is not there
+    /// users.put("1", "Ann")?;
+    /// assert!(database.keyspace("orders")?.get("1")?.is_none());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias(
         "open_tree",
         "open_table",
@@ -188,11 +224,35 @@ impl Database {
 
     /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for an invalid name (see
     /// [`Database::keyspace`]), or a χ of 0; `OutOfMemory` for a χ that memory does not hold; otherwise as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-create-keyspace-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// use terrapin::{ErrorKind, KeyspaceOptions};
+    /// database.create_keyspace("users", KeyspaceOptions::default())?;
+    /// let again = database.create_keyspace("users", KeyspaceOptions::default());
+    /// assert_eq!(again.unwrap_err().kind(), ErrorKind::AlreadyExists);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn create_keyspace(&self, name: &str, options: KeyspaceOptions) -> Result<Keyspace> {
         Ok(self.handle(self.core().create_keyspace(name, options)?))
     }
 
     /// The keyspace of a name. `KeyspaceNotFound` if there is none.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-open-keyspace-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// let missing = database.open_keyspace("users").unwrap_err();
+    /// assert_eq!(missing.kind(), terrapin::ErrorKind::KeyspaceNotFound);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn open_keyspace(&self, name: &str) -> Result<Keyspace> {
         match self.core().find_keyspace(name)? {
             Some(shared) => Ok(self.handle(shared)),
@@ -207,6 +267,18 @@ impl Database {
     }
 
     /// All keyspaces, in the order of their creation. Errors: `Closed`.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspaces-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// database.keyspace("users")?;
+    /// let names: Vec<String> = database.keyspaces()?.into_iter().map(|k| k.name).collect();
+    /// assert_eq!(names, ["default", "users"]);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("tree_names", "list_tables", "list_cf", "list_partitions"))]
     pub fn keyspaces(&self) -> Result<Vec<KeyspaceInfo>> {
         let observed = self.core().observe()?;
@@ -224,6 +296,20 @@ impl Database {
     /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `KeyspaceNotFound`. The default keyspace
     /// cannot be dropped. A node of its tree that cannot be read is a background error; the space below it comes back with the next open.
     /// Errors: `KeyspaceNotFound` if there is none of that name; `InvalidArgument` for the default one; otherwise as for [`Keyspace::clear`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-drop-keyspace-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// database.drop_keyspace("fruit")?;
+    /// let gone = fruit.get("apple").unwrap_err();
+    /// assert_eq!(gone.kind(), terrapin::ErrorKind::KeyspaceNotFound);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("drop_tree", "delete_table", "drop_cf", "delete_partition"))]
     pub fn drop_keyspace(&self, name: &str) -> Result<()> {
         self.core().drop_keyspace(name)
@@ -248,6 +334,21 @@ impl Database {
     /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors: those of its operations
     /// ([`Batch::error`]); `InvalidArgument` for a batch that another database made, and for one over several keyspaces with
     /// [`Durability::None`]; otherwise as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-write-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// let stock = database.keyspace("stock")?;
+    /// let mut batch = database.batch();
+    /// batch.put(&fruit, "apple", "sweet");
+    /// batch.put(&stock, "apple", "12");
+    /// database.write(&batch)?; // both or neither
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("commit", "apply_batch"))]
     pub fn write(&self, batch: impl Borrow<Batch>) -> Result<()> {
         self.write_with(batch, self.core().settings.durability)
@@ -266,6 +367,18 @@ impl Database {
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
     /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
     /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with; `Closed`.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-flush-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?; // survives kill -9
+    /// database.flush()?; // survives a power cut, too
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("sync", "fsync", "persist", "flush_wal", "sync_wal"))]
     pub fn flush(&self) -> Result<()> {
         let core = self.core();
@@ -283,6 +396,19 @@ impl Database {
 
     /// Merges every window into its tree and makes that durable; returns when it is, and free space was given back to the file system. An error is
     /// that of an attempt that failed meanwhile; attempts go on in the background. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-checkpoint-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// database.checkpoint()?;
+    /// assert_eq!(database.metrics().window_bytes, 0);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("compact", "compact_range", "flush_memtable"))]
     pub fn checkpoint(&self) -> Result<()> {
         self.core().env.breathe();
@@ -293,6 +419,17 @@ impl Database {
     /// once. Errors: `InvalidArgument` below four times the log's ring, which keeps the size that it was opened with (so 64 MiB is the least for
     /// a database that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at the open lets it go lower); `OutOfMemory` when
     /// it shrinks and a χ that was set does not fit.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-set-memory-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// database.set_memory(512 << 20)?; // bytes
+    /// assert_eq!(database.metrics().memory.limit_bytes, 512 << 20);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.core().set_memory(bytes)
     }
@@ -309,6 +446,18 @@ impl Database {
 
     /// The last error of a background job, until a later attempt succeeds; of one that panicked for good, since nobody does its work any more. Also why an open
     /// could not read all of a tree: what is sound is served, and no space of before is used again until an open reads everything.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-background-error-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// if let Some(error) = database.background_error() {
+    ///     eprintln!("the database cannot do its background work: {error}");
+    /// }
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn background_error(&self) -> Option<Error> {
         self.core().health.background_error()
@@ -318,6 +467,16 @@ impl Database {
     /// [`Database::close`] could not give space back it is on its caller's, and where the last sync of the log failed, on that of who closes the
     /// database or drops the last handle. Be short, wait for no lock, and do not call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
     /// other handle is gone: only [`Database::close`] lets listeners go.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-on-background-error-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// database.on_background_error(|error| eprintln!("background work failed: {error}"));
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn on_background_error(&self, listener: impl Fn(&Error) + Send + Sync + 'static) {
         self.core().health.listen(Arc::new(listener));
     }
@@ -325,12 +484,37 @@ impl Database {
     /// What was done since the database was opened, and how things stand, for programs and collectors
     /// ([`Metrics::openmetrics`]). Costs microseconds, for thousands of keyspaces some hundred, and reads
     /// nothing from the device. Works on a closed database, too.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-metrics-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// let metrics = database.metrics();
+    /// println!("{} puts, {} bytes of memory in use", metrics.puts, metrics.memory.total_bytes());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn metrics(&self) -> Metrics {
         metrics(self.core())
     }
 
     /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached; errors are of these reads, or `Closed`.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-stat-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// for keyspace in database.stat()?.keyspaces {
+    ///     println!("{}: about {} records", keyspace.name, keyspace.records);
+    /// }
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn stat(&self) -> Result<DatabaseStat> {
         let core = self.core();
         let observed = core.observe()?;

@@ -61,12 +61,38 @@ impl Keyspace {
     /// was dropped, `Stalled`, `NoSpace`, `Io` and `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`. After
     /// any of them nothing was written, with one exception: a write of [`Durability::Sync`] whose sync fails is visible, and whether it
     /// survives is unknown.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-put-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.put("apple", "sour")?; // replaces the value
+    /// assert_eq!(fruit.get("apple")?.unwrap(), "sour");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("insert", "set", "upsert", "write", "store"))]
     pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
         self.put_with(key, value, self.core().settings.durability)
     }
 
     /// Sets a key's value with a durability of its own. Errors as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-put-with-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// use terrapin::Durability;
+    /// // Returns once the write is on stable storage; writers that wait share a sync.
+    /// fruit.put_with("apple", "sweet", Durability::Sync)?;
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn put_with(
         &self,
         key: impl AsRef<[u8]>,
@@ -82,6 +108,20 @@ impl Keyspace {
     }
 
     /// Removes a key; no error if it is not there. Otherwise as [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-delete-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.delete("apple")?;
+    /// fruit.delete("apple")?; // nothing to delete is no error
+    /// assert!(fruit.get("apple")?.is_none());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("remove", "del", "erase"))]
     pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
         self.delete_with(key, self.core().settings.durability)
@@ -95,6 +135,19 @@ impl Keyspace {
 
     /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the space comes back with the
     /// next checkpoint. Errors as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-clear-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.clear()?;
+    /// assert!(fruit.is_empty()?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("truncate", "delete_all", "remove_all"))]
     pub fn clear(&self) -> Result<()> {
         self.core().clear_keyspace(&self.shared)
@@ -110,6 +163,20 @@ impl Keyspace {
     /// ([`crate::Options::checkpoint_distance`]). Raising it is free. Lowering it has a window that holds more than
     /// the new χ merged at once, in the background. An open with less memory goes by as much of it as fits ([`Keyspace::checkpoint_distance`]), and keeps what
     /// was set. Errors: `OutOfMemory` naming the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-chi-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// use terrapin::CheckpointDistance;
+    /// fruit.set_checkpoint_distance(CheckpointDistance::Fixed(4))?;
+    /// assert_eq!(fruit.checkpoint_distance(), 4);
+    /// fruit.set_checkpoint_distance(None)?; // what the database goes by
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn set_checkpoint_distance(
         &self,
         distance: impl Into<Option<CheckpointDistance>>,

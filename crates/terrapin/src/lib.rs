@@ -30,6 +30,61 @@
 //!
 //! `crates/terrapin/examples` has a secondary index, pages of a prefix, and a queue of work.
 //!
+//! # A tour
+//!
+//! Open a directory, take a keyspace, put and get. Keys and values are bytes; anything that is
+//! `AsRef<[u8]>` will do.
+//!
+//! ```
+//! # fn main() -> terrapin::Result<()> {
+//! # let directory = std::env::temp_dir().join(format!("terrapin-doc-tour-{}", std::process::id()));
+//! use terrapin::{Durability, ErrorKind, IntegerKey, Options};
+//!
+//! let database = Options::new()
+//!     .memory(64 << 20) // bytes; all that the database keeps in memory
+//!     .open(&directory)?;
+//! let scores = database.keyspace("scores")?;
+//! scores.put("ann", "12")?;
+//! if let Some(score) = scores.get("ann")? {
+//!     assert_eq!(score, "12");
+//! }
+//! scores.delete("ann")?;
+//!
+//! // Ranges are in key order, from both ends. Integers want an encoding that keeps their order.
+//! let by_time = database.keyspace("by time")?;
+//! for time in [30_u64, 10, 20] {
+//!     by_time.put(time.to_key(), "an event")?;
+//! }
+//! let mut times = Vec::new();
+//! for record in by_time.range(15_u64.to_key()..).rev() {
+//!     let (time, _event) = record?;
+//!     times.push(u64::from_key(&time)?);
+//! }
+//! assert_eq!(times, [30, 20]);
+//!
+//! // A batch is written whole or not at all, across keyspaces.
+//! let mut batch = database.batch();
+//! batch.put(&scores, "bob", "7");
+//! batch.delete(&by_time, 10_u64.to_key());
+//! database.write_with(&batch, Durability::Sync)?; // on stable storage before it returns
+//!
+//! // A snapshot keeps showing its moment.
+//! let snapshot = database.snapshot()?;
+//! scores.put("bob", "8")?;
+//! assert_eq!(snapshot.get(&scores, "bob")?.unwrap(), "7");
+//! drop(snapshot);
+//!
+//! // Errors have a kind to decide by, and a text to log.
+//! match database.open_keyspace("missing") {
+//!     Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => println!("{error}"),
+//!     other => drop(other?),
+//! }
+//!
+//! database.close()?; // the next open replays nothing
+//! # let _ = std::fs::remove_dir_all(directory);
+//! # Ok(()) }
+//! ```
+//!
 //! # How it works
 //!
 //! A write goes to a log, which survives `kill -9` without a system call for each write (see [`Durability`]), and to a *window* in

@@ -176,6 +176,18 @@ impl Options {
 
     /// Opens without writing anything: the log is replayed in memory only, and must fit there. Readers share the database; they
     /// keep writers out, and a writer keeps them out ([`ErrorKind::Locked`]). Default false.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-read-only-{}", std::process::id()));
+    /// terrapin::Database::open(&directory)?.close()?;
+    /// let database = terrapin::Options::new().read_only(true).open(&directory)?;
+    /// let refused = database.default_keyspace().put("apple", "sweet").unwrap_err();
+    /// assert_eq!(refused.kind(), terrapin::ErrorKind::ReadOnly);
+    /// database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn read_only(mut self, on: bool) -> Self {
         self.read_only = on;
@@ -205,6 +217,18 @@ impl Options {
     }
 
     /// Durability of writes that do not name theirs. Default [`Durability::Process`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-durability-{}", std::process::id()));
+    /// use terrapin::{Durability, Options};
+    /// // Every write survives a power cut once it returned.
+    /// let database = Options::new().durability(Durability::Sync).open(&directory)?;
+    /// database.default_keyspace().put("apple", "sweet")?;
+    /// database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn durability(mut self, durability: Durability) -> Self {
         self.durability = durability;
@@ -233,6 +257,15 @@ impl Options {
 /// The defaults suit most stores; most of them follow from the memory budget.
 impl Options {
     /// Whether a directory without a database gets one. Default true.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-create-if-missing-{}", std::process::id()));
+    /// let missing = terrapin::Options::new().create_if_missing(false).open(&directory).unwrap_err();
+    /// assert_eq!(missing.kind(), terrapin::ErrorKind::DatabaseNotFound);
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn create_if_missing(mut self, on: bool) -> Self {
         self.create_if_missing = on;
@@ -240,6 +273,16 @@ impl Options {
     }
 
     /// Whether a database that is there already is an error ([`ErrorKind::AlreadyExists`]). Default false.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-error-if-exists-{}", std::process::id()));
+    /// terrapin::Database::open(&directory)?.close()?;
+    /// let exists = terrapin::Options::new().error_if_exists(true).open(&directory).unwrap_err();
+    /// assert_eq!(exists.kind(), terrapin::ErrorKind::AlreadyExists);
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn error_if_exists(mut self, on: bool) -> Self {
         self.error_if_exists = on;

@@ -38,6 +38,19 @@ impl Keyspace {
     /// and, in a store far beyond its memory, one device read.
     /// Errors: `Corrupt`, `Io`, `Unsupported` (compression that this build lacks), `Closed`, and `KeyspaceNotFound` when the keyspace was dropped; never
     /// "no value" in their place.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-get-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// assert_eq!(fruit.get("apple")?.unwrap(), "sweet");
+    /// assert!(fruit.get("pear")?.is_none());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("find", "lookup"))]
     pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         let core = self.core();
@@ -54,6 +67,18 @@ impl Keyspace {
     }
 
     /// Whether a key has a value. Costs what [`Keyspace::get`] does, less the copy.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-contains-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// assert!(fruit.contains("apple")? && !fruit.contains("pear")?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("contains_key", "has", "exists"))]
     pub fn contains(&self, key: impl AsRef<[u8]>) -> Result<bool> {
         let core = self.core();
@@ -79,6 +104,20 @@ impl Keyspace {
     /// in parallel.
     ///
     /// Errors: those of [`Keyspace::get`], of whichever key; then there is no value of any.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-multi-get-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// let tastes = fruit.multi_get(&["pear", "apple"])?;
+    /// assert!(tastes[0].is_none());
+    /// assert_eq!(tastes[1].as_ref().unwrap(), "sweet");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("get_many", "mget"))]
     pub fn multi_get<K: AsRef<[u8]>>(&self, keys: &[K]) -> Result<Vec<Option<Slice>>> {
         let core = self.core();
@@ -104,12 +143,40 @@ impl Keyspace {
 
     /// The record with the smallest key. As a range does, it goes over deleted keys before it that are not merged yet, one by one: who takes
     /// records from the front goes on with [`Range::after`] the last one. Errors: as [`Keyspace::get`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-first-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("pear", "sweet")?;
+    /// fruit.put("apple", "sour")?;
+    /// let (name, _) = fruit.first()?.unwrap();
+    /// assert_eq!(name, "apple");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("first_key_value", "min"))]
     pub fn first(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().limit(1).next().transpose()
     }
 
     /// The record with the largest key; as [`Keyspace::first`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-last-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("pear", "sweet")?;
+    /// fruit.put("apple", "sour")?;
+    /// let (name, _) = fruit.last()?.unwrap();
+    /// assert_eq!(name, "pear");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("last_key_value", "max"))]
     pub fn last(&self) -> Result<Option<(Slice, Slice)>> {
         self.iter().limit(1).next_back().transpose()
@@ -138,6 +205,18 @@ impl Keyspace {
     /// About how many records there are. Reads no record: a key that was overwritten and not yet merged down to its leaf
     /// counts once for each place that holds it, and a delete takes one away whether or not there was a record. Exact
     /// bounds are not promised. That is [`Keyspace::approximate`] of everything.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-count-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// assert_eq!(fruit.approximate_count()?, 1);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("len", "count"))]
     pub fn approximate_count(&self) -> Result<u64> {
         self.observed(estimate::count)
@@ -207,12 +286,43 @@ impl Keyspace {
     }
 
     /// The records whose keys begin with `prefix`, in order, from either end.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-prefix-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// for name in ["apple/green", "apple/red", "pear"] {
+    ///     fruit.put(name, "sweet")?;
+    /// }
+    /// let apples: Vec<_> = fruit.prefix("apple/").keys().collect::<terrapin::Result<_>>()?;
+    /// assert_eq!(apples, ["apple/green", "apple/red"]);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     #[doc(alias("scan_prefix", "starts_with"))]
     pub fn prefix(&self, prefix: impl AsRef<[u8]>) -> Range {
         self.range_of(prefix_range(prefix.as_ref()))
     }
 
     /// All records, in order, from either end.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-iter-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.put("lemon", "sour")?;
+    /// for record in fruit.iter().rev() {
+    ///     let (name, taste) = record?;
+    ///     println!("{name:?} is {taste:?}");
+    /// }
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn iter(&self) -> Range {
         self.prefix(b"")
     }

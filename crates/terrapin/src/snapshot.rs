@@ -16,6 +16,21 @@ use crate::view::ViewHandle;
 
 /// The whole database as of one moment, for as long as it is held. Taking one is O(1), whatever the database's size;
 /// holding one keeps the pages of its moment from being reused, and no window in memory for more than about a second.
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-snapshot-{}", std::process::id()));
+/// # let database = terrapin::Database::open(&directory)?;
+/// # let fruit = database.keyspace("fruit")?;
+/// fruit.put("apple", "sweet")?;
+/// let snapshot = database.snapshot()?;
+/// fruit.put("apple", "sour")?;
+/// assert_eq!(snapshot.get(&fruit, "apple")?.unwrap(), "sweet");
+/// assert_eq!(fruit.get("apple")?.unwrap(), "sour");
+/// # database.close()?;
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct Snapshot {
     handle: Arc<ViewHandle>,
@@ -122,6 +137,20 @@ impl Snapshot {
     }
 
     /// The records of a range of keys, in order, from either end; see [`Keyspace::range`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-snapshot-range-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// let snapshot = database.snapshot()?;
+    /// fruit.put("pear", "sweet")?;
+    /// assert_eq!(snapshot.range(&fruit, "a".."z").count(), 1);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
     pub fn range(&self, keyspace: &Keyspace, range: impl KeyRange) -> Range {
         self.range_of(keyspace, owned(&range))
     }
