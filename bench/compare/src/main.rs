@@ -6,6 +6,7 @@
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
+mod document;
 mod engines;
 mod group;
 mod host;
@@ -61,6 +62,15 @@ enum Command {
     },
     #[command(hide = true)]
     Worker { job: String },
+    /// Make the tables of rates anew that a Markdown document marks
+    Document {
+        /// The document
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// Summaries; of two of one cell the later one counts
+        #[arg(value_name = "SUMMARY.json", required = true)]
+        summaries: Vec<PathBuf>,
+    },
 }
 
 #[derive(Args)]
@@ -181,6 +191,14 @@ fn draw_sweep(lines: &Path, picture: &Path, model: &[f64]) -> Result<()> {
         .map_err(|e| Error::io("cannot write the picture", e).with("file", picture.display()))
 }
 
+fn document(file: &Path, summaries: &[PathBuf]) -> Result<()> {
+    let failed =
+        |message: &'static str| move |e| Error::io(message, e).with("file", file.display());
+    let text = std::fs::read_to_string(file).map_err(failed("cannot read the document"))?;
+    let filled = document::filled(&text, &document::summaries(summaries)?)?;
+    std::fs::write(file, filled).map_err(failed("cannot write the document"))
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Run(run) => run.run(),
@@ -204,6 +222,7 @@ fn main() -> ExitCode {
             picture,
             model,
         } => draw_sweep(&lines, &picture, &model).map(|()| true),
+        Command::Document { file, summaries } => document(&file, &summaries).map(|()| true),
         Command::Worker { job } => serde_json::from_str(&job)
             .map_err(|e| Error::invalid(format!("not a job: {e}")))
             .and_then(|job| worker::run(&job))

@@ -2,14 +2,14 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::engines::ENGINES;
 use crate::plan::{Cell, PHASES, Size};
 use crate::result::{Outcome, Run};
 
 /// A figure over the repeats.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Figure {
     /// The middle one; the mean of both in the middle.
     pub median: f64,
@@ -45,7 +45,7 @@ impl Figure {
 }
 
 /// All figures of one engine in one phase.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Row {
     /// How many runs are in the medians.
     pub runs: usize,
@@ -102,7 +102,7 @@ impl Row {
 }
 
 /// One engine in a cell.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Contender {
     /// Its name.
     pub engine: String,
@@ -119,7 +119,7 @@ pub struct Contender {
 }
 
 /// One cell.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Summary {
     /// The size.
     pub size: Size,

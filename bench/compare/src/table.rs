@@ -106,7 +106,18 @@ fn runs(summary: &Summary) -> String {
     }
 }
 
+/// Rates of a cell, and Terrapin's as multiples of others'.
 fn rates(summary: &Summary) -> String {
+    rates_by_engine(summary) + &against(summary, &GROUPS)
+}
+
+/// Terrapin's rates as multiples of the best of the engines that run with a log.
+pub fn against_the_logged(summary: &Summary) -> String {
+    against(summary, &GROUPS[1..2])
+}
+
+/// Rates of a cell.
+pub fn rates_by_engine(summary: &Summary) -> String {
     let mut text = format!("| engine | {} |\n", summary.phases.join(" | "));
     text.push_str(&"| --- ".repeat(summary.phases.len() + 1));
     text.push_str("|\n");
@@ -133,24 +144,25 @@ fn rates(summary: &Summary) -> String {
         }
         text.push_str("|\n");
     }
-    text.push_str(&against(summary));
     text
 }
 
 /// Whether a peer is of a group.
 type Takes = fn(&Contender) -> bool;
 
+/// Groups of peers.
+const GROUPS: [(&str, Takes); 3] = [
+    ("÷ rocksdb", |c| c.engine == "rocksdb"),
+    ("÷ the best with a log", |c| c.logged),
+    ("÷ the best", |_| true),
+];
+
 /// Terrapin's rates as multiples of others'.
-fn against(summary: &Summary) -> String {
+fn against(summary: &Summary, groups: &[(&str, Takes)]) -> String {
     let is_terrapin = |c: &&Contender| c.engine == TERRAPIN;
     let Some(terrapin) = summary.contenders.iter().find(is_terrapin) else {
         return String::new();
     };
-    let groups: [(&str, Takes); 3] = [
-        ("÷ rocksdb", |c| c.engine == "rocksdb"),
-        ("÷ the best with a log", |c| c.logged),
-        ("÷ the best", |_| true),
-    ];
     let mut text = String::new();
     for (title, takes) in groups {
         let peers = summary.contenders.iter().filter(|c| !is_terrapin(c));
