@@ -182,16 +182,9 @@ fn open_gated(
     let (log, replay) = match files.log.take() {
         Some(log) => (Some(log), None),
         None => {
-            let found = Recovery::scan(
-                &env,
-                &disk,
-                log_options(&settings, files.superblock.database_id),
-                base.catalog.durable_through(),
-            )
-            .map_err(|error| match error.kind() {
-                ErrorKind::NotFound => log_is_lost().with("directory", disk.describe()),
-                _ => error,
-            })?;
+            let database_id = files.superblock.database_id;
+            let needed_from = base.catalog.durable_through();
+            let found = scan_log(&env, &disk, &settings, database_id, needed_from)?;
             check_log(&found, &files.superblock, &base.catalog)?;
             if settings.read_only {
                 (None, Some(found.read_only()))
@@ -225,16 +218,32 @@ fn record_cache(budget: &Arc<Budget>) -> Result<RecordCache> {
 
 /// There is no data file, or one that was never finished: why nothing is opened. A log says that there was one, unless another process has just made both.
 pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
-    let has_log = disk.list()?.iter().any(|name| is_log_file(name));
-    let error = match has_log && PageStore::presence(disk)? != Presence::Present {
+    let error = match has_log(disk)? && PageStore::presence(disk)? != Presence::Present {
         true => data_file_is_lost(),
         false => Error::new(ErrorKind::DatabaseNotFound, "there is no database"),
     };
     Ok(error.with("directory", disk.describe()))
 }
 
-fn log_is_lost() -> Error {
-    Error::corrupt("the log is missing, but there is a data file")
+/// Reads the log that belongs to a data file from an LSN on. A log that is not there is lost: every data file has one.
+pub(crate) fn scan_log(
+    env: &Env,
+    disk: &Arc<dyn Disk>,
+    settings: &Settings,
+    database_id: u64,
+    needed_from: Lsn,
+) -> Result<Recovery> {
+    let options = log_options(settings, database_id);
+    Recovery::scan(env, disk, options, needed_from).map_err(|error| match error.kind() {
+        ErrorKind::NotFound => Error::corrupt("the log is missing, but there is a data file")
+            .with("directory", disk.describe()),
+        _ => error,
+    })
+}
+
+/// Whether a directory has a file of a database's log.
+pub(crate) fn has_log(disk: &Arc<dyn Disk>) -> Result<bool> {
+    Ok(disk.list()?.iter().any(|name| is_log_file(name)))
 }
 
 fn data_file_is_lost() -> Error {

@@ -16,7 +16,7 @@ use terrapin_wal::{Record, Recovery};
 
 pub use terrapin_structure::Finding;
 
-use crate::open::{Base, absent, check_log, log_options, never_was, open_directory};
+use crate::open::{Base, absent, check_log, has_log, never_was, open_directory, scan_log};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
@@ -85,8 +85,8 @@ pub struct VerifyReport {
     pub leaf_records: u64,
     /// Messages in buffers.
     pub buffered_records: u64,
-    /// Log records that a replay would apply.
-    pub log_records: u64,
+    /// Operations in the log that no tree holds yet and the next open replays: puts, deletes, and changes of keyspaces.
+    pub log_operations: u64,
 }
 
 impl VerifyReport {
@@ -98,8 +98,8 @@ impl VerifyReport {
 }
 
 /// Verifies the database in a directory. An error means that it could not be checked: it is not there, not a database, of a newer or an older
-/// format, may not be read, or is compressed in a way that this build lacks; or this process ran short of something on the way. What is damaged is a
-/// finding. It keeps writers out meanwhile, and is `Locked` while somebody has the database open for writing, as a read-only open is ([`Options::read_only`]).
+/// format, may not be read, or is compressed in a way that this build lacks; or this process ran short of something on the way. Damage and
+/// missing files are findings. It keeps writers out meanwhile, and is `Locked` while somebody has the database open for writing, as a read-only open is ([`Options::read_only`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -139,6 +139,11 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
+        // A log beside it says that this was a database.
+        Err(error) if error.kind() == ErrorKind::NotADatabase && has_log(&disk)? => {
+            let lost = Error::corrupt("no superblock is left, but there is a log");
+            return report.end("superblock", lost.with("directory", disk.describe()));
+        }
         Err(error) => return report.end("superblock", error),
     };
     if superblock.incarnation == Incarnation(0) {
@@ -276,6 +281,8 @@ pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> 
 /// The keyspaces there are at a place in the log.
 struct Keyspaces {
     names: BTreeMap<Box<str>, KeyspaceId>,
+    /// For each of them, the LSN from which on a replay applies operations.
+    replayed_from: BTreeMap<KeyspaceId, Lsn>,
     next_id: u32,
     /// What the log says of them below is known from the catalog.
     schema_from: Lsn,
@@ -285,35 +292,48 @@ impl Keyspaces {
     /// As a checkpoint knew them.
     fn of(base: &Base) -> Self {
         let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
+        let applied = |id| base.catalog.get(id).map_or(base.catalog.applied, |e| e.applied);
         Keyspaces {
+            replayed_from: base.stored.iter().map(|k| (k.id, applied(k.id))).collect(),
             names: names.collect(),
             next_id: base.catalog.next_id,
             schema_from: base.catalog.applied,
         }
     }
 
-    /// Whether a record can come next, as a replay will ask.
-    fn check(&mut self, record: &Record<'_>) -> Result<()> {
+    /// Whether a record can come next, as a replay will ask; how many of its operations the replay will apply.
+    fn check(&mut self, record: &Record<'_>) -> Result<u64> {
         if record.kind == UNLOGGED {
-            return Ok(());
+            return Ok(0);
         }
-        if let Some(mut operations) = Operations::decode(record.kind, record.payload) {
-            return operations.try_for_each(|o| check_created(o?.keyspace, self.next_id));
+        if let Some(operations) = Operations::decode(record.kind, record.payload) {
+            let mut applied = 0;
+            for operation in operations {
+                let keyspace = operation?.keyspace;
+                check_created(keyspace, self.next_id)?;
+                let from = self.replayed_from.get(&keyspace);
+                applied += u64::from(from.is_some_and(|&from| record.lsn >= from));
+            }
+            return Ok(applied);
         }
         let change = Schema::decode(record.kind, record.payload)?;
         if record.lsn < self.schema_from {
-            return Ok(());
+            return Ok(0);
         }
         check_change(&change, &self.names, self.next_id)?;
         match change {
             Schema::Create { id, name, .. } if id.0 == self.next_id => {
                 self.next_id += 1;
                 self.names.insert(name.into(), id);
+                self.replayed_from.insert(id, record.lsn);
             }
-            Schema::Drop(gone) => self.names.retain(|_, id| *id != gone),
+            Schema::Drop(gone) => {
+                self.names.retain(|_, id| *id != gone);
+                self.replayed_from.remove(&gone);
+            }
             _ => {}
         }
-        Ok(())
+        Ok(1)
     }
 }
 
@@ -326,12 +346,8 @@ fn verify_log(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let settings = Options::new().settle()?;
-    let scanned = Recovery::scan(
-        &env,
-        disk,
-        log_options(&settings, superblock.database_id),
-        base.catalog.durable_through(),
-    );
+    let needed_from = base.catalog.durable_through();
+    let scanned = scan_log(&env, disk, &settings, superblock.database_id, needed_from);
     let mut replay = match scanned {
         Ok(recovery) => {
             if let Err(error) = check_log(&recovery, superblock, &base.catalog) {
@@ -348,12 +364,10 @@ fn verify_log(
         }
         match replay.next() {
             Ok(None) => return Ok(()),
-            Ok(Some(record)) => {
-                report.log_records += 1;
-                if let Err(error) = keyspaces.check(&record) {
-                    report.damage(&format!("log record at LSN {}", record.lsn), error)?;
-                }
-            }
+            Ok(Some(record)) => match keyspaces.check(&record) {
+                Ok(applied) => report.log_operations += applied,
+                Err(error) => report.damage(&format!("log record at LSN {}", record.lsn), error)?,
+            },
             Err(error) => return report.stop("log", error),
         }
     }

@@ -66,6 +66,65 @@ fn a_database_whose_log_is_missing_is_damaged() {
     assert!(error.to_string().contains("the log is missing"), "{error}");
 }
 
+/// `verify` failed on a missing log, as if it could not look.
+#[test]
+fn verify_finds_every_file_that_is_lost_or_holds_something_else() {
+    let world = World::new(21);
+    let database = world.open(&tiny());
+    for i in 0..800 {
+        database.default_keyspace().put(key(i), value(i, 60)).unwrap();
+    }
+    world.kill(database);
+    let names = world.disk.handle().list().unwrap();
+    // All but one of the files lost at least: with none left there is no database.
+    for lost in 1..(1u32 << names.len()) - 1 {
+        let disk = world.disk.fork();
+        let chosen = |at: &usize| lost & (1 << at) != 0;
+        for at in (0..names.len()).filter(chosen) {
+            disk.handle().remove(&names[at]).unwrap();
+        }
+        let report = verify_on(world.env.clone(), disk.handle(), &VerifyOptions::default());
+        let report = report.unwrap_or_else(|error| panic!("{lost:b} of {names:?}: {error}"));
+        let is_of_use = |name: &String| name == "data" || name.starts_with("log-");
+        let has_lost_all = |kind: &str| {
+            let of_kind = |at: &usize| names[*at].starts_with(kind);
+            (0..names.len()).filter(of_kind).all(|at| chosen(&at))
+        };
+        assert!(names.iter().any(is_of_use));
+        if has_lost_all("data") || has_lost_all("log-") {
+            assert!(!report.is_sound(), "{lost:b} of {names:?}");
+        }
+    }
+    let disk = world.disk.fork();
+    let bytes = disk.content("data").unwrap().len();
+    disk.plant("data", &vec![b'x'; bytes]);
+    let options = VerifyOptions::default();
+    let report = verify_on(world.env.clone(), disk.handle(), &options).unwrap();
+    assert_eq!(report.findings[0].place, "superblock");
+}
+
+/// Records of the log were counted: a batch of thousands was one.
+#[test]
+fn verify_counts_the_operations_that_a_replay_applies() {
+    let world = World::new(22);
+    let database = world.open(&tiny());
+    let keyspace = database.keyspace("k").unwrap();
+    keyspace.put("merged", "v").unwrap();
+    database.checkpoint().unwrap();
+    let mut batch = database.batch();
+    for i in 0..10 {
+        batch.put(&keyspace, key(i), value(i, 8));
+    }
+    database.write(&batch).unwrap();
+    keyspace.delete(key(3)).unwrap();
+    let gone = database.keyspace("gone").unwrap();
+    gone.put("a", "b").unwrap();
+    drop(gone);
+    world.kill(database);
+    let report = world.verified();
+    assert_eq!(report.log_operations, 10 + 1 + 1 + 1);
+}
+
 #[test]
 fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
     let world = World::new(2);
