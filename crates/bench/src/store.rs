@@ -75,6 +75,13 @@ impl TerrapinStore {
             memory_bytes,
         }
     }
+
+    /// Drives that keyspace of the database instead.
+    #[must_use]
+    pub fn keyspace(mut self, keyspace: Keyspace) -> Self {
+        self.keyspace = keyspace;
+        self
+    }
 }
 
 impl Store for TerrapinStore {

@@ -41,6 +41,19 @@ pub fn size(text: &str) -> Result<u64, String> {
     }
 }
 
+/// A whole number from 0 on.
+pub fn whole<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let number = text.parse::<u64>().ok().and_then(|n| N::try_from(n).ok());
+    number.ok_or_else(|| "it is a whole number from 0 on, without separators".into())
+}
+
+/// A whole number from 1 on.
+pub fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
+    let number = whole::<u64>(text).ok().filter(|&number| number > 0);
+    let number = number.and_then(|number| N::try_from(number).ok());
+    number.ok_or_else(|| "it is a whole number from 1 on, without separators".into())
+}
+
 /// χ from `auto` or a number from 1 on.
 pub fn distance(text: &str) -> Result<CheckpointDistance, String> {
     if text.eq_ignore_ascii_case("auto") {
@@ -143,6 +156,20 @@ mod tests {
         ] {
             assert!(size(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn whole_numbers_have_no_sign_and_a_limit() {
+        assert_eq!(whole::<u64>("18446744073709551615"), Ok(u64::MAX));
+        assert_eq!(whole::<u32>("0"), Ok(0));
+        for text in ["-1", "", "1.5", "1,000", "1e3", "4294967296"] {
+            assert!(
+                whole::<u32>(text).unwrap_err().contains("from 0 on"),
+                "{text}"
+            );
+        }
+        assert_eq!(at_least_one::<u32>("1"), Ok(1));
+        assert!(at_least_one::<u32>("0").unwrap_err().contains("from 1 on"));
     }
 
     #[test]

@@ -86,6 +86,13 @@ pub fn thousands(number: u64) -> String {
     out
 }
 
+/// How many of something there are: `1 record`, `2,000 records`.
+#[must_use]
+pub fn counted(count: u64, what: &str) -> String {
+    let ending = if count == 1 { "" } else { "s" };
+    format!("{} {what}{ending}", thousands(count))
+}
+
 /// Bytes in the unit that suits them: `1.5 MiB`.
 #[must_use]
 pub fn human(bytes: u64) -> String {
@@ -93,7 +100,7 @@ pub fn human(bytes: u64) -> String {
     for unit in ["bytes", "KiB", "MiB", "GiB"] {
         if value < 1024.0 {
             return if unit == "bytes" {
-                format!("{bytes} bytes")
+                counted(bytes, "byte")
             } else {
                 format!("{value:.1} {unit}")
             };
@@ -145,7 +152,12 @@ mod tests {
         assert_eq!(thousands(999), "999");
         assert_eq!(thousands(1_000), "1,000");
         assert_eq!(thousands(12_345_678), "12,345,678");
-        assert_eq!(human(1023), "1023 bytes");
+        assert_eq!(human(1023), "1,023 bytes");
+        assert_eq!((human(0), human(1)), ("0 bytes".into(), "1 byte".into()));
+        assert_eq!(
+            (counted(1, "record"), counted(0, "record")),
+            ("1 record".into(), "0 records".into())
+        );
         assert_eq!(human(1536), "1.5 KiB");
         assert_eq!(human(u64::MAX), "16777216.0 TiB");
         assert_eq!(show(b"a\n\xff"), "\"a\\n\\xff\"");

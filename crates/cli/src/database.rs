@@ -1,13 +1,13 @@
 //! How commands open a database and find a keyspace in it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::arguments::{self, CompressionName};
-use crate::output;
+use crate::{output, own_files};
 
 /// The keyspace that every database has.
 const KEYSPACE_DEFAULT: &str = "default";
@@ -31,6 +31,7 @@ impl DatabaseArgs {
 
     /// Opens what is there for reading only: nothing is written, the log is replayed in memory.
     pub fn open_to_read(&self) -> Result<Database> {
+        own_files::refuse_std(&self.path)?;
         self.options().read_only(true).open(&self.path)
     }
 }
@@ -52,8 +53,15 @@ impl WriterArgs {
         options.compression(self.compression.into())
     }
 
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.database.path
+    }
+
     /// Opens what is there.
     pub fn open(&self) -> Result<Database> {
+        own_files::refuse_std(self.path())?;
         let options = self.options().create_if_missing(false);
         options.open(&self.database.path)
     }
@@ -113,6 +121,20 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
     }
 }
 
+/// The keyspace that a command is about, without a default.
+#[derive(Args, Clone)]
+pub struct NamedKeyspaceArgs {
+    /// Keyspace
+    #[arg(
+        long = "keyspace",
+        short = 'k',
+        value_name = "NAME",
+        required = true,
+        value_parser = arguments::keyspace_name
+    )]
+    pub name: String,
+}
+
 /// The keyspace that a command works on.
 #[derive(Args, Clone)]
 pub struct KeyspaceArgs {
@@ -128,6 +150,15 @@ pub struct KeyspaceArgs {
 }
 
 impl KeyspaceArgs {
+    /// What names it on a command line, behind a space; nothing where that is the default.
+    #[must_use]
+    pub fn option(&self) -> String {
+        match self.name == KEYSPACE_DEFAULT {
+            true => String::new(),
+            false => format!(" -k {}", self.name),
+        }
+    }
+
     /// The keyspace, which must be there.
     pub fn find(&self, database: &Database) -> Result<Keyspace> {
         database.open_keyspace(&self.name)

@@ -1,6 +1,8 @@
 //! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under `commands`; what text formats
 //! are read and written is under `formats`.
 //!
+//! A database is always the first argument, a keyspace always `-k NAME`.
+//!
 //! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such key, `verify` damage), 2 when
 //! it failed or the command line makes no sense. Whatever goes wrong is one line on stderr that begins with `terrapin: `; what the engine
 //! notices meanwhile (`events.rs`) stands before it. When the reader of stdout goes away, a command ends quietly with 0; an import goes on
@@ -13,10 +15,14 @@ mod commands;
 mod database;
 mod events;
 mod formats;
+mod input;
+mod interrupt;
 mod output;
+mod own_files;
 mod progress;
 mod table;
 mod temporary;
+mod usage;
 
 use std::process::ExitCode;
 
@@ -26,9 +32,15 @@ use crate::commands::Command;
 
 /// An embedded, durable, ordered key-value store with a dial between reading and writing.
 #[derive(Parser)]
-#[command(name = "terrapin", version, arg_required_else_help = true)]
 #[command(
-    after_help = "A database is a directory. Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
+    name = "terrapin",
+    version,
+    arg_required_else_help = true,
+    disable_help_subcommand = true
+)]
+#[command(
+    after_help = "A database is a directory, and always the first argument (DB). A keyspace is always -k NAME; without it, commands use the one named default.\n\
+    Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
     Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged); 2, it failed, or the command line makes no sense.\n\
     When the reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.\n\
     TERRAPIN_LOG=info (or off, error, warn, debug, trace) has events of the engine told on stderr; a terminal gets warnings without it.\n\
@@ -40,16 +52,17 @@ struct Cli {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let cli = match usage::read(&arguments) {
         Ok(cli) => cli,
-        Err(error) => return output::usage(&error),
+        Err(code) => return code,
     };
     match events::tell().and_then(|()| cli.command.run()) {
         Ok(code) => code,
         Err(error) if output::is_reader_gone(&error) => ExitCode::SUCCESS,
         Err(error) => {
             output::complain(&error);
-            ExitCode::from(output::FAILED)
+            interrupt::end(&error).unwrap_or_else(|| ExitCode::from(output::FAILED))
         }
     }
 }

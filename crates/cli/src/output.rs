@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 use std::io::{self, BufWriter, IsTerminal, Write};
-use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use terrapin_base::{Error, ErrorKind, Result};
 
@@ -107,6 +107,7 @@ pub fn stdout_failed(error: io::Error) -> Error {
 
 /// Prints one line to stdout and flushes it.
 pub fn say(line: impl Display) -> Result<()> {
+    clear();
     let mut out = Stdout::lock();
     writeln!(out, "{line}")
         .and_then(|()| out.flush())
@@ -155,6 +156,37 @@ pub fn notice(message: impl Display) {
     }
 }
 
+/// Tells who watches what a command came to.
+pub fn notice_sum(done: &str, records: u64, seconds: f64) {
+    let rate = (records as f64 / seconds.max(1e-9)) as u64;
+    notice(format_args!(
+        "{done} {} in {seconds:.1} s, {} a second",
+        bytes::counted(records, "record"),
+        bytes::thousands(rate)
+    ));
+}
+
+/// Whether a line stands on stderr that the next one replaces ([`draw`]).
+static DRAWN: AtomicBool = AtomicBool::new(false);
+/// Back to the line's beginning, and nothing in it any more.
+const CLEAR: &str = "\r\x1b[K";
+
+/// Shows a line on the terminal that is stderr, in place of the one that was drawn before.
+pub fn draw(text: &str) {
+    let mut err = io::stderr().lock();
+    DRAWN.store(true, Ordering::Relaxed);
+    // With stderr gone there is nobody left to tell.
+    let _ = write!(err, "{CLEAR}{text}");
+}
+
+/// Clears the line that was drawn, if there is one.
+pub fn clear() {
+    let mut err = io::stderr().lock();
+    if DRAWN.swap(false, Ordering::Relaxed) {
+        let _ = write!(err, "{CLEAR}");
+    }
+}
+
 fn line(message: &str) {
     let mut clean = String::with_capacity(message.len());
     for c in message.chars() {
@@ -164,56 +196,12 @@ fn line(message: &str) {
             clean.push(c);
         }
     }
+    let mut err = io::stderr().lock();
+    let clear = if DRAWN.swap(false, Ordering::Relaxed) {
+        CLEAR
+    } else {
+        ""
+    };
     // With stderr gone there is nobody left to tell.
-    let _ = writeln!(io::stderr().lock(), "{clean}");
-}
-
-/// Help and version as clap words them, to stdout; a wrong command line as one line on stderr.
-#[must_use]
-pub fn usage(error: &clap::Error) -> ExitCode {
-    use clap::error::ErrorKind as K;
-    match error.kind() {
-        K::DisplayHelp | K::DisplayVersion => {
-            // A closed pipe behind help is no failure.
-            let _ = error.print();
-            ExitCode::SUCCESS
-        }
-        K::DisplayHelpOnMissingArgumentOrSubcommand => {
-            let _ = error.print();
-            ExitCode::from(FAILED)
-        }
-        _ => {
-            warn(format_args!(
-                "{} (--help tells more)",
-                in_one_line(&error.to_string())
-            ));
-            ExitCode::from(FAILED)
-        }
-    }
-}
-
-/// What clap has to say of a wrong command line: the error and the tips, without usage.
-fn in_one_line(text: &str) -> String {
-    let paragraphs = text.split("\n\n").enumerate();
-    let told = paragraphs.filter(|(at, text)| *at == 0 || text.trim_start().starts_with("tip:"));
-    let lines: Vec<String> = told
-        .map(|(_, text)| text.split_whitespace().collect::<Vec<_>>().join(" "))
-        .collect();
-    let line = lines.join("; ");
-    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_wrong_command_line_is_told_in_one_line_with_its_tips() {
-        let text = "error: unrecognized subcommand 'improt'\n\n  tip: a similar subcommand exists: 'import'\n\nUsage: terrapin <COMMAND>\n";
-        assert_eq!(
-            in_one_line(text),
-            "unrecognized subcommand 'improt'; tip: a similar subcommand exists: 'import'"
-        );
-        assert_eq!(in_one_line("error: what\n  more\n\nUsage: x"), "what more");
-    }
+    let _ = writeln!(err, "{clear}{clean}");
 }

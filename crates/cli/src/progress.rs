@@ -1,54 +1,210 @@
-//! A progress bar with rate and remaining time on a terminal; nothing at all elsewhere.
+//! How far a command is, in one line of stderr that is drawn over and over: on a terminal only, and never
+//! wider than that. What else is written to the terminal clears it first (`output.rs`).
 
-use std::fmt::Write;
 use std::io::IsTerminal;
-use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
+use rustix::termios::tcgetwinsize;
+use terrapin_base::Env;
+use terrapin_base::sync::Mutex;
 
-use crate::bytes::thousands;
+use crate::bytes::{human, thousands};
+use crate::output;
 
-const REDRAW: Duration = Duration::from_millis(200);
+/// Nanoseconds between two drawings at least.
+const REDRAW_NS: u64 = 200_000_000;
+/// Columns of a terminal that does not say how many it has.
+const COLUMNS_DEFAULT: u16 = 80;
+/// Columns of the bar at most, and the fewest that tell something.
+const BAR_COLUMNS: std::ops::RangeInclusive<usize> = 5..=30;
 
-fn bar(total: Option<u64>, with_total: &str, without: &str) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
-        return ProgressBar::hidden();
-    }
-    let (bar, template) = match total {
-        Some(total) => (ProgressBar::new(total), with_total),
-        None => (ProgressBar::new_spinner(), without),
-    };
-    bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(5));
-    // The templates are constants of this file; should one be wrong, a plain bar is no reason to fail.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        let style = style.with_key("rate", |state: &ProgressState, out: &mut dyn Write| {
-            // The bar has nobody to tell of an error.
-            let _ = write!(out, "{} a second", thousands(state.per_sec() as u64));
-        });
-        bar.set_style(style.progress_chars("=> "));
-    }
-    bar.enable_steady_tick(REDRAW);
-    bar
+/// What a bar counts.
+#[derive(Clone, Copy)]
+enum Unit {
+    Bytes,
+    /// Records or operations.
+    Records,
 }
 
-/// Counts bytes of an input, whose size may be unknown; its message tells of records.
+/// The line. Cleared when it is dropped.
+pub struct Bar(Option<Shown>);
+
+struct Shown {
+    env: Env,
+    begun_ns: u64,
+    state: Mutex<State>,
+}
+
+struct State {
+    name: &'static str,
+    unit: Unit,
+    done: u64,
+    total: Option<u64>,
+    /// Records that the bytes held.
+    records: Option<u64>,
+    drawn_ns: u64,
+}
+
+/// Counts bytes of an input, whose size may be unknown.
 #[must_use]
-pub fn of_bytes(total: Option<u64>) -> ProgressBar {
-    bar(
-        total,
-        "[{bar:30}] {bytes} of {total_bytes}, {binary_bytes_per_sec}, {msg}, {eta} left",
-        "{spinner} {bytes}, {binary_bytes_per_sec}, {msg}, {elapsed}",
-    )
+pub fn of_bytes(total: Option<u64>, name: &'static str) -> Bar {
+    Bar::new(name, Unit::Bytes, total)
 }
 
 /// Counts operations or records.
 #[must_use]
-pub fn of_records(total: Option<u64>, name: &'static str) -> ProgressBar {
-    let bar = bar(
-        total,
-        "{msg:8} [{bar:30}] {human_pos} of {human_len}, {rate}, {eta} left",
-        "{msg:8} {spinner} {human_pos}, {rate}, {elapsed}",
-    );
-    bar.set_message(name);
-    bar
+pub fn of_records(total: Option<u64>, name: &'static str) -> Bar {
+    Bar::new(name, Unit::Records, total)
+}
+
+impl Bar {
+    fn new(name: &'static str, unit: Unit, total: Option<u64>) -> Self {
+        let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
+        if is_dumb || !std::io::stderr().is_terminal() {
+            return Bar(None);
+        }
+        let env = Env::threads();
+        let begun_ns = env.now_ns();
+        let state = State {
+            name,
+            unit,
+            done: 0,
+            total,
+            records: None,
+            drawn_ns: begun_ns,
+        };
+        Bar(Some(Shown {
+            env,
+            begun_ns,
+            state: Mutex::new(state),
+        }))
+    }
+
+    /// Whether nobody sees it.
+    #[must_use]
+    pub fn is_hidden(&self) -> bool {
+        self.0.is_none()
+    }
+
+    /// So many are done.
+    pub fn set(&self, done: u64) {
+        self.change(|state| state.done = done);
+    }
+
+    /// So many there are in all.
+    pub fn set_total(&self, total: u64) {
+        self.change(|state| state.total = Some(total));
+    }
+
+    /// The bytes held so many records.
+    pub fn set_records(&self, records: u64) {
+        self.change(|state| state.records = Some(records));
+    }
+
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        let Some(shown) = &self.0 else { return };
+        let now = shown.env.now_ns();
+        let mut state = shown.state.lock();
+        change(&mut state);
+        if now.saturating_sub(state.drawn_ns) >= REDRAW_NS {
+            state.drawn_ns = now;
+            let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
+            let columns = if columns == 0 {
+                COLUMNS_DEFAULT
+            } else {
+                columns
+            };
+            let seconds = now.saturating_sub(shown.begun_ns) as f64 / 1e9;
+            output::draw(&state.line(seconds, columns.into()));
+        }
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        if self.0.is_some() {
+            output::clear();
+        }
+    }
+}
+
+impl State {
+    /// The line after so many seconds, in fewer than so many columns: in the last one the cursor stands.
+    fn line(&self, seconds: f64, columns: usize) -> String {
+        let shown = |number| match self.unit {
+            Unit::Bytes => human(number),
+            Unit::Records => thousands(number),
+        };
+        let per_second = self.done as f64 / seconds.max(1e-9);
+        let mut text = shown(self.done);
+        if let Some(total) = self.total {
+            text += &format!(" of {}", shown(total));
+        }
+        text += &format!(", {} a second", shown(per_second as u64));
+        if let Some(records) = self.records {
+            text += &format!(", {} records", thousands(records));
+        }
+        let share = self
+            .total
+            .map(|total| (self.done as f64 / total.max(1) as f64).min(1.0));
+        text += &match (self.total, self.done) {
+            (Some(total), 1..) => {
+                let left = total.saturating_sub(self.done) as f64 / per_second;
+                format!(", {} left", duration(left))
+            }
+            _ => format!(", {}", duration(seconds)),
+        };
+        let room = columns.saturating_sub(self.name.len() + text.chars().count() + 5);
+        let bar = match share {
+            Some(share) if room >= *BAR_COLUMNS.start() => {
+                let width = room.min(*BAR_COLUMNS.end());
+                let filled = (share * width as f64) as usize;
+                format!("[{:<width$}] ", "=".repeat(filled))
+            }
+            _ => String::new(),
+        };
+        let line = format!("{} {bar}{text}", self.name);
+        line.chars().take(columns.saturating_sub(1)).collect()
+    }
+}
+
+/// `12 s`, `3 min 20 s`, `2 h 5 min`.
+fn duration(seconds: f64) -> String {
+    let seconds = seconds as u64;
+    match seconds {
+        0..60 => format!("{seconds} s"),
+        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_fits_into_its_columns_whatever_it_has_to_say() {
+        let state = |total| State {
+            name: "import",
+            unit: Unit::Bytes,
+            done: 3 << 30,
+            total,
+            records: Some(12_345_678),
+            drawn_ns: 0,
+        };
+        for columns in 1..200 {
+            for total in [None, Some(0), Some(4 << 30), Some(u64::MAX)] {
+                let line = state(total).line(4000.0, columns);
+                assert!(line.chars().count() < columns.max(1), "{columns}: {line}");
+            }
+        }
+        assert_eq!(
+            state(Some(4 << 30)).line(60.0, 120),
+            "import [======================        ] 3.0 GiB of 4.0 GiB, 51.2 MiB a second, \
+             12,345,678 records, 20 s left"
+        );
+        assert_eq!(
+            state(None).line(100.0, 80),
+            "import 3.0 GiB, 30.7 MiB a second, 12,345,678 records, 1 min 40 s"
+        );
+    }
 }

@@ -297,20 +297,25 @@ fn a_byte_order_mark_is_no_part_of_the_first_record() {
     for (format, input) in [
         ("json", "\u{feff}{\"json\":\"1\"}"),
         ("jsonl", "\u{feff}{\"key\":\"jsonl\",\"value\":\"1\"}\n"),
-        ("csv", "\u{feff}key,value\r\ncsv,1\r\n"),
+        ("csv", "\u{feff}csv,1\r\n"),
+        ("tsv", "\u{feff}tsv\t1\n"),
+        ("csv --header", "\u{feff}key,value\r\ncsv --header,1\r\n"),
     ] {
-        let header: &[&str] = if format == "csv" { &["--header"] } else { &[] };
-        let arguments = [&["import", text(&db), "-", "--format", format], header].concat();
+        let arguments = format!("--format {format}");
+        let arguments: Vec<&str> = ["import", text(&db), "-"]
+            .into_iter()
+            .chain(arguments.split(' '))
+            .collect();
         let output = run_with(&arguments, input.as_bytes());
         assert!(output.status.success(), "{format}");
         assert_eq!(succeed(&["get", text(&db), format]), b"1");
     }
-    // Where nothing says what it is, every byte is the record's.
-    run_with(
-        &["import", text(&db), "-", "--format", "tsv"],
-        "\u{feff}tsv\t1\n".as_bytes(),
-    );
-    assert_eq!(succeed(&["get", text(&db), "\u{feff}tsv"]), b"1");
+    // One that is a key's comes back behind the text's own.
+    let input = "\u{feff}\u{feff}k\t1\n".as_bytes();
+    let other = place.path("other");
+    run_with(&["import", text(&other), "-", "--format", "tsv"], input);
+    assert_eq!(succeed(&["get", text(&other), "\u{feff}k"]), b"1");
+    assert_eq!(succeed(&["export", text(&other), "--format", "tsv"]), input);
     let bad = run_with(&["import", text(&db), "-", "--format", "json"], b"\xef{}");
     assert!(complaint(&bad).contains("malformed line 1"));
 }
@@ -388,4 +393,82 @@ fn a_full_output_is_an_error_and_a_closed_one_is_not() {
         );
     }
     assert!(run(&["export", text(&db), "--format", "tsv"]).stdout == input.as_bytes());
+}
+
+#[test]
+fn real_csv_files_are_imported_by_their_columns() {
+    let place = Place::new();
+    let people = place.write(
+        "people.csv",
+        "\u{feff}id,name,town\r\n2,\"Ann, A.\",Ulm\r\n1,Bob,\"\"\r\n",
+    );
+    let import = |name: &str, options: &[&str]| {
+        let db = place.path(name);
+        succeed(&[&["import", text(&db), text(&people)], options].concat());
+        String::from_utf8(succeed(&["scan", text(&db)])).unwrap()
+    };
+    let by_name = import("a", &["--csv-key", "id", "--csv-value", "name"]);
+    assert_eq!(by_name, "1\tBob\n2\tAnn, A.\n");
+    assert_eq!(
+        import("b", &["--csv-key", "1", "--csv-value", "2", "--header"]),
+        by_name
+    );
+    assert_eq!(
+        import("c", &["--csv-key", "id"]),
+        "1\t{\"name\":\"Bob\",\"town\":\"\"}\n2\t{\"name\":\"Ann, A.\",\"town\":\"Ulm\"}\n"
+    );
+    let db = place.path("d");
+    for (options, said) in [
+        (&["--csv-key", "age"][..], "has no column age, but \"id\""),
+        (
+            &["--csv-key", "4", "--csv-value", "1"],
+            "there is no column 4",
+        ),
+        (&["--csv-value", "id"], "--csv-key"),
+        (&["--csv-key", "id", "--format", "tsv"], "csv only"),
+        (&["--csv-key", "0"], "numbered from 1"),
+        (&[], "--csv-key"),
+    ] {
+        let error = fail(&[&["import", text(&db), text(&people)], options].concat());
+        assert!(error.contains(said), "{options:?}: {error}");
+        assert!(!db.exists());
+    }
+}
+
+#[test]
+fn an_export_takes_some_records_from_either_end_with_or_without_values() {
+    let place = Place::new();
+    let db = place.path("db");
+    let fruit = place.write("fruit.tsv", "apple\t1\nbanana\t2\ncherry\t3\n");
+    succeed(&["import", text(&db), text(&fruit)]);
+    let export = |options: &[&str]| {
+        let out = succeed(&[&["export", text(&db), "--format", "tsv"][..], options].concat());
+        String::from_utf8(out).unwrap()
+    };
+    assert_eq!(export(&["--limit", "2"]), "apple\t1\nbanana\t2\n");
+    assert_eq!(export(&["--reverse", "--limit", "1"]), "cherry\t3\n");
+    assert_eq!(
+        export(&["--reverse", "--keys-only", "--to", "c"]),
+        "banana\napple\n"
+    );
+    assert_eq!(export(&["--limit", "0"]), "");
+    let json = succeed(&[
+        "export",
+        text(&db),
+        "--keys-only",
+        "--format",
+        "json",
+        "--limit",
+        "1",
+    ]);
+    assert_eq!(json, b"[\n  \"apple\"\n]\n");
+    let error = fail(&[
+        "export",
+        text(&db),
+        "--keys-only",
+        "--typed",
+        "--format",
+        "json",
+    ]);
+    assert!(error.contains("--keys-only"), "{error}");
 }

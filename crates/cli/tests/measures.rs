@@ -93,7 +93,6 @@ fn reads_run_on_what_an_earlier_run_loaded() {
     let db = place.path("db");
     let run = |workloads: &str, records: &str, more: &[&str]| {
         let arguments = [
-            "--db",
             text(&db),
             "--workloads",
             workloads,
@@ -141,7 +140,6 @@ fn reads_run_on_what_an_earlier_run_loaded() {
     let table = succeed(&[
         "bench",
         "ycsb",
-        "--db",
         text(&db),
         "--workloads",
         "c",
@@ -166,7 +164,6 @@ fn reads_run_on_what_an_earlier_run_loaded() {
         let arguments = [
             "bench",
             "ycsb",
-            "--db",
             text(&db),
             "--workloads",
             "c",
@@ -183,7 +180,7 @@ fn reads_run_on_what_an_earlier_run_loaded() {
     }
     // What a database holds is not loaded over.
     let load = ["--workloads", "load", "--records", "10"];
-    let error = fail(&[&["bench", "ycsb", "--db", text(&db)], &load[..]].concat());
+    let error = fail(&[&["bench", "ycsb", text(&db)], &load[..]].concat());
     assert!(error.contains("leave load out"), "{error}");
     assert_eq!(succeed(&["count", text(&db)]), count);
 }
@@ -197,7 +194,7 @@ fn ycsb_leaves_the_checkpoint_distances_of_a_database_alone_unless_told() {
     succeed(&["set", text(&db), "chi", "2", "-k", "default"]);
     let ycsb = |workloads: &str, more: &[&str]| {
         let small = ["--records", "1000", "--operations", "100", "--workloads"];
-        phases(&[&["--db", text(&db)], &small[..], &[workloads], more].concat())
+        phases(&[&[text(&db)], &small[..], &[workloads], more].concat())
     };
     let distances = || -> Vec<(String, u64)> {
         let stat: Value = serde_json::from_slice(&succeed(&["stat", text(&db), "--json"])).unwrap();
@@ -254,12 +251,52 @@ fn the_demo_tells_its_story_and_leaves_nothing() {
     let file = place.write("few.tsv", "a\t1\nb\t2\n");
     let kept = place.path("kept");
     let story = run(&[text(&kept), "--file", text(&file)]);
-    assert!(story.contains("2 records"), "{story}");
-    assert_eq!(
-        succeed(&["scan", text(&kept), "-k", "packages", "--keys-only"]),
-        b"a\nb\n"
-    );
+    assert!(story.contains("2 records, 4 bytes\n"), "{story}");
+    // Rates, ratios and the dial say nothing of four bytes.
+    for noise in ["second", "µs", "χ", "device", "peak"] {
+        assert!(!story.contains(noise), "{noise}: {story}");
+    }
+    let one = place.write("one.tsv", "a\t1\n");
+    let story = run(&["--file", text(&one)]);
+    assert!(story.contains("1 record, 2 bytes\n"), "{story}");
+    assert!(!story.contains("1 records"), "{story}");
+    assert_eq!(succeed(&["scan", text(&kept), "--keys-only"]), b"a\nb\n");
     assert!(fail(&["demo", text(&kept)]).contains(text(&kept)));
+}
+
+#[test]
+fn the_demo_shows_the_first_of_a_prefix_and_figures_as_json() {
+    let place = Place::new();
+    let file = place.write("p.tsv", "apple/3\tc\napple/1\ta\napple/2\tb\n");
+    let demo = ["demo", "--file", text(&file), "--memory", "8MiB"];
+    let story = String::from_utf8(succeed(&demo)).unwrap();
+    let shown = "prefix \"apple/\": 3 records, the first 2:\n      \"apple/1\"  \"a\"\n      \"apple/2\"  \"b\"\n";
+    assert!(story.contains(shown), "{story}");
+    let kept = place.path("kept");
+    let arguments = [&demo[..], &[text(&kept), "-k", "fruit", "--json"]].concat();
+    let figures = String::from_utf8(succeed(&arguments)).unwrap();
+    let steps: Vec<Value> = figures
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let names: Vec<_> = steps.iter().map(|s| s["step"].as_str().unwrap()).collect();
+    assert_eq!(names, ["load", "prefix", "scan", "reopen", "end"]);
+    assert_eq!(
+        (&steps[0]["records"], &steps[1]["records"]),
+        (&Value::from(3), &Value::from(3))
+    );
+    let count = ["count", text(&kept), "-k", "fruit"];
+    assert_eq!(succeed(&count), b"3\n");
+}
+
+#[test]
+fn a_benchmark_uses_the_keyspace_that_it_is_given() {
+    let place = Place::new();
+    let db = place.path("db");
+    let load = ["--workloads", "load", "--records", "1000", "-k", "bench"];
+    phases(&[&[text(&db)], &load[..]].concat());
+    assert_eq!(succeed(&["count", text(&db), "-k", "bench"]), b"1000\n");
+    assert_eq!(succeed(&["count", text(&db)]), b"0\n");
 }
 
 #[test]

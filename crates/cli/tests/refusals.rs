@@ -2,9 +2,14 @@
 
 mod common;
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::fs::File;
+use std::os::unix::fs::symlink;
+use std::path::Path;
 use std::process::Command;
 
-use common::{Place, complaint, fail, run, succeed, text};
+use common::{Place, command, complaint, fail, run, succeed, text};
 use terrapin::{CheckpointDistance, Options};
 
 #[test]
@@ -18,13 +23,14 @@ fn reading_what_is_not_there_creates_nothing() {
         &["scan", db],
         &["count", db],
         &["export", db],
+        &["export", db, "out.tsv"],
         &["stat", db],
         &["checkpoint", db],
         &["set", db, "chi", "4"],
         &["keyspace", "list", db],
-        &["keyspace", "drop", db, "k"],
-        &["keyspace", "clear", db, "k"],
-        &["bench", "ycsb", "--db", db, "--workloads", "c"],
+        &["keyspace", "drop", db, "-k", "k"],
+        &["keyspace", "clear", db, "-k", "k"],
+        &["bench", "ycsb", db, "--workloads", "c"],
     ] {
         let error = fail(arguments);
         assert!(error.contains("missing"), "{arguments:?}: {error}");
@@ -83,7 +89,10 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["bench", "ycsb", "--durability", "perhaps"],
         &["put", db, "k", "v", "-k", "a\nb"],
         &["import", db, "-", "--format", "tsv", "-k", ""],
-        &["keyspace", "create", db, "a\tb"],
+        &["keyspace", "create", db, "-k", "a\tb"],
+        &["keyspace", "create", db],
+        &["keyspace", "drop", db],
+        &["keyspace", "clear", db, "k"],
         &["put", db, "k", "v", "--compression", "best"],
         &["get", db, "k", "--compression", "lz4"],
     ] {
@@ -219,7 +228,7 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
         assert!(error.contains(limit), "{error}");
         assert!(!path.exists(), "{error}");
     }
-    let error = fail(&["keyspace", "create", db, "k", "--chi", "3000"]);
+    let error = fail(&["keyspace", "create", db, "-k", "k", "--chi", "3000"]);
     assert!(error.contains("--memory gives it more"), "{error}");
     assert!(!path.exists(), "{error}");
     let most = place.write("most", digits(limit));
@@ -235,7 +244,7 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
 fn a_keyspace_that_a_new_database_would_have_creates_none() {
     let place = Place::new();
     let path = place.path("db");
-    let create = ["keyspace", "create", text(&path), "default"];
+    let create = ["keyspace", "create", text(&path), "-k", "default"];
     let error = fail(&create);
     assert!(error.contains("there is no database"), "{error}");
     assert!(!path.exists(), "{error}");
@@ -247,7 +256,7 @@ fn a_keyspace_that_a_new_database_would_have_creates_none() {
 #[test]
 fn a_benchmark_without_a_load_wants_the_records_named() {
     let error = fail(&["bench", "ycsb", "--workloads", "c", "--records", "10"]);
-    assert!(error.contains("name the --db"), "{error}");
+    assert!(error.contains("name the database"), "{error}");
 }
 
 #[test]
@@ -284,6 +293,16 @@ fn help_tells_of_every_command() {
     let create = succeed(&["keyspace", "create", "--help"]);
     assert_eq!(succeed(&["help", "keyspace", "create"]), create);
     assert_eq!(succeed(&["keyspace", "help", "create"]), create);
+    for asked in [
+        &["help", "--help"][..],
+        &["help", "-h"],
+        &["help", "help"],
+        &["keyspace", "help", "--help"],
+        &["bench", "help", "ycsb"],
+    ] {
+        assert!(!succeed(asked).is_empty(), "{asked:?}");
+    }
+    assert!(fail(&["keyspace", "help", "put"]).contains("no such command"));
     assert!(succeed(&["--version"]).starts_with(b"terrapin "));
     assert_eq!(run(&[""; 0]).status.code(), Some(2));
 }
@@ -296,4 +315,203 @@ fn shells_learn_every_command() {
             assert!(script.contains(word), "{shell}: {word}");
         }
     }
+}
+
+/// The exit code was 0, and nobody heard of it.
+#[test]
+fn help_that_cannot_be_written_is_a_failure_and_a_closed_pipe_is_none() {
+    for arguments in [
+        &["--help"][..],
+        &["help", "put"],
+        &["put", "--help"],
+        &["--version"],
+    ] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let output = command(arguments).stdout(full).output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(complaint(&output).contains("cannot write to stdout"));
+        let mut child = command(arguments).spawn().unwrap();
+        drop(child.stdout.take());
+        let output = child.wait_with_output().unwrap();
+        assert!(
+            output.status.success() && output.stderr.is_empty(),
+            "{arguments:?}"
+        );
+    }
+}
+
+/// They led from one error to the next.
+#[test]
+fn tips_are_given_where_they_help() {
+    let place = Place::new();
+    let path = place.path("db");
+    let db = text(&path);
+    for arguments in [
+        &["scan", db, "--limit", "-1"][..],
+        &["export", db, "--limit", "-1"],
+        &["bench", "ycsb", "--records", "-1"],
+        &["bench", "growth", "--records", "-1"],
+        &["demo", "--records", "-1"],
+        &["import", db, "-", "--ack-every", "-1"],
+    ] {
+        let error = fail(arguments);
+        assert!(
+            error.contains("'-1'") && error.contains("a whole number from"),
+            "{error}"
+        );
+        assert!(!error.contains("tip:"), "{error}");
+    }
+    for arguments in [
+        &["keyspace", "list", db, "--jsn"][..],
+        &["get", db, "k", "--frob"],
+        &["keyspace", "create", db, "-k", "a", "--frob"],
+    ] {
+        let error = fail(arguments);
+        assert!(!error.contains("as a value"), "{error}");
+    }
+    // This one helps.
+    let error = fail(&["get", db, "--frob"]);
+    assert!(error.contains("use '-- --frob'"), "{error}");
+    succeed(&["put", db, "--", "--key", "v"]);
+    assert_eq!(succeed(&["get", db, "--", "--key"]), b"v");
+}
+
+/// What is in a directory, names and bytes.
+fn content(directory: &Path) -> BTreeMap<OsString, Vec<u8>> {
+    let entries = std::fs::read_dir(directory)
+        .unwrap()
+        .map(|entry| entry.unwrap());
+    entries
+        .map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap()))
+        .collect()
+}
+
+/// An export onto the data file destroyed the database, and exited with 0.
+#[test]
+fn nothing_is_written_into_a_database_but_by_the_engine() {
+    let place = Place::new();
+    let path = place.path("x.db");
+    let db = text(&path);
+    succeed(&["put", db, "k", "v"]);
+    let before = content(&path);
+    let data = path.join("data");
+    let (link, other_link, hard) = (
+        place.path("link"),
+        place.path("db-link"),
+        place.path("hard"),
+    );
+    symlink(&data, &link).unwrap();
+    symlink(&path, &other_link).unwrap();
+    std::fs::hard_link(&data, &hard).unwrap();
+    symlink(path.join("new"), place.path("dangling")).unwrap();
+    let refused = |command: &mut Command, what: &str| {
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "{what}");
+        let error = complaint(&output);
+        assert!(
+            error.contains("a file in a database's directory"),
+            "{what}: {error}"
+        );
+        assert!(content(&path) == before, "{what}");
+    };
+    let outputs = [
+        data.clone(),
+        path.join("ring"),
+        path.join("new.tsv"),
+        path.join("../x.db/data"),
+        link,
+        other_link.join("data"),
+        other_link.join("new.tsv"),
+        hard.clone(),
+        place.path("dangling"),
+        path.clone(),
+    ];
+    for output in &outputs {
+        for database in [&path, &other_link] {
+            let export = ["export", text(database), text(output), "--format", "tsv"];
+            refused(&mut command(&export), text(output));
+        }
+    }
+    for (directory, name) in [
+        (&path, "data"),
+        (&path, "./new.tsv"),
+        (&path, "../x.db/new.tsv"),
+    ] {
+        let mut export = command(&["export", ".", name, "--format", "tsv"]);
+        refused(export.current_dir(directory), name);
+    }
+    // Whatever a command prints, into a file of the database, and what it complains of.
+    let append = || File::options().append(true).open(&hard).unwrap();
+    for arguments in [
+        &["export", db][..],
+        &["scan", db],
+        &["get", db, "k"],
+        &["count", db],
+        &["stat", db],
+        &["verify", db],
+        &["keyspace", "list", db],
+        &["put", db, "k", "w"],
+        &["import", db, "-", "--format", "tsv", "--ack-every", "1"],
+        &["bench", "ycsb", db, "--workloads", "c"],
+    ] {
+        let input = File::open(place.write("in.tsv", "a\tb\n")).unwrap();
+        refused(
+            command(arguments).stdout(append()).stdin(input),
+            arguments[0],
+        );
+        let input = File::open(place.path("in.tsv")).unwrap();
+        let output = command(arguments)
+            .stderr(append())
+            .stdin(input)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        // The line that says so is what the shell was told to put there.
+        let bytes = std::fs::read(&data).unwrap();
+        let line = &bytes[before[&OsString::from("data")].len()..];
+        assert!(line.starts_with(b"terrapin: a file in"), "{arguments:?}");
+        File::options()
+            .write(true)
+            .open(&data)
+            .unwrap()
+            .set_len((bytes.len() - line.len()) as u64)
+            .unwrap();
+        assert!(content(&path) == before);
+    }
+    // Nor is one an import's input: it would read what it writes.
+    for input in [&data, &hard] {
+        refused(
+            &mut command(&["import", db, text(input), "--format", "tsv"]),
+            "import",
+        );
+    }
+    let mut import = command(&["import", db, "-", "--format", "tsv"]);
+    refused(import.stdin(File::open(&hard).unwrap()), "import -");
+    // Beside it all is well.
+    let beside = place.path("x.db.tsv");
+    succeed(&["export", db, text(&beside)]);
+    assert_eq!(std::fs::read(&beside).unwrap(), b"k\tv\n");
+    assert_eq!(succeed(&["get", db, "k"]), b"v");
+}
+
+/// The name of the new file is known before: a link of that name led anywhere.
+#[test]
+fn an_export_writes_through_no_link_that_waits_for_its_new_file() {
+    let place = Place::new();
+    let path = place.path("db");
+    succeed(&["put", text(&path), "k", "v"]);
+    let (out, victim) = (place.path("out.tsv"), place.write("victim", "mine"));
+    let line = "ln -s \"$3\" \"$2.partial-$$\"; exec \"$0\" export \"$1\" \"$2\"";
+    let mut shell = Command::new("sh");
+    shell.args([
+        "-c",
+        line,
+        env!("CARGO_BIN_EXE_terrapin"),
+        text(&path),
+        text(&out),
+        text(&victim),
+    ]);
+    assert!(shell.status().unwrap().success());
+    assert_eq!(std::fs::read(&out).unwrap(), b"k\tv\n");
+    assert_eq!(std::fs::read(&victim).unwrap(), b"mine");
 }

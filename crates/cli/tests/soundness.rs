@@ -70,18 +70,11 @@ fn a_sound_database_is_called_sound_and_its_figures_add_up() {
         "groups",
         "buffered_bytes",
         "buffer_level_bytes",
-        "chi",
-        "window_bytes",
+        "log_only_bytes",
     ] {
         assert!(!keyspace[name].is_null(), "{name}");
     }
-    for name in [
-        "space_bytes",
-        "space_amplification",
-        "memory",
-        "records",
-        "bytes",
-    ] {
+    for name in ["space_bytes", "space_amplification", "records", "bytes"] {
         assert!(!stat[name].is_null(), "{name}");
     }
     let text_of = String::from_utf8(succeed(&["stat", text(&db)])).unwrap();
@@ -91,7 +84,7 @@ fn a_sound_database_is_called_sound_and_its_figures_add_up() {
         "height",
         "space amplification",
         "χ",
-        "memory",
+        "to replay",
     ] {
         assert!(text_of.contains(word), "{word}: {text_of}");
     }
@@ -160,4 +153,47 @@ fn what_cannot_be_opened_is_not_called_damaged() {
     let output = run(&["verify"]);
     assert_eq!(output.status.code(), Some(2));
     complaint(&output);
+}
+
+/// A missing log was exit code 2, as if it could not be looked at; and batches were counted as records.
+#[test]
+fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
+    let place = Place::new();
+    let db = place.path("db");
+    let database = terrapin::Options::new().memory(16 << 20).open(&db).unwrap();
+    let mut batch = database.batch();
+    for number in 0..1000u32 {
+        batch.put(&database.default_keyspace(), number.to_be_bytes(), "v");
+    }
+    database.write(&batch).unwrap();
+    // Without a close all of it stays in the log.
+    drop(database);
+    let (code, report) = json(&["verify", text(&db), "--json"]);
+    assert_eq!(
+        (code, report["log_operations"].as_u64()),
+        (Some(0), Some(1000))
+    );
+    let said = String::from_utf8(succeed(&["verify", text(&db)])).unwrap();
+    assert!(
+        said.contains("1,000 operations in the log to replay"),
+        "{said}"
+    );
+    for lost in ["log-", "data"] {
+        let copy = place.path(lost);
+        std::fs::create_dir(&copy).unwrap();
+        for entry in std::fs::read_dir(&db).unwrap() {
+            let name = entry.unwrap().file_name().into_string().unwrap();
+            if !name.starts_with(lost) {
+                std::fs::copy(db.join(&name), copy.join(&name)).unwrap();
+            }
+        }
+        let output = run(&["verify", text(&copy)]);
+        assert_eq!(output.status.code(), Some(1), "{lost}");
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(
+            said.contains("missing") && said.contains("damaged: 1 finding"),
+            "{said}"
+        );
+        assert!(output.stderr.is_empty());
+    }
 }

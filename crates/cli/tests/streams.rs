@@ -6,12 +6,15 @@ use std::fs::{File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Stdio};
 
 use common::{Place, command, complaint, fail, run, run_with, succeed, text};
 use rustix::fs::{CWD, Mode, mkfifoat};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 fn lines(numbers: std::ops::Range<u32>) -> String {
     numbers.map(|n| format!("k{n:06}\tvalue\n")).collect()
@@ -160,13 +163,109 @@ fn an_export_to_what_is_open_goes_behind_what_stands_there() {
     assert_eq!(place.names(), ["db", "link", "out"]);
 }
 
+/// Reads lines of a command's stderr up to one that says something.
+fn until_told(stderr: &mut impl BufRead, what: &str) {
+    let mut told = String::new();
+    while !told.contains(what) {
+        told.clear();
+        assert_ne!(
+            stderr.read_line(&mut told).unwrap(),
+            0,
+            "it ended without {what:?}"
+        );
+    }
+}
+
+/// What was read waited for 500 records, or the input's end.
+#[test]
+fn an_import_writes_what_is_there_when_its_input_pauses() {
+    let place = Place::new();
+    let db = place.path("db");
+    let mut command = command(&["import", text(&db), "-", "--format", "tsv"]);
+    command.env("TERRAPIN_LOG", "debug").stdin(Stdio::piped());
+    let mut child = command.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    // The beginning of a record waits for its end.
+    for records in ["a\t1\nb\t2\nc\t", "3\nd\t4\ne"] {
+        stdin.write_all(records.as_bytes()).unwrap();
+        until_told(&mut stderr, "the input paused");
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_eq!(succeed(&["scan", text(&db)]), b"a\t1\nb\t2\nc\t3\nd\t4\n");
+}
+
+#[test]
+fn a_signal_ends_an_import_behind_what_was_read_and_it_says_how_much_that_was() {
+    for (signal, name) in [(Signal::INT, "SIGINT"), (Signal::TERM, "SIGTERM")] {
+        let place = Place::new();
+        let db = place.path("db");
+        let mut child = import(&db, "5");
+        let mut stdin = child.stdin.take().unwrap();
+        let mut stdout = BufReader::new(child.stdout.take().unwrap());
+        stdin.write_all((lines(0..7) + "half").as_bytes()).unwrap();
+        let mut said = String::new();
+        stdout.read_line(&mut said).unwrap();
+        assert_eq!(said, "acknowledged 5\n");
+        kill_process(Pid::from_child(&child), signal).unwrap();
+        let output = child.wait_with_output().unwrap();
+        // As who was killed by it, so that a shell's loop ends, too.
+        assert_eq!(output.status.signal(), Some(signal.as_raw()));
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert!(
+            told.contains(name) && told.contains("records imported before it 7"),
+            "{told}"
+        );
+        assert_eq!(told.lines().count(), 1, "{told}");
+        assert_eq!(succeed(&["scan", text(&db)]), lines(0..7).as_bytes());
+        succeed(&["verify", text(&db)]);
+    }
+}
+
+#[test]
+fn a_signal_that_is_ignored_stays_ignored() {
+    let place = Place::new();
+    let db = place.path("db");
+    let line = "trap '' INT; exec \"$0\" import \"$1\" - --format tsv --ack-every 5";
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", line, env!("CARGO_BIN_EXE_terrapin"), text(&db)]);
+    shell.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = shell.spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    stdin.write_all(lines(0..5).as_bytes()).unwrap();
+    stdout.read_line(&mut String::new()).unwrap();
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    stdin.write_all(lines(5..10).as_bytes()).unwrap();
+    drop(stdin);
+    assert!(child.wait().unwrap().success());
+    assert_eq!(succeed(&["count", text(&db)]), b"10\n");
+}
+
 /// What a command leaves on a terminal, stdout or stderr, and on the other of the two, a pipe.
 fn on_terminal<S: AsRef<std::ffi::OsStr>>(arguments: &[S], stdout: bool) -> (String, String) {
+    on_terminal_of(0, arguments, stdout)
+}
+
+/// The same on a terminal of so many columns; of none, where it does not say.
+fn on_terminal_of<S: AsRef<std::ffi::OsStr>>(
+    columns: u16,
+    arguments: &[S],
+    stdout: bool,
+) -> (String, String) {
     let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
     let ours = openpt(flags).unwrap();
     grantpt(&ours).unwrap();
     unlockpt(&ours).unwrap();
     let theirs = ioctl_tiocgptpeer(&ours, flags).unwrap();
+    let size = Winsize {
+        ws_row: 24,
+        ws_col: columns,
+        ws_xpixel: 0,
+        ws_ypixel: 0,
+    };
+    tcsetwinsize(&theirs, size).unwrap();
     let mut command = command(arguments);
     if stdout {
         command.stdout(theirs);
@@ -176,15 +275,20 @@ fn on_terminal<S: AsRef<std::ffi::OsStr>>(arguments: &[S], stdout: bool) -> (Str
     let child = command.spawn().unwrap();
     // It holds the terminal's other side open.
     drop(command);
-    let output = child.wait_with_output().unwrap();
+    let (output, shown) = std::thread::scope(|scope| {
+        // A terminal whose other side is closed ends with an error, after all that it was given; one that is full waits for its reader.
+        let reader = scope.spawn(|| {
+            let (mut ours, mut shown) = (File::from(ours), Vec::new());
+            let mut piece = [0; 4096];
+            while let Ok(count @ 1..) = ours.read(&mut piece) {
+                shown.extend_from_slice(&piece[..count]);
+            }
+            shown
+        });
+        (child.wait_with_output().unwrap(), reader.join().unwrap())
+    });
     assert!(output.status.success());
     let piped = if stdout { output.stderr } else { output.stdout };
-    // A terminal whose other side is closed ends with an error, after all that it was given.
-    let (mut ours, mut shown) = (File::from(ours), Vec::new());
-    let mut piece = [0; 4096];
-    while let Ok(count @ 1..) = ours.read(&mut piece) {
-        shown.extend_from_slice(&piece[..count]);
-    }
     let shown = String::from_utf8(shown).unwrap().replace("\r\n", "\n");
     (shown, String::from_utf8(piped).unwrap())
 }
@@ -241,4 +345,72 @@ fn a_terminal_is_told_what_was_created() {
     assert_eq!(told(&put), "");
     // Nobody watches a pipe.
     succeed(&["put", text(&place.path("another")), "k", "v", "-k", "other"]);
+}
+
+/// The line was longer than most terminals are wide, and each redrawing left one behind.
+#[test]
+fn progress_keeps_to_the_width_of_the_terminal_and_sums_up() {
+    let place = Place::new();
+    let db = place.path("db");
+    let bench = "--workloads load,c --records 60000 --operations 400000 --memory 16MiB";
+    for columns in [12, 40, 80] {
+        let db = place.path(&format!("bench-{columns}"));
+        let arguments: Vec<&str> = ["bench", "ycsb", text(&db)]
+            .into_iter()
+            .chain(bench.split(' '))
+            .collect();
+        let (shown, _) = on_terminal_of(columns, &arguments, false);
+        for line in shown.split(['\r', '\n']) {
+            let line = line.trim_start_matches("\x1b[K");
+            assert!(!line.contains('\x1b'), "{line:?}");
+            let is_progress = line.starts_with("ycsb ");
+            assert!(
+                !is_progress || line.chars().count() < columns.into(),
+                "{line:?}"
+            );
+        }
+    }
+    let input = place.write("in.tsv", lines(0..1));
+    let (told, _) = on_terminal(&["import", text(&db), text(&input)], false);
+    assert!(told.contains("imported 1 record in "), "{told}");
+    let out = place.path("out.tsv");
+    let (told, _) = on_terminal(&["export", text(&db), text(&out)], false);
+    assert!(told.starts_with("exported 1 record in "), "{told}");
+}
+
+#[test]
+fn a_signal_ends_an_export_and_leaves_nothing_of_it() {
+    let place = Place::new();
+    let db = place.path("db");
+    let input = lines(0..200_000);
+    let import = [
+        "import",
+        text(&db),
+        "-",
+        "--format",
+        "tsv",
+        "--memory",
+        "16MiB",
+    ];
+    assert!(run_with(&import, input.as_bytes()).status.success());
+    let out = place.write("out.tsv", "old");
+    let ended = (0..100).any(|_| {
+        let child = command(&["export", text(&db), text(&out)]).spawn().unwrap();
+        while !place.names().iter().any(|name| name.contains(".partial-")) {
+            if std::fs::read(&out).unwrap() != b"old" {
+                break;
+            }
+        }
+        kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+        let output = child.wait_with_output().unwrap();
+        assert_eq!(place.names(), ["db", "out.tsv"]);
+        let is_whole = std::fs::read(&out).unwrap() == input.as_bytes();
+        if !is_whole {
+            assert_eq!(std::fs::read(&out).unwrap(), b"old");
+            assert_eq!(output.status.signal(), Some(Signal::INT.as_raw()));
+        }
+        std::fs::write(&out, "old").unwrap();
+        !is_whole
+    });
+    assert!(ended, "every export was over before the signal came");
 }

@@ -16,7 +16,9 @@ use terrapin_wal::{Record, Recovery};
 
 pub use terrapin_structure::Finding;
 
-use crate::open::{Base, absent, check_log, has_log, never_was, open_directory, scan_log};
+use crate::open::{
+    Base, absent, check_log, has_log, log_options, never_was, open_directory, scan_log,
+};
 use crate::options::Options;
 use crate::record::format::UNLOGGED;
 use crate::record::{Operations, Schema};
@@ -292,7 +294,11 @@ impl Keyspaces {
     /// As a checkpoint knew them.
     fn of(base: &Base) -> Self {
         let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
-        let applied = |id| base.catalog.get(id).map_or(base.catalog.applied, |e| e.applied);
+        let applied = |id| {
+            base.catalog
+                .get(id)
+                .map_or(base.catalog.applied, |e| e.applied)
+        };
         Keyspaces {
             replayed_from: base.stored.iter().map(|k| (k.id, applied(k.id))).collect(),
             names: names.collect(),

@@ -72,7 +72,10 @@ fn verify_finds_every_file_that_is_lost_or_holds_something_else() {
     let world = World::new(21);
     let database = world.open(&tiny());
     for i in 0..800 {
-        database.default_keyspace().put(key(i), value(i, 60)).unwrap();
+        database
+            .default_keyspace()
+            .put(key(i), value(i, 60))
+            .unwrap();
     }
     world.kill(database);
     let names = world.disk.handle().list().unwrap();

@@ -2,11 +2,11 @@
 
 use std::io::Write;
 
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 use terrapin_base::Result;
 
-use crate::{Cli, output};
+use crate::{output, usage};
 
 /// Arguments of `completions`.
 #[derive(Args)]
@@ -21,7 +21,7 @@ impl Completions {
     pub fn run(&self) -> Result<()> {
         // What generates it would panic on a closed pipe.
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "terrapin", &mut script);
+        clap_complete::generate(self.shell, &mut usage::command(), "terrapin", &mut script);
         let mut out = output::stdout();
         out.write_all(&script)
             .and_then(|()| out.flush())

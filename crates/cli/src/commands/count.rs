@@ -1,6 +1,7 @@
 //! `terrapin count`: how many records there are, by a scan that shows none, or about how many at once.
 
 use clap::Args;
+use serde_json::json;
 use terrapin::Range;
 use terrapin_base::Result;
 
@@ -24,6 +25,9 @@ pub struct Count {
     /// Keys are given as hexadecimal digits
     #[arg(long)]
     hex: bool,
+    /// Print a JSON object: {"records":…,"approximate":…}
+    #[arg(long)]
+    json: bool,
 }
 
 impl Count {
@@ -31,25 +35,27 @@ impl Count {
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        let count = if self.approximate {
+        let records = if self.approximate {
             keyspace.approximate(self.range.bounds(self.hex)?)?.records
         } else {
             count(self.range.of(&keyspace, self.hex)?)?
         };
-        output::say(count)?;
+        match self.json {
+            true => output::say(json!({ "records": records, "approximate": self.approximate }))?,
+            false => output::say(records)?,
+        }
         database.close()
     }
 }
 
-fn count(mut range: Range) -> Result<u64> {
+fn count(range: Range) -> Result<u64> {
     let bar = progress::of_records(None, "count");
-    let mut records = 0u64;
-    while range.next_ref()?.is_some() {
+    let (mut keys, mut records) = (range.keys(), 0u64);
+    while keys.next_ref()?.is_some() {
         records += 1;
         if records.is_multiple_of(1024) {
-            bar.set_position(records);
+            bar.set(records);
         }
     }
-    bar.finish_and_clear();
     Ok(records)
 }

@@ -14,7 +14,6 @@ pub struct Delete {
     #[command(flatten)]
     database: WriterArgs,
     /// Key; -- before it lets it begin with a dash, as a number may without
-    #[arg(allow_negative_numbers = true)]
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,

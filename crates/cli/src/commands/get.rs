@@ -8,6 +8,7 @@ use clap::Args;
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
+use crate::formats::{Dialect, Format, Writer};
 use crate::{bytes, output};
 
 /// Arguments of `get`.
@@ -16,13 +17,15 @@ pub struct Get {
     #[command(flatten)]
     database: DatabaseArgs,
     /// Key; -- before it lets it begin with a dash, as a number may without
-    #[arg(allow_negative_numbers = true)]
     key: OsString,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
     /// The key is, and the value is printed as, hexadecimal digits
     #[arg(long)]
     hex: bool,
+    /// Print a line of JSON: {"key":…,"value":…}
+    #[arg(long)]
+    json: bool,
 }
 
 impl Get {
@@ -35,19 +38,37 @@ impl Get {
             output::complain(&missing.with("key", bytes::show(&key)));
             return Ok(ExitCode::from(output::NO));
         };
+        if self.json {
+            self.print_json(&key, &value)?;
+        } else {
+            self.print(&value).map_err(output::stdout_failed)?;
+        }
+        database.close()?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn print(&self, value: &[u8]) -> std::io::Result<()> {
         let mut shown = value.to_vec();
         if self.hex {
             shown.clear();
-            bytes::encode_hex(&value, &mut shown);
+            bytes::encode_hex(value, &mut shown);
         }
         if self.hex || output::is_terminal() {
             shown.push(b'\n');
         }
         let mut out = output::Stored::new();
-        out.write_all(&shown)
-            .and_then(|()| out.flush())
-            .map_err(output::stdout_failed)?;
-        database.close()?;
-        Ok(ExitCode::SUCCESS)
+        out.write_all(&shown)?;
+        out.flush()
+    }
+
+    fn print_json(&self, key: &[u8], value: &[u8]) -> Result<()> {
+        let dialect = Dialect {
+            hex: self.hex,
+            ..Dialect::plain(Format::Jsonl)
+        };
+        let mut writer = Writer::new(dialect, output::Stored::new());
+        writer.record(key, value)?;
+        writer.finish()?;
+        Ok(())
     }
 }

@@ -1,21 +1,24 @@
 //! `terrapin import`: records from a text file, in its order.
 //!
 //! Records are written in batches, whole or not at all, one after the other: what is in the database is always a prefix of the
-//! file, and at least what was acknowledged. Nothing is opened or created before the first records were read well.
+//! file, and at least what was acknowledged. Nothing is opened or created before the first records were read well. What was
+//! read is written when the input pauses, and when a signal ends the import.
 
-use std::fs::File;
-use std::io::Read;
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use indicatif::ProgressBar;
+use serde_json::json;
 use terrapin::{Batch, Database, Durability, Keyspace};
 use terrapin_base::{Env, Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
 use crate::arguments::DurabilityName;
 use crate::database::{KeyspaceArgs, WriterArgs};
-use crate::formats::{self, Dialect, Format};
-use crate::{bytes, output, progress};
+use crate::formats::{self, Column, Columns, Dialect, Format};
+use crate::input::{Idle, InputFile, Watched};
+use crate::interrupt::{self, Interrupt};
+use crate::progress::Bar;
+use crate::{arguments, output, own_files, progress};
 
 /// A batch is written at so many records or bytes: beyond, its cost a record no longer falls.
 const BATCH_RECORDS_MAX: usize = 512;
@@ -26,7 +29,8 @@ const BATCH_BYTES_MAX: usize = 128 << 10;
 pub struct Import {
     #[command(flatten)]
     database: WriterArgs,
-    /// File to read; - is stdin
+    /// File to read; - is stdin. When it pauses for a tenth of a second, what was read is written. Ctrl-C ends the import behind what was
+    /// read, and says how many records that were
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// Format [default: from the file's name; stdin has none, and needs it]
@@ -37,13 +41,22 @@ pub struct Import {
     /// Keys and values are hexadecimal digits
     #[arg(long)]
     hex: bool,
-    /// csv: the first line names the columns key and value
+    /// csv: the first line names the columns; key and value, unless --csv-key says otherwise
     #[arg(long)]
     header: bool,
+    /// csv with other columns: the one that holds the key, by its name in the first line, or by its number from 1 on
+    #[arg(long, value_name = "COLUMN")]
+    csv_key: Option<Column>,
+    /// csv: the column that holds the value [default with --csv-key: a JSON object of all other columns, by their names]
+    #[arg(long, value_name = "COLUMN", requires = "csv_key")]
+    csv_value: Option<Column>,
     /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives kill -9. When their reader goes
     /// away, a line on stderr says so, and the import goes on to its end
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = arguments::at_least_one::<u64>)]
     ack_every: Option<u64>,
+    /// At the end, print a JSON object: {"records":…,"seconds":…}
+    #[arg(long, conflicts_with = "ack_every")]
+    json: bool,
     /// What a batch waits for
     #[arg(long, value_enum, default_value = "process")]
     durability: DurabilityName,
@@ -57,45 +70,53 @@ impl Import {
                 "without a log nothing can be acknowledged: --ack-every needs another --durability",
             ));
         }
-        let dialect = Dialect {
-            format: format_of(self.format, &self.input)?,
-            hex: self.hex,
-            header: self.header,
-            typed: false,
-        };
-        dialect.check()?;
-        let (input, bytes_total) = open_input(&self.input)?;
-        let bar = progress::of_bytes(bytes_total);
-        let mut loader = Loader {
+        let dialect = self.dialect()?;
+        let input = InputFile::open(&self.input)?;
+        let name = self.input.display().to_string();
+        own_files::refuse_open(self.database.path(), "input", input.file(), &name)?;
+        let interrupt = Interrupt::listen()?;
+        let bar = progress::of_bytes(input.bytes, "import");
+        let loader = RefCell::new(Loader {
             import: self,
-            dialect,
+            dialect: &dialect,
             target: None,
             pending: Pending::default(),
             records: 0,
             acknowledged: None,
             unheard: false,
-            bar: bar.clone(),
-        };
+            bar: &bar,
+        });
         let clock = Env::threads();
         let start_ns = clock.now_ns();
         let read = formats::read(
-            dialect,
-            &mut bar.wrap_read(input),
-            &mut |line, key, value| loader.take(line, key, value),
+            &dialect,
+            &mut Watched::new(&input, &bar).minding(&interrupt, &loader),
+            &mut |line, key, value| loader.borrow_mut().take(line, key, value),
         );
-        let ended = loader
-            .end(read)
-            .map_err(|error| error.with("input", self.input.display()));
-        bar.finish_and_clear();
-        let records = ended?;
+        let ended = loader.into_inner().end(read);
+        drop(bar);
+        let records = ended.map_err(|error| error.with("input", self.input.display()))?;
         let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
-        let rate = (records as f64 / seconds.max(1e-9)) as u64;
-        output::notice(format_args!(
-            "imported {} records in {seconds:.1} s, {} a second",
-            bytes::thousands(records),
-            bytes::thousands(rate)
-        ));
+        if self.json {
+            output::say(json!({ "records": records, "seconds": seconds }))?;
+        }
+        output::notice_sum("imported", records, seconds);
         Ok(())
+    }
+
+    fn dialect(&self) -> Result<Dialect> {
+        let columns = self.csv_key.clone().map(|key| Columns {
+            key,
+            value: self.csv_value.clone(),
+        });
+        let dialect = Dialect {
+            hex: self.hex,
+            header: self.header,
+            columns,
+            ..Dialect::plain(format_of(self.format, &self.input)?)
+        };
+        dialect.check()?;
+        Ok(dialect)
     }
 }
 
@@ -112,20 +133,6 @@ pub fn format_of(named: Option<Format>, path: &Path) -> Result<Format> {
         )
         .with("file", path.display())
     })
-}
-
-/// A file, or stdin for `-`, and how large it is if it has a size.
-pub fn open_input(path: &Path) -> Result<(Box<dyn Read>, Option<u64>)> {
-    if path.as_os_str() == "-" {
-        return Ok((Box::new(std::io::stdin().lock()), None));
-    }
-    let failed = |e| Error::io("cannot open the input", e).with("file", path.display());
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(Error::invalid("the input is a directory").with("file", path.display()));
-    }
-    Ok((Box::new(file), metadata.is_file().then_some(metadata.len())))
 }
 
 /// Refuses what is larger than the limits, by its line.
@@ -161,23 +168,40 @@ struct Target {
 
 struct Loader<'a> {
     import: &'a Import,
-    dialect: Dialect,
+    dialect: &'a Dialect,
     target: Option<Target>,
-    /// What was read before there is a target.
+    /// What was read and is not written.
     pending: Pending,
     /// Records read.
     records: u64,
     acknowledged: Option<u64>,
     /// The reader of acknowledgements has gone.
     unheard: bool,
-    bar: ProgressBar,
+    bar: &'a Bar,
+}
+
+impl Idle for RefCell<Loader<'_>> {
+    fn has_work(&self) -> bool {
+        !self.borrow().pending.lengths.is_empty()
+    }
+
+    fn work(&self) -> Result<()> {
+        let mut loader = self.borrow_mut();
+        loader.write()?;
+        tracing::debug!(
+            records = loader.records,
+            "the input paused: what was read of it is written"
+        );
+        Ok(())
+    }
 }
 
 impl Loader<'_> {
     /// Whether that first record of the input looks as a header would.
     fn takes_header_for_record(&self, key: &[u8], value: &[u8]) -> bool {
         let names_columns = matches!((key, value), (b"key", b"value") | (b"value", b"key"));
-        names_columns && self.dialect.format == Format::Csv && !self.dialect.header
+        let is_plain = !self.dialect.header && self.dialect.columns.is_none();
+        names_columns && self.dialect.format == Format::Csv && is_plain
     }
 
     fn take(&mut self, line: u64, key: &[u8], value: &[u8]) -> Result<()> {
@@ -187,11 +211,9 @@ impl Loader<'_> {
         self.pending.lengths.push((key.len(), value.len()));
         self.records += 1;
         if self.records == 1 && self.takes_header_for_record(key, value) {
-            self.bar.suspend(|| {
-                output::warn(
-                    "the first line names columns, and was taken for a record; --header takes it for what it is",
-                );
-            });
+            output::warn(
+                "the first line names columns, and was taken for a record; --header takes it for what it is",
+            );
         }
         let due = self
             .ack_every()
@@ -207,13 +229,8 @@ impl Loader<'_> {
 
     fn open(&mut self) -> Result<&mut Target> {
         if self.target.is_none() {
-            let import = self.import;
-            // What is said of it stands above the bar.
-            let (database, keyspace) = self.bar.suspend(|| -> Result<_> {
-                let database = import.database.open_or_create()?;
-                let keyspace = import.keyspace.find_or_create(&database)?;
-                Ok((database, keyspace))
-            })?;
+            let database = self.import.database.open_or_create()?;
+            let keyspace = self.import.keyspace.find_or_create(&database)?;
             self.target = Some(Target {
                 batch: database.batch(),
                 database,
@@ -247,8 +264,7 @@ impl Loader<'_> {
         self.pending = pending;
         self.pending.bytes.clear();
         self.pending.lengths.clear();
-        self.bar
-            .set_message(format!("{} records", bytes::thousands(self.records)));
+        self.bar.set_records(self.records);
         Ok(())
     }
 
@@ -263,11 +279,9 @@ impl Loader<'_> {
         match output::say(format_args!("acknowledged {}", self.records)) {
             Err(error) if output::is_reader_gone(&error) => {
                 self.unheard = true;
-                self.bar.suspend(|| {
-                    output::warn(
-                        "the reader of acknowledgements has gone: the import goes on without them",
-                    );
-                });
+                output::warn(
+                    "the reader of acknowledgements has gone: the import goes on without them",
+                );
                 Ok(())
             }
             said => said,
@@ -279,12 +293,10 @@ impl Loader<'_> {
         let ended = match read {
             Ok(()) => self.write_rest(),
             // What was read well before a malformed line goes in. The first error is the one to tell; others only add to it.
-            Err(error) if is_malformed(&error) && self.target.is_some() => {
-                Err(match self.write() {
-                    Ok(()) => error,
-                    Err(also) => error.with("and then", also),
-                })
-            }
+            Err(error) if self.stands_before(&error) => Err(match self.write() {
+                Ok(()) => error,
+                Err(also) => error.with("and then", also),
+            }),
             Err(error) => Err(error),
         };
         let Some(target) = &self.target else {
@@ -304,6 +316,12 @@ impl Loader<'_> {
         }
     }
 
+    /// Whether what waits goes in although reading failed: it was read well, and the input, or a signal, ended it.
+    fn stands_before(&self, error: &Error) -> bool {
+        let is_stopped = interrupt::is_stopped(error) && !self.pending.lengths.is_empty();
+        is_stopped || formats::is_malformed(error) && self.target.is_some()
+    }
+
     fn write_rest(&mut self) -> Result<()> {
         self.write()?;
         if self.ack_every().is_some() && self.acknowledged != Some(self.records) {
@@ -311,13 +329,6 @@ impl Loader<'_> {
         }
         Ok(())
     }
-}
-
-fn is_malformed(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::InvalidArgument | ErrorKind::TooLarge
-    )
 }
 
 impl Target {

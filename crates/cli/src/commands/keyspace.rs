@@ -1,12 +1,16 @@
 //! `terrapin keyspace`: the named maps of a database.
 
+use std::process::ExitCode;
+
 use clap::{Args, Subcommand};
+use serde_json::json;
 use terrapin::{CheckpointDistance, KeyspaceOptions};
 use terrapin_base::Result;
 
-use crate::arguments;
-use crate::database::{DatabaseArgs, WriterArgs};
-use crate::output;
+use super::help::Help;
+use super::stat::distance;
+use crate::database::{DatabaseArgs, NamedKeyspaceArgs, WriterArgs};
+use crate::{arguments, output};
 
 /// Arguments of `keyspace`.
 #[derive(Args)]
@@ -21,14 +25,16 @@ enum Action {
     List {
         #[command(flatten)]
         database: DatabaseArgs,
+        /// Print a JSON object, with what is set for each keyspace
+        #[arg(long)]
+        json: bool,
     },
     /// Create a keyspace, and the database where it is missing
     Create {
         #[command(flatten)]
         database: WriterArgs,
-        /// Its name
-        #[arg(value_parser = arguments::keyspace_name)]
-        name: String,
+        #[command(flatten)]
+        keyspace: NamedKeyspaceArgs,
         /// Its checkpoint distance [default: the database's]
         #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
         chi: Option<CheckpointDistance>,
@@ -37,51 +43,67 @@ enum Action {
     Drop {
         #[command(flatten)]
         database: WriterArgs,
-        /// Its name
-        #[arg(value_parser = arguments::keyspace_name)]
-        name: String,
+        #[command(flatten)]
+        keyspace: NamedKeyspaceArgs,
     },
     /// Remove all records of a keyspace
     Clear {
         #[command(flatten)]
         database: WriterArgs,
-        /// Its name
-        #[arg(value_parser = arguments::keyspace_name)]
-        name: String,
+        #[command(flatten)]
+        keyspace: NamedKeyspaceArgs,
     },
+    /// Print this message or the help of one of these commands
+    Help(Help),
 }
 
 impl Keyspace {
     /// See the head of this file.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&self) -> Result<ExitCode> {
         match &self.action {
-            Action::List { database } => {
-                let database = database.open_to_read()?;
-                for keyspace in database.keyspaces()? {
-                    output::say(keyspace.name)?;
-                }
-                database.close()
-            }
+            Action::List { database, json } => list(database, *json),
             Action::Create {
                 database,
-                name,
+                keyspace,
                 chi,
             } => {
                 let options = KeyspaceOptions::new().checkpoint_distance(*chi);
-                let database = database.open_or_create_for(name, *chi)?;
-                database.create_keyspace(name, options)?;
+                let database = database.open_or_create_for(&keyspace.name, *chi)?;
+                database.create_keyspace(&keyspace.name, options)?;
                 database.close()
             }
-            Action::Drop { database, name } => {
+            Action::Drop { database, keyspace } => {
                 let database = database.open()?;
-                database.drop_keyspace(name)?;
+                database.drop_keyspace(&keyspace.name)?;
                 database.close()
             }
-            Action::Clear { database, name } => {
+            Action::Clear { database, keyspace } => {
                 let database = database.open()?;
-                database.open_keyspace(name)?.clear()?;
+                database.open_keyspace(&keyspace.name)?.clear()?;
                 database.close()
             }
+            Action::Help(help) => return help.run(&["keyspace"]),
+        }
+        .map(|()| ExitCode::SUCCESS)
+    }
+}
+
+fn list(database: &DatabaseArgs, json: bool) -> Result<()> {
+    let database = database.open_to_read()?;
+    let keyspaces = database.keyspaces()?;
+    if json {
+        let described = keyspaces.iter().map(|keyspace| {
+            json!({
+                "name": keyspace.name,
+                "id": keyspace.id.0,
+                "chi_set": distance(keyspace.options.checkpoint_distance),
+            })
+        });
+        output::say(json!({ "keyspaces": described.collect::<Vec<_>>() }))?;
+    } else {
+        for keyspace in keyspaces {
+            output::say(keyspace.name)?;
         }
     }
+    database.close()
 }

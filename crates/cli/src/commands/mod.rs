@@ -8,6 +8,7 @@ mod delete;
 mod demo;
 mod export;
 mod get;
+mod help;
 mod import;
 mod keyspace;
 mod put;
@@ -44,7 +45,7 @@ pub enum Command {
     Count(count::Count),
     /// Read records from a file or stdin into a keyspace, in order; of equal keys the last wins
     Import(import::Import),
-    /// Write all records of a keyspace to a file or stdout, in key order
+    /// Write the records of a keyspace to a file or stdout, in key order
     Export(export::Export),
     /// Show what a database holds and takes
     Stat(stat::Stat),
@@ -62,6 +63,8 @@ pub enum Command {
     Bench(bench::Bench),
     /// Show the store at work: import or generate records, query them, turn the dial while it runs
     Demo(demo::Demo),
+    /// Print this message or the help of a command
+    Help(help::Help),
 }
 
 impl Command {
@@ -79,10 +82,11 @@ impl Command {
             Command::Verify(command) => return Ok(command.run()),
             Command::Checkpoint(command) => command.run(),
             Command::Set(command) => command.run(),
-            Command::Keyspace(command) => command.run(),
+            Command::Keyspace(command) => return command.run(),
             Command::Completions(command) => command.run(),
-            Command::Bench(command) => command.run(),
+            Command::Bench(command) => return command.run(),
             Command::Demo(command) => command.run(),
+            Command::Help(command) => return command.run(&[]),
         }
         .map(|()| ExitCode::SUCCESS)
     }

@@ -16,14 +16,9 @@ pub struct Put {
     #[command(flatten)]
     database: WriterArgs,
     /// Key; -- before it lets it begin with a dash, as a number may without
-    #[arg(allow_negative_numbers = true)]
     key: OsString,
     /// Value; or give --file
-    #[arg(
-        required_unless_present = "file",
-        conflicts_with = "file",
-        allow_negative_numbers = true
-    )]
+    #[arg(required_unless_present = "file", conflicts_with = "file")]
     value: Option<OsString>,
     /// Take the value from a file, as it is; - is stdin
     #[arg(long, value_name = "FILE")]

@@ -5,17 +5,18 @@ use std::io::Write;
 use std::ops::Bound;
 
 use clap::Args;
-use terrapin::{KeyRange, Keyspace, Range};
+use terrapin::{KeyRange, Keys, Keyspace, Range};
 use terrapin_base::Result;
 
 use crate::database::{DatabaseArgs, KeyspaceArgs};
-use crate::{bytes, output};
+use crate::formats::{Dialect, Format, Writer};
+use crate::{arguments, bytes, output};
 
 /// The range of keys that a command works on; all keys if none is given.
 #[derive(Args)]
 pub struct RangeArgs {
     /// Only keys that begin so
-    #[arg(long, conflicts_with_all = ["from", "to"], allow_hyphen_values = true)]
+    #[arg(long, value_name = "KEY", conflicts_with_all = ["from", "to"], allow_hyphen_values = true)]
     prefix: Option<OsString>,
     /// From this key on
     #[arg(long, value_name = "KEY", allow_hyphen_values = true)]
@@ -49,27 +50,79 @@ impl RangeArgs {
     }
 }
 
+/// Which records of a range a command writes, and in which order.
+#[derive(Args)]
+pub struct WalkArgs {
+    #[command(flatten)]
+    pub range: RangeArgs,
+    /// From the largest key down
+    #[arg(long)]
+    reverse: bool,
+    /// So many records at most
+    #[arg(long, value_name = "N", value_parser = arguments::whole::<usize>)]
+    pub limit: Option<usize>,
+    /// Keys without values
+    #[arg(long)]
+    pub keys_only: bool,
+}
+
+impl WalkArgs {
+    /// The records, to be taken one after the other.
+    pub fn of(&self, keyspace: &Keyspace, hex: bool) -> Result<Walk> {
+        let range = self.range.of(keyspace, hex)?;
+        let range = match self.limit {
+            Some(limit) => range.limit(limit),
+            None => range,
+        };
+        Ok(Walk {
+            reverse: self.reverse,
+            records: match self.keys_only {
+                true => Records::Keys(range.keys()),
+                false => Records::Whole(range),
+            },
+        })
+    }
+}
+
+/// Records in the order that was asked for.
+pub struct Walk {
+    reverse: bool,
+    records: Records,
+}
+
+enum Records {
+    Whole(Range),
+    Keys(Keys),
+}
+
+impl Walk {
+    /// The next key and value, borrowed until the next call; no value, where only keys were asked for.
+    pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
+        let without_value = |key| (key, &[][..]);
+        match (&mut self.records, self.reverse) {
+            (Records::Whole(range), false) => range.next_ref(),
+            (Records::Whole(range), true) => range.next_back_ref(),
+            (Records::Keys(keys), false) => Ok(keys.next_ref()?.map(without_value)),
+            (Records::Keys(keys), true) => Ok(keys.next_back_ref()?.map(without_value)),
+        }
+    }
+}
+
 /// Arguments of `scan`.
 #[derive(Args)]
 pub struct Scan {
     #[command(flatten)]
     database: DatabaseArgs,
     #[command(flatten)]
-    range: RangeArgs,
-    /// From the largest key down
-    #[arg(long)]
-    reverse: bool,
-    /// At most so many records
-    #[arg(long, value_name = "N")]
-    limit: Option<usize>,
-    /// Keys without values
-    #[arg(long)]
-    keys_only: bool,
+    walk: WalkArgs,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
     /// Keys are given, and records printed, as hexadecimal digits
     #[arg(long)]
     hex: bool,
+    /// Print a line of JSON for each record: {"key":…,"value":…}
+    #[arg(long)]
+    json: bool,
 }
 
 impl Scan {
@@ -77,15 +130,15 @@ impl Scan {
     pub fn run(&self) -> Result<()> {
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        let range = self.range.of(&keyspace, self.hex)?;
-        self.print(match self.limit {
-            Some(limit) => range.limit(limit),
-            None => range,
-        })?;
+        let walk = self.walk.of(&keyspace, self.hex)?;
+        match self.json {
+            true => self.print_json(walk)?,
+            false => self.print(walk)?,
+        }
         database.close()
     }
 
-    fn print(&self, mut range: Range) -> Result<()> {
+    fn print(&self, mut walk: Walk) -> Result<()> {
         let mut out = output::stdout();
         let terminal = output::is_terminal();
         let show = |bytes: &[u8], line: &mut Vec<u8>| {
@@ -99,22 +152,38 @@ impl Scan {
         };
         let mut line = Vec::new();
         loop {
-            let record = if self.reverse {
-                range.next_back()
-            } else {
-                range.next()
+            let record = match walk.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) => {
+                    // What stands before the damage was read well.
+                    out.flush().map_err(output::stdout_failed)?;
+                    return Err(error);
+                }
             };
-            let Some(record) = record else { break };
-            let (key, value) = record?;
             line.clear();
-            show(&key, &mut line);
-            if !self.keys_only {
+            show(record.0, &mut line);
+            if !self.walk.keys_only {
                 line.push(b'\t');
-                show(&value, &mut line);
+                show(record.1, &mut line);
             }
             line.push(b'\n');
             out.write_all(&line).map_err(output::stdout_failed)?;
         }
         out.flush().map_err(output::stdout_failed)
+    }
+
+    fn print_json(&self, mut walk: Walk) -> Result<()> {
+        let dialect = Dialect {
+            hex: self.hex,
+            keys_only: self.walk.keys_only,
+            ..Dialect::plain(Format::Jsonl)
+        };
+        let mut writer = Writer::new(dialect, output::Stored::new());
+        while let Some((key, value)) = walk.next()? {
+            writer.record(key, value)?;
+        }
+        writer.finish()?;
+        Ok(())
     }
 }

@@ -1,19 +1,28 @@
-//! `terrapin stat`: what a database holds, how its trees stand, what space and memory it takes.
+//! `terrapin stat`: what a database holds and what space it takes. Nothing in it is of the process that looks: neither its
+//! memory, nor the χ that it would choose.
+
+use std::fmt::Write;
 
 use clap::Args;
 use serde_json::{Value, json};
 use terrapin::{CheckpointDistance, DatabaseStat, KeyspaceStat, SpaceUse};
-use terrapin_base::Result;
+use terrapin_base::{Error, ErrorKind, Result};
 
-use crate::bytes::{human, thousands};
+use crate::bytes::{counted, human, thousands};
 use crate::database::DatabaseArgs;
-use crate::output;
+use crate::{arguments, output};
+
+/// With fewer bytes of keys and values, what every database takes at least outweighs them: their ratio says nothing.
+const AMPLIFIED_BYTES_MIN: u64 = 1 << 20;
 
 /// Arguments of `stat`.
 #[derive(Args)]
 pub struct Stat {
     #[command(flatten)]
     database: DatabaseArgs,
+    /// Only this keyspace [default: all that there are]
+    #[arg(long, short, value_name = "NAME", value_parser = arguments::keyspace_name)]
+    keyspace: Option<String>,
     /// Print one JSON object
     #[arg(long)]
     json: bool,
@@ -25,16 +34,35 @@ impl Stat {
         let database = self.database.open_to_read()?;
         let stat = database.stat()?;
         let space_bytes = terrapin_bench::allocated_bytes(&self.database.path)?;
+        let keyspaces = self.chosen(&stat)?;
         if self.json {
-            output::say(as_json(&stat, space_bytes))?;
+            output::say(as_json(&stat, &keyspaces, space_bytes))?;
         } else {
-            output::say(as_text(&stat, space_bytes).trim_end())?;
+            let mut text = Lines::default();
+            text.database(&self.database.path.display(), &stat, space_bytes);
+            keyspaces
+                .iter()
+                .for_each(|keyspace| text.keyspace(keyspace));
+            output::say(text.0.trim_end())?;
         }
         database.close()
     }
+
+    fn chosen<'a>(&self, stat: &'a DatabaseStat) -> Result<Vec<&'a KeyspaceStat>> {
+        let is_chosen = |k: &&KeyspaceStat| self.keyspace.as_ref().is_none_or(|n| *n == k.name);
+        let chosen: Vec<_> = stat.keyspaces.iter().filter(is_chosen).collect();
+        match &self.keyspace {
+            Some(name) if chosen.is_empty() => {
+                let error = Error::new(ErrorKind::NotFound, "there is no such keyspace");
+                Err(error.with("keyspace", name))
+            }
+            _ => Ok(chosen),
+        }
+    }
 }
 
-fn distance(set: Option<CheckpointDistance>) -> Value {
+/// χ as it was set; null where it was not.
+pub fn distance(set: Option<CheckpointDistance>) -> Value {
     match set {
         None => Value::Null,
         Some(CheckpointDistance::Auto) => "auto".into(),
@@ -43,9 +71,16 @@ fn distance(set: Option<CheckpointDistance>) -> Value {
     }
 }
 
-/// Key and value bytes of a keyspace, on disk and in its windows; what a later write supersedes counts until it is merged.
+/// Key and value bytes of a keyspace, in its tree and in the log; what a later write supersedes counts until it is merged.
 fn data_bytes(keyspace: &KeyspaceStat) -> u64 {
     keyspace.tree.leaf_bytes + keyspace.tree.buffered_bytes + keyspace.window_bytes
+}
+
+/// Bytes of pages for each byte of keys and values in the trees, where it says something.
+fn amplification(stat: &DatabaseStat) -> Option<f64> {
+    let trees = stat.keyspaces.iter().map(|k| &k.tree);
+    let bytes: u64 = trees.map(|t| t.leaf_bytes + t.buffered_bytes).sum();
+    (bytes >= AMPLIFIED_BYTES_MIN).then_some(stat.space_amplification)
 }
 
 fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
@@ -66,10 +101,7 @@ fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
         "buffer_level_bytes": tree.level_bytes,
         "page_bytes": tree.page_bytes,
         "superseded_bytes": tree.superseded_bytes,
-        "window_bytes": keyspace.window_bytes,
-        "window_bytes_max": keyspace.window_bytes_max,
-        "window_memory_bytes": keyspace.window_memory_bytes,
-        "chi": keyspace.checkpoint_distance,
+        "log_only_bytes": keyspace.window_bytes,
         "chi_set": distance(keyspace.checkpoint_distance_set),
     })
 }
@@ -85,8 +117,6 @@ fn space_json(space: &SpaceUse) -> Value {
         "node_bytes": pages.nodes,
         "padding_bytes": pages.padding,
         "other_bytes": space.other,
-        "retired_bytes": space.retired,
-        "reserve_bytes": space.reserve,
         "free_bytes": space.free,
         "log_ring_bytes": space.log.ring_bytes,
         "log_segment_bytes": space.log.segment_bytes,
@@ -94,172 +124,132 @@ fn space_json(space: &SpaceUse) -> Value {
     })
 }
 
-fn as_json(stat: &DatabaseStat, space_bytes: u64) -> Value {
-    let memory = &stat.memory;
+fn as_json(stat: &DatabaseStat, keyspaces: &[&KeyspaceStat], space_bytes: u64) -> Value {
     json!({
-        "keyspaces": stat.keyspaces.iter().map(keyspace_json).collect::<Vec<_>>(),
+        "keyspaces": keyspaces.iter().map(|k| keyspace_json(k)).collect::<Vec<_>>(),
         "records": stat.keyspaces.iter().map(|k| k.records).sum::<u64>(),
         "bytes": stat.keyspaces.iter().map(data_bytes).sum::<u64>(),
-        "group_bytes": stat.group_bytes,
         "space_bytes": space_bytes,
-        "space_amplification": stat.space_amplification,
+        "space_amplification": amplification(stat),
         "space": space_json(&stat.space),
         "data_live_bytes": stat.data_live_bytes,
         "data_free_bytes": stat.data_free_bytes,
         "log_kept_bytes": stat.log_kept_bytes,
         "generation": stat.generation,
-        "views": stat.views,
-        "memory": {
-            "limit_bytes": memory.limit_bytes,
-            "used_bytes": memory.total_bytes(),
-            "window_bytes": memory.window_bytes,
-            "block_bytes": memory.block_bytes,
-            "metadata_bytes": memory.metadata_bytes,
-            "record_bytes": memory.record_bytes,
-            "merge_bytes": memory.merge_bytes,
-            "log_bytes": memory.log_bytes,
-        },
     })
 }
 
-fn as_text(stat: &DatabaseStat, space_bytes: u64) -> String {
-    let mut text = String::new();
-    let mut line = |name: &str, value: String| {
-        text.push_str(&format!("{name:<22}{value}\n"));
-    };
-    for keyspace in &stat.keyspaces {
+/// The text for people: a name and what is to say of it, a line each.
+#[derive(Default)]
+struct Lines(String);
+
+impl Lines {
+    fn line(&mut self, name: &str, value: &str) {
+        // Nothing fails that writes to memory.
+        let _ = writeln!(self.0, "{name:<22}{value}");
+    }
+
+    fn database(&mut self, path: &dyn std::fmt::Display, stat: &DatabaseStat, space_bytes: u64) {
+        let (space, log) = (&stat.space, &stat.space.log);
+        let pages = &space.pages;
+        let blocks = pages.leaf_blocks + pages.buffer_blocks + pages.flushed_blocks;
+        self.line("database", &path.to_string());
+        self.line("  keyspaces", &thousands(stat.keyspaces.len() as u64));
+        self.line("  on disk", &human(space_bytes));
+        self.line(
+            "  data file",
+            &format!(
+                "records {}, their indexes and filters {}, all else {}, free {}",
+                human(blocks),
+                human(pages.indexes + pages.filters),
+                human(pages.nodes + pages.padding + space.other + space.retired),
+                human(space.free + space.reserve)
+            ),
+        );
+        self.line(
+            "  log",
+            &format!(
+                "newest part (ring) {}, log files {}, spare files {}",
+                human(log.ring_bytes),
+                human(log.segment_bytes),
+                human(log.spare_bytes)
+            ),
+        );
+        self.line(
+            "  to replay",
+            &format!(
+                "{} of the log, when it is opened",
+                human(stat.log_kept_bytes)
+            ),
+        );
+        if let Some(factor) = amplification(stat) {
+            self.line(
+                "  space amplification",
+                &format!("{factor:.2} bytes in the data file for each byte of keys and values"),
+            );
+        }
+        self.line("  checkpoints", &thousands(stat.generation));
+    }
+
+    fn keyspace(&mut self, keyspace: &KeyspaceStat) {
         let tree = &keyspace.tree;
-        let set = match keyspace.checkpoint_distance_set {
-            None => "as the database".to_owned(),
-            Some(CheckpointDistance::Auto) => "auto".to_owned(),
-            Some(CheckpointDistance::Fixed(chi)) => format!("set to {chi}"),
-            Some(other) => format!("set to {other:?}"),
-        };
-        line(
-            "keyspace",
-            format!(
-                "{} (number {}, {})",
-                keyspace.name, keyspace.id, keyspace.structure
-            ),
-        );
-        line(
+        self.line("keyspace", &keyspace.name);
+        self.line(
             "  records",
-            format!("about {}", thousands(keyspace.records)),
+            &format!("about {}", thousands(keyspace.records)),
         );
-        line("  bytes", human(data_bytes(keyspace)));
-        line(
+        self.line("  keys and values", &human(data_bytes(keyspace)));
+        if tree.superseded_bytes > 0 {
+            self.line(
+                "  of it outdated",
+                &format!(
+                    "about {}, until merges drop it",
+                    human(tree.superseded_bytes)
+                ),
+            );
+        }
+        if keyspace.window_bytes > 0 {
+            self.line(
+                "  only in the log",
+                &format!(
+                    "{}, until the next checkpoint",
+                    human(keyspace.window_bytes)
+                ),
+            );
+        }
+        self.line(
             "  tree",
-            format!(
-                "height {}, {} nodes, {} page groups",
+            &format!(
+                "height {}, {}, {}",
                 tree.height,
-                thousands(tree.nodes),
-                thousands(tree.groups)
+                counted(tree.nodes, "inner node"),
+                counted(tree.groups, "page group")
             ),
         );
-        line(
-            "  leaves",
-            format!(
-                "{} records, {}",
-                thousands(tree.leaf_records),
+        self.line(
+            "  in leaves",
+            &format!(
+                "{}, {}",
+                counted(tree.leaf_records, "record"),
                 human(tree.leaf_bytes)
             ),
         );
-        line(
-            "  buffers",
-            format!(
-                "{} messages, {}, of it about {} superseding leaves",
-                thousands(tree.buffered_records),
-                human(tree.buffered_bytes),
-                human(tree.superseded_bytes)
-            ),
-        );
-        for (level, &bytes) in tree.level_bytes.iter().enumerate() {
-            line(&format!("    level {level}"), human(bytes));
+        if tree.buffered_records > 0 {
+            self.line(
+                "  above the leaves",
+                &format!(
+                    "{} (puts and deletes), {}, which merges bring down",
+                    counted(tree.buffered_records, "change"),
+                    human(tree.buffered_bytes)
+                ),
+            );
         }
-        line(
-            "  window",
-            format!(
-                "{} of {}",
-                human(keyspace.window_bytes),
-                human(keyspace.window_bytes_max)
-            ),
-        );
-        line("  χ", format!("{} ({set})", keyspace.checkpoint_distance));
+        let set = match keyspace.checkpoint_distance_set {
+            None => "not set: chosen by the process that opens the database to write".to_owned(),
+            Some(CheckpointDistance::Auto) => "auto".to_owned(),
+            Some(CheckpointDistance::Fixed(chi)) => chi.to_string(),
+            Some(other) => format!("{other:?}"),
+        };
+        self.line("  checkpoint distance", &format!("χ {set}"));
     }
-    line("batch unit (L)", human(stat.group_bytes));
-    line(
-        "space amplification",
-        format!("{:.2}", stat.space_amplification),
-    );
-    line("directory", human(space_bytes));
-    let space = &stat.space;
-    let pages = &space.pages;
-    line(
-        "  blocks",
-        format!(
-            "leaves {}, buffers {}, flushed and not yet rewritten {}",
-            human(pages.leaf_blocks),
-            human(pages.buffer_blocks),
-            human(pages.flushed_blocks)
-        ),
-    );
-    line(
-        "  beside blocks",
-        format!(
-            "indexes {}, filters {}, nodes {}, padding {}",
-            human(pages.indexes),
-            human(pages.filters),
-            human(pages.nodes),
-            human(pages.padding)
-        ),
-    );
-    line(
-        "  other pages",
-        format!(
-            "superblocks and catalog {}, kept for views {}",
-            human(space.other),
-            human(space.retired)
-        ),
-    );
-    line(
-        "  no pages",
-        format!(
-            "reserve {}, free {}",
-            human(space.reserve),
-            human(space.free)
-        ),
-    );
-    line(
-        "  log",
-        format!(
-            "ring {}, segments {}, spares {}; {} of it needed",
-            human(space.log.ring_bytes),
-            human(space.log.segment_bytes),
-            human(space.log.spare_bytes),
-            human(stat.log_kept_bytes)
-        ),
-    );
-    line("checkpoint", format!("number {}", stat.generation));
-    let memory = &stat.memory;
-    line(
-        "memory",
-        format!(
-            "{} of {}",
-            human(memory.total_bytes()),
-            human(memory.limit_bytes)
-        ),
-    );
-    line(
-        "  of it",
-        format!(
-            "windows {}, blocks {}, metadata {}, records {}, merges {}, log {}",
-            human(memory.window_bytes),
-            human(memory.block_bytes),
-            human(memory.metadata_bytes),
-            human(memory.record_bytes),
-            human(memory.merge_bytes),
-            human(memory.log_bytes)
-        ),
-    );
-    text
 }

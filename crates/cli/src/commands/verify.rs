@@ -1,5 +1,5 @@
-//! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged, each finding with its place; 2: it
-//! could not be checked.
+//! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged or incomplete, each finding with its
+//! place; 2: it could not be checked.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,8 +9,8 @@ use serde_json::json;
 use terrapin::verify::{self, VerifyOptions, VerifyReport};
 use terrapin_base::Result;
 
-use crate::bytes::{human, thousands};
-use crate::{arguments, output};
+use crate::bytes::{counted, human};
+use crate::{arguments, output, own_files};
 
 /// Arguments of `verify`.
 #[derive(Args)]
@@ -30,7 +30,9 @@ impl Verify {
     /// See the head of this file.
     pub fn run(&self) -> ExitCode {
         let options = VerifyOptions::new().memory(self.memory);
-        let report = match verify::verify(&self.path, &options) {
+        let verified =
+            own_files::refuse_std(&self.path).and_then(|()| verify::verify(&self.path, &options));
+        let report = match verified {
             Ok(report) => report,
             Err(error) => {
                 output::complain(&error);
@@ -64,7 +66,7 @@ impl Verify {
                 "page_bytes": report.page_bytes,
                 "leaf_records": report.leaf_records,
                 "buffered_records": report.buffered_records,
-                "log_records": report.log_records,
+                "log_operations": report.log_operations,
             }));
         }
         for finding in &report.findings {
@@ -77,14 +79,14 @@ impl Verify {
 /// Whether it is sound, what was checked, and what was not.
 fn summary(report: &VerifyReport) -> String {
     let checked = format!(
-        "{}, {} and {} in {}, {} in leaves, {} in buffers, {} in the log to replay",
+        "{}, {} and {} in {}; {} in leaves, {} on the way to them, {} in the log to replay",
         counted(report.keyspaces, "keyspace"),
         counted(report.groups, "page group"),
         counted(report.nodes, "node"),
         human(report.page_bytes),
         counted(report.leaf_records, "record"),
-        thousands(report.buffered_records),
-        thousands(report.log_records),
+        counted(report.buffered_records, "change"),
+        counted(report.log_operations, "operation"),
     );
     if report.is_sound() {
         return format!("sound: {checked}");
@@ -95,11 +97,6 @@ fn summary(report: &VerifyReport) -> String {
         false => "",
     };
     format!("damaged: {findings} in {checked}{rest}")
-}
-
-fn counted(count: u64, what: &str) -> String {
-    let ending = if count == 1 { "" } else { "s" };
-    format!("{} {what}{ending}", thousands(count))
 }
 
 #[cfg(test)]
@@ -115,7 +112,7 @@ mod tests {
         report.nodes = 2;
         assert_eq!(
             summary(&report),
-            "sound: 1 keyspace, 0 page groups and 2 nodes in 0 bytes, 0 records in leaves, 0 in buffers, 0 in the log to replay"
+            "sound: 1 keyspace, 0 page groups and 2 nodes in 0 bytes; 0 records in leaves, 0 changes on the way to them, 0 operations in the log to replay"
         );
         report.findings.push(Finding::new("log", "no record"));
         let said = summary(&report);

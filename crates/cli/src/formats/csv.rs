@@ -1,21 +1,107 @@
-//! csv by RFC 4180, strictly: two columns, CRLF (LF is read, too), quotes doubled within quotes. Fields are bytes of any kind.
+//! csv by RFC 4180, strictly: CRLF (LF is read, too), quotes doubled within quotes. Fields are bytes of any kind. A
+//! record has two columns, key and value; of a file with others, [`Columns`] says which are the key and the value.
 
 use terrapin_base::Result;
 
 use super::{Sink, Source};
+use crate::bytes;
 
 const QUOTED: &str = "a quote is not doubled, or not at a field's end";
+
+/// Columns of a line at most: a line of commas takes memory for each.
+const COLUMNS_MAX: usize = 1 << 14;
+
+/// A column of a csv file.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Column {
+    /// By its number, from 1.
+    Number(usize),
+    /// By its name in the header.
+    Name(String),
+}
+
+impl std::str::FromStr for Column {
+    type Err = &'static str;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        match text.parse() {
+            Ok(0) => Err("columns are numbered from 1"),
+            Ok(number) => Ok(Column::Number(number)),
+            Err(_) => Ok(Column::Name(text.to_owned())),
+        }
+    }
+}
+
+/// Which columns of a csv file are read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Columns {
+    /// The key.
+    pub key: Column,
+    /// The value; without it, a JSON object of all columns but the key's, by their names in the header.
+    pub value: Option<Column>,
+}
+
+impl Columns {
+    /// Whether they can be found only by way of a header.
+    #[must_use]
+    pub fn need_header(&self) -> bool {
+        let is_name = |column: &Column| matches!(column, Column::Name(_));
+        is_name(&self.key) || self.value.as_ref().is_none_or(is_name)
+    }
+}
+
+/// One line: its fields, back to back.
+#[derive(Default)]
+struct Row {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl Row {
+    fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    fn field(&self, number: usize) -> &[u8] {
+        let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
+        &self.bytes[start..self.ends[number]]
+    }
+
+    fn fields(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len()).map(|number| self.field(number))
+    }
+
+    /// Reads the next line that is not empty; the number of the line on which it begins, none at the end.
+    fn read(&mut self, source: &mut Source<'_>) -> Result<Option<u64>> {
+        while source.peek()?.is_some() {
+            let line = source.line();
+            let is_empty = matches!(source.peek()?, Some(b'\r' | b'\n'));
+            self.bytes.clear();
+            self.ends.clear();
+            while field(source, &mut self.bytes)? == End::Comma {
+                self.ends.push(self.bytes.len());
+                if self.len() == COLUMNS_MAX {
+                    return Err(super::malformed(line, "there are too many columns"));
+                }
+            }
+            self.ends.push(self.bytes.len());
+            if !is_empty || self.len() > 1 {
+                return Ok(Some(line));
+            }
+        }
+        Ok(None)
+    }
+}
 
 /// What ended a field.
 #[derive(PartialEq)]
 enum End {
     Comma,
     Record,
-    Input,
 }
 
+/// Appends what a field says.
 fn field(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<End> {
-    out.clear();
     if source.peek()? == Some(b'"') {
         quoted(source, out)?;
     } else {
@@ -23,12 +109,11 @@ fn field(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<End> {
     }
     match source.next()? {
         Some(b',') => Ok(End::Comma),
-        Some(b'\n') => Ok(End::Record),
+        Some(b'\n') | None => Ok(End::Record),
         Some(b'\r') if source.peek()? == Some(b'\n') => {
             source.next()?;
             Ok(End::Record)
         }
-        None => Ok(End::Input),
         Some(b'\r') => Err(source.malformed("a carriage return stands outside quotes")),
         Some(_) => Err(source.malformed(QUOTED)),
     }
@@ -50,58 +135,205 @@ fn quoted(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     }
 }
 
-pub(super) fn read(source: &mut Source<'_>, header: bool, sink: Sink<'_>) -> Result<()> {
-    let (mut first, mut second) = (Vec::new(), Vec::new());
-    let (mut at_header, mut swapped) = (header, false);
-    while source.peek()?.is_some() {
-        let line = source.line();
-        let blank = matches!(source.peek()?, Some(b'\r' | b'\n'));
-        let end = field(source, &mut first)?;
-        if blank && end != End::Comma {
-            continue;
+/// Where a line has what is stored.
+struct Places {
+    key: usize,
+    value: Value,
+    /// Columns that every line has.
+    count: usize,
+}
+
+enum Value {
+    Column(usize),
+    /// An object of these columns, each behind the text that stands before its value.
+    Rest(Vec<(usize, Vec<u8>)>),
+}
+
+impl Places {
+    fn of_two() -> Self {
+        Places {
+            key: 0,
+            value: Value::Column(1),
+            count: 2,
         }
-        if end != End::Comma {
-            return Err(super::malformed(
-                line,
-                "there is one column where key and value should be",
+    }
+
+    /// By the names of a header that has just the two.
+    fn of_header(header: &Row, line: u64) -> Result<Self> {
+        let two = Self::of_two();
+        match header.fields().collect::<Vec<_>>()[..] {
+            [b"key", b"value"] => Ok(two),
+            [b"value", b"key"] => Ok(Places {
+                key: 1,
+                value: Value::Column(0),
+                ..two
+            }),
+            _ => {
+                let what = "the header does not name the columns key and value, and no others; \
+                    --csv-key and --csv-value say which to read";
+                Err(super::malformed(line, what))
+            }
+        }
+    }
+
+    /// In the first line, which may be a header.
+    fn of(columns: &Columns, first: &Row, line: u64) -> Result<Self> {
+        let find = |column: &Column| find(column, first).map_err(|e| super::malformed(line, &e));
+        let key = find(&columns.key)?;
+        let value = match &columns.value {
+            Some(column) => Value::Column(find(column)?),
+            None => Value::Rest(rest(first, key).map_err(|e| super::malformed(line, &e))?),
+        };
+        Ok(Places {
+            key,
+            value,
+            count: first.len(),
+        })
+    }
+
+    fn check(&self, row: &Row, line: u64, is_chosen: bool) -> Result<()> {
+        let what = match row.len() {
+            count if count == self.count => return Ok(()),
+            count if is_chosen => format!(
+                "it has {} where the first line has {}",
+                bytes::counted(count as u64, "column"),
+                self.count
+            ),
+            1 => "there is one column where key and value should be".to_owned(),
+            _ => "there are more columns than key and value; --csv-key and --csv-value choose two"
+                .to_owned(),
+        };
+        Err(super::malformed(line, &what))
+    }
+
+    /// Writes the object of the rest.
+    fn object(
+        columns: &[(usize, Vec<u8>)],
+        row: &Row,
+        out: &mut Vec<u8>,
+    ) -> Result<(), &'static str> {
+        out.clear();
+        for (number, before) in columns {
+            out.extend_from_slice(before);
+            super::json::write_string(row.field(*number), out)?;
+        }
+        if columns.is_empty() {
+            out.push(b'{');
+        }
+        out.push(b'}');
+        Ok(())
+    }
+}
+
+fn find(column: &Column, first: &Row) -> Result<usize, String> {
+    let name = match column {
+        Column::Number(number) if *number <= first.len() => return Ok(number - 1),
+        Column::Number(number) => {
+            let count = bytes::counted(first.len() as u64, "column");
+            return Err(format!("there is no column {number}, but {count}"));
+        }
+        Column::Name(name) => name,
+    };
+    let mut found = (0..first.len()).filter(|&at| first.field(at) == name.as_bytes());
+    match (found.next(), found.next()) {
+        (Some(at), None) => Ok(at),
+        (Some(_), Some(_)) => Err(format!(
+            "the header has the column {name} twice: give its number"
+        )),
+        (None, _) => {
+            let names: Vec<String> = first.fields().take(20).map(bytes::show).collect();
+            Err(format!(
+                "the header has no column {name}, but {}",
+                names.join(", ")
+            ))
+        }
+    }
+}
+
+/// All columns but one, each with the beginning of its member.
+fn rest(header: &Row, key: usize) -> Result<Vec<(usize, Vec<u8>)>, String> {
+    let mut columns: Vec<(usize, Vec<u8>)> = Vec::new();
+    for number in (0..header.len()).filter(|&number| number != key) {
+        let mut name = Vec::new();
+        super::json::write_string(header.field(number), &mut name)
+            .map_err(|_| format!("the name of column {} is not UTF-8", number + 1))?;
+        let before = if columns.is_empty() { b'{' } else { b',' };
+        let before = [&[before][..], &name, b":"].concat();
+        if columns.iter().any(|(_, other)| other[1..] == before[1..]) {
+            let name = String::from_utf8_lossy(&name);
+            return Err(format!(
+                "the header has the column {name} twice: --csv-value chooses one"
             ));
         }
-        if field(source, &mut second)? == End::Comma {
-            return Err(super::malformed(
-                line,
-                "there are more columns than key and value",
-            ));
-        }
-        if at_header {
-            at_header = false;
-            swapped = match (&first[..], &second[..]) {
-                (b"key", b"value") => false,
-                (b"value", b"key") => true,
-                _ => {
-                    return Err(super::malformed(
-                        line,
-                        "the header does not name the columns key and value",
-                    ));
+        columns.push((number, before));
+    }
+    Ok(columns)
+}
+
+pub(super) fn read(
+    source: &mut Source<'_>,
+    header: bool,
+    columns: Option<&Columns>,
+    sink: Sink<'_>,
+) -> Result<()> {
+    let has_header = header || columns.is_some_and(Columns::need_header);
+    let (mut row, mut object) = (Row::default(), Vec::new());
+    let mut places = None;
+    while let Some(line) = row.read(source)? {
+        let places = match &places {
+            Some(places) => places,
+            None => {
+                let found = match columns {
+                    Some(columns) => Places::of(columns, &row, line)?,
+                    None if has_header => Places::of_header(&row, line)?,
+                    None => Places::of_two(),
+                };
+                let found = &*places.insert(found);
+                if has_header {
+                    continue;
                 }
-            };
-        } else if swapped {
-            sink(line, &second, &first)?;
-        } else {
-            sink(line, &first, &second)?;
+                found
+            }
+        };
+        places.check(&row, line, columns.is_some())?;
+        let key = row.field(places.key);
+        match &places.value {
+            Value::Column(number) => sink(line, key, row.field(*number))?,
+            Value::Rest(columns) => {
+                Places::object(columns, &row, &mut object).map_err(|_| {
+                    super::malformed(line, "a column is not UTF-8, which JSON wants")
+                })?;
+                sink(line, key, &object)?;
+            }
         }
     }
     Ok(())
 }
 
-pub(super) fn write_header(out: &mut Vec<u8>) {
-    out.extend_from_slice(b"key,value\r\n");
+pub(super) fn write_header(keys_only: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(if keys_only {
+        b"key\r\n"
+    } else {
+        b"key,value\r\n"
+    });
 }
 
 #[allow(clippy::unnecessary_wraps)] // one signature for all formats
-pub(super) fn write(key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
-    write_field(key, out);
-    out.push(b',');
-    write_field(value, out);
+pub(super) fn write(
+    key: &[u8],
+    value: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) -> Result<(), &'static str> {
+    match value {
+        Some(value) => {
+            write_field(key, out);
+            out.push(b',');
+            write_field(value, out);
+        }
+        // Nothing at all would be an empty line, and no record.
+        None if key.is_empty() => out.extend_from_slice(b"\"\""),
+        None => write_field(key, out),
+    }
     out.extend_from_slice(b"\r\n");
     Ok(())
 }
@@ -131,6 +363,7 @@ mod tests {
         read(
             &mut Source::new(&mut &*text),
             header,
+            None,
             &mut |_, key, value| {
                 records.push((key.to_vec(), value.to_vec()));
                 Ok(())
@@ -148,7 +381,7 @@ mod tests {
             let mut ours = Vec::new();
             for (key, value) in &records {
                 theirs.write_record([key, value]).unwrap();
-                write(key, value, &mut ours).unwrap();
+                write(key, Some(value), &mut ours).unwrap();
             }
             prop_assert_eq!(&read_text(&theirs.into_inner().unwrap(), false).unwrap(), &records);
             let mut back = ::csv::ReaderBuilder::new().has_headers(false).from_reader(&ours[..]);
@@ -184,5 +417,85 @@ mod tests {
                 "{text:?}: {error}"
             );
         }
+    }
+
+    fn read_columns(text: &str, key: &str, value: Option<&str>) -> Result<Vec<(String, String)>> {
+        let columns = Columns {
+            key: key.parse().unwrap(),
+            value: value.map(|value| value.parse().unwrap()),
+        };
+        let mut records = Vec::new();
+        let text_of = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        read(
+            &mut Source::new(&mut text.as_bytes()),
+            false,
+            Some(&columns),
+            &mut |_, key, value| {
+                records.push((text_of(key), text_of(value)));
+                Ok(())
+            },
+        )?;
+        Ok(records)
+    }
+
+    #[test]
+    fn columns_are_chosen_by_name_or_number() {
+        let text = "id,name,note\r\n7,\"Ann, A.\",\"said \"\"hi\"\"\"\n\n8,Bob,\n";
+        let of = |key: &str, value: Option<&str>| read_columns(text, key, value).unwrap();
+        let pair = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+        assert_eq!(
+            of("id", Some("name")),
+            [pair("7", "Ann, A."), pair("8", "Bob")]
+        );
+        assert_eq!(
+            of("3", Some("id")),
+            [pair("said \"hi\"", "7"), pair("", "8")]
+        );
+        // Numbers alone name no header.
+        assert_eq!(of("1", Some("1"))[0], pair("id", "id"));
+        let rest = r#"{"name":"Ann, A.","note":"said \"hi\""}"#;
+        assert_eq!(of("id", None)[0], pair("7", rest));
+        assert_eq!(of("1", None).len(), 2);
+        assert_eq!(
+            read_columns("a\n1\n", "a", None).unwrap(),
+            [pair("1", "{}")]
+        );
+    }
+
+    #[test]
+    fn columns_that_are_not_there_are_told_with_those_that_are() {
+        for (text, key, value, said) in [
+            (
+                "a,b\n1,2\n",
+                "c",
+                Some("a"),
+                "has no column c, but \"a\", \"b\"",
+            ),
+            (
+                "a,b\n1,2\n",
+                "3",
+                Some("1"),
+                "there is no column 3, but 2 columns",
+            ),
+            ("a,b,a\n", "a", Some("b"), "twice: give its number"),
+            ("a,b,b\n", "a", None, "twice"),
+            (
+                "a,b\n1,2\n\n3\n",
+                "a",
+                Some("b"),
+                "line 4: it has 1 column where",
+            ),
+        ] {
+            let error = read_columns(text, key, value).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+        assert!("0".parse::<Column>().is_err());
+        let commas = vec![b','; 10 << 20];
+        assert!(
+            read_text(&commas, false)
+                .unwrap_err()
+                .to_string()
+                .contains("too many columns")
+        );
     }
 }

@@ -337,16 +337,21 @@ fn copy_digits(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Writes a member of the object, and its beginning before the first.
+/// Writes a member of the object, and its beginning before the first; of an array of keys where there is no value.
 pub(super) fn write(
     first: bool,
     key: &[u8],
-    value: &[u8],
+    value: Option<&[u8]>,
     typed: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), &'static str> {
-    out.extend_from_slice(if first { b"{\n  " } else { b",\n  " });
+    out.extend_from_slice(match (first, value) {
+        (true, Some(_)) => b"{\n  ",
+        (true, None) => b"[\n  ",
+        (false, _) => b",\n  ",
+    });
     write_string(key, out)?;
+    let Some(value) = value else { return Ok(()) };
     out.extend_from_slice(b": ");
     if typed && is_text_of_no_string(value) {
         out.extend_from_slice(value);
@@ -366,9 +371,14 @@ pub(super) fn is_text_of_no_string(bytes: &[u8]) -> bool {
         .is_ok_and(|text| text.get().len() == bytes.len())
 }
 
-/// Writes the object's end.
-pub(super) fn end(empty: bool, out: &mut Vec<u8>) {
-    out.extend_from_slice(if empty { b"{}\n" } else { b"\n}\n" });
+/// Writes the end of the object, or of the array of keys.
+pub(super) fn end(empty: bool, keys_only: bool, out: &mut Vec<u8>) {
+    out.extend_from_slice(match (empty, keys_only) {
+        (true, false) => b"{}\n",
+        (true, true) => b"[]\n",
+        (false, false) => b"\n}\n",
+        (false, true) => b"\n]\n",
+    });
 }
 
 /// Writes a string, with nothing escaped that need not be.

@@ -89,19 +89,21 @@ fn space(source: &mut Source<'_>) -> Result<()> {
 
 pub(super) fn write(
     key: &[u8],
-    value: &[u8],
+    value: Option<&[u8]>,
     typed: bool,
     out: &mut Vec<u8>,
 ) -> Result<(), &'static str> {
     out.extend_from_slice(b"{\"key\":");
     write_string(key, out)?;
-    out.extend_from_slice(b",\"value\":");
-    // A record is one line: a text of several is a string, in which line ends are escaped.
-    let is_line = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
-    if typed && is_text_of_no_string(value) && is_line(value) {
-        out.extend_from_slice(value);
-    } else {
-        write_string(value, out)?;
+    if let Some(value) = value {
+        out.extend_from_slice(b",\"value\":");
+        // A record is one line: a text of several is a string, in which line ends are escaped.
+        let is_line = |text: &[u8]| !text.iter().any(|byte| matches!(byte, b'\n' | b'\r'));
+        if typed && is_text_of_no_string(value) && is_line(value) {
+            out.extend_from_slice(value);
+        } else {
+            write_string(value, out)?;
+        }
     }
     out.extend_from_slice(b"}\n");
     Ok(())

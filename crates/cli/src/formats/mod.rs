@@ -7,8 +7,11 @@
 //! | json | a member of one object |
 //! | jsonl | a line: `{"key":…,"value":…}` |
 //!
+//! A byte order mark at the beginning of an input is no part of it. A text whose first record begins with one gets one
+//! more, so that it comes back.
+//!
 //! Readers hold one record at a time, and never more of it than the largest record may have, whatever the input. Errors name
-//! the line. With hexadecimal digits (`--hex`) every format carries every record.
+//! the line, the byte and the last key that was read well. With hexadecimal digits (`--hex`) every format carries every record.
 
 mod csv;
 mod json;
@@ -16,13 +19,15 @@ mod jsonl;
 mod source;
 mod tsv;
 
-use std::io::{Read, Write};
+use std::io::Write;
 
 use clap::ValueEnum;
 use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::bytes;
-use source::{Source, malformed};
+use crate::input::Input;
+pub use csv::{Column, Columns};
+use source::{BYTE_ORDER_MARK, Source, malformed};
 
 /// A text format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -52,7 +57,7 @@ impl Format {
 }
 
 /// How a format is used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Dialect {
     /// The format.
     pub format: Format,
@@ -62,13 +67,47 @@ pub struct Dialect {
     pub header: bool,
     /// json and jsonl write values that are the JSON text of anything but a string as they stand.
     pub typed: bool,
+    /// Keys are written without their values.
+    pub keys_only: bool,
+    /// csv is read from these columns.
+    pub columns: Option<Columns>,
 }
 
 impl Dialect {
+    /// Bytes as they are, in that format.
+    #[must_use]
+    pub fn plain(format: Format) -> Self {
+        Dialect {
+            format,
+            hex: false,
+            header: false,
+            typed: false,
+            keys_only: false,
+            columns: None,
+        }
+    }
+
     /// Refuses options that the format has no use for: they would be taken, and do nothing.
-    pub fn check(self) -> Result<()> {
+    pub fn check(&self) -> Result<()> {
         if self.header && self.format != Format::Csv {
             return Err(Error::invalid("--header goes with the format csv only"));
+        }
+        if let Some(columns) = &self.columns {
+            if self.format != Format::Csv {
+                return Err(Error::invalid(
+                    "--csv-key and --csv-value go with the format csv only",
+                ));
+            }
+            if self.hex && columns.value.is_none() {
+                return Err(Error::invalid(
+                    "--hex wants a --csv-value: without it a value is JSON, not hexadecimal digits",
+                ));
+            }
+        }
+        if self.typed && self.keys_only {
+            return Err(Error::invalid(
+                "--typed is about values, and --keys-only writes none",
+            ));
         }
         if self.typed && (self.hex || !matches!(self.format, Format::Json | Format::Jsonl)) {
             return Err(Error::invalid(
@@ -84,7 +123,38 @@ pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<()>;
 
 /// Reads all records of an input in order. Stops at the first error, the sink's included; what is malformed is
 /// `InvalidArgument`.
-pub fn read(dialect: Dialect, input: &mut dyn Read, sink: Sink<'_>) -> Result<()> {
+pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<()> {
+    let source = &mut Source::new(input);
+    let mut last_key = None::<Vec<u8>>;
+    let read = read_source(dialect, source, &mut |line, key, value| {
+        sink(line, key, value)?;
+        let last_key = last_key.get_or_insert_default();
+        last_key.clear();
+        last_key.extend_from_slice(key);
+        Ok(())
+    });
+    read.map_err(|error| match is_malformed(&error) {
+        true => {
+            let error = error.with("byte", source.byte());
+            match last_key {
+                Some(key) => error.with("last good key", bytes::show(&key)),
+                None => error,
+            }
+        }
+        false => error,
+    })
+}
+
+/// Whether an error is one of the input's records, not of what was done with them.
+#[must_use]
+pub fn is_malformed(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidArgument | ErrorKind::TooLarge
+    )
+}
+
+fn read_source(dialect: &Dialect, source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
     let (mut key_bytes, mut value_bytes) = (Vec::new(), Vec::new());
     let mut decoding = |line: u64, key: &[u8], value: &[u8]| {
         key_bytes.clear();
@@ -97,20 +167,13 @@ pub fn read(dialect: Dialect, input: &mut dyn Read, sink: Sink<'_>) -> Result<()
         }
         sink(line, &key_bytes, &value_bytes)
     };
-    let source = &mut Source::new(input);
-    // Of tsv, and of csv without a header, it could be a key's beginning.
-    if match dialect.format {
-        Format::Json | Format::Jsonl => true,
-        Format::Csv => dialect.header,
-        Format::Tsv => false,
-    } {
-        source.skip_byte_order_mark()?;
-    }
+    source.skip_byte_order_mark()?;
+    let columns = dialect.columns.as_ref();
     match (dialect.format, dialect.hex) {
         (Format::Tsv, false) => tsv::read(source, sink),
         (Format::Tsv, true) => tsv::read(source, &mut decoding),
-        (Format::Csv, false) => csv::read(source, dialect.header, sink),
-        (Format::Csv, true) => csv::read(source, dialect.header, &mut decoding),
+        (Format::Csv, false) => csv::read(source, dialect.header, columns, sink),
+        (Format::Csv, true) => csv::read(source, dialect.header, columns, &mut decoding),
         (Format::Json, false) => json::read(source, json::Values::Any, sink),
         (Format::Json, true) => json::read(source, json::Values::Strings, &mut decoding),
         (Format::Jsonl, false) => jsonl::read(source, json::Values::Any, sink),
@@ -149,17 +212,20 @@ impl<W: Write> Writer<W> {
 
     /// Writes one record. `Unsupported` when the format cannot carry it: the message names one that can.
     pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
-        let (mut shown_key, mut shown_value) = (key, value);
+        let (mut shown_key, mut shown_value) = (key, (!self.dialect.keys_only).then_some(value));
         if self.dialect.hex {
             self.key_hex.clear();
             self.value_hex.clear();
             bytes::encode_hex(key, &mut self.key_hex);
-            bytes::encode_hex(value, &mut self.value_hex);
-            (shown_key, shown_value) = (&self.key_hex, &self.value_hex);
+            shown_key = &self.key_hex;
+            if let Some(value) = shown_value {
+                bytes::encode_hex(value, &mut self.value_hex);
+                shown_value = Some(&self.value_hex);
+            }
         }
         self.line.clear();
         if self.records == 0 {
-            begin(self.dialect, &mut self.line);
+            begin(&self.dialect, &mut self.line);
         }
         let typed = self.dialect.typed;
         let carried = match self.dialect.format {
@@ -173,29 +239,34 @@ impl<W: Write> Writer<W> {
         };
         carried
             .map_err(|why| Error::new(ErrorKind::Unsupported, why).with("key", bytes::show(key)))?;
+        if self.records == 0 && self.line.starts_with(BYTE_ORDER_MARK) {
+            // A reader takes the first one for a mark.
+            self.out.write_all(BYTE_ORDER_MARK).map_err(output_failed)?;
+        }
         self.records += 1;
         self.out.write_all(&self.line).map_err(output_failed)
     }
 
-    /// Writes what ends the format and flushes.
-    pub fn finish(mut self) -> Result<()> {
+    /// Writes what ends the format and flushes. How many records it has written.
+    pub fn finish(mut self) -> Result<u64> {
         self.line.clear();
         if self.records == 0 {
-            begin(self.dialect, &mut self.line);
+            begin(&self.dialect, &mut self.line);
         }
         if self.dialect.format == Format::Json {
-            json::end(self.records == 0, &mut self.line);
+            json::end(self.records == 0, self.dialect.keys_only, &mut self.line);
         }
         self.out
             .write_all(&self.line)
             .and_then(|()| self.out.flush())
-            .map_err(output_failed)
+            .map_err(output_failed)?;
+        Ok(self.records)
     }
 }
 
-fn begin(dialect: Dialect, out: &mut Vec<u8>) {
+fn begin(dialect: &Dialect, out: &mut Vec<u8>) {
     if dialect.format == Format::Csv && dialect.header {
-        csv::write_header(out);
+        csv::write_header(dialect.keys_only, out);
     }
 }
 
@@ -205,21 +276,23 @@ fn output_failed(error: std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Read;
+
     use super::*;
     use proptest::prelude::*;
 
     type Records = Vec<(Vec<u8>, Vec<u8>)>;
 
-    fn written(dialect: Dialect, records: &Records) -> Result<Vec<u8>> {
+    fn written(dialect: &Dialect, records: &Records) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let mut writer = Writer::new(dialect, &mut out);
+        let mut writer = Writer::new(dialect.clone(), &mut out);
         records.iter().try_for_each(|(k, v)| writer.record(k, v))?;
         writer.finish()?;
         Ok(out)
     }
 
     /// Reads through pieces of one to seven bytes, so that every place is a piece's end once.
-    fn read_back(dialect: Dialect, text: &[u8]) -> Result<Records> {
+    fn read_back(dialect: &Dialect, text: &[u8]) -> Result<Records> {
         struct Dribble<'a>(&'a [u8], usize);
         impl Read for Dribble<'_> {
             fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
@@ -244,10 +317,10 @@ mod tests {
     /// All dialects that make sense.
     fn dialects() -> impl Iterator<Item = Dialect> {
         let of = |format: Format, bits: u8| Dialect {
-            format,
             hex: bits & 1 != 0,
             header: bits & 2 != 0,
             typed: bits & 4 != 0,
+            ..Dialect::plain(format)
         };
         let all = FORMATS
             .into_iter()
@@ -264,6 +337,7 @@ mod tests {
             ),
             any::<String>().prop_map(String::into_bytes),
             prop::collection::vec(any::<u8>(), 0..20),
+            "\u{feff}{0,3}[a\",]{0,2}".prop_map(String::into_bytes),
         ]
     }
 
@@ -271,8 +345,8 @@ mod tests {
         #[test]
         fn whatever_a_format_writes_it_reads_back(records in prop::collection::vec((nasty(), nasty()), 0..8)) {
             for dialect in dialects() {
-                match written(dialect, &records) {
-                    Ok(text) => prop_assert_eq!(&read_back(dialect, &text).unwrap(), &records, "{:?}", dialect),
+                match written(&dialect, &records) {
+                    Ok(text) => prop_assert_eq!(&read_back(&dialect, &text).unwrap(), &records, "{:?}", dialect),
                     Err(error) => {
                         let carries_all = dialect.hex || dialect.format == Format::Csv;
                         prop_assert!(!carries_all, "{:?} refused: {}", dialect, error);
@@ -286,7 +360,7 @@ mod tests {
         fn hostile_text_never_panics(text in nasty()) {
             for format in FORMATS {
                 for (hex, header) in [(false, false), (true, true)] {
-                    let _ = read_back(Dialect { format, hex, header, typed: false }, &text);
+                    let _ = read_back(&Dialect { hex, header, ..Dialect::plain(format) }, &text);
                 }
             }
         }
@@ -299,23 +373,20 @@ mod tests {
             .map(|value| (b"k".to_vec(), value.as_bytes().to_vec()))
             .to_vec();
         for dialect in dialects().filter(|dialect| dialect.typed) {
-            let text = written(dialect, &records).unwrap();
-            assert_eq!(read_back(dialect, &text).unwrap(), records, "{dialect:?}");
+            let text = written(&dialect, &records).unwrap();
+            assert_eq!(read_back(&dialect, &text).unwrap(), records, "{dialect:?}");
         }
     }
 
     #[test]
     fn what_a_format_cannot_carry_is_refused_by_the_name_of_one_that_can() {
         let refusal = |format, key: &[u8], value: &[u8]| {
-            let dialect = Dialect {
-                format,
-                hex: false,
-                header: false,
-                typed: false,
-            };
-            written(dialect, &vec![(key.to_vec(), value.to_vec())])
-                .unwrap_err()
-                .to_string()
+            written(
+                &Dialect::plain(format),
+                &vec![(key.to_vec(), value.to_vec())],
+            )
+            .unwrap_err()
+            .to_string()
         };
         assert!(refusal(Format::Tsv, b"a\tb", b"").contains("csv"));
         assert!(refusal(Format::Tsv, b"a\nb", b"").contains("csv"));
@@ -333,5 +404,50 @@ mod tests {
         assert_eq!(of("b.tar.tsv"), Some(Format::Tsv));
         assert_eq!(of("json"), None);
         assert_eq!(of("-"), None);
+    }
+
+    /// json said "line 1" of every place in a file of one line.
+    #[test]
+    fn malformed_input_is_told_with_its_byte_and_the_last_good_key() {
+        for (format, text, byte, last) in [
+            (Format::Json, r#"{"a":1,"b":2,"c" 3}"#, 18, Some("b")),
+            (Format::Json, r#"{"a":1,"b":2"#, 13, Some("b")),
+            (Format::Json, r#"{"a":tru}"#, 9, None),
+            (
+                Format::Jsonl,
+                "{\"key\":\"a\",\"value\":1}\n{\"key\":1}\n",
+                30,
+                Some("a"),
+            ),
+            (Format::Tsv, "a\t1\nb\n", 6, Some("a")),
+            (Format::Csv, "a,1\nb\rc,2\n", 7, Some("a")),
+        ] {
+            let error = read_back(&Dialect::plain(format), text.as_bytes()).unwrap_err();
+            let context: std::collections::BTreeMap<_, _> =
+                error.context().iter().cloned().collect();
+            assert_eq!(context["byte"], byte.to_string(), "{error}");
+            let last = last.map(|key| bytes::show(key.as_bytes()));
+            assert_eq!(context.get("last good key"), last.as_ref(), "{error}");
+        }
+    }
+
+    #[test]
+    fn keys_alone_are_written_in_every_format() {
+        let records = [("", "1"), ("a,\u{e9}", "2")]
+            .map(|(key, value)| (key.as_bytes().to_vec(), value.as_bytes().to_vec()))
+            .to_vec();
+        for (format, expected) in [
+            (Format::Tsv, "\na,\u{e9}\n"),
+            (Format::Csv, "\"\"\r\n\"a,\u{e9}\"\r\n"),
+            (Format::Jsonl, "{\"key\":\"\"}\n{\"key\":\"a,\u{e9}\"}\n"),
+            (Format::Json, "[\n  \"\",\n  \"a,\u{e9}\"\n]\n"),
+        ] {
+            let dialect = Dialect {
+                keys_only: true,
+                ..Dialect::plain(format)
+            };
+            let text = written(&dialect, &records).unwrap();
+            assert_eq!(String::from_utf8(text).unwrap(), expected);
+        }
     }
 }

@@ -1,15 +1,18 @@
 //! An input, read in large pieces and looked at byte by byte, that knows which line it is in and how much of one record memory
 //! may hold.
 
-use std::io::Read;
-
 use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
+
+use crate::input::Input;
 
 const PIECE_BYTES: usize = 256 << 10;
 
 /// The most bytes of one key, value or line that are kept: the largest value as hexadecimal digits, twice over. Nothing that
 /// could be stored is refused for it, and no input makes the reader grow.
 pub(super) const TEXT_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
+
+/// What some programs begin a text of UTF-8 with: no part of it.
+pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// A line that is not what the format says.
 pub(super) fn malformed(line: u64, what: &str) -> Error {
@@ -18,27 +21,35 @@ pub(super) fn malformed(line: u64, what: &str) -> Error {
 
 /// See the head of this file.
 pub(super) struct Source<'a> {
-    input: &'a mut dyn Read,
+    input: &'a mut dyn Input,
     piece: Box<[u8]>,
     at: usize,
     end: usize,
     line: u64,
+    /// Bytes of the input before the piece.
+    before: u64,
 }
 
 impl<'a> Source<'a> {
-    pub fn new(input: &'a mut dyn Read) -> Self {
+    pub fn new(input: &'a mut dyn Input) -> Self {
         Source {
             input,
             piece: vec![0; PIECE_BYTES].into(),
             at: 0,
             end: 0,
             line: 1,
+            before: 0,
         }
     }
 
     /// The line of the next byte, from 1.
     pub fn line(&self) -> u64 {
         self.line
+    }
+
+    /// The number of the next byte in the input, from 1.
+    pub fn byte(&self) -> u64 {
+        self.before + self.at as u64 + 1
     }
 
     /// An error about the current line.
@@ -48,17 +59,20 @@ impl<'a> Source<'a> {
 
     /// What is there without asking the system again, unless that is nothing; empty at the end.
     fn available(&mut self) -> Result<&[u8]> {
-        while self.at == self.end {
-            match self.input.read(&mut self.piece) {
-                Ok(0) => return Ok(&[]),
-                Ok(count) => (self.at, self.end) = (0, count),
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(error) => {
-                    return Err(Error::io("cannot read the input", error).with("line", self.line));
-                }
-            }
+        if self.at == self.end {
+            self.before += self.end as u64;
+            (self.at, self.end) = (0, 0);
+            self.fill()?;
         }
         Ok(&self.piece[self.at..self.end])
+    }
+
+    /// Adds what the input gives next to the piece; false at the end.
+    fn fill(&mut self) -> Result<bool> {
+        let count = self.input.read(&mut self.piece[self.end..]);
+        let count = count.map_err(|error| error.with("line", self.line))?;
+        self.end += count;
+        Ok(count > 0)
     }
 
     /// The next byte, left where it is; none at the end.
@@ -81,16 +95,20 @@ impl<'a> Source<'a> {
         Ok(byte)
     }
 
-    /// Skips the byte order mark that some programs begin UTF-8 with, where nothing else that begins with its first byte makes sense.
+    /// Skips a byte order mark at the beginning of the input.
     pub fn skip_byte_order_mark(&mut self) -> Result<()> {
-        if self.peek()? != Some(0xef) {
-            return Ok(());
+        // Waits for no more bytes than it takes to tell.
+        while self.end < BYTE_ORDER_MARK.len()
+            && BYTE_ORDER_MARK.starts_with(&self.piece[..self.end])
+        {
+            if !self.fill()? {
+                return Ok(());
+            }
         }
-        self.next()?;
-        match (self.next()?, self.next()?) {
-            (Some(0xbb), Some(0xbf)) => Ok(()),
-            _ => Err(self.malformed("it does not begin with what the format begins with")),
+        if self.piece[..self.end].starts_with(BYTE_ORDER_MARK) {
+            self.at = BYTE_ORDER_MARK.len();
         }
+        Ok(())
     }
 
     /// Appends bytes up to the first one that `stops`, which stays, or to the end.

@@ -22,16 +22,22 @@ pub(super) fn read(source: &mut Source<'_>, sink: Sink<'_>) -> Result<()> {
     Ok(())
 }
 
-pub(super) fn write(key: &[u8], value: &[u8], out: &mut Vec<u8>) -> Result<(), &'static str> {
+pub(super) fn write(
+    key: &[u8],
+    value: Option<&[u8]>,
+    out: &mut Vec<u8>,
+) -> Result<(), &'static str> {
     if key.iter().any(|byte| b"\t\n".contains(byte)) {
         return Err("tsv cannot carry a key with a tab or a newline in it; csv can, or --hex");
     }
-    if value.contains(&b'\n') {
-        return Err("tsv cannot carry a value with a newline in it; csv can, or --hex");
-    }
     out.extend_from_slice(key);
-    out.push(b'\t');
-    out.extend_from_slice(value);
+    if let Some(value) = value {
+        if value.contains(&b'\n') {
+            return Err("tsv cannot carry a value with a newline in it; csv can, or --hex");
+        }
+        out.push(b'\t');
+        out.extend_from_slice(value);
+    }
     out.push(b'\n');
     Ok(())
 }

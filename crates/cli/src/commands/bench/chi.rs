@@ -17,21 +17,21 @@ const MEMORY_BYTES_MIN: u64 = 8 << 20;
 #[derive(Args)]
 pub(super) struct Chi {
     /// Largest checkpoint distance: the sweep doubles from 1 until there
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::whole::<u32>)]
     largest: u32,
     /// Records to load at each
-    #[arg(long, value_name = "N", default_value_t = 4_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 4_000_000, value_parser = arguments::whole::<u64>)]
     records: u64,
     /// Reads to measure afterwards, and a fifth as many scans; as many come before, unmeasured
-    #[arg(long, value_name = "N", default_value_t = 200_000)]
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = arguments::whole::<u64>)]
     operations: u64,
     #[command(flatten)]
     driven: Driven,
     /// Batch unit, L
-    #[arg(long, value_name = "BYTES", default_value = "256KiB", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = arguments::size)]
     batch_unit: u64,
     /// Memory budget [default: six windows of the largest checkpoint distance, and 8 MiB at least]
-    #[arg(long, value_name = "BYTES", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
     memory: Option<u64>,
     #[command(flatten)]
     form: Form,

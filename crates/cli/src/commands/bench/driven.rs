@@ -15,16 +15,16 @@ use crate::temporary::Temporary;
 #[derive(Args)]
 pub(super) struct Driven {
     /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 120)]
+    #[arg(long, value_name = "N", default_value_t = 120, value_parser = arguments::whole::<usize>)]
     value_bytes: usize,
     /// Bytes of a key, from 8 on
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = arguments::whole::<usize>)]
     key_bytes: usize,
     /// Client threads
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = arguments::whole::<usize>)]
     threads: usize,
     /// Seed of all choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = arguments::whole::<u64>)]
     seed: u64,
 }
 

@@ -16,13 +16,14 @@ pub(super) struct Growth {
         long,
         value_delimiter = ',',
         value_name = "LIST",
-        default_value = "1000000,4000000,16000000"
+        default_value = "1000000,4000000,16000000",
+        value_parser = arguments::whole::<u64>
     )]
     records: Vec<u64>,
     #[command(flatten)]
     driven: Driven,
     /// Memory budget, the same for all
-    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
     #[command(flatten)]
     fresh: Fresh,

@@ -7,6 +7,7 @@ mod reads;
 mod space;
 mod ycsb;
 
+use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::time::Duration;
@@ -15,6 +16,7 @@ use clap::{Args, Subcommand};
 use terrapin_base::Result;
 use terrapin_bench::{Figures, Progress};
 
+use super::help::Help;
 use crate::{output, progress};
 
 /// How often the progress bar learns where the run is.
@@ -39,18 +41,22 @@ enum Suite {
     Growth(growth::Growth),
     /// Many cold keys at once and a scan of everything, beside what the device gives in the same run
     Reads(reads::Reads),
+    /// Print this message or the help of one of these
+    Help(Help),
 }
 
 impl Bench {
     /// See the head of this file.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&self) -> Result<ExitCode> {
         match &self.suite {
             Suite::Ycsb(ycsb) => ycsb.run(),
             Suite::Chi(chi) => chi.run(),
             Suite::Space(space) => space.run(),
             Suite::Growth(growth) => growth.run(),
             Suite::Reads(reads) => reads.run(),
+            Suite::Help(help) => return help.run(&["bench"]),
         }
+        .map(|()| ExitCode::SUCCESS)
     }
 }
 
@@ -84,21 +90,19 @@ impl Form {
 fn with_bar<R>(name: &'static str, records: u64, run: impl FnOnce(&Progress) -> R) -> R {
     let seen = Progress::default();
     let bar = progress::of_records(Some(records), name);
-    let result = std::thread::scope(|scope| {
+    std::thread::scope(|scope| {
         let (done, wait) = mpsc::channel::<()>();
         let (seen, bar) = (&seen, &bar);
         if !bar.is_hidden() {
             scope.spawn(move || {
                 while wait.recv_timeout(REDRAW) == Err(RecvTimeoutError::Timeout) {
-                    bar.set_length(seen.total.load(Ordering::Relaxed));
-                    bar.set_position(seen.done.load(Ordering::Relaxed));
+                    bar.set_total(seen.total.load(Ordering::Relaxed));
+                    bar.set(seen.done.load(Ordering::Relaxed));
                 }
             });
         }
         let result = run(seen);
         drop(done);
         result
-    });
-    bar.finish_and_clear();
-    result
+    })
 }

@@ -17,28 +17,28 @@ const KEYS_MAX: usize = 16_384;
 #[derive(Args)]
 pub(super) struct Reads {
     /// Records to load
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = arguments::whole::<u64>)]
     records: u64,
     /// Bytes of a value
-    #[arg(long, value_name = "N", default_value_t = 1016)]
+    #[arg(long, value_name = "N", default_value_t = 1016, value_parser = arguments::whole::<usize>)]
     value_bytes: usize,
     /// Bytes of a key, from 8 on
-    #[arg(long, value_name = "N", default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = arguments::whole::<usize>)]
     key_bytes: usize,
     /// Memory budget: little beside the data, so that hardly anything is cached
-    #[arg(long, value_name = "BYTES", default_value = "64MiB", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = arguments::size)]
     memory: u64,
     /// Keys of one call, 16384 at most
-    #[arg(long, value_name = "N", default_value_t = 64)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = arguments::whole::<usize>)]
     keys: usize,
     /// Times that everything is measured
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = arguments::whole::<u64>)]
     turns: u64,
     /// Milliseconds of random reads, each time
-    #[arg(long, value_name = "MS", default_value_t = 1000)]
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = arguments::whole::<u64>)]
     time: u64,
     /// Seed of all choices
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = arguments::whole::<u64>)]
     seed: u64,
     #[command(flatten)]
     form: Form,

@@ -22,12 +22,12 @@ pub(super) struct Space {
     )]
     bounds: Vec<Bound>,
     /// Records to load; three times as many overwrites follow
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = arguments::whole::<u64>)]
     records: u64,
     #[command(flatten)]
     driven: Driven,
     /// Memory budget
-    #[arg(long, value_name = "BYTES", default_value = "42MiB", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", default_value = "42MiB", value_parser = arguments::size)]
     memory: u64,
     #[command(flatten)]
     fresh: Fresh,

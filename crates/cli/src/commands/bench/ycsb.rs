@@ -9,16 +9,20 @@ use terrapin_bench::{Config, Distribution, Phase, PhaseReport, TerrapinStore, Wo
 
 use super::{Form, driven::Driven, with_bar};
 use crate::arguments::{self, CompressionName, DurabilityName};
+use crate::database::KeyspaceArgs;
+use crate::own_files;
 use crate::temporary::Temporary;
 
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
 pub(super) struct Ycsb {
-    /// Directory of the database, whose default keyspace is used; for a load it has no records, or is not there yet [default: a
-    /// temporary one, removed at the end, or by the next run if this one is killed]
-    #[arg(long, value_name = "DIR")]
+    /// Directory of the database; for a load its keyspace has no records, or is not there yet [default: a temporary one, removed at
+    /// the end, or by the next run if this one is killed]
+    #[arg(value_name = "DB")]
     db: Option<PathBuf>,
-    /// Phases in order; without load, --db holds the records, loaded with the same --records, --key-bytes and --value-bytes
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
+    /// Phases in order; without load, DB holds the records, loaded with the same --records, --key-bytes and --value-bytes
     #[arg(
         long,
         value_delimiter = ',',
@@ -27,17 +31,17 @@ pub(super) struct Ycsb {
     )]
     workloads: Vec<Workload>,
     /// Records to load
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = arguments::whole::<u64>)]
     records: u64,
     /// Operations of each phase but load
-    #[arg(long, value_name = "N", default_value_t = 1_000_000)]
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = arguments::whole::<u64>)]
     operations: u64,
     #[command(flatten)]
     driven: Driven,
     /// Memory budget
-    #[arg(long, value_name = "BYTES", default_value = "256MiB", value_parser = arguments::size)]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Checkpoint distance: a number, or auto; the keyspace of --db keeps it [default: auto, or what the keyspace of --db has]
+    /// Checkpoint distance: a number, or auto; the keyspace of DB keeps it [default: auto, or what the keyspace of DB has]
     #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
     chi: Option<CheckpointDistance>,
     /// How requests spread over the records: zipfian (0.99, scrambled) or uniform; d always prefers the latest
@@ -74,7 +78,7 @@ impl Ycsb {
         terrapin_bench::check(&config, &phases)?;
         if self.db.is_none() && config.loaded {
             return Err(Error::invalid(
-                "without load, name the --db that holds the records",
+                "without load, name the database (DB) that holds the records",
             ));
         }
         match &self.db {
@@ -101,6 +105,7 @@ impl Ycsb {
     }
 
     fn run_in(&self, directory: &Path, config: &Config, phases: &[Phase]) -> Result<()> {
+        own_files::refuse_std(directory)?;
         let create = self.db.is_none() || !config.loaded;
         let options = Options::new()
             .create_if_missing(create)
@@ -112,14 +117,18 @@ impl Ycsb {
             .record_cache(!self.no_record_cache)
             .range_compaction(!self.no_range_compaction);
         let database = options.open(directory)?;
-        let keyspace = database.default_keyspace();
-        let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory);
+        let keyspace = match create {
+            true => self.keyspace.find_or_create(&database)?,
+            false => self.keyspace.find(&database)?,
+        };
+        let store = TerrapinStore::new(database.clone(), self.durability.into(), self.memory)
+            .keyspace(keyspace.clone());
         if config.loaded {
             terrapin_bench::check_loaded(config, &store)?;
         } else if let Some(record) = keyspace.iter().next() {
             record?;
             return Err(Error::invalid(
-                "a load begins without records, and the keyspace has some: name another --db, or leave load out",
+                "a load begins without records, and the keyspace has some: name another database or keyspace, or leave load out",
             )
             .with("database", directory.display())
             .with("keyspace", keyspace.name()));

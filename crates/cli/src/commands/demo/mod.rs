@@ -10,24 +10,30 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde_json::{Value, json};
 use terrapin::verify::{self, VerifyOptions};
 use terrapin::{CheckpointDistance, Database, Keyspace, Options};
 use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_bench::{Random, Usage, allocated_bytes, reset_rss_peak, rss_peak_bytes};
 
-use super::import::{check_sizes, format_of, open_input};
-use crate::bytes::{human, show, thousands};
+use super::import::{check_sizes, format_of};
+use crate::bytes::{counted, human, show, thousands};
+use crate::database::KeyspaceArgs;
 use crate::formats::{self, Dialect, Format};
+use crate::input::{InputFile, Watched};
 use crate::table::Table;
 use crate::temporary::Temporary;
-use crate::{arguments, output, progress};
+use crate::{arguments, output, own_files, progress};
 
-const KEYSPACE: &str = "packages";
 const BATCH_RECORDS: usize = 512;
 const BATCH_BYTES: usize = 128 << 10;
 /// Keys kept aside to read and overwrite: a fair sample of all.
 const SAMPLE_KEYS: u64 = 100_000;
 const POINT_READS: u64 = 100_000;
+/// With fewer bytes of records, rates and ratios say nothing, and the dial has nothing to save.
+const FIGURES_BYTES_MIN: u64 = 1 << 20;
+/// Records of a prefix that are shown.
+const SHOWN: usize = 2;
 /// The dial's positions, as far as the memory affords them.
 const DISTANCES: [u32; 3] = [1, 4, 16];
 
@@ -36,8 +42,10 @@ const DISTANCES: [u32; 3] = [1, 4, 16];
 pub struct Demo {
     /// Directory for the database, which is kept [default: a temporary one, removed at the end, or by the next run if this one is
     /// killed]
-    #[arg(value_name = "DIR")]
+    #[arg(value_name = "DB")]
     directory: Option<PathBuf>,
+    #[command(flatten)]
+    keyspace: KeyspaceArgs,
     /// Import this file instead of generating records
     #[arg(long, value_name = "FILE")]
     file: Option<PathBuf>,
@@ -45,14 +53,17 @@ pub struct Demo {
     #[arg(long, value_enum)]
     format: Option<Format>,
     /// Records to generate
-    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 500_000, value_parser = arguments::at_least_one::<u64>)]
     records: u64,
     /// Overwrites for each position of the dial
-    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = arguments::at_least_one::<u64>)]
     updates: u64,
     /// Memory budget, a fraction of the data
     #[arg(long, value_name = "SIZE", default_value = "32MiB", value_parser = arguments::size)]
     memory: u64,
+    /// Print a JSON object for each step instead of the story
+    #[arg(long)]
+    json: bool,
 }
 
 /// What the steps share.
@@ -62,6 +73,31 @@ struct Stage<'a> {
     keyspace: Keyspace,
     keys: Vec<Box<[u8]>>,
     random: Random,
+    teller: Teller,
+    /// There is enough data for rates and ratios.
+    has_figures: bool,
+}
+
+/// Says what happened.
+#[derive(Clone, Copy)]
+struct Teller {
+    json: bool,
+}
+
+impl Teller {
+    /// To people.
+    fn tell(self, line: impl std::fmt::Display) -> Result<()> {
+        if self.json { Ok(()) } else { output::say(line) }
+    }
+
+    /// To programs.
+    fn figures(self, figures: &Value) -> Result<()> {
+        if self.json {
+            output::say(figures)
+        } else {
+            Ok(())
+        }
+    }
 }
 
 /// What went in.
@@ -83,64 +119,74 @@ impl Demo {
     fn run_in(&self, directory: &Path) -> Result<()> {
         // The input is looked at before anything is created.
         let input = match &self.file {
-            Some(path) => Some((format_of(self.format, path)?, open_input(path)?)),
+            Some(path) => Some((format_of(self.format, path)?, InputFile::open(path)?)),
             None => None,
         };
+        own_files::refuse_std(directory)?;
         let options = Options::new().memory(self.memory).error_if_exists(true);
         let database = options.open(directory)?;
-        let keyspace = database.keyspace(KEYSPACE)?;
+        let keyspace = database.keyspace(&self.keyspace.name)?;
+        let teller = Teller { json: self.json };
         let mut stage = Stage {
             directory,
             database,
             keyspace,
             keys: Vec::new(),
             random: Random::new(1),
+            teller,
+            has_figures: true,
         };
         reset_rss_peak();
-        output::say(format_args!(
+        teller.tell(format_args!(
             "Terrapin in {}, {} of memory",
             directory.display(),
             human(self.memory)
         ))?;
 
-        output::say("\n1. Records go in")?;
+        teller.tell("\n1. Records go in")?;
         stage.fill(|put| match input {
             None => generate(self.records, put),
-            Some((format, (mut input, bytes))) => {
-                let bar = progress::of_bytes(bytes);
-                let dialect = Dialect {
-                    format,
-                    hex: false,
-                    header: false,
-                    typed: false,
-                };
-                let read = formats::read(
-                    dialect,
-                    &mut bar.wrap_read(&mut input),
+            Some((format, input)) => {
+                let bar = progress::of_bytes(input.bytes, "import");
+                formats::read(
+                    &Dialect::plain(format),
+                    &mut Watched::new(&input, &bar),
                     &mut |line, key, value| {
                         check_sizes(line, key, value)?;
                         put(key, value)
                     },
-                );
-                bar.finish_and_clear();
-                read
+                )
             }
         })?;
-        output::say("\n2. They are queried")?;
+        teller.tell("\n2. They are queried")?;
         stage.query()?;
-        output::say("\n3. The dial is turned while writers and readers run")?;
-        stage.turn(self.updates, self.memory)?;
-        output::say("\n4. Close, reopen, verify")?;
-        stage.reopen(self.memory)?;
-        output::say(format_args!(
-            "   peak memory: {} for the whole process, code and the demo's own lists included; the budget of {} bounds the database",
-            human(rss_peak_bytes()),
-            human(self.memory)
-        ))?;
+        let has_figures = stage.has_figures;
+        if has_figures {
+            teller.tell("\n3. The dial is turned while writers and readers run")?;
+            stage.turn(self.updates, self.memory)?;
+            teller.tell("\n4. Close, reopen, verify")?;
+        } else {
+            teller.tell("\n3. Close, reopen, verify")?;
+        }
+        stage.reopen(self.memory, &self.keyspace.name)?;
+        let peak_bytes = rss_peak_bytes();
+        if has_figures {
+            teller.tell(format_args!(
+                "   peak memory: {} for the whole process, code and the demo's own lists included; the budget of {} bounds the database",
+                human(peak_bytes),
+                human(self.memory)
+            ))?;
+        }
+        teller.figures(&json!({
+            "step": "end",
+            "memory_bytes": self.memory,
+            "rss_peak_bytes": peak_bytes,
+        }))?;
         if self.directory.is_some() {
-            output::say(format_args!(
-                "   the database stays in {}",
-                directory.display()
+            teller.tell(format_args!(
+                "   the database stays: terrapin scan {} --limit 10{}",
+                directory.display(),
+                self.keyspace.option()
             ))?;
         }
         Ok(())
@@ -157,10 +203,9 @@ fn generate(records: u64, put: Put<'_>) -> Result<()> {
         let name = data::name(number);
         put(name.as_bytes(), data::record(&name, 0).as_bytes())?;
         if number % 1024 == 0 {
-            bar.set_position(number);
+            bar.set(number);
         }
     }
-    bar.finish_and_clear();
     Ok(())
 }
 
@@ -223,19 +268,33 @@ impl Stage<'_> {
         let written = start.elapsed();
         self.database.checkpoint()?;
         let device = device_bytes_since(&before);
-        output::say(format_args!(
-            "   {} records, {}, in {:.1} s: {} a second",
-            thousands(totals.records),
-            human(totals.bytes),
-            written.as_secs_f64(),
-            rate(totals.records, written)
-        ))?;
+        self.has_figures = totals.bytes >= FIGURES_BYTES_MIN;
+        let records = counted(totals.records, "record");
         let space = allocated_bytes(self.directory)?;
-        output::say(format_args!(
-            "   written to the device for each byte of them: {:.2} (the log included); directory {}",
-            ratio(device, totals.bytes),
-            human(space)
-        ))?;
+        if self.has_figures {
+            self.teller.tell(format_args!(
+                "   {records}, {}, in {:.1} s: {} a second",
+                human(totals.bytes),
+                written.as_secs_f64(),
+                rate(totals.records, written)
+            ))?;
+            self.teller.tell(format_args!(
+                "   written to the device for each byte of them: {:.2} (the log included); directory {}",
+                ratio(device, totals.bytes),
+                human(space)
+            ))?;
+        } else {
+            self.teller
+                .tell(format_args!("   {records}, {}", human(totals.bytes)))?;
+        }
+        self.teller.figures(&json!({
+            "step": "load",
+            "records": totals.records,
+            "bytes": totals.bytes,
+            "seconds": written.as_secs_f64(),
+            "device_bytes_written": device,
+            "space_bytes": space,
+        }))?;
         if self.keys.is_empty() {
             return Err(Error::invalid("the input has no records"));
         }
@@ -243,6 +302,14 @@ impl Stage<'_> {
     }
 
     fn query(&mut self) -> Result<()> {
+        if self.has_figures {
+            self.read_points()?;
+        }
+        self.show_prefix()?;
+        self.scan()
+    }
+
+    fn read_points(&mut self) -> Result<()> {
         let mut latency = Vec::with_capacity(POINT_READS as usize);
         let start = Instant::now();
         for _ in 0..POINT_READS {
@@ -255,30 +322,62 @@ impl Stage<'_> {
             }
         }
         let (time, (p50, p99)) = (start.elapsed(), percentiles(&mut latency));
-        output::say(format_args!(
-            "   {} point reads at random: {} a second, median {p50:.0} µs, 99 % below {p99:.0} µs",
+        self.teller.tell(format_args!(
+            "   {} point reads at random: {} a second, median {p50:.1} µs, 99 % below {p99:.1} µs",
             thousands(POINT_READS),
             rate(POINT_READS, time)
         ))?;
+        self.teller.figures(&json!({
+            "step": "point reads",
+            "reads": POINT_READS,
+            "seconds": time.as_secs_f64(),
+            "p50_us": p50,
+            "p99_us": p99,
+        }))
+    }
+
+    fn show_prefix(&self) -> Result<()> {
         let snapshot = self.database.snapshot()?;
         let key = &self.keys[0];
         let prefix = &key[..key.len().min(6)];
         let start = Instant::now();
         let mut count = 0;
+        let mut samples = Vec::new();
         for record in snapshot.prefix(&self.keyspace, prefix) {
-            record?;
-            count += 1;
-        }
-        output::say(format_args!(
-            "   prefix {}: {} records in {:.1} ms",
-            show(prefix),
-            thousands(count),
-            start.elapsed().as_secs_f64() * 1e3
-        ))?;
-        for record in snapshot.prefix(&self.keyspace, prefix).rev().take(2) {
             let (key, value) = record?;
-            output::say(format_args!("      {}  {}", show(&key), show(&value)))?;
+            count += 1;
+            if samples.len() < SHOWN {
+                samples.push((key.to_vec(), value.to_vec()));
+            }
         }
+        let time = start.elapsed();
+        let took = match self.has_figures {
+            true => format!(" in {:.1} ms", time.as_secs_f64() * 1e3),
+            false => String::new(),
+        };
+        let which = match count > samples.len() as u64 {
+            true => format!(", the first {}", samples.len()),
+            false => String::new(),
+        };
+        self.teller.tell(format_args!(
+            "   prefix {}: {}{took}{which}:",
+            show(prefix),
+            counted(count, "record")
+        ))?;
+        for (key, value) in &samples {
+            self.teller
+                .tell(format_args!("      {}  {}", show(key), show(value)))?;
+        }
+        self.teller.figures(&json!({
+            "step": "prefix",
+            "prefix": show(prefix),
+            "records": count,
+            "seconds": time.as_secs_f64(),
+        }))
+    }
+
+    fn scan(&self) -> Result<()> {
+        let snapshot = self.database.snapshot()?;
         let start = Instant::now();
         let (mut records, mut bytes) = (0, 0);
         for record in snapshot.iter(&self.keyspace) {
@@ -287,12 +386,21 @@ impl Stage<'_> {
             bytes += (key.len() + value.len()) as u64;
         }
         let time = start.elapsed();
-        output::say(format_args!(
-            "   full scan: {} records, {}, {} records a second",
-            thousands(records),
-            human(bytes),
-            rate(records, time)
-        ))
+        let a_second = match self.has_figures {
+            true => format!(", {} records a second", rate(records, time)),
+            false => String::new(),
+        };
+        self.teller.tell(format_args!(
+            "   full scan: {}, {}{a_second}",
+            counted(records, "record"),
+            human(bytes)
+        ))?;
+        self.teller.figures(&json!({
+            "step": "scan",
+            "records": records,
+            "bytes": bytes,
+            "seconds": time.as_secs_f64(),
+        }))
     }
 
     fn turn(&mut self, updates: u64, memory: u64) -> Result<()> {
@@ -311,7 +419,7 @@ impl Stage<'_> {
                 .keyspace
                 .set_checkpoint_distance(CheckpointDistance::Fixed(distance));
             if let Some(error) = too_large(set)? {
-                output::say(format_args!(
+                self.teller.tell(format_args!(
                     "   χ = {distance} does not fit into {}: {error}",
                     human(memory)
                 ))?;
@@ -327,20 +435,32 @@ impl Stage<'_> {
             let device = device_bytes_since(&before);
             let read_rate = rate(reads.len() as u64, time);
             let (p50, p99) = percentiles(&mut reads);
+            self.teller.figures(&json!({
+                "step": "dial",
+                "chi": distance,
+                "window_bytes": u64::from(distance) * group_bytes,
+                "updates": updates,
+                "seconds": time.as_secs_f64(),
+                "user_bytes_written": user_bytes,
+                "device_bytes_written": device,
+                "reads": reads.len(),
+                "read_p50_us": p50,
+                "read_p99_us": p99,
+            }))?;
             table.row(vec![
                 format!("   {distance}"),
                 human(u64::from(distance) * group_bytes),
                 rate(updates, time),
                 format!("{:.2}", ratio(device, user_bytes)),
                 read_rate,
-                format!("{p50:.0}"),
-                format!("{p99:.0}"),
+                format!("{p50:.1}"),
+                format!("{p99:.1}"),
             ]);
         }
         self.keyspace
             .set_checkpoint_distance(CheckpointDistance::Auto)?;
-        output::say(table)?;
-        output::say(
+        self.teller.tell(table)?;
+        self.teller.tell(
             "   A larger χ writes less to the device and keeps more of the memory for writing; a smaller one leaves it to reads.",
         )
     }
@@ -378,12 +498,13 @@ impl Stage<'_> {
         Ok((written, reads))
     }
 
-    fn reopen(self, memory: u64) -> Result<()> {
+    fn reopen(self, memory: u64, name: &str) -> Result<()> {
         let Stage {
             directory,
             database,
             keyspace,
             keys,
+            teller,
             ..
         } = self;
         let start = Instant::now();
@@ -397,7 +518,7 @@ impl Stage<'_> {
             .open(directory)?;
         let opened = start.elapsed();
         let replayed = database.metrics().replayed_records;
-        let keyspace = database.open_keyspace(KEYSPACE)?;
+        let keyspace = database.open_keyspace(name)?;
         for key in keys.iter().take(1000) {
             if !keyspace.contains(key)? {
                 return Err(
@@ -406,11 +527,11 @@ impl Stage<'_> {
                 );
             }
         }
-        output::say(format_args!(
-            "   closed in {:.0} ms, reopened in {:.1} ms, {} log records replayed",
+        teller.tell(format_args!(
+            "   closed in {:.0} ms, reopened in {:.1} ms, {} replayed",
             closed.as_secs_f64() * 1e3,
             opened.as_secs_f64() * 1e3,
-            thousands(replayed)
+            counted(replayed, "log record")
         ))?;
         database.close()?;
         let options = VerifyOptions::new().memory(memory);
@@ -419,13 +540,21 @@ impl Stage<'_> {
         if let Some(finding) = report.findings.first() {
             return Err(Error::corrupt(finding.message.clone()).with("place", &finding.place));
         }
-        output::say(format_args!(
-            "   verified in {:.1} s: sound, {} page groups, {} records in leaves, {} in buffers",
-            start.elapsed().as_secs_f64(),
-            thousands(report.groups),
-            thousands(report.leaf_records),
-            thousands(report.buffered_records)
-        ))
+        let verified = start.elapsed();
+        teller.tell(format_args!(
+            "   verified in {:.1} s: sound, {} in {}",
+            verified.as_secs_f64(),
+            counted(report.groups, "page group"),
+            human(report.page_bytes)
+        ))?;
+        teller.figures(&json!({
+            "step": "reopen",
+            "close_seconds": closed.as_secs_f64(),
+            "open_seconds": opened.as_secs_f64(),
+            "replayed_log_records": replayed,
+            "verify_seconds": verified.as_secs_f64(),
+            "sound": true,
+        }))
     }
 }
 

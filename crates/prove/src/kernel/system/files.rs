@@ -135,7 +135,7 @@ impl Stage {
         let told = |find: Find| Find(format!("{what}: {find}"));
         match verify(&self.work, &VerifyOptions::default()) {
             Ok(_) => {}
-            Err(error) if refuses_files(&error) => {}
+            // Whatever becomes of one file, the others are there to be looked at: it is a finding.
             Err(error) => return Err(told(Find(format!("verify: {error}")))),
         }
         for read_only in [true, false] {

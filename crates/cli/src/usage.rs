@@ -1,0 +1,135 @@
+//! The command line as clap reads it, and what is said of a wrong one.
+
+use std::ffi::OsString;
+use std::io::{self, Write};
+use std::process::ExitCode;
+
+use clap::error::ErrorKind as Kind;
+use clap::{Command, CommandFactory, FromArgMatches};
+
+use crate::{Cli, output};
+
+/// All commands and options.
+#[must_use]
+pub fn command() -> Command {
+    with_negative_numbers(Cli::command())
+}
+
+/// A number behind an option is its value, also a negative one: whether it may be is the option's to say.
+fn with_negative_numbers(command: Command) -> Command {
+    let command = command.mut_args(|argument| match argument.get_action().takes_values() {
+        true => argument.allow_negative_numbers(true),
+        false => argument,
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
+/// Reads a command line; what is to be said of it was said where it is no command to run.
+pub fn read(arguments: &[OsString]) -> Result<Cli, ExitCode> {
+    let read = command().try_get_matches_from(arguments);
+    read.and_then(|matches| Cli::from_arg_matches(&matches))
+        .map_err(|error| say(&error, arguments))
+}
+
+/// Help and version as clap words them, to stdout; a wrong command line as one line on stderr.
+fn say(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
+    match error.kind() {
+        Kind::DisplayHelp | Kind::DisplayVersion => printed(error.print()),
+        Kind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            // With stderr gone there is nobody left to tell.
+            let _ = error.print();
+            ExitCode::from(output::FAILED)
+        }
+        _ => {
+            let line = in_one_line(&error.to_string(), |argument| {
+                reads_behind_dashes(argument, arguments)
+            });
+            output::warn(format_args!("{line} (--help tells more)"));
+            ExitCode::from(output::FAILED)
+        }
+    }
+}
+
+/// The exit code behind help on stdout. A closed pipe is no failure.
+pub fn printed(print: io::Result<()>) -> ExitCode {
+    match print.and_then(|()| io::stdout().flush()) {
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
+            output::complain(&output::stdout_failed(error));
+            ExitCode::from(output::FAILED)
+        }
+        _ => ExitCode::SUCCESS,
+    }
+}
+
+/// Whether the command line makes sense with `--` before that argument.
+fn reads_behind_dashes(argument: &str, arguments: &[OsString]) -> bool {
+    let Some(at) = arguments.iter().position(|given| given == argument) else {
+        return false;
+    };
+    let mut changed = arguments.to_vec();
+    changed.insert(at, "--".into());
+    command().try_get_matches_from(changed).is_ok()
+}
+
+/// What clap has to say of a wrong command line: the error, and those of its tips that help, without usage.
+fn in_one_line(text: &str, reads_behind_dashes: impl Fn(&str) -> bool) -> String {
+    let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let is_good = |tip: &str| match tip.strip_prefix("tip: to pass '") {
+        Some(rest) => rest
+            .split_once('\'')
+            .is_some_and(|(argument, _)| reads_behind_dashes(argument)),
+        None => tip.starts_with("tip:"),
+    };
+    let mut paragraphs = text.split("\n\n");
+    let mut told: Vec<String> = paragraphs.next().map(one_line).into_iter().collect();
+    told.extend(
+        paragraphs
+            .flat_map(str::lines)
+            .map(one_line)
+            .filter(|line| is_good(line)),
+    );
+    let line = told.join("; ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_wrong_command_line_is_told_in_one_line_with_the_tips_that_help() {
+        let text = "error: unrecognized subcommand 'improt'\n\n  tip: a similar subcommand exists: 'import'\n\nUsage: terrapin <COMMAND>\n";
+        assert_eq!(
+            in_one_line(text, |_| true),
+            "unrecognized subcommand 'improt'; tip: a similar subcommand exists: 'import'"
+        );
+        assert_eq!(
+            in_one_line("error: what\n  more\n\nUsage: x", |_| true),
+            "what more"
+        );
+        let text = "error: unexpected argument '--jsno' found\n\n  tip: a similar argument exists: '--json'\n  tip: to pass '--jsno' as a value, use '-- --jsno'\n\nUsage: x";
+        let similar =
+            "unexpected argument '--jsno' found; tip: a similar argument exists: '--json'";
+        assert_eq!(in_one_line(text, |_| false), similar);
+        assert!(in_one_line(text, |argument| argument == "--jsno").ends_with("use '-- --jsno'"));
+    }
+
+    #[test]
+    fn every_option_takes_a_negative_number_for_its_value() {
+        fn check(command: &Command) {
+            for argument in command
+                .get_arguments()
+                .filter(|a| a.get_action().takes_values())
+            {
+                let id = argument.get_id();
+                assert!(
+                    argument.is_allow_negative_numbers_set(),
+                    "{} {id}",
+                    command.get_name()
+                );
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+    }
+}
