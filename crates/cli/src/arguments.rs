@@ -44,14 +44,14 @@ pub fn size(text: &str) -> Result<u64, String> {
 /// A whole number from 0 on.
 pub fn whole<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     let number = text.parse::<u64>().ok().and_then(|n| N::try_from(n).ok());
-    number.ok_or_else(|| "it is a whole number from 0 on, without separators".into())
+    number.ok_or_else(|| "a whole number from 0 on is expected".into())
 }
 
 /// A whole number from 1 on.
 pub fn at_least_one<N: TryFrom<u64>>(text: &str) -> Result<N, String> {
     let number = whole::<u64>(text).ok().filter(|&number| number > 0);
     let number = number.and_then(|number| N::try_from(number).ok());
-    number.ok_or_else(|| "it is a whole number from 1 on, without separators".into())
+    number.ok_or_else(|| "a whole number from 1 on is expected".into())
 }
 
 /// χ from `auto` or a number from 1 on.

@@ -41,7 +41,7 @@ use crate::commands::Command;
 #[command(
     after_help = "A database is a directory, and always the first argument (DB). A keyspace is always -k NAME; without it, commands use the one named default.\n\
     Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
-    Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged); 2, it failed, or the command line makes no sense.\n\
+    Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged, or a file is missing); 2, it failed, or the command line makes no sense.\n\
     When the reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.\n\
     TERRAPIN_LOG=info (or off, error, warn, debug, trace) has events of the engine told on stderr; a terminal gets warnings without it.\n\
     Try `terrapin demo` first."

@@ -7,7 +7,7 @@ use rustix::termios::tcgetwinsize;
 use terrapin_base::Env;
 use terrapin_base::sync::Mutex;
 
-use crate::bytes::{human, thousands};
+use crate::bytes::{counted, human, thousands};
 use crate::output;
 
 /// Nanoseconds between two drawings at least.
@@ -30,7 +30,6 @@ pub struct Bar(Option<Shown>);
 
 struct Shown {
     env: Env,
-    begun_ns: u64,
     state: Mutex<State>,
 }
 
@@ -41,6 +40,7 @@ struct State {
     total: Option<u64>,
     /// Records that the bytes held.
     records: Option<u64>,
+    begun_ns: u64,
     drawn_ns: u64,
 }
 
@@ -70,11 +70,11 @@ impl Bar {
             done: 0,
             total,
             records: None,
+            begun_ns,
             drawn_ns: begun_ns,
         };
         Bar(Some(Shown {
             env,
-            begun_ns,
             state: Mutex::new(state),
         }))
     }
@@ -85,7 +85,7 @@ impl Bar {
         self.0.is_none()
     }
 
-    /// So many are done.
+    /// So many are done. Fewer than before are those of something new, whose rate begins here.
     pub fn set(&self, done: u64) {
         self.change(|state| state.done = done);
     }
@@ -104,7 +104,11 @@ impl Bar {
         let Some(shown) = &self.0 else { return };
         let now = shown.env.now_ns();
         let mut state = shown.state.lock();
+        let before = state.done;
         change(&mut state);
+        if state.done < before {
+            state.begun_ns = now;
+        }
         if now.saturating_sub(state.drawn_ns) >= REDRAW_NS {
             state.drawn_ns = now;
             let columns = tcgetwinsize(std::io::stderr()).map_or(0, |size| size.ws_col);
@@ -113,7 +117,7 @@ impl Bar {
             } else {
                 columns
             };
-            let seconds = now.saturating_sub(shown.begun_ns) as f64 / 1e9;
+            let seconds = now.saturating_sub(state.begun_ns) as f64 / 1e9;
             output::draw(&state.line(seconds, columns.into()));
         }
     }
@@ -128,34 +132,36 @@ impl Drop for Bar {
 }
 
 impl State {
-    /// The line after so many seconds, in fewer than so many columns: in the last one the cursor stands.
+    /// The line after so many seconds, in fewer than so many columns: in the last one the cursor stands. What does not fit
+    /// is left out, the least important first.
     fn line(&self, seconds: f64, columns: usize) -> String {
         let shown = |number| match self.unit {
             Unit::Bytes => human(number),
             Unit::Records => thousands(number),
         };
         let per_second = self.done as f64 / seconds.max(1e-9);
-        let mut text = shown(self.done);
-        if let Some(total) = self.total {
-            text += &format!(" of {}", shown(total));
-        }
-        text += &format!(", {} a second", shown(per_second as u64));
-        if let Some(records) = self.records {
-            text += &format!(", {} records", thousands(records));
-        }
-        let share = self
-            .total
-            .map(|total| (self.done as f64 / total.max(1) as f64).min(1.0));
-        text += &match (self.total, self.done) {
-            (Some(total), 1..) => {
+        let (done, time) = match self.total {
+            Some(total) if self.done > 0 => {
                 let left = total.saturating_sub(self.done) as f64 / per_second;
-                format!(", {} left", duration(left))
+                let done = format!("{} of {}", shown(self.done), shown(total));
+                (done, format!("{} left", duration(left)))
             }
-            _ => format!(", {}", duration(seconds)),
+            _ => (shown(self.done), duration(seconds)),
         };
-        let room = columns.saturating_sub(self.name.len() + text.chars().count() + 5);
-        let bar = match share {
-            Some(share) if room >= *BAR_COLUMNS.start() => {
+        let rate = format!("{} a second", shown(per_second as u64));
+        let records = self.records.map(|records| counted(records, "record"));
+        let mut text = done;
+        let width = columns.saturating_sub(self.name.len() + 2);
+        for part in [Some(time), Some(rate), records].into_iter().flatten() {
+            if text.len() + part.len() + 2 > width {
+                break;
+            }
+            text = format!("{text}, {part}");
+        }
+        let room = width.saturating_sub(text.len() + 3);
+        let bar = match self.total {
+            Some(total) if room >= *BAR_COLUMNS.start() => {
+                let share = (self.done as f64 / total.max(1) as f64).min(1.0);
                 let width = room.min(*BAR_COLUMNS.end());
                 let filled = (share * width as f64) as usize;
                 format!("[{:<width$}] ", "=".repeat(filled))
@@ -189,6 +195,7 @@ mod tests {
             done: 3 << 30,
             total,
             records: Some(12_345_678),
+            begun_ns: 0,
             drawn_ns: 0,
         };
         for columns in 1..200 {
@@ -199,12 +206,13 @@ mod tests {
         }
         assert_eq!(
             state(Some(4 << 30)).line(60.0, 120),
-            "import [======================        ] 3.0 GiB of 4.0 GiB, 51.2 MiB a second, \
-             12,345,678 records, 20 s left"
+            "import [======================        ] 3.0 GiB of 4.0 GiB, 20 s left, \
+             51.2 MiB a second, 12,345,678 records"
         );
         assert_eq!(
             state(None).line(100.0, 80),
-            "import 3.0 GiB, 30.7 MiB a second, 12,345,678 records, 1 min 40 s"
+            "import 3.0 GiB, 1 min 40 s, 30.7 MiB a second, 12,345,678 records"
         );
+        assert_eq!(state(None).line(100.0, 36), "import 3.0 GiB, 1 min 40 s");
     }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use clap::error::ErrorKind as Kind;
+use clap::error::{ContextKind, ErrorKind as Kind};
 use clap::{Command, CommandFactory, FromArgMatches};
 
 use crate::{Cli, output};
@@ -44,7 +44,11 @@ fn say(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
             let line = in_one_line(&error.to_string(), |argument| {
                 reads_behind_dashes(argument, arguments)
             });
-            output::warn(format_args!("{line} (--help tells more)"));
+            let tip = match is_bare_keyspace(error, arguments) {
+                true => "; tip: -k names a keyspace",
+                false => "",
+            };
+            output::warn(format_args!("{line}{tip} (--help tells more)"));
             ExitCode::from(output::FAILED)
         }
     }
@@ -59,6 +63,16 @@ pub fn printed(print: io::Result<()>) -> ExitCode {
         }
         _ => ExitCode::SUCCESS,
     }
+}
+
+/// Whether somebody named a keyspace of `terrapin keyspace` without `-k`.
+fn is_bare_keyspace(error: &clap::Error, arguments: &[OsString]) -> bool {
+    let bare = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    let is_keyspace = arguments
+        .get(1)
+        .is_some_and(|command| command == "keyspace");
+    let is_unknown = error.kind() == Kind::UnknownArgument;
+    is_keyspace && is_unknown && bare.is_some_and(|bare| !bare.starts_with('-'))
 }
 
 /// Whether the command line makes sense with `--` before that argument.

@@ -369,6 +369,11 @@ fn tips_are_given_where_they_help() {
         let error = fail(arguments);
         assert!(!error.contains("as a value"), "{error}");
     }
+    let error = fail(&["keyspace", "create", db, "turtles"]);
+    assert!(
+        error.contains("'turtles'") && error.contains("-k names a keyspace"),
+        "{error}"
+    );
     // This one helps.
     let error = fail(&["get", db, "--frob"]);
     assert!(error.contains("use '-- --frob'"), "{error}");

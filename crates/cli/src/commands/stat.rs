@@ -39,7 +39,9 @@ impl Stat {
             output::say(as_json(&stat, &keyspaces, space_bytes))?;
         } else {
             let mut text = Lines::default();
-            text.database(&self.database.path.display(), &stat, space_bytes);
+            let replayed_records = database.metrics().replayed_records;
+            let path = self.database.path.display();
+            text.database(&path, &stat, space_bytes, replayed_records);
             keyspaces
                 .iter()
                 .for_each(|keyspace| text.keyspace(keyspace));
@@ -146,10 +148,16 @@ struct Lines(String);
 impl Lines {
     fn line(&mut self, name: &str, value: &str) {
         // Nothing fails that writes to memory.
-        let _ = writeln!(self.0, "{name:<22}{value}");
+        let _ = writeln!(self.0, "{name:<24}{value}");
     }
 
-    fn database(&mut self, path: &dyn std::fmt::Display, stat: &DatabaseStat, space_bytes: u64) {
+    fn database(
+        &mut self,
+        path: &dyn std::fmt::Display,
+        stat: &DatabaseStat,
+        space_bytes: u64,
+        replayed_records: u64,
+    ) {
         let (space, log) = (&stat.space, &stat.space.log);
         let pages = &space.pages;
         let blocks = pages.leaf_blocks + pages.buffer_blocks + pages.flushed_blocks;
@@ -175,13 +183,14 @@ impl Lines {
                 human(log.spare_bytes)
             ),
         );
-        self.line(
-            "  to replay",
-            &format!(
-                "{} of the log, when it is opened",
+        let to_replay = match replayed_records {
+            0 => "nothing".to_owned(),
+            _ => format!(
+                "{} of the log, at the next open",
                 human(stat.log_kept_bytes)
             ),
-        );
+        };
+        self.line("  to replay", &to_replay);
         if let Some(factor) = amplification(stat) {
             self.line(
                 "  space amplification",
@@ -245,11 +254,11 @@ impl Lines {
             );
         }
         let set = match keyspace.checkpoint_distance_set {
-            None => "not set: chosen by the process that opens the database to write".to_owned(),
+            None => "not set: who opens the database to write chooses".to_owned(),
             Some(CheckpointDistance::Auto) => "auto".to_owned(),
             Some(CheckpointDistance::Fixed(chi)) => chi.to_string(),
             Some(other) => format!("{other:?}"),
         };
-        self.line("  checkpoint distance", &format!("χ {set}"));
+        self.line("  checkpoint distance χ", &set);
     }
 }
