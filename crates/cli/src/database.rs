@@ -36,13 +36,15 @@ impl DatabaseArgs {
     }
 }
 
-/// The database that a command writes to. Whatever it writes itself, it may find a log whose records are merged, too.
+/// The database that a command writes to. Whatever it writes itself, it may find a log whose
+/// records are merged, too.
 #[derive(Args, Clone)]
 pub struct WriterArgs {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// Compression of the blocks that this command writes. Blocks that are there stay as they are until a merge rewrites them, and are
-    /// read as they are. The database does not remember it: name it with each command that writes
+    /// Compression of the blocks that this command writes. Blocks that are there stay as they are
+    /// until a merge rewrites them, and are read as they are. The database does not remember it:
+    /// name it with each command that writes
     #[arg(long, value_enum, default_value = "none")]
     compression: CompressionName,
 }
@@ -74,7 +76,8 @@ impl WriterArgs {
         }
     }
 
-    /// The same for a new keyspace of that name and χ: where a new database would have it already, or χ does not fit, nothing is created.
+    /// The same for a new keyspace of that name and χ: where a new database would have it already,
+    /// or χ does not fit, nothing is created.
     pub fn open_or_create_for(
         &self,
         name: &str,
@@ -150,7 +153,7 @@ pub struct KeyspaceArgs {
 }
 
 impl KeyspaceArgs {
-    /// What names it on a command line, behind a space; nothing where that is the default.
+    /// The option that names the keyspace, after a space; empty for the default keyspace.
     #[must_use]
     pub fn option(&self) -> String {
         match self.name == KEYSPACE_DEFAULT {

@@ -1,7 +1,7 @@
 //! The file or stdin that a command reads records from.
 //!
-//! An input may be a pipe whose writer takes its time. Who reads it can have work done while nothing comes
-//! ([`Idle`]), and a signal ends the wait.
+//! An input may be a slow pipe. While it gives nothing, [`Watched`] does other work ([`Idle`]). A
+//! signal ends the wait.
 
 use std::fs::File;
 use std::io::{self, Read};

@@ -1,5 +1,5 @@
-//! Ctrl-C (SIGINT) and SIGTERM for commands that have something to finish first. The first signal is noted and
-//! wakes who waits for input; the second one ends the process as if nobody listened.
+//! Ctrl-C (SIGINT) and SIGTERM for commands that have something to finish first. The first signal
+//! sets a flag and wakes a wait for input. The second signal ends the process at once.
 
 use std::fmt::{self, Display};
 use std::io;
@@ -36,8 +36,8 @@ impl Display for Stopped {
 impl std::error::Error for Stopped {}
 
 impl Interrupt {
-    /// Takes note of signals from here on, for the rest of the process. A signal that the process was started to
-    /// ignore stays ignored.
+    /// Takes note of signals from here on, for the rest of the process. A signal that the process
+    /// was started to ignore stays ignored.
     pub fn listen() -> Result<Self> {
         let failed = |error| Error::io("cannot listen for signals", error);
         let (wake, raise) = UnixStream::pair().map_err(failed)?;
@@ -97,8 +97,8 @@ pub fn is_stopped(error: &Error) -> bool {
     signal_of(error).is_some()
 }
 
-/// Ends the process as the signal that an error tells of would have: shells see 130 for SIGINT, 143 for SIGTERM,
-/// and stop a script on Ctrl-C. None where it tells of none.
+/// Ends the process as the signal that an error tells of would have: shells see 130 for SIGINT, 143
+/// for SIGTERM, and stop a script on Ctrl-C. None where it tells of none.
 pub fn end(error: &Error) -> Option<ExitCode> {
     let signal = signal_of(error)?;
     // It returns only where it fails.

@@ -1,12 +1,13 @@
-//! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under `commands`; what text formats
-//! are read and written is under `formats`.
+//! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under
+//! `commands`; what text formats are read and written is under `formats`.
 //!
 //! A database is always the first argument, a keyspace always `-k NAME`.
 //!
-//! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such key, `verify` damage), 2 when
-//! it failed or the command line makes no sense. Whatever goes wrong is one line on stderr that begins with `terrapin: `; what the engine
-//! notices meanwhile (`events.rs`) stands before it. When the reader of stdout goes away, a command ends quietly with 0; an import goes on
-//! to its end.
+//! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such
+//! key, `verify` damage), 2 when it failed or the command line makes no sense. Whatever goes wrong
+//! is one line on stderr that begins with `terrapin: `; what the engine notices meanwhile
+//! (`events.rs`) stands before it. When the reader of stdout goes away, a command ends quietly with
+//! 0; an import goes on to its end.
 #![forbid(unsafe_code)]
 
 mod arguments;

@@ -8,12 +8,14 @@ use terrapin_base::{Error, ErrorKind, Result};
 
 use crate::bytes;
 
-/// Exit code of a command that did its work, and the answer is no: there is no such key, the database is damaged.
+/// Exit code of a command that did its work, and the answer is no: there is no such key, the
+/// database is damaged.
 pub const NO: u8 = 1;
 /// Exit code of a command that failed, or whose command line makes no sense.
 pub const FAILED: u8 = 2;
 
-/// Why stdout takes no more: its reader has gone. It is told from pipes that a command was given by name.
+/// Why stdout takes no more: its reader has gone. It is told from pipes that a command was given by
+/// name.
 #[derive(Debug)]
 struct ReaderGone;
 
@@ -64,8 +66,8 @@ pub fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Stdout, buffered, for text with stored bytes in it: exact, but on a terminal control characters other than line ends and tabs
-/// are escaped. What is written at once ends with a whole character.
+/// Stdout, buffered, for text with stored bytes in it: exact, but on a terminal control characters
+/// other than line ends and tabs are escaped. What is written at once ends with a whole character.
 pub struct Stored {
     out: BufWriter<Stdout>,
     terminal: bool,
@@ -156,7 +158,8 @@ pub fn notice(message: impl Display) {
     }
 }
 
-/// Tells who watches what a command came to.
+/// Sums up, in one line on stderr, on a terminal only: how many records, how long it took, the
+/// rate.
 pub fn notice_sum(done: &str, records: u64, seconds: f64) {
     let rate = (records as f64 / seconds.max(1e-9)) as u64;
     notice(format_args!(

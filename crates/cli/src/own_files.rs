@@ -1,6 +1,6 @@
-//! A database's directory belongs to the engine: no command writes its output there, and none reads its
-//! input there. Files and directories are compared by device and inode, so that links, mounts and names
-//! with `..` make no difference.
+//! A database's directory belongs to the engine: no command writes its output there, and none reads
+//! its input there. Files and directories are compared by device and inode, so that links, mounts
+//! and names with `..` make no difference.
 
 use std::collections::HashSet;
 use std::io;
@@ -14,8 +14,8 @@ use terrapin_base::{Error, Result};
 /// Device and inode.
 type Identity = (u64, u64);
 
-/// Refuses a path whose links were resolved, if it lies in the directory of a database or is another name
-/// of one of its files. `what` is "output" or "input".
+/// Refuses a path whose links were resolved, if it lies in the directory of a database or is
+/// another name of one of its files. `what` is "output" or "input".
 pub fn refuse_path(database: &Path, what: &'static str, path: &Path) -> Result<()> {
     // Where there is no directory, the open says so.
     let Some(directory) = identity(database) else {
@@ -52,7 +52,8 @@ fn identity(path: &Path) -> Option<Identity> {
     Some((metadata.dev(), metadata.ino()))
 }
 
-/// What lies in the directory now; nothing where it cannot be listed: then nothing of it can be opened, either.
+/// What lies in the directory now; nothing where it cannot be listed: then nothing of it can be
+/// opened, either.
 fn files(database: &Path) -> HashSet<Identity> {
     let entries = std::fs::read_dir(database).into_iter().flatten();
     let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));

@@ -1,5 +1,5 @@
-//! How far a command is, in one line of stderr that is drawn over and over: on a terminal only, and never
-//! wider than that. What else is written to the terminal clears it first (`output.rs`).
+//! How far a command is, in one line of stderr that is drawn over and over: on a terminal only, and
+//! never wider than that. What else is written to the terminal clears it first (`output.rs`).
 
 use std::io::IsTerminal;
 
@@ -79,23 +79,23 @@ impl Bar {
         }))
     }
 
-    /// Whether nobody sees it.
+    /// Whether stderr is no terminal, so that nothing is shown.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.0.is_none()
     }
 
-    /// So many are done. Fewer than before are those of something new, whose rate begins here.
+    /// Sets how many are done. A smaller number than before starts a new count, and a new rate.
     pub fn set(&self, done: u64) {
         self.change(|state| state.done = done);
     }
 
-    /// So many there are in all.
+    /// Sets how many there are in all.
     pub fn set_total(&self, total: u64) {
         self.change(|state| state.total = Some(total));
     }
 
-    /// The bytes held so many records.
+    /// Sets how many records the bytes held.
     pub fn set_records(&self, records: u64) {
         self.change(|state| state.records = Some(records));
     }
@@ -132,8 +132,8 @@ impl Drop for Bar {
 }
 
 impl State {
-    /// The line after so many seconds, in fewer than so many columns: in the last one the cursor stands. What does not fit
-    /// is left out, the least important first.
+    /// The line, shorter than `columns`: the cursor stands in the last column. Leaves out what does
+    /// not fit, the least important first.
     fn line(&self, seconds: f64, columns: usize) -> String {
         let shown = |number| match self.unit {
             Unit::Bytes => human(number),

@@ -15,7 +15,8 @@ pub fn command() -> Command {
     with_negative_numbers(Cli::command())
 }
 
-/// A number behind an option is its value, also a negative one: whether it may be is the option's to say.
+/// Takes a negative number after an option for the option's value: the option then says what is
+/// wrong with it.
 fn with_negative_numbers(command: Command) -> Command {
     let command = command.mut_args(|argument| match argument.get_action().takes_values() {
         true => argument.allow_negative_numbers(true),
@@ -54,7 +55,7 @@ fn say(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     }
 }
 
-/// The exit code behind help on stdout. A closed pipe is no failure.
+/// The exit code after help was printed to stdout. A closed pipe is no failure.
 pub fn printed(print: io::Result<()>) -> ExitCode {
     match print.and_then(|()| io::stdout().flush()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
@@ -85,7 +86,8 @@ fn reads_behind_dashes(argument: &str, arguments: &[OsString]) -> bool {
     command().try_get_matches_from(changed).is_ok()
 }
 
-/// What clap has to say of a wrong command line: the error, and those of its tips that help, without usage.
+/// What clap has to say of a wrong command line: the error, and those of its tips that help,
+/// without usage.
 fn in_one_line(text: &str, reads_behind_dashes: impl Fn(&str) -> bool) -> String {
     let one_line = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
     let is_good = |tip: &str| match tip.strip_prefix("tip: to pass '") {

@@ -1,4 +1,5 @@
-//! `terrapin count`: how many records there are, by a scan that shows none, or about how many at once.
+//! `terrapin count`: how many records there are, by a scan that shows none, or about how many at
+//! once.
 
 use clap::Args;
 use serde_json::json;
@@ -16,8 +17,8 @@ pub struct Count {
     database: DatabaseArgs,
     #[command(flatten)]
     range: RangeArgs,
-    /// About how many there are, without reading them: one that was overwritten may count more than once until it is merged, and a range
-    /// that is shorter than a block of some KiB not at all
+    /// About how many there are, without reading them: one that was overwritten may count more than
+    /// once until it is merged, and a range that is shorter than a block of some KiB not at all
     #[arg(long)]
     approximate: bool,
     #[command(flatten)]

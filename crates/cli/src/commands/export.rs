@@ -1,6 +1,7 @@
-//! `terrapin export`: the records of a keyspace, all or those of a range, in key order, as of one moment. A file takes its new content only when all of
-//! it was written, and keeps its permissions; a link to it stays one. Stdout takes csv unless another format is named: the one that
-//! carries any bytes.
+//! `terrapin export`: the records of a keyspace, all or those of a range, in key order, as of one
+//! moment. A file takes its new content only when all of it was written, and keeps its permissions;
+//! a link to it stays one. Stdout takes csv unless another format is named: the one that carries
+//! any bytes.
 
 use std::fs::{File, Metadata};
 use std::io::{self, BufWriter, Write};
@@ -29,8 +30,9 @@ const NAMES_MAX: u32 = 100;
 pub struct Export {
     #[command(flatten)]
     database: DatabaseArgs,
-    /// File to write, by way of links if it is one, outside of the database's directory; - is stdout. One whose reader goes away fails the
-    /// command, stdout's does not. An export that fails, or is ended by Ctrl-C, leaves the old file and nothing of the new one (stdout got all
+    /// File to write, by way of links if it is one, outside of the database's directory; - is
+    /// stdout. One whose reader goes away fails the command, stdout's does not. An export that
+    /// fails, or is ended by Ctrl-C, leaves the old file and nothing of the new one (stdout got all
     /// up to the failure), one that is killed FILE.partial-PID
     #[arg(value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -47,9 +49,10 @@ pub struct Export {
     /// csv: begin with a line that names the columns key and value
     #[arg(long)]
     header: bool,
-    /// json, jsonl: write values that are the JSON text of a number, object, array, true, false or null as they stand, so that
-    /// what was imported from JSON comes back as it was (a string that says 12 becomes the number, though, and jsonl keeps a text of
-    /// several lines a string); not with --hex
+    /// json, jsonl: write values that are the JSON text of a number, object, array, true, false or
+    /// null as they stand, so that what was imported from JSON comes back as it was (a string that
+    /// says 12 becomes the number, though, and jsonl keeps a text of several lines a string); not
+    /// with --hex
     #[arg(long)]
     typed: bool,
     /// When FILE is written, print a JSON object: {"records":…,"seconds":…}
@@ -62,7 +65,7 @@ struct Records {
     /// About how many there are, as far as that is known.
     about: Option<u64>,
     walk: Walk,
-    /// Who may end it before.
+    /// Signals that end it early.
     interrupt: Option<Interrupt>,
 }
 
@@ -92,7 +95,8 @@ impl Export {
         let start_ns = clock.now_ns();
         let database = self.database.open_to_read()?;
         let keyspace = self.keyspace.find(&database)?;
-        // Only a bar wants it: what is damaged at the range's end is told once the export comes there.
+        // Only a bar wants it: what is damaged at the range's end is told once the export comes
+        // there.
         let about = keyspace.approximate(self.walk.range.bounds(self.hex)?);
         let about = about.ok().map(|estimate| estimate.records);
         let limit = self.walk.limit.map_or(u64::MAX, |limit| limit as u64);
@@ -134,8 +138,8 @@ impl Export {
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(error)),
         };
-        // A pipe, a device or what a process has open is written as it is; a file beside itself first, so that a failure leaves
-        // the old one.
+        // A pipe, a device or what a process has open is written as it is; a file beside itself
+        // first, so that a failure leaves the old one.
         if let Some(old) = &old
             && (!old.is_file() || is_of_system(path))
         {
@@ -163,8 +167,8 @@ impl Export {
     }
 }
 
-/// Where a path leads through links, whether or not something is there. Links of the system's own, such as those to what a process
-/// has open, are not followed.
+/// Where a path leads through links, whether or not something is there. Links of the system's own,
+/// such as those to what a process has open, are not followed.
 fn resolved(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
     for _ in 0..LINKS_MAX {
@@ -183,13 +187,14 @@ fn resolved(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::other("it leads through too many links"))
 }
 
-/// Whether a path without links in its directories is a name that the system gives devices and what processes have open. Files
-/// in shared memory are files.
+/// Whether a path without links in its directories is a name that the system gives devices and what
+/// processes have open. Files in shared memory are files.
 fn is_of_system(path: &Path) -> bool {
     path.starts_with("/proc") || path.starts_with("/dev") && !path.starts_with("/dev/shm")
 }
 
-/// A new file beside a path, and its name. One that is there already, or a link of that name, is left alone.
+/// A new file beside a path, and its name. One that is there already, or a link of that name, is
+/// left alone.
 fn create_beside(path: &Path, old: Option<&Metadata>) -> io::Result<(File, PathBuf)> {
     let process = std::process::id();
     for attempt in 0..NAMES_MAX {
@@ -215,7 +220,8 @@ fn create(path: &Path, old: Option<&Metadata>) -> io::Result<File> {
         return options.open(path);
     };
     let file = options.mode(old.permissions().mode()).open(path)?;
-    // What the process takes from the files it creates is given back, where the file system knows of that.
+    // What the process takes from the files it creates is given back, where the file system knows
+    // of that.
     let _ = file.set_permissions(old.permissions());
     Ok(file)
 }

@@ -1,4 +1,5 @@
-//! `terrapin get`: one value, as it is; on a terminal its control characters are escaped, and a newline is behind it.
+//! `terrapin get`: one value, as it is; on a terminal its control characters are escaped, and a
+//! newline is behind it.
 
 use std::ffi::OsString;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! `terrapin help`: what `--help` behind a command says.
+//! `terrapin help COMMAND`: the same text as `terrapin COMMAND --help`.
 
 use std::process::ExitCode;
 

@@ -1,8 +1,9 @@
 //! `terrapin import`: records from a text file, in its order.
 //!
-//! Records are written in batches, whole or not at all, one after the other: what is in the database is always a prefix of the
-//! file, and at least what was acknowledged. Nothing is opened or created before the first records were read well. What was
-//! read is written when the input pauses, and when a signal ends the import.
+//! Records are written in batches, whole or not at all, one after the other: what is in the
+//! database is always a prefix of the file, and at least what was acknowledged. Nothing is opened
+//! or created before the first records were read well. What was read is written when the input
+//! pauses, and when a signal ends the import.
 
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
@@ -29,8 +30,9 @@ const BATCH_BYTES_MAX: usize = 128 << 10;
 pub struct Import {
     #[command(flatten)]
     database: WriterArgs,
-    /// File to read; - is stdin. When it pauses for a tenth of a second, what was read is written. Ctrl-C ends the import behind what was
-    /// read, and says how many records that were
+    /// File to read; - is stdin. When the input pauses for a tenth of a second, the import writes
+    /// the records that it has read. Ctrl-C ends the import after the last whole record, and it
+    /// says how many records are stored
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// Format [default: from the file's name; stdin has none, and needs it]
@@ -44,14 +46,17 @@ pub struct Import {
     /// csv: the first line names the columns; key and value, unless --csv-key says otherwise
     #[arg(long)]
     header: bool,
-    /// csv with other columns: the one that holds the key, by its name in the first line, or by its number from 1 on
+    /// csv with other columns: the one that holds the key, by its name in the first line, or by its
+    /// number from 1 on
     #[arg(long, value_name = "COLUMN")]
     csv_key: Option<Column>,
-    /// csv: the column that holds the value [default with --csv-key: a JSON object of all other columns, by their names]
+    /// csv: the column that holds the value [default with --csv-key: a JSON object of all other
+    /// columns, by their names]
     #[arg(long, value_name = "COLUMN", requires = "csv_key")]
     csv_value: Option<Column>,
-    /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives kill -9. When their reader goes
-    /// away, a line on stderr says so, and the import goes on to its end
+    /// Print `acknowledged COUNT` after each N records, and at the end; what was printed survives
+    /// kill -9. When their reader goes away, a line on stderr says so, and the import goes on to
+    /// its end
     #[arg(long, value_name = "N", value_parser = arguments::at_least_one::<u64>)]
     ack_every: Option<u64>,
     /// At the end, print a JSON object: {"records":…,"seconds":…}
@@ -273,7 +278,8 @@ impl Loader<'_> {
         self.import.ack_every.filter(|_| !self.unheard)
     }
 
-    /// Who no longer listens wants the records all the same: half an import would be taken for a whole one.
+    /// Who no longer listens wants the records all the same: half an import would be taken for a
+    /// whole one.
     fn acknowledge(&mut self) -> Result<()> {
         self.acknowledged = Some(self.records);
         match output::say(format_args!("acknowledged {}", self.records)) {
@@ -288,11 +294,13 @@ impl Loader<'_> {
         }
     }
 
-    /// Writes what waits, even when reading failed: the database then holds what stands before the error. It is closed in any case.
+    /// Writes what waits, even when reading failed: the database then holds what stands before the
+    /// error. It is closed in any case.
     fn end(&mut self, read: Result<()>) -> Result<u64> {
         let ended = match read {
             Ok(()) => self.write_rest(),
-            // What was read well before a malformed line goes in. The first error is the one to tell; others only add to it.
+            // What was read well before a malformed line goes in. The first error is the one to
+            // tell; others only add to it.
             Err(error) if self.stands_before(&error) => Err(match self.write() {
                 Ok(()) => error,
                 Err(also) => error.with("and then", also),
@@ -316,7 +324,8 @@ impl Loader<'_> {
         }
     }
 
-    /// Whether what waits goes in although reading failed: it was read well, and the input, or a signal, ended it.
+    /// Whether what waits goes in although reading failed: it was read well, and the input, or a
+    /// signal, ended it.
     fn stands_before(&self, error: &Error) -> bool {
         let is_stopped = interrupt::is_stopped(error) && !self.pending.lengths.is_empty();
         is_stopped || formats::is_malformed(error) && self.target.is_some()

@@ -31,15 +31,16 @@ pub enum Command {
     Put(put::Put),
     /// Print the value of a key as it is; exit 1 if there is no such key
     ///
-    /// Bytes are exact; only on a terminal control characters other than line ends and tabs, and what is not UTF-8, are shown as
-    /// \xNN.
+    /// Bytes are exact; only on a terminal control characters other than line ends and tabs, and
+    /// what is not UTF-8, are shown as \xNN.
     Get(get::Get),
     /// Remove a key; exit 0 also if it was not there
     Delete(delete::Delete),
     /// Print records in key order, one a line: key, tab, value
     ///
-    /// Bytes are exact, so that tabs and newlines within keys and values look like those between them: --hex, or export --format
-    /// jsonl, is unambiguous. Only on a terminal control characters, and what is not UTF-8, are shown as \t, \n, \r or \xNN.
+    /// Bytes are exact, so that tabs and newlines within keys and values look like those between
+    /// them: --hex, or export --format jsonl, is unambiguous. Only on a terminal control
+    /// characters, and what is not UTF-8, are shown as \t, \n, \r or \xNN.
     Scan(scan::Scan),
     /// Print how many records there are: reads them all, unless --approximate
     Count(count::Count),
@@ -49,7 +50,8 @@ pub enum Command {
     Export(export::Export),
     /// Show what a database holds and takes
     Stat(stat::Stat),
-    /// Check every byte of a database without writing: exit 0 sound, 1 damaged, 2 could not be checked
+    /// Check every byte of a database without writing: exit 0 sound, 1 damaged, 2 could not be
+    /// checked
     Verify(verify::Verify),
     /// Merge everything written so far into the trees, durably
     Checkpoint(checkpoint::Checkpoint),

@@ -53,7 +53,8 @@ impl Put {
         } else {
             Box::new(std::fs::File::open(path).map_err(failed)?)
         };
-        // A little more than could be stored, a line end behind digits included, tells that it is too large, however large it is.
+        // A little more than could be stored, a line end behind digits included, tells that it is
+        // too large, however large it is.
         let (text_bytes_max, line_end) = if self.hex {
             (2 * VALUE_BYTES_MAX, b"\r\n".len())
         } else {

@@ -1,4 +1,5 @@
-//! `terrapin scan`: records of a range, in order from either end, exact to the byte; on a terminal control characters are escaped.
+//! `terrapin scan`: records of a range, in order from either end, exact to the byte; on a terminal
+//! control characters are escaped.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -58,7 +59,7 @@ pub struct WalkArgs {
     /// From the largest key down
     #[arg(long)]
     reverse: bool,
-    /// So many records at most
+    /// At most N records
     #[arg(long, value_name = "N", value_parser = arguments::whole::<usize>)]
     pub limit: Option<usize>,
     /// Keys without values
@@ -96,7 +97,8 @@ enum Records {
 }
 
 impl Walk {
-    /// The next key and value, borrowed until the next call; no value, where only keys were asked for.
+    /// The next key and value, borrowed until the next call; no value, where only keys were asked
+    /// for.
     pub fn next(&mut self) -> Result<Option<(&[u8], &[u8])>> {
         let without_value = |key| (key, &[][..]);
         match (&mut self.records, self.reverse) {

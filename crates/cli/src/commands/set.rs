@@ -24,8 +24,8 @@ pub struct Set {
 /// A setting.
 #[derive(Clone, Copy, ValueEnum)]
 enum Setting {
-    /// Checkpoint distance: a number from 1 on, auto, or default (whatever the database is opened with). More means less
-    /// writing to the disk, and more memory for it
+    /// Checkpoint distance: a number from 1 on, auto, or default (whatever the database is opened
+    /// with). More means less writing to the disk, and more memory for it
     Chi,
 }
 

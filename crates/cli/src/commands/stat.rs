@@ -1,5 +1,5 @@
-//! `terrapin stat`: what a database holds and what space it takes. Nothing in it is of the process that looks: neither its
-//! memory, nor the χ that it would choose.
+//! `terrapin stat`: what a database holds and what space it takes. Nothing in it is of the process
+//! that looks: neither its memory, nor the χ that it would choose.
 
 use std::fmt::Write;
 
@@ -12,7 +12,8 @@ use crate::bytes::{counted, human, thousands};
 use crate::database::DatabaseArgs;
 use crate::{arguments, output};
 
-/// With fewer bytes of keys and values, what every database takes at least outweighs them: their ratio says nothing.
+/// With fewer bytes of keys and values, what every database takes at least outweighs them: their
+/// ratio says nothing.
 const AMPLIFIED_BYTES_MIN: u64 = 1 << 20;
 
 /// Arguments of `stat`.
@@ -73,7 +74,8 @@ pub fn distance(set: Option<CheckpointDistance>) -> Value {
     }
 }
 
-/// Key and value bytes of a keyspace, in its tree and in the log; what a later write supersedes counts until it is merged.
+/// Key and value bytes of a keyspace, in its tree and in the log; what a later write supersedes
+/// counts until it is merged.
 fn data_bytes(keyspace: &KeyspaceStat) -> u64 {
     keyspace.tree.leaf_bytes + keyspace.tree.buffered_bytes + keyspace.window_bytes
 }
@@ -254,7 +256,7 @@ impl Lines {
             );
         }
         let set = match keyspace.checkpoint_distance_set {
-            None => "not set: who opens the database to write chooses".to_owned(),
+            None => "not set: the process that opens the database to write chooses".to_owned(),
             Some(CheckpointDistance::Auto) => "auto".to_owned(),
             Some(CheckpointDistance::Fixed(chi)) => chi.to_string(),
             Some(other) => format!("{other:?}"),

@@ -1,5 +1,5 @@
-//! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged or incomplete, each finding with its
-//! place; 2: it could not be checked.
+//! `terrapin verify`: everything is checked, nothing is written. Exit 0: sound; 1: damaged or
+//! incomplete, each finding with its place; 2: it could not be checked.
 
 use std::path::PathBuf;
 use std::process::ExitCode;

@@ -1,5 +1,6 @@
-//! csv by RFC 4180, strictly: CRLF (LF is read, too), quotes doubled within quotes. Fields are bytes of any kind. A
-//! record has two columns, key and value; of a file with others, [`Columns`] says which are the key and the value.
+//! csv by RFC 4180, strictly: CRLF (LF is read, too), quotes doubled within quotes. Fields are
+//! bytes of any kind. A record has two columns, key and value; of a file with others, [`Columns`]
+//! says which are the key and the value.
 
 use terrapin_base::Result;
 
@@ -37,7 +38,8 @@ impl std::str::FromStr for Column {
 pub struct Columns {
     /// The key.
     pub key: Column,
-    /// The value; without it, a JSON object of all columns but the key's, by their names in the header.
+    /// The value; without it, a JSON object of all columns but the key's, by their names in the
+    /// header.
     pub value: Option<Column>,
 }
 
@@ -71,7 +73,8 @@ impl Row {
         (0..self.len()).map(|number| self.field(number))
     }
 
-    /// Reads the next line that is not empty; the number of the line on which it begins, none at the end.
+    /// Reads the next line that is not empty; the number of the line on which it begins, none at
+    /// the end.
     fn read(&mut self, source: &mut Source<'_>) -> Result<Option<u64>> {
         while source.peek()?.is_some() {
             let line = source.line();
@@ -145,7 +148,7 @@ struct Places {
 
 enum Value {
     Column(usize),
-    /// An object of these columns, each behind the text that stands before its value.
+    /// A JSON object of these columns: the number of each, and the text before its value.
     Rest(Vec<(usize, Vec<u8>)>),
 }
 

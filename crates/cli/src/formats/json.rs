@@ -1,5 +1,6 @@
-//! json: one object of key → value, read as a stream. The value of a record is what a string says; a value of any other kind is
-//! its text, as it stands, and comes back from an export as a string of that text.
+//! json: one object of key → value, read as a stream. The value of a record is what a string says;
+//! a value of any other kind is its text, as it stands, and comes back from an export as a string
+//! of that text.
 
 use terrapin_base::Result;
 
@@ -180,7 +181,8 @@ fn four_digits(source: &mut Source<'_>) -> Result<u32> {
     Ok(code)
 }
 
-/// Copies a value that is not a string as it stands, and checks its grammar. Depth costs a byte a level, not stack.
+/// Copies a value that is not a string as it stands, and checks its grammar. Depth costs a byte a
+/// level, not stack.
 fn text(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     let mut open = Vec::new();
     loop {
@@ -337,7 +339,8 @@ fn copy_digits(source: &mut Source<'_>, out: &mut Vec<u8>) -> Result<()> {
     Ok(())
 }
 
-/// Writes a member of the object, and its beginning before the first; of an array of keys where there is no value.
+/// Writes a member of the object, and its beginning before the first; of an array of keys where
+/// there is no value.
 pub(super) fn write(
     first: bool,
     key: &[u8],
@@ -360,8 +363,8 @@ pub(super) fn write(
     write_string(value, out)
 }
 
-/// Whether bytes are the JSON text of one value that is not a string, with nothing around it: what an import keeps of such a
-/// value.
+/// Whether bytes are the JSON text of one value that is not a string, with nothing around it: what
+/// an import keeps of such a value.
 pub(super) fn is_text_of_no_string(bytes: &[u8]) -> bool {
     // Most values are no JSON at all, which the first byte tells.
     matches!(
@@ -439,7 +442,8 @@ mod tests {
             for (key, value) in records {
                 match &expected[&key] {
                     Value::String(said) => prop_assert_eq!(said, &value),
-                    // Floats are compared as text by way of the other parser, whose last digit may differ from what it wrote.
+                    // Floats are compared as text by way of the other parser, whose last digit may
+                    // differ from what it wrote.
                     other => prop_assert_eq!(
                         serde_json::from_str::<Value>(&value).unwrap(),
                         serde_json::from_str::<Value>(&other.to_string()).unwrap()
@@ -456,7 +460,8 @@ mod tests {
             let at = at.index(text.len());
             text[at] = byte;
             let theirs = serde_json::from_slice::<Value>(&text).is_ok_and(|v| v.is_object());
-            // A string within a kept text may have half of a surrogate pair, and a number may exceed every float.
+            // A string within a kept text may have half of a surrogate pair, and a number may
+            // exceed every float.
             let lenient = text.windows(2).any(|w| w == b"\\u") || text.iter().any(|b| matches!(b, b'e' | b'E'));
             let ours = read_text(&text);
             prop_assert!(ours.is_ok() == theirs || lenient, "{:?}: {:?}", String::from_utf8_lossy(&text), ours);

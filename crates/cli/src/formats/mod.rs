@@ -7,11 +7,12 @@
 //! | json | a member of one object |
 //! | jsonl | a line: `{"key":…,"value":…}` |
 //!
-//! A byte order mark at the beginning of an input is no part of it. A text whose first record begins with one gets one
-//! more, so that it comes back.
+//! A byte order mark at the beginning of an input is no part of it. A text whose first record
+//! begins with one gets one more, so that it comes back.
 //!
-//! Readers hold one record at a time, and never more of it than the largest record may have, whatever the input. Errors name
-//! the line, the byte and the last key that was read well. With hexadecimal digits (`--hex`) every format carries every record.
+//! Readers hold one record at a time, and never more of it than the largest record may have,
+//! whatever the input. Errors name the line, the byte and the last key that was read well. With
+//! hexadecimal digits (`--hex`) every format carries every record.
 
 mod csv;
 mod json;
@@ -121,8 +122,8 @@ impl Dialect {
 /// Takes records: the line on which one ends, its key, its value.
 pub type Sink<'a> = &'a mut dyn FnMut(u64, &[u8], &[u8]) -> Result<()>;
 
-/// Reads all records of an input in order. Stops at the first error, the sink's included; what is malformed is
-/// `InvalidArgument`.
+/// Reads all records of an input in order. Stops at the first error, the sink's included; what is
+/// malformed is `InvalidArgument`.
 pub fn read(dialect: &Dialect, input: &mut dyn Input, sink: Sink<'_>) -> Result<()> {
     let source = &mut Source::new(input);
     let mut last_key = None::<Vec<u8>>;
@@ -210,7 +211,8 @@ impl<W: Write> Writer<W> {
         self.records
     }
 
-    /// Writes one record. `Unsupported` when the format cannot carry it: the message names one that can.
+    /// Writes one record. `Unsupported` when the format cannot carry it: the message names one that
+    /// can.
     pub fn record(&mut self, key: &[u8], value: &[u8]) -> Result<()> {
         let (mut shown_key, mut shown_value) = (key, (!self.dialect.keys_only).then_some(value));
         if self.dialect.hex {

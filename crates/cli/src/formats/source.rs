@@ -1,5 +1,5 @@
-//! An input, read in large pieces and looked at byte by byte, that knows which line it is in and how much of one record memory
-//! may hold.
+//! An input, read in large pieces and looked at byte by byte, that knows which line it is in and
+//! how much of one record memory may hold.
 
 use terrapin_base::{Error, ErrorKind, Result, VALUE_BYTES_MAX};
 
@@ -7,8 +7,8 @@ use crate::input::Input;
 
 const PIECE_BYTES: usize = 256 << 10;
 
-/// The most bytes of one key, value or line that are kept: the largest value as hexadecimal digits, twice over. Nothing that
-/// could be stored is refused for it, and no input makes the reader grow.
+/// The most bytes of one key, value or line that are kept: the largest value as hexadecimal digits,
+/// twice over. Nothing that could be stored is refused for it, and no input makes the reader grow.
 pub(super) const TEXT_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
 
 /// What some programs begin a text of UTF-8 with: no part of it.

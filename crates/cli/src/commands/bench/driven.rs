@@ -1,5 +1,5 @@
-//! Arguments that suites have in common: the records' shape, how many threads, the seed; and for those that make a fresh database for each
-//! step, where and at which χ.
+//! Arguments that suites have in common: the records' shape, how many threads, the seed; and for
+//! those that make a fresh database for each step, where and at which χ.
 
 use std::path::PathBuf;
 
@@ -49,8 +49,8 @@ pub(super) struct Fresh {
     /// Checkpoint distance: a number, or auto
     #[arg(long, value_name = "N|auto", default_value = "auto", value_parser = arguments::distance)]
     chi: CheckpointDistance,
-    /// Where the databases are made, and removed at the end, or by the next run there if this one is killed [default: the system's
-    /// place for temporary files]
+    /// Where the databases are made, and removed at the end, or by the next run there if this one
+    /// is killed [default: the system's place for temporary files]
     #[arg(long, value_name = "DIR")]
     within: Option<PathBuf>,
 }

@@ -1,4 +1,5 @@
-//! `terrapin bench growth`: what a record of a load costs as the data grows; see [`terrapin_bench::measure_growth`].
+//! `terrapin bench growth`: what a record of a load costs as the data grows; see
+//! [`terrapin_bench::measure_growth`].
 
 use clap::Args;
 use terrapin_base::Result;

@@ -1,4 +1,5 @@
-//! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are arguments and output.
+//! `terrapin bench`: measures. What is measured and how is in the crate `terrapin-bench`; here are
+//! arguments and output.
 
 mod chi;
 mod driven;
@@ -31,15 +32,18 @@ pub struct Bench {
 
 #[derive(Subcommand)]
 enum Suite {
-    /// The workloads of YCSB: load, then a (half updates), b, c (reads), d (latest), e (scans), f (read-modify-write)
+    /// The workloads of YCSB: load, then a (half updates), b, c (reads), d (latest), e (scans), f
+    /// (read-modify-write)
     Ycsb(ycsb::Ycsb),
-    /// Loads at checkpoint distances 1, 2, 4 …, each followed by reads at 1: what χ costs and what it saves
+    /// Loads at checkpoint distances 1, 2, 4 …, each followed by reads at 1: what χ costs and what
+    /// it saves
     Chi(chi::Chi),
     /// What overwriting costs in writes and in space, at several bounds of space amplification
     Space(space::Space),
     /// What a record of a load costs as the data grows, beside log₂ of the data over the window
     Growth(growth::Growth),
-    /// Many cold keys at once and a scan of everything, beside what the device gives in the same run
+    /// Many cold keys at once and a scan of everything, beside what the device gives in the same
+    /// run
     Reads(reads::Reads),
     /// Print this message or the help of one of these
     Help(Help),

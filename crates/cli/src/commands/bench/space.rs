@@ -1,5 +1,5 @@
-//! `terrapin bench space`: what overwriting costs in writes and space, at several bounds of space amplification; see
-//! [`terrapin_bench::measure_space`].
+//! `terrapin bench space`: what overwriting costs in writes and space, at several bounds of space
+//! amplification; see [`terrapin_bench::measure_space`].
 
 use clap::Args;
 use terrapin_base::Result;

@@ -1,4 +1,5 @@
-//! `terrapin bench ycsb`: the workloads of YCSB (Cooper et al., SoCC 2010); see the crate `terrapin-bench`.
+//! `terrapin bench ycsb`: the workloads of YCSB (Cooper et al., SoCC 2010); see the crate
+//! `terrapin-bench`.
 
 use std::path::{Path, PathBuf};
 
@@ -16,13 +17,14 @@ use crate::temporary::Temporary;
 /// Arguments of `bench ycsb`.
 #[derive(Args)]
 pub(super) struct Ycsb {
-    /// Directory of the database; for a load its keyspace has no records, or is not there yet [default: a temporary one, removed at
-    /// the end, or by the next run if this one is killed]
+    /// Directory of the database; for a load its keyspace has no records, or is not there yet
+    /// [default: a temporary one, removed at the end, or by the next run if this one is killed]
     #[arg(value_name = "DB")]
     db: Option<PathBuf>,
     #[command(flatten)]
     keyspace: KeyspaceArgs,
-    /// Phases in order; without load, DB holds the records, loaded with the same --records, --key-bytes and --value-bytes
+    /// Phases in order; without load, DB holds the records, loaded with the same --records,
+    /// --key-bytes and --value-bytes
     #[arg(
         long,
         value_delimiter = ',',
@@ -41,10 +43,12 @@ pub(super) struct Ycsb {
     /// Memory budget
     #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = arguments::size)]
     memory: u64,
-    /// Checkpoint distance: a number, or auto; the keyspace of DB keeps it [default: auto, or what the keyspace of DB has]
+    /// Checkpoint distance: a number, or auto; the keyspace of DB keeps it [default: auto, or what
+    /// the keyspace of DB has]
     #[arg(long, value_name = "N|auto", value_parser = arguments::distance)]
     chi: Option<CheckpointDistance>,
-    /// How requests spread over the records: zipfian (0.99, scrambled) or uniform; d always prefers the latest
+    /// How requests spread over the records: zipfian (0.99, scrambled) or uniform; d always prefers
+    /// the latest
     #[arg(long, value_name = "NAME", default_value = "zipfian")]
     distribution: Distribution,
     /// What a write waits for
@@ -133,7 +137,8 @@ impl Ycsb {
             .with("database", directory.display())
             .with("keyspace", keyspace.name()));
         }
-        // A keyspace that was there may have a χ of its own: what was asked for is what is measured.
+        // A keyspace that was there may have a χ of its own: what was asked for is what is
+        // measured.
         if let Some(chi) = self.chi {
             keyspace.set_checkpoint_distance(chi)?;
         }

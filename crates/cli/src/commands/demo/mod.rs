@@ -1,5 +1,6 @@
-//! `terrapin demo`: the store at work, in four steps that print what happened: records go in, are queried, are overwritten at
-//! several checkpoint distances χ turned while it runs, and the database is closed, reopened and verified.
+//! `terrapin demo`: the store at work, in four steps that print what happened: records go in, are
+//! queried, are overwritten at several checkpoint distances χ turned while it runs, and the
+//! database is closed, reopened and verified.
 
 #![allow(clippy::disallowed_methods)] // a demonstration tells of wall time and threads: they are its subject
 
@@ -40,8 +41,8 @@ const DISTANCES: [u32; 3] = [1, 4, 16];
 /// Arguments of `demo`.
 #[derive(Args)]
 pub struct Demo {
-    /// Directory for the database, which is kept [default: a temporary one, removed at the end, or by the next run if this one is
-    /// killed]
+    /// Directory for the database, which is kept [default: a temporary one, removed at the end, or
+    /// by the next run if this one is killed]
     #[arg(value_name = "DB")]
     directory: Option<PathBuf>,
     #[command(flatten)]
@@ -217,7 +218,8 @@ fn ratio(a: u64, b: u64) -> f64 {
     if b == 0 { 0.0 } else { a as f64 / b as f64 }
 }
 
-/// What was written to the device meanwhile: less than nothing, by the system's count, when pages were given up unwritten.
+/// What was written to the device meanwhile: less than nothing, by the system's count, when pages
+/// were given up unwritten.
 fn device_bytes_since(before: &Usage) -> u64 {
     let now = Usage::now().device_bytes_written;
     now.saturating_sub(before.device_bytes_written)
@@ -465,7 +467,8 @@ impl Stage<'_> {
         )
     }
 
-    /// Overwrites keys of the sample at random while another thread reads. Returns user bytes, and how long each read took.
+    /// Overwrites keys of the sample at random while another thread reads. Returns user bytes, and
+    /// how long each read took.
     fn overwrite(&mut self, updates: u64, revision: u64) -> Result<(u64, Vec<Duration>)> {
         let (stop, seed) = (AtomicBool::new(false), self.random.bits());
         let (keyspace, keys, random) = (&self.keyspace, &self.keys, &mut self.random);
