@@ -256,6 +256,12 @@ fn the_demo_tells_its_story_and_leaves_nothing() {
     for noise in ["second", "µs", "χ", "device", "peak"] {
         assert!(!story.contains(noise), "{noise}: {story}");
     }
+    let torn = place.write("torn.tsv", "a\t1\nb\n");
+    let error = fail(&["demo", "--file", text(&torn)]);
+    assert!(
+        error.contains("torn.tsv") && error.contains("line 2"),
+        "{error}"
+    );
     let one = place.write("one.tsv", "a\t1\n");
     let story = run(&["--file", text(&one)]);
     assert!(story.contains("1 record, 2 bytes\n"), "{story}");

@@ -120,7 +120,7 @@ impl Demo {
     fn run_in(&self, directory: &Path) -> Result<()> {
         // The input is looked at before anything is created.
         let input = match &self.file {
-            Some(path) => Some((format_of(self.format, path)?, InputFile::open(path)?)),
+            Some(path) => Some((path, format_of(self.format, path)?, InputFile::open(path)?)),
             None => None,
         };
         own_files::refuse_std(directory)?;
@@ -147,7 +147,7 @@ impl Demo {
         teller.tell("\n1. Records go in")?;
         stage.fill(|put| match input {
             None => generate(self.records, put),
-            Some((format, input)) => {
+            Some((path, format, input)) => {
                 let bar = progress::of_bytes(input.bytes, "import");
                 formats::read(
                     &Dialect::plain(format),
@@ -157,6 +157,7 @@ impl Demo {
                         put(key, value)
                     },
                 )
+                .map_err(|error| error.with("input", path.display()))
             }
         })?;
         teller.tell("\n2. They are queried")?;
