@@ -483,7 +483,11 @@ fn nothing_is_written_into_a_database_but_by_the_engine() {
             .unwrap();
         assert!(content(&path) == before);
     }
-    // Nor is one an import's input: it would read what it writes.
+    // Nor is one an input: an import would read what it writes.
+    refused(
+        &mut command(&["put", db, "k", "--file", text(&hard)]),
+        "put --file",
+    );
     for input in [&data, &hard] {
         refused(
             &mut command(&["import", db, text(input), "--format", "tsv"]),

@@ -7,8 +7,9 @@ use std::path::PathBuf;
 use clap::Args;
 use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, Result, VALUE_BYTES_MAX};
 
-use crate::bytes;
 use crate::database::{KeyspaceArgs, WriterArgs};
+use crate::input::InputFile;
+use crate::{bytes, own_files};
 
 /// Arguments of `put`.
 #[derive(Args)]
@@ -48,11 +49,9 @@ impl Put {
             return bytes::argument(self.value.as_deref().unwrap_or_default(), self.hex);
         };
         let failed = |e| Error::io("cannot read the value", e).with("file", path.display());
-        let mut input: Box<dyn Read> = if path.as_os_str() == "-" {
-            Box::new(std::io::stdin().lock())
-        } else {
-            Box::new(std::fs::File::open(path).map_err(failed)?)
-        };
+        let input = InputFile::open(path)?;
+        let name = path.display().to_string();
+        own_files::refuse_open(self.database.path(), "input", input.file(), &name)?;
         // A little more than could be stored, a line end behind digits included, tells that it is
         // too large, however large it is.
         let (text_bytes_max, line_end) = if self.hex {
@@ -63,7 +62,7 @@ impl Put {
         let read_max = text_bytes_max + line_end + 1;
         let mut text = Vec::new();
         input
-            .by_ref()
+            .file()
             .take(read_max as u64)
             .read_to_end(&mut text)
             .map_err(failed)?;
