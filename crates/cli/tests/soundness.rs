@@ -196,4 +196,20 @@ fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
         );
         assert!(output.stderr.is_empty());
     }
+    // What stands in their place is damage, too.
+    for (lost, instead) in [
+        ("data", "ln -s nowhere"),
+        ("data", "mkfifo"),
+        ("data", "mkdir"),
+        ("ring", "mkdir"),
+    ] {
+        let copy = place.path("instead");
+        let line = format!("cp -r \"$0\" \"$1\" && cd \"$1\" && rm {lost} && {instead} {lost}");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", &line, text(&db), text(&copy)]);
+        assert!(shell.status().unwrap().success());
+        let output = run(&["verify", text(&copy)]);
+        assert_eq!(output.status.code(), Some(1), "{lost}: {instead}");
+        std::fs::remove_dir_all(&copy).unwrap();
+    }
 }

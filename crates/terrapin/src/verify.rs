@@ -132,12 +132,15 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         reserve_bytes: 0,
         system_cache: false,
     };
-    if PageStore::presence(&disk)? != Presence::Present {
-        let error = absent(&disk)?;
-        if error.kind() != ErrorKind::Corrupt {
-            return Err(error);
+    match PageStore::presence(&disk) {
+        Ok(Presence::Present) => {}
+        Ok(_) => return report.end("data file", absent(&disk)?),
+        // It is listed, and leads nowhere.
+        Err(error) if error.kind() == ErrorKind::NotFound && has_log(&disk)? => {
+            let lost = Error::corrupt("the data file is missing, but there is a log");
+            return report.end("data file", lost.with("directory", disk.describe()));
         }
-        return report.end("data file", error);
+        Err(error) => return report.end("data file", error),
     }
     let (store, superblock) = match PageStore::open(&disk, store_options, true) {
         Ok(opened) => opened,
