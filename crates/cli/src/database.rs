@@ -124,17 +124,11 @@ fn unless_missing<T>(found: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// The keyspace that a command is about, without a default.
+/// The keyspace that a command of `keyspace` is about.
 #[derive(Args, Clone)]
 pub struct NamedKeyspaceArgs {
     /// Keyspace
-    #[arg(
-        long = "keyspace",
-        short = 'k',
-        value_name = "NAME",
-        required = true,
-        value_parser = arguments::keyspace_name
-    )]
+    #[arg(value_name = "NAME", value_parser = arguments::keyspace_name)]
     pub name: String,
 }
 

@@ -1,7 +1,8 @@
 //! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under
 //! `commands`; what text formats are read and written is under `formats`.
 //!
-//! A database is always the first argument, a keyspace always `-k NAME`.
+//! A database is always the first argument. `-k NAME` is the keyspace that records are in; the commands
+//! of `keyspace` take the name of theirs behind the database.
 //!
 //! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such
 //! key, `verify` damage), 2 when it failed or the command line makes no sense. Whatever goes wrong
@@ -40,7 +41,7 @@ use crate::commands::Command;
     disable_help_subcommand = true
 )]
 #[command(
-    after_help = "A database is a directory, and always the first argument (DB). A keyspace is always -k NAME; without it, commands use the one named default.\n\
+    after_help = "A database is a directory, and always the first argument (DB). -k NAME is the keyspace that records are in; without it, commands use the one named default.\n\
     Sizes are bytes, or end in KiB, MiB, GiB (1024) or KB, MB, GB (1000).\n\
     Exit codes: 0, done; 1, the answer is no (get: no such key; verify: damaged, or a file is missing); 2, it failed, or the command line makes no sense.\n\
     When the reader of stdout goes away, a command ends quietly with 0; an import goes on to its end.\n\

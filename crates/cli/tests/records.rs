@@ -118,7 +118,7 @@ fn counts_are_exact_unless_asked_otherwise() {
     assert_eq!(count(&["--from", "6162", "--to", "6261", "--hex"]), "2\n");
     assert_eq!(count(&["--prefix", "z"]), "0\n");
     assert!(count(&["--approximate"]).trim_end().parse::<u64>().unwrap() < 10);
-    succeed(&["keyspace", "create", text(db), "-k", "empty"]);
+    succeed(&["keyspace", "create", text(db), "empty"]);
     assert_eq!(count(&["-k", "empty"]), "0\n");
     assert!(fail(&["count", text(db), "-k", "other"]).contains("other"));
     let some = count(&["--approximate", "--prefix", "b"]);
@@ -129,7 +129,7 @@ fn counts_are_exact_unless_asked_otherwise() {
 fn keyspaces_are_apart() {
     let place = Place::new();
     let db = &place.path("db");
-    succeed(&["keyspace", "create", text(db), "-k", "other"]);
+    succeed(&["keyspace", "create", text(db), "other"]);
     put(db, "k", "default");
     succeed(&["put", text(db), "k", "other", "--keyspace", "other"]);
     succeed(&["put", text(db), "k", "third", "-k", "third"]);
@@ -138,10 +138,10 @@ fn keyspaces_are_apart() {
         b"default\nother\nthird\n"
     );
     assert_eq!(succeed(&["get", text(db), "k", "-k", "other"]), b"other");
-    succeed(&["keyspace", "clear", text(db), "-k", "other"]);
+    succeed(&["keyspace", "clear", text(db), "other"]);
     missing(&["get", text(db), "k", "-k", "other"]);
     assert_eq!(succeed(&["get", text(db), "k"]), b"default");
-    succeed(&["keyspace", "drop", text(db), "--keyspace", "other"]);
+    succeed(&["keyspace", "drop", text(db), "other"]);
     for command in [
         &["get", text(db), "k"][..],
         &["scan", text(db)],
@@ -150,8 +150,8 @@ fn keyspaces_are_apart() {
         let error = fail(&[command, &["-k", "other"]].concat());
         assert!(error.contains("other"), "{error}");
     }
-    fail(&["keyspace", "create", text(db), "-k", "third"]);
-    fail(&["keyspace", "drop", text(db), "-k", "other"]);
+    fail(&["keyspace", "create", text(db), "third"]);
+    fail(&["keyspace", "drop", text(db), "other"]);
     assert_eq!(succeed(&["get", text(db), "k", "-k", "third"]), b"third");
 }
 
@@ -187,9 +187,9 @@ fn every_command_that_writes_compresses_if_it_is_told_to() {
         &["delete", db, "k"],
         &["checkpoint", db],
         &["set", db, "chi", "4"],
-        &["keyspace", "create", db, "-k", "other"],
-        &["keyspace", "clear", db, "-k", "other"],
-        &["keyspace", "drop", db, "-k", "other"],
+        &["keyspace", "create", db, "other"],
+        &["keyspace", "clear", db, "other"],
+        &["keyspace", "drop", db, "other"],
     ] {
         succeed(&[command, &["--compression", "lz4"]].concat());
     }

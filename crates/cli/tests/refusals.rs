@@ -28,8 +28,8 @@ fn reading_what_is_not_there_creates_nothing() {
         &["checkpoint", db],
         &["set", db, "chi", "4"],
         &["keyspace", "list", db],
-        &["keyspace", "drop", db, "-k", "k"],
-        &["keyspace", "clear", db, "-k", "k"],
+        &["keyspace", "drop", db, "k"],
+        &["keyspace", "clear", db, "k"],
         &["bench", "ycsb", db, "--workloads", "c"],
     ] {
         let error = fail(arguments);
@@ -89,10 +89,10 @@ fn command_lines_that_make_no_sense_exit_with_two() {
         &["bench", "ycsb", "--durability", "perhaps"],
         &["put", db, "k", "v", "-k", "a\nb"],
         &["import", db, "-", "--format", "tsv", "-k", ""],
-        &["keyspace", "create", db, "-k", "a\tb"],
+        &["keyspace", "create", db, "a\tb"],
         &["keyspace", "create", db],
         &["keyspace", "drop", db],
-        &["keyspace", "clear", db, "k"],
+        &["keyspace", "clear", db, "-k", "k"],
         &["put", db, "k", "v", "--compression", "best"],
         &["get", db, "k", "--compression", "lz4"],
     ] {
@@ -228,7 +228,7 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
         assert!(error.contains(limit), "{error}");
         assert!(!path.exists(), "{error}");
     }
-    let error = fail(&["keyspace", "create", db, "-k", "k", "--chi", "3000"]);
+    let error = fail(&["keyspace", "create", db, "k", "--chi", "3000"]);
     assert!(error.contains("--memory gives it more"), "{error}");
     assert!(!path.exists(), "{error}");
     let most = place.write("most", digits(limit));
@@ -244,7 +244,7 @@ fn what_is_too_large_to_put_is_called_so_and_creates_nothing() {
 fn a_keyspace_that_a_new_database_would_have_creates_none() {
     let place = Place::new();
     let path = place.path("db");
-    let create = ["keyspace", "create", text(&path), "-k", "default"];
+    let create = ["keyspace", "create", text(&path), "default"];
     let error = fail(&create);
     assert!(error.contains("there is no database"), "{error}");
     assert!(!path.exists(), "{error}");
@@ -364,16 +364,11 @@ fn tips_are_given_where_they_help() {
     for arguments in [
         &["keyspace", "list", db, "--jsn"][..],
         &["get", db, "k", "--frob"],
-        &["keyspace", "create", db, "-k", "a", "--frob"],
+        &["keyspace", "create", db, "a", "--frob"],
     ] {
         let error = fail(arguments);
         assert!(!error.contains("as a value"), "{error}");
     }
-    let error = fail(&["keyspace", "create", db, "turtles"]);
-    assert!(
-        error.contains("'turtles'") && error.contains("-k names a keyspace"),
-        "{error}"
-    );
     // This one helps.
     let error = fail(&["get", db, "--frob"]);
     assert!(error.contains("use '-- --frob'"), "{error}");
