@@ -14,6 +14,8 @@ const OPTIONS: LogOptions = LogOptions {
     segment_bytes: 512 << 10,
     sync_interval_ns: 1_000_000,
     database_id: DATABASE,
+    branch: DATABASE,
+    known_branches: [DATABASE; 2],
 };
 
 /// A log in one segment, synced now and then; the last records are not. Returns how many there are, how many were
