@@ -153,7 +153,7 @@ mod tests {
                       00 00 00 00 58 57 56 55 54 53 52 51 01 00 00 00";
         assert_eq!(hex[..96].join(" "), golden);
         assert!(sector[96..508].iter().all(|&b| b == 0));
-        assert_eq!(hex[508..].join(" "), "f7 fa 5f 9f");
+        assert_eq!(hex[508..].join(" "), "04 ff 92 82");
     }
 
     #[test]
