@@ -188,7 +188,8 @@ fn pages_of_two_copies_of_one_database_do_not_mix() {
     }
 }
 
-/// Copies the files of a database piece by piece, in the order of their names or against it; between two pieces the database goes on.
+/// Copies the files of a database piece by piece, in three orders of the files, each from its beginning; between two pieces the database
+/// goes on.
 fn copy_live(world: &World, seed: u64, go_on: &mut dyn FnMut()) -> Vec<(String, Vec<u8>)> {
     let mut names: Vec<String> = files_of(&world.disk).into_iter().map(|(n, _)| n).collect();
     match seed % 3 {
@@ -219,24 +220,40 @@ fn copy_live(world: &World, seed: u64, go_on: &mut dyn FnMut()) -> Vec<(String, 
 #[test]
 fn a_copy_of_an_open_database_is_refused_or_a_prefix() {
     const KEYS: u64 = 400;
-    let (mut opened, mut refused) = (0, 0);
+    let (mut opened, mut refused, mut closed) = (0, 0, 0);
     for seed in 0..120 {
         let world = World::new(seed);
         let database = world.open(&tiny());
         let keyspace = database.default_keyspace();
         let mut puts = 0u64;
-        let mut put = || {
-            keyspace.put(key(puts % KEYS), value(puts, 100)).unwrap();
-            puts += 1;
+        let mut open = Some((database, keyspace));
+        let put = |open: &Option<(Database, terrapin::Keyspace)>, puts: &mut u64| {
+            if let Some((_, keyspace)) = open {
+                keyspace.put(key(*puts % KEYS), value(*puts, 100)).unwrap();
+                *puts += 1;
+            }
         };
-        (0..KEYS + 300).for_each(|_| put());
+        (0..KEYS + 300).for_each(|_| put(&open, &mut puts));
         let pace = world.below(24);
+        // Some copies go on over the end of the life.
+        let mut left = match world.below(3) {
+            0 => world.below(200),
+            _ => u64::MAX,
+        };
         let files = copy_live(&world, seed, &mut || {
             for _ in 0..world.below(1 + pace) {
-                put();
+                put(&open, &mut puts);
             }
             for _ in 0..world.below(1 + pace) {
                 world.sim.step();
+            }
+            left = left.saturating_sub(1);
+            if left == 0
+                && let Some((database, keyspace)) = open.take()
+            {
+                drop(keyspace);
+                database.close().unwrap();
+                closed += 1;
             }
         });
         let copy = world_of(seed + 1000, &files);
