@@ -266,6 +266,8 @@ impl Live {
         };
         write(KEYS + random.below(600), &database)?;
         let pace = 1 + random.below(30);
+        // Few puts and many checkpoints: pages take the place of others, and the log that the copy needs is still there.
+        let checkpoints = random.below(3) > 0;
         let mut left = match random.below(3) {
             0 => random.below(150),
             _ => u64::MAX,
@@ -280,13 +282,21 @@ impl Live {
         for name in &names {
             let mut copied: Vec<u8> = Vec::new();
             while let Some(content) = process.disk.content(name) {
-                let piece = 512 << random.below(8);
+                let piece = 512 << random.below(if checkpoints { 5 } else { 8 });
                 let end = (copied.len() + piece).min(content.len());
                 if copied.len() >= end {
                     break;
                 }
                 copied.extend_from_slice(&content[copied.len()..end]);
-                write(random.below(pace), &database)?;
+                match &database {
+                    Some(open) if checkpoints => {
+                        write(random.below(3), &database)?;
+                        if name == "data" {
+                            open.checkpoint()?;
+                        }
+                    }
+                    _ => drop(write(random.below(pace), &database)?),
+                }
                 for _ in 0..random.below(pace) {
                     process.sim.step();
                 }

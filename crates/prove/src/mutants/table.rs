@@ -810,7 +810,7 @@ pub const TABLE: &[Mutant] = &[
         breaks: "a copy is refused, or every record of it reads right (decision 0033)",
         script: Script::Layer {
             name: "media",
-            units: 40,
+            units: 12,
         },
     },
 ];
