@@ -54,12 +54,15 @@ impl Incarnation {
 }
 
 impl PageId {
+    /// The last counter, all of whose bits are set.
+    pub const COUNTER_MAX: u64 = (1 << 40) - 1;
+
     /// The id of the `counter`-th page of an incarnation. Panics when either part is out of room, which takes
     /// 2^24 recoveries or 2^40 pages within one.
     #[must_use]
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {
         assert!(
-            incarnation <= Incarnation::MAX && counter < 1 << 40,
+            incarnation <= Incarnation::MAX && counter <= Self::COUNTER_MAX,
             "page ids exhausted"
         );
         PageId(u64::from(incarnation.0) << 40 | counter)

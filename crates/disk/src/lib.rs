@@ -76,6 +76,34 @@ pub trait Disk: Send + Sync {
     fn describe(&self) -> String;
 }
 
+/// What tells a file from all others of its file system, and from its copies. Two of them are of one file if they are equal
+/// ([`FileIdentity::is_of`]).
+///
+/// ```
+/// use terrapin_disk::FileIdentity;
+/// let found = FileIdentity { inode: 12, birth_ns: 5_000 };
+/// assert!(found.is_of(&found));
+/// assert!(!found.is_of(&FileIdentity { birth_ns: 6_000, ..found }));
+/// // A file system without birth times tells files apart by their inodes alone.
+/// assert!(found.is_of(&FileIdentity { birth_ns: 0, ..found }));
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FileIdentity {
+    /// Number of the inode.
+    pub inode: u64,
+    /// When the file was created, in nanoseconds since 1970; 0 where the file system does not say.
+    pub birth_ns: u64,
+}
+
+impl FileIdentity {
+    /// Whether both may be of one file: equal inodes, and equal birth times where both are known.
+    #[must_use]
+    pub fn is_of(&self, other: &FileIdentity) -> bool {
+        let unknown = self.birth_ns == 0 || other.birth_ns == 0;
+        self.inode == other.inode && (unknown || self.birth_ns == other.birth_ns)
+    }
+}
+
 /// A file of fixed identity. All methods may be called from any thread at once.
 pub trait File: Send + Sync {
     /// Fills the buffer from that offset; reading past the end is an error ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works;
@@ -124,6 +152,8 @@ pub trait File: Send + Sync {
     fn sync(&self) -> Result<()>;
     /// The file's size in bytes.
     fn bytes(&self) -> Result<u64>;
+    /// What tells the file from its copies. It stays the same over renames, crashes and remounts.
+    fn identity(&self) -> Result<FileIdentity>;
     /// Bytes that the file occupies on the disk.
     fn allocated_bytes(&self) -> Result<u64>;
     /// Cuts or extends the file.

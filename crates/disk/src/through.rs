@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use terrapin_base::Result;
 
-use crate::{Disk, File, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
+use crate::{Disk, File, FileIdentity, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
 
 /// A [`Disk`] that passes to another what it does not do itself; at least how files are opened.
 pub trait DiskThrough: Send + Sync {
@@ -147,6 +147,10 @@ impl<F: FileThrough> File for F {
 
     fn bytes(&self) -> Result<u64> {
         self.behind().bytes()
+    }
+
+    fn identity(&self) -> Result<FileIdentity> {
+        self.behind().identity()
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

@@ -153,17 +153,22 @@ fn other_files_and_newer_formats_are_refused() {
     let medium = SimDisk::new(5);
     drop(create(&medium, options(1 << 20, 0)));
     medium.crash_process();
-    let mut bytes = medium.content(DATA_FILE).unwrap();
-    bytes[8] = 9;
-    let crc = terrapin_base::checksum::crc32c(&bytes[..508]);
-    bytes[508..512].copy_from_slice(&crc.to_le_bytes());
-    medium.plant(DATA_FILE, &bytes);
-    let error = try_open(&medium, false).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::NewerFormat);
-    assert!(
-        error.to_string().contains("format 9") && error.to_string().contains("here 2"),
-        "{error}"
-    );
+    for (version, kind, advice) in [
+        (9, ErrorKind::NewerFormat, "newer version of Terrapin"),
+        (2, ErrorKind::Unsupported, "export it with that version"),
+    ] {
+        let mut bytes = medium.content(DATA_FILE).unwrap();
+        bytes[8] = version;
+        let crc = terrapin_base::checksum::crc32c(&bytes[..508]);
+        bytes[508..512].copy_from_slice(&crc.to_le_bytes());
+        medium.plant(DATA_FILE, &bytes);
+        let error = try_open(&medium, false).unwrap_err();
+        assert_eq!(error.kind(), kind);
+        let text = error.to_string();
+        for part in [advice, &format!("format {version}"), "here 3"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
 }
 
 /// A file of a few KiB that was named `data` by somebody was overwritten, as if a creation had been interrupted.

@@ -164,7 +164,8 @@ impl Database {
             core.schedule.stop();
             outcome = outcome.and(log.close());
         }
-        outcome.and(self.owner.shut())
+        let closed = outcome.is_ok();
+        outcome.and(self.owner.shut_as(closed))
     }
 
     /// Where it lies; none on a disk of the caller's.

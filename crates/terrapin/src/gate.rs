@@ -6,7 +6,9 @@ use std::sync::{Arc, Weak};
 
 use terrapin_base::sync::{Mutex, RwLock};
 use terrapin_base::{Error, ErrorKind, Result};
-use terrapin_disk::{Disk, File, Flight, LogRing, OpenOptions, RingOptions, Show, Shown};
+use terrapin_disk::{
+    Disk, File, FileIdentity, Flight, LogRing, OpenOptions, RingOptions, Show, Shown,
+};
 
 /// The disk that one open database sees.
 pub(crate) struct Gate {
@@ -147,6 +149,10 @@ impl File for GatedFile {
 
     fn bytes(&self) -> Result<u64> {
         self.with(|f| f.bytes())
+    }
+
+    fn identity(&self) -> Result<FileIdentity> {
+        self.with(|f| f.identity())
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

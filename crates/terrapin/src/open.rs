@@ -1,6 +1,16 @@
 //! How a database is opened, or comes to be. Opening costs the log's tail and the nodes of the trees, not their leaves:
 //!
-//! superblock → catalog → roots → free space from a walk over the nodes (D4) → the log's prefix → a new incarnation, durable → replay → serve.
+//! superblock → catalog → roots → the log's prefix → the branch of the new life, durable → free space from a walk over the nodes (D4) →
+//! a new incarnation of the log, durable → replay → serve.
+//!
+//! *Branches.* Each open for writing draws a random number, the life's branch. It stands in the superblock before anything is
+//! written under it: segments of the log, their records, and ids of pages. The superblock also says the branch of the log that the open
+//! found. So whatever the moment at which an open dies, the log that belongs to a superblock has one of its two branches, and files
+//! of another copy of the database, which drew other numbers, have neither.
+//!
+//! *Copies.* The superblock says which file it was written to. An open that finds it in another file, and not closed, looks at a
+//! copy that was made of an open database, or at a crash image that was moved: it checks all that the trees reach before it serves, and
+//! before it writes that this file is the database now.
 //!
 //! A new database exists once a superblock names an incarnation other than 0, which is written after the log is there; whatever a
 //! creation that was interrupted before that has left is made anew.
@@ -11,8 +21,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use terrapin_base::{
-    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Purpose, Result,
-    mutant,
+    Budget, Env, Error, ErrorKind, Incarnation, KeyspaceId, Lsn, Purpose, Result, mutant,
 };
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
@@ -40,6 +49,7 @@ use crate::schema::DEFAULT_KEYSPACE;
 use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, State, WriteWindow};
 use crate::stock::Stock;
 use crate::uses::PageUses;
+use crate::verify::check_copy;
 use crate::warm::Warm;
 
 /// Opens a directory.
@@ -168,7 +178,6 @@ fn open_gated(
                 let error = Error::new(ErrorKind::AlreadyExists, "there is a database already");
                 return Err(error.with("directory", disk.describe()));
             }
-            files.settle(&settings)?;
             files
         }
     };
@@ -178,17 +187,27 @@ fn open_gated(
         }
         files.create_log(&env, &disk, &settings)?;
     }
-    let base = Base::load(&files, &budget, &settings)?;
+    let mut base = Base::read(&files.store, &files.superblock, &budget, settings.fanout)?;
     let (log, replay) = match files.log.take() {
-        Some(log) => (Some(log), None),
+        Some(log) => {
+            base.find_space(&files, &settings)?;
+            (Some(log), None)
+        }
         None => {
-            let database_id = files.superblock.database_id;
+            let branch = draw_branch(&env);
+            let options = log_options(&settings, &files.superblock, branch);
             let needed_from = base.catalog.durable_through();
-            let found = scan_log(&env, &disk, &settings, database_id, needed_from)?;
+            let found = scan_log(&env, &disk, options, needed_from)?;
             check_log(&found, &files.superblock, &base.catalog)?;
+            check_copy(&files.store, &base)?;
             if settings.read_only {
+                base.find_space(&files, &settings)?;
                 (None, Some(found.read_only()))
             } else {
+                // What the scan saw of names may not be durable, and the superblock is about to rely on it.
+                disk.sync_directory()?;
+                files.begin_branch(branch, found.branch())?;
+                base.find_space(&files, &settings)?;
                 let (log, replay) = found.begin()?;
                 settings.set_segment_bytes(log.segment_bytes());
                 (Some(log), Some(replay))
@@ -229,11 +248,9 @@ pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
 pub(crate) fn scan_log(
     env: &Env,
     disk: &Arc<dyn Disk>,
-    settings: &Settings,
-    database_id: u64,
+    options: LogOptions,
     needed_from: Lsn,
 ) -> Result<Recovery> {
-    let options = log_options(settings, database_id);
     Recovery::scan(env, disk, options, needed_from).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::corrupt("the log is missing, but there is a data file")
             .with("directory", disk.describe()),
@@ -272,12 +289,20 @@ fn store_options(settings: &Settings, budget: &Arc<Budget>) -> StoreOptions {
     }
 }
 
-pub(crate) fn log_options(settings: &Settings, database_id: u64) -> LogOptions {
+/// The branch of a life that begins. No life has 0.
+fn draw_branch(env: &Env) -> u64 {
+    env.random().max(1)
+}
+
+/// For the log that belongs to a superblock; `branch` is the new life's, if one is to begin.
+pub(crate) fn log_options(settings: &Settings, superblock: &Superblock, branch: u64) -> LogOptions {
     LogOptions {
         ring_bytes: settings.ring_bytes,
         segment_bytes: settings.segment_bytes,
         sync_interval_ns: settings.sync_interval_ns,
-        database_id,
+        database_id: superblock.database_id,
+        branch,
+        known_branches: superblock.branches(),
     }
 }
 
@@ -322,12 +347,11 @@ impl Files {
         })
     }
 
-    /// What was found may not be durable: see D2.
-    fn settle(&self, settings: &Settings) -> Result<()> {
-        match settings.read_only {
-            true => Ok(()),
-            false => self.store.settle_slots(),
-        }
+    /// Begins a life with that branch; what was found of the superblock, which may not be durable, is so afterwards (D2).
+    fn begin_branch(&mut self, branch: u64, log_branch: u64) -> Result<()> {
+        let incarnation = self.superblock.incarnation;
+        self.superblock = self.store.begin_branch(incarnation, branch, log_branch)?;
+        Ok(())
     }
 
     fn create(
@@ -338,8 +362,8 @@ impl Files {
     ) -> Result<Files> {
         let database_id = env.random() | 1;
         // A log without its data file is a database that was damaged, not a place for a new one.
-        let absent = Log::check_absent(env, disk, log_options(settings, database_id));
-        absent.map_err(|error| match error.kind() {
+        let options = LogOptions::new(database_id);
+        Log::check_absent(env, disk, options).map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => data_file_is_lost().with("directory", disk.describe()),
             _ => error,
         })?;
@@ -357,19 +381,10 @@ impl Files {
 
     /// The second half of a creation: the log, then superblocks that say that it is there.
     fn create_log(&mut self, env: &Env, disk: &Arc<dyn Disk>, settings: &Settings) -> Result<()> {
-        let log = Log::create(
-            env,
-            disk,
-            log_options(settings, self.superblock.database_id),
-        )?;
-        let mut superblock = self.superblock;
-        superblock.incarnation = log.incarnation();
-        superblock.generation = Generation(superblock.generation.0 + 1);
-        for slot in 0..terrapin_pages::SLOTS {
-            self.store.write_superblock(slot, &superblock)?;
-            self.store.sync()?;
-        }
-        self.superblock = superblock;
+        let branch = draw_branch(env);
+        let log = Log::create(env, disk, log_options(settings, &self.superblock, branch))?;
+        let incarnation = log.incarnation();
+        self.superblock = self.store.begin_branch(incarnation, branch, branch)?;
         self.log = Some(log);
         Ok(())
     }
@@ -431,13 +446,13 @@ impl Base {
         })
     }
 
-    /// The same, and finds out which space is free. A damaged tree keeps nobody from the others: what of the file is not known to be taken may be its, and
+    /// Finds out which space is free. A damaged tree keeps nobody from the others: what of the file is not known to be taken may be its, and
     /// is left alone until an open reads all trees.
-    fn load(files: &Files, budget: &Arc<Budget>, settings: &Settings) -> Result<Base> {
+    fn find_space(&mut self, files: &Files, settings: &Settings) -> Result<()> {
         let Files {
             store, superblock, ..
         } = files;
-        let mut base = Self::read(store, superblock, budget, settings.fanout)?;
+        let base = self;
         let mut pages = PageUses::new(store);
         let unread = base.catalog.all_pages(&mut |page| pages.add(page))?;
         base.unread = unread.map(|(id, error)| {
@@ -456,7 +471,7 @@ impl Base {
             }
             rebuilt => rebuilt?,
         }
-        Ok(base)
+        Ok(())
     }
 }
 

@@ -57,6 +57,11 @@ impl Owner {
     /// Ends the jobs where they stand and lets the files go, so that the database can be opened again. Every later call
     /// gets [`terrapin_base::ErrorKind::Closed`]. Returns what a job said of its own failure.
     pub fn shut(&self) -> Result<()> {
+        self.shut_as(false)
+    }
+
+    /// As [`Owner::shut`]. If the log was `closed`, and no job failed, the data file says so from then on.
+    pub fn shut_as(&self, closed: bool) -> Result<()> {
         self.core.health.close();
         if let Some(log) = &self.core.log {
             log.stop();
@@ -71,6 +76,9 @@ impl Owner {
         let mut outcome = Ok(());
         for job in jobs {
             outcome = outcome.and(job.join());
+        }
+        if closed && self.core.log.is_some() {
+            outcome = outcome.and_then(|()| self.core.store.end_branch());
         }
         // Its last sync may have failed when the job that tells of it was over.
         if let Some(error) = self.core.log.as_ref().and_then(|log| log.failed()) {

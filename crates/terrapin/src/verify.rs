@@ -8,11 +8,11 @@ use std::path::Path;
 use std::sync::Arc;
 
 use terrapin_base::{
-    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result,
+    Budget, Env, Error, ErrorKind, Generation, Incarnation, KeyspaceId, Lsn, Result, mutant,
 };
 use terrapin_disk::Disk;
 use terrapin_pages::{PageStore, Presence, StoreOptions, Superblock};
-use terrapin_wal::{Record, Recovery};
+use terrapin_wal::{LogOptions, Record, Recovery};
 
 pub use terrapin_structure::Finding;
 
@@ -218,6 +218,38 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     Ok(report)
 }
 
+/// Checks all that the trees reach, blocks included, where the data file is a copy of one that was open: some of its pages may be older
+/// or newer than the superblock. Reads every page; nothing where the file is the one that the last life wrote, or was closed.
+///
+/// # Errors
+///
+/// [`ErrorKind::Corrupt`] with the first damaged place; what keeps one from looking.
+pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
+    if store.superblock().closed || !store.is_copy() || mutant::active(83) {
+        return Ok(());
+    }
+    tracing::info!(
+        "the data file is a copy and was not closed; all pages are checked before it is served"
+    );
+    for stored in &base.stored {
+        let Some(entry) = base.catalog.get(stored.id) else {
+            continue;
+        };
+        let mut first = None;
+        entry.version.verify(&mut |finding| {
+            first.get_or_insert(finding);
+        })?;
+        if let Some(finding) = first {
+            let message = "this directory looks like a copy of a database that was open meanwhile, and the copy is damaged: close the database, then copy it again";
+            return Err(Error::corrupt(message)
+                .with("keyspace", &stored.name)
+                .with("damaged", finding.place)
+                .with("how", finding.message));
+        }
+    }
+    Ok(())
+}
+
 /// What the newest superblock leads to, for tests on simulated disks that watch the order in which things are written (D1 to D3).
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -228,6 +260,8 @@ pub struct Reach {
     pub has_log: bool,
     /// Its name, which its log bears too.
     pub database_id: u64,
+    /// The branches that its log may have.
+    pub branches: [u64; 2],
     /// Where in the data file its pages lie, in no order.
     pub extents: Vec<Range<u64>>,
     /// What of the log is needed begins here.
@@ -268,6 +302,7 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
         generation: superblock.generation,
         has_log: superblock.incarnation != Incarnation(0),
         database_id: superblock.database_id,
+        branches: superblock.branches(),
         extents,
         log_from: base.catalog.durable_through(),
         log_through: base.catalog.applied_through(),
@@ -278,8 +313,11 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
 /// simulated disks.
 #[doc(hidden)]
 pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> Result<Lsn> {
-    let settings = Options::new().settle()?;
-    let options = log_options(&settings, reach.database_id);
+    let options = LogOptions {
+        database_id: reach.database_id,
+        known_branches: reach.branches,
+        ..LogOptions::new(0)
+    };
     Recovery::scan(env, disk, options, from).map(|found| found.end())
 }
 
@@ -355,8 +393,9 @@ fn verify_log(
     report: &mut VerifyReport,
 ) -> Result<()> {
     let settings = Options::new().settle()?;
+    let log = log_options(&settings, superblock, 0);
     let needed_from = base.catalog.durable_through();
-    let scanned = scan_log(&env, disk, &settings, superblock.database_id, needed_from);
+    let scanned = scan_log(&env, disk, log, needed_from);
     let mut replay = match scanned {
         Ok(recovery) => {
             if let Err(error) = check_log(&recovery, superblock, &base.catalog) {

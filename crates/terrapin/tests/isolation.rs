@@ -252,7 +252,7 @@ fn memory_is_as_much_as_ever_beside_a_small_window_that_cannot_be_merged() {
 /// The coordinator slept for the window that it could not merge, ten seconds at a time, over what others wanted of it.
 #[test]
 fn the_rest_of_a_window_that_cannot_be_merged_is_nobody_elses() {
-    let world = World::new(19);
+    let world = World::new(20);
     damaged(&world);
     let database = world.open(&tiny().record_cache(false));
     let good = database.keyspace("good").unwrap();

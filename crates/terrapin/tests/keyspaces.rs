@@ -111,7 +111,7 @@ fn a_clear_hides_everything_before_and_nothing_after_it() {
 /// Clears a keyspace at some moment of its merges, for many seeds, and hands each world on to `check`.
 fn clear_beside_merges(check: impl Fn(World, Database, Keyspace)) {
     let mut merged = 0;
-    for seed in 0..30 {
+    for seed in 0..60 {
         let world = World::new(seed);
         let database = world.open(&tiny().fanout(4));
         // Else all is merged as it is written.

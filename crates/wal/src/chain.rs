@@ -4,12 +4,15 @@
 //! not know to be on stable storage, it has copied there ([`crate::copy`]). A life's first segment says where the life before was found to
 //! end; a later segment of that earlier life that starts there or behind holds nothing that counts (its records were the torn tail) and is only waiting to
 //! be trimmed. A life's first segment always counts, though its life be empty: it says where the one before ended.
+//!
+//! Segments of one life have one branch, and a life's first segment says the branch of the life before. So segments of two copies of
+//! a database, which have equal numbers and places, do not join.
 
 use std::collections::VecDeque;
 
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, Result, mutant};
 
-use crate::format::{SegmentHeader, segment_name};
+use crate::format::{Seal, SegmentHeader, branch_link, segment_name};
 use crate::segments::Kept;
 use crate::stream::{Life, Piece};
 
@@ -31,6 +34,8 @@ pub(crate) struct Chain {
     pub(crate) whole_below: u64,
     /// What the newest segment's header says.
     pub(crate) previous_end: u64,
+    /// What the newest segment's header says.
+    pub(crate) previous_branch: u32,
     kept: VecDeque<Kept>,
     /// No record starts between here and the first one: where the life before ended, if its segments are gone.
     begins: u64,
@@ -88,9 +93,26 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         };
         let mut end = piece.end();
         let mut counts = true;
+        let seal = Seal {
+            branch: header.branch,
+            incarnation: header.incarnation,
+        };
+        if let Some(next) = &next {
+            let joins = match next.incarnation == header.incarnation {
+                true => next.branch == header.branch,
+                false => next.previous_branch == branch_link(header.branch),
+            };
+            if !joins && !mutant::active(82) {
+                return Err(broken(
+                    header,
+                    "a log segment belongs to another copy of this database than the segment behind it",
+                )
+                .with("segment behind it", segment_name(next.number)));
+            }
+        }
         match &next {
             None => lives.push_front(Life {
-                incarnation: header.incarnation,
+                seal,
                 end: None,
                 pieces: vec![piece],
             }),
@@ -122,7 +144,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 counts = header.start < end || (begins_life && header.start == end);
                 if counts {
                     lives.push_front(Life {
-                        incarnation: header.incarnation,
+                        seal,
                         end: Some(end),
                         pieces: vec![piece],
                     });
@@ -158,6 +180,7 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
         first,
         whole_below: newest.whole_below,
         previous_end: newest.previous_end,
+        previous_branch: newest.previous_branch,
         kept,
     })
 }
@@ -176,6 +199,8 @@ mod tests {
             whole_below: previous_end,
             first: start,
             capacity: 16384,
+            branch: 7,
+            previous_branch: 7,
         }
     }
 
@@ -221,7 +246,7 @@ mod tests {
             header(4, 3, 20480, 20480), // the second life was empty
         ])
         .unwrap();
-        let lives: Vec<u32> = chain.lives.iter().map(|l| l.incarnation).collect();
+        let lives: Vec<u32> = chain.lives.iter().map(|l| l.seal.incarnation).collect();
         assert_eq!(lives, [1, 2, 3]);
         assert_eq!(chain.lives[0].end, Some(20000));
         assert_eq!(chain.lives[1].end, Some(20480));
@@ -235,6 +260,33 @@ mod tests {
         assert_eq!((chain.lives.len(), chain.first), (1, 20480));
         let kept = chain.kept();
         assert_eq!((kept[0].end, kept[0].first), (20000, 20000));
+    }
+
+    #[test]
+    fn segments_of_another_branch_are_refused_by_name() {
+        let of = |branch, previous, header: SegmentHeader| SegmentHeader {
+            branch,
+            previous_branch: branch_link(previous),
+            ..header
+        };
+        let high = 5 << 32; // the link has the lower half alone
+        let chain = [
+            of(high | 1, 0, header(1, 1, 4096, 4096)),
+            of(high | 1, 1, header(2, 1, 20480, 20480)),
+            of(2, 1, header(3, 2, 36864, 36864)),
+            of(2, 2, header(4, 2, 53248, 53248)),
+        ];
+        assert_eq!(find_chain(chain.to_vec()).unwrap().lives.len(), 2);
+        for foreign in 0..3 {
+            let mut headers = chain.to_vec();
+            headers[foreign].branch = 9;
+            let text = find_chain(headers).unwrap_err().to_string();
+            let name = segment_name(foreign as u64 + 1);
+            assert!(
+                text.contains(&name) && text.contains("another copy"),
+                "{text}"
+            );
+        }
     }
 
     #[test]

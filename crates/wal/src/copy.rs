@@ -12,7 +12,9 @@ use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::{AlignedBuf, File};
 
-use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up, next_number};
+use crate::format::{
+    BLOCK_BYTES, Seal, SegmentHeader, block_down, block_up, branch_link, next_number,
+};
 use crate::segments::{Segments, Spare};
 use crate::stream::{Life, Piece, Stream};
 
@@ -40,7 +42,7 @@ impl Target {
 pub(crate) struct Copier<'a> {
     segments: &'a Segments,
     database_id: u64,
-    incarnation: u32,
+    seal: Seal,
     target: Target,
     /// The segment that `target` is or becomes.
     piece: Piece,
@@ -76,7 +78,7 @@ impl<'a> Copier<'a> {
         Ok(Copier {
             segments,
             database_id,
-            incarnation: life.incarnation,
+            seal: life.seal,
             target: Target::Found(file),
             piece,
             found,
@@ -98,7 +100,7 @@ impl<'a> Copier<'a> {
         Copier {
             segments,
             database_id,
-            incarnation: life.incarnation,
+            seal: life.seal,
             target: Target::Fresh(spare),
             piece,
             found: Vec::new(),
@@ -198,12 +200,14 @@ impl<'a> Copier<'a> {
         let header = SegmentHeader {
             database_id: self.database_id,
             number: piece.number,
-            incarnation: self.incarnation,
+            incarnation: self.seal.incarnation,
             start: piece.start,
             previous_end: piece.start,
             whole_below,
             first: piece.first,
             capacity: piece.capacity,
+            branch: self.seal.branch,
+            previous_branch: branch_link(self.seal.branch),
         };
         self.segments.install(spare, &header)?;
         self.added.push(piece);

@@ -19,7 +19,8 @@ use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
 use terrapin_disk::RingReader;
 
 use crate::format::{
-    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, next_number,
+    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, branch_link,
+    next_number,
 };
 use crate::log::Shared;
 use crate::segments::Current;
@@ -352,7 +353,7 @@ impl Drain {
             }
         };
         let header = SegmentHeader {
-            database_id: self.log.seal.database_id,
+            database_id: self.log.options.database_id,
             number: next_number(self.current.number)?,
             incarnation: self.log.seal.incarnation,
             start: self.drained,
@@ -360,6 +361,8 @@ impl Drain {
             whole_below: self.bound.whole_below,
             first: self.bound.next,
             capacity: self.log.segments.capacity(),
+            branch: self.log.seal.branch,
+            previous_branch: branch_link(self.log.seal.branch),
         };
         self.current = self.log.segments.install(&spare, &header)?;
         self.lacks_spare = true;

@@ -2,7 +2,7 @@
 //! decodes. `docs/FORMAT.md` tells the same in tables; `tests/golden.rs` holds both to it.
 //!
 //! The log is one stream of bytes, and an LSN is an offset in it. Records follow each other without padding or alignment. A
-//! record's CRC32C covers what it says and where it may stand: payload, database, incarnation, length, kind and LSN, in this order, so
+//! record's CRC32C covers what it says and where it may stand: payload, branch, incarnation, length, kind and LSN, in this order, so
 //! that all but the last eight bytes are summed before the append's lock is taken.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
@@ -31,7 +31,7 @@ pub(crate) const MARK_BYTES: u64 = RECORD_HEADER_BYTES + 8;
 pub(crate) const FILLER_BYTES_MAX: u64 = BLOCK_BYTES + RECORD_HEADER_BYTES - 1;
 
 /// Version of the log's format that this build writes, and the newest that it reads.
-pub(crate) const FORMAT_VERSION: u32 = 1;
+pub(crate) const FORMAT_VERSION: u32 = 2;
 const MAGIC: [u8; 8] = *b"TERRALOG";
 /// Bytes of a segment header that mean something; the rest of its block is zeros.
 pub(crate) const SEGMENT_HEADER_BYTES: usize = 88;
@@ -42,10 +42,11 @@ const _: () = assert!(RECORD_HEADER_BYTES == 4 + 4 + 1);
 const _: () = assert!(PAYLOAD_BYTES_LIMIT < u32::MAX as u64);
 const _: () = assert!(RECORD_KIND_USER_MIN > KIND_CLOSE);
 
-/// Where a record may count: in this database and this life of its log. Bytes of another fail their CRC.
+/// Where a record may count: in one life of one log. Bytes of another life, or of another copy of the database, fail their CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal {
-    pub(crate) database_id: u64,
+    /// Random, and so it stands for the database, too.
+    pub(crate) branch: u64,
     pub(crate) incarnation: u32,
 }
 
@@ -63,7 +64,7 @@ impl Seal {
     #[inline]
     fn place(&self, kind: u8, length: u32) -> [u8; PLACE_BYTES] {
         let mut place = [0; PLACE_BYTES];
-        place[..8].copy_from_slice(&self.database_id.to_le_bytes());
+        place[..8].copy_from_slice(&self.branch.to_le_bytes());
         place[8..12].copy_from_slice(&self.incarnation.to_le_bytes());
         place[12..16].copy_from_slice(&length.to_le_bytes());
         place[16] = kind;
@@ -137,7 +138,7 @@ impl Seal {
 
 /// Longest payload of a record that is put together before it is summed and copied: calls cost more than its bytes do.
 pub(crate) const SMALL_PAYLOAD_BYTES: usize = 480;
-/// Bytes that a CRC covers between payload and LSN: database, incarnation, length and kind.
+/// Bytes that a CRC covers between payload and LSN: branch, incarnation, length and kind.
 const PLACE_BYTES: usize = 17;
 
 /// Where a small record is put together. Its payload begins at a multiple of the checksum's word.
@@ -265,6 +266,15 @@ pub(crate) struct SegmentHeader {
     pub(crate) first: u64,
     /// Bytes of stream that the segment holds: a multiple of a block.
     pub(crate) capacity: u64,
+    /// The branch of the life.
+    pub(crate) branch: u64,
+    /// The branch of the life before, its lower half ([`branch_link`]), in a life's first segment; in the others the life's own.
+    pub(crate) previous_branch: u32,
+}
+
+/// What a segment's header says of the branch before.
+pub(crate) fn branch_link(branch: u64) -> u32 {
+    branch as u32
 }
 
 impl SegmentHeader {
@@ -286,17 +296,18 @@ impl SegmentHeader {
             self.whole_below,
             self.first,
             self.capacity,
-            0,
+            self.branch,
         ] {
             put(&field.to_le_bytes());
         }
-        put(&[0; 4]);
+        put(&self.previous_branch.to_le_bytes());
         let crc = crc32c(&block[..SEGMENT_HEADER_BYTES - 4]);
         block[SEGMENT_HEADER_BYTES - 4..SEGMENT_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
         block[SEGMENT_HEADER_BYTES..].fill(0);
     }
 
-    /// Checks everything that can be checked without the segment's neighbours. [`ErrorKind::NewerFormat`] names both versions.
+    /// Checks everything that can be checked without the segment's neighbours. [`ErrorKind::NewerFormat`] and [`ErrorKind::Unsupported`] (an older
+    /// format) name both versions.
     pub(crate) fn decode(block: &[u8]) -> Result<Self> {
         let mut reader = Reader::new("log segment header", block);
         if reader.bytes(8)? != MAGIC {
@@ -318,6 +329,12 @@ impl SegmentHeader {
                     .with("newest version known here", FORMAT_VERSION),
             );
         }
+        if (1..FORMAT_VERSION).contains(&version) {
+            let message = "an older version of Terrapin wrote this log, in a format that this version does not read: export the database with that version, and import it with this one";
+            return Err(Error::new(ErrorKind::Unsupported, message)
+                .with("its version", version)
+                .with("version read here", FORMAT_VERSION));
+        }
         let incarnation = reader.u32()?;
         let header = SegmentHeader {
             incarnation,
@@ -328,6 +345,8 @@ impl SegmentHeader {
             whole_below: reader.u64()?,
             first: reader.u64()?,
             capacity: reader.u64()?,
+            branch: reader.u64()?,
+            previous_branch: reader.u32()?,
         };
         let aligned = [header.start, header.capacity]
             .iter()
@@ -433,7 +452,7 @@ mod tests {
     use super::*;
 
     const SEAL: Seal = Seal {
-        database_id: 0xd1,
+        branch: 0xd1,
         incarnation: 3,
     };
 
@@ -453,13 +472,7 @@ mod tests {
             }
             .holds(&header, payload, 5000)
         );
-        assert!(
-            !Seal {
-                database_id: 0,
-                ..SEAL
-            }
-            .holds(&header, payload, 5000)
-        );
+        assert!(!Seal { branch: 0, ..SEAL }.holds(&header, payload, 5000));
         assert!(!SEAL.holds(&RecordHeader { kind: 17, ..header }, payload, 5000));
         assert!(RecordHeader::decode(&[0; 9]).is_none());
         assert!(RecordHeader::decode(&[9; 8]).is_none());
@@ -525,6 +538,8 @@ mod tests {
             whole_below: 40000,
             first: 41000,
             capacity: 65536,
+            branch: 0xb1b2_b3b4_b5b6_b7b8,
+            previous_branch: 0xc1c2_c3c4,
         }
     }
 
@@ -576,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn a_newer_format_is_told_apart_from_damage() {
+    fn another_format_is_told_apart_from_damage() {
         let mut block = [0; BLOCK_BYTES as usize];
         header().encode(&mut block);
         let kind = |block: &[u8]| SegmentHeader::decode(block).unwrap_err().kind();
@@ -585,11 +600,18 @@ mod tests {
             damaged[8 + bit / 8] ^= 1 << (bit % 8);
             assert_eq!(kind(&damaged), ErrorKind::Corrupt);
         }
-        block[8] = 2;
         let sealed = SEGMENT_HEADER_BYTES - 4;
-        let crc = crc32c(&block[..sealed]);
-        block[sealed..SEGMENT_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
-        assert_eq!(kind(&block), ErrorKind::NewerFormat);
+        let versions = [
+            (FORMAT_VERSION + 1, ErrorKind::NewerFormat),
+            (FORMAT_VERSION - 1, ErrorKind::Unsupported),
+            (0, ErrorKind::Corrupt),
+        ];
+        for (version, expected) in versions {
+            block[8..12].copy_from_slice(&version.to_le_bytes());
+            let crc = crc32c(&block[..sealed]);
+            block[sealed..SEGMENT_HEADER_BYTES].copy_from_slice(&crc.to_le_bytes());
+            assert_eq!(kind(&block), expected);
+        }
     }
 
     #[test]

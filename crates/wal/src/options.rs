@@ -24,10 +24,14 @@ pub struct LogOptions {
     pub sync_interval_ns: u64,
     /// The database that the log belongs to; bytes of another's log never count.
     pub database_id: u64,
+    /// The branch of the life that begins: a random number. Copies of a database that go on separately have different ones.
+    pub branch: u64,
+    /// The newest life that is found has one of these branches; a log of another copy of the database has neither.
+    pub known_branches: [u64; 2],
 }
 
 impl LogOptions {
-    /// Rings of 16 MiB, segments of 64 MiB, a sync every 100 ms.
+    /// Rings of 16 MiB, segments of 64 MiB, a sync every 100 ms; all lives of one branch, for a log that is never copied.
     #[must_use]
     pub fn new(database_id: u64) -> Self {
         LogOptions {
@@ -35,6 +39,8 @@ impl LogOptions {
             segment_bytes: 64 << 20,
             sync_interval_ns: 100_000_000,
             database_id,
+            branch: database_id,
+            known_branches: [database_id; 2],
         }
     }
 

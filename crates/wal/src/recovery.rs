@@ -27,8 +27,8 @@ use crate::chain::{Chain, Place, find_chain};
 use crate::copy::Copier;
 use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, KIND_FILLER, KIND_MARK, RECORD_KIND_USER_MIN, RING_NAME,
-    RING_NEW_NAME, SegmentHeader, block_down, block_up, next_number, segment_name, segment_number,
-    spare_name, spare_number,
+    RING_NEW_NAME, SegmentHeader, block_down, block_up, branch_link, next_number, segment_name,
+    segment_number, spare_name, spare_number,
 };
 use crate::log::{Beginning, Log};
 use crate::options::{LogOptions, RING_BYTES_MIN};
@@ -77,6 +77,7 @@ impl Recovery {
         let names = disk.list()?;
         let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
         let headers = read_headers(disk, &numbers, options.database_id)?;
+        check_branch(&headers, &options)?;
         let chain = find_chain(headers)?;
         let Some(start) = chain.start_for(needed_from.0) else {
             return Err(
@@ -193,7 +194,6 @@ impl Recovery {
         let lives = self.chain.lives.clone();
         Stream::new(
             &self.disk,
-            self.options.database_id,
             lives,
             self.ring.clone(),
             place.life,
@@ -228,7 +228,14 @@ impl Recovery {
     /// The life that ends here; [`Recovery::begin`] starts the next one.
     #[must_use]
     pub fn incarnation(&self) -> Incarnation {
-        Incarnation(self.chain.lives.last().map_or(0, |life| life.incarnation))
+        let life = self.chain.lives.last();
+        Incarnation(life.map_or(0, |life| life.seal.incarnation))
+    }
+
+    /// The branch of the life that ends here.
+    #[must_use]
+    pub fn branch(&self) -> u64 {
+        self.chain.lives.last().map_or(0, |life| life.seal.branch)
     }
 
     /// Begins the log's next life (this file's head tells the steps) and replays the last one. May be killed at any step, again and again
@@ -238,14 +245,15 @@ impl Recovery {
             return Err(Error::internal("a log without a life"));
         };
         let step = u32::from(!mutant::active(6));
-        if last.incarnation >= Incarnation::MAX.0 {
+        if last.seal.incarnation >= Incarnation::MAX.0 {
             return Err(Error::new(
                 ErrorKind::Unsupported,
                 "the database was opened as often as one can be: export it, and import it into a new one",
             )
-            .with("lives", last.incarnation));
+            .with("lives", last.seal.incarnation));
         }
-        let incarnation = last.incarnation + step;
+        let incarnation = last.seal.incarnation + step;
+        let last_branch = last.seal.branch;
         let mut segments = Segments::new(
             self.disk.clone(),
             self.options.segment_bytes,
@@ -272,9 +280,9 @@ impl Recovery {
         // 3.
         let (spare, number) = self.obtain_next(&segments, number)?;
         let start = block_up(self.end);
-        let (number, previous_end) = match self.is_empty_life() {
-            true => (number, self.chain.previous_end),
-            false => (next_number(number)?, self.end),
+        let (number, previous_end, previous_branch) = match self.is_empty_life() {
+            true => (number, self.chain.previous_end, self.chain.previous_branch),
+            false => (next_number(number)?, self.end, branch_link(last_branch)),
         };
         let header = SegmentHeader {
             database_id: self.options.database_id,
@@ -285,6 +293,8 @@ impl Recovery {
             whole_below: previous_end,
             first: start,
             capacity: segments.capacity(),
+            branch: self.options.branch,
+            previous_branch,
         };
         let current = segments.install(&spare, &header)?;
         segments.drop_spares(SPARES_MIN)?;
@@ -534,6 +544,17 @@ fn read_headers(
     Ok(headers.into())
 }
 
+/// The newest segment belongs to the copy of the database that the log's user knows: older ones are judged by it.
+fn check_branch(headers: &[SegmentHeader], options: &LogOptions) -> Result<()> {
+    match headers.last() {
+        Some(newest) if !options.known_branches.contains(&newest.branch) && !mutant::active(81) => {
+            let error = "a log segment belongs to another copy of this database than the data file";
+            Err(Error::corrupt(error).with("file", segment_name(newest.number)))
+        }
+        _ => Ok(()),
+    }
+}
+
 fn read_header(disk: &Arc<dyn Disk>, number: u64, database_id: u64) -> Result<SegmentHeader> {
     let name = segment_name(number);
     let file = disk.open(
@@ -586,6 +607,8 @@ pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Re
         whole_below: BLOCK_BYTES,
         first: BLOCK_BYTES,
         capacity: segments.capacity(),
+        branch: options.branch,
+        previous_branch: branch_link(options.branch),
     };
     let spare = segments.obtain()?;
     let current = segments.install(&spare, &header)?;
@@ -636,9 +659,10 @@ fn half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<boo
         file.read_at(&mut block, 0)?;
         SegmentHeader::decode(&block)
     };
-    let database_id = header_of(1).map_err(|_| there())?.database_id;
+    let header = header_of(1).map_err(|_| there())?;
     let options = LogOptions {
-        database_id,
+        database_id: header.database_id,
+        known_branches: [header.branch; 2],
         ..options
     };
     match Recovery::scan(env, disk, options, Lsn(BLOCK_BYTES)) {

@@ -36,7 +36,8 @@ impl Piece {
 /// The segments that one life of the log wrote and that count.
 #[derive(Clone, Debug)]
 pub(crate) struct Life {
-    pub(crate) incarnation: u32,
+    /// Where its records may count.
+    pub(crate) seal: Seal,
     /// Where a recovery found that this life ended; unknown for the last one until it is scanned.
     pub(crate) end: Option<u64>,
     /// Joined without gaps, oldest first, never empty.
@@ -186,7 +187,6 @@ impl Found {
 
 /// Reads one record after the other.
 pub(crate) struct Stream {
-    database_id: u64,
     lives: Vec<Life>,
     life: usize,
     position: u64,
@@ -200,14 +200,12 @@ impl Stream {
     /// A stream that begins with the record at `position` in that life. The ring belongs to the last life.
     pub(crate) fn new(
         disk: &Arc<dyn Disk>,
-        database_id: u64,
         lives: Vec<Life>,
         ring: Option<RingFile>,
         life: usize,
         position: u64,
     ) -> Self {
         Stream {
-            database_id,
             lives,
             life,
             position,
@@ -282,10 +280,7 @@ impl Stream {
 
     /// What the record that the last step found says was synced, if it is a mark.
     pub(crate) fn mark(&self, found: &Found) -> Option<u64> {
-        let seal = Seal {
-            database_id: self.database_id,
-            incarnation: self.lives.get(self.life)?.incarnation,
-        };
+        let seal = self.lives.get(self.life)?.seal;
         decode_mark(&seal, found.lsn, self.bytes(found))
     }
 
@@ -293,10 +288,7 @@ impl Stream {
     fn find(&mut self) -> Result<Option<Found>> {
         let lsn = self.position;
         let life = &self.lives[self.life];
-        let seal = Seal {
-            database_id: self.database_id,
-            incarnation: life.incarnation,
-        };
+        let seal = life.seal;
         let files = &mut self.files;
         let found = find_in(
             &mut self.segment_window,
@@ -340,10 +332,7 @@ impl Stream {
         let Some(life) = self.lives.last() else {
             return Ok(0);
         };
-        let seal = Seal {
-            database_id: self.database_id,
-            incarnation: life.incarnation,
-        };
+        let seal = life.seal;
         let from = block_up(self.position);
         let mut buffer = AlignedBuf::new();
         let mut highest = 0;

@@ -14,6 +14,8 @@ const OPTIONS: LogOptions = LogOptions {
     segment_bytes: 512 << 10,
     sync_interval_ns: 1_000_000,
     database_id: DATABASE,
+    branch: DATABASE,
+    known_branches: [DATABASE; 2],
 };
 
 /// A log in one segment, synced now and then; the last records are not. Returns how many there are, how many were
@@ -151,12 +153,13 @@ fn lost_short_and_foreign_files_are_refused() {
 /// A segment's first block by the document, not by the crate: see `docs/FORMAT.md`.
 fn header(fields: [u64; 7], incarnation: u32) -> Vec<u8> {
     let mut block = b"TERRALOG".to_vec();
-    block.extend(1u32.to_le_bytes());
+    block.extend(2u32.to_le_bytes());
     block.extend(incarnation.to_le_bytes());
     for field in fields {
         block.extend(field.to_le_bytes());
     }
-    block.extend([0; 12]);
+    block.extend(DATABASE.to_le_bytes()); // the branch
+    block.extend((DATABASE as u32).to_le_bytes()); // the branch before
     block.extend(crc32c(&block).to_le_bytes());
     block.resize(4096, 0);
     block

@@ -10,6 +10,9 @@ use terrapin_base::checksum::crc32c;
 use terrapin_disk::SimDisk;
 use terrapin_wal::{Append, Log, LogOptions};
 
+/// The log's branch.
+const BRANCH: u64 = 0x0102_0304_0506_0708;
+
 const GOLDEN: &str = include_str!("golden/segment.txt");
 
 fn number(bytes: &[u8]) -> u64 {
@@ -54,8 +57,8 @@ fn dump(file: &[u8]) -> String {
         (8, "whole below LSN"),
         (8, "first record LSN"),
         (8, "capacity"),
-        (8, "reserved"),
-        (4, "reserved"),
+        (8, "branch"),
+        (4, "branch before, lower half"),
         (4, "CRC32C of the bytes before"),
     ];
     for (bytes, note) in fields {
@@ -74,7 +77,7 @@ fn dump(file: &[u8]) -> String {
         let kind = file[at + 8];
         let summed = [
             payload,
-            &DATABASE.to_le_bytes(),
+            &BRANCH.to_le_bytes(),
             incarnation,
             &file[at + 4..at + 9],
             &lsn.to_le_bytes(),
@@ -111,6 +114,8 @@ fn a_small_log_is_what_it_always_was() {
         segment_bytes: 32 << 10,
         sync_interval_ns: 1,
         database_id: DATABASE,
+        branch: BRANCH,
+        known_branches: [BRANCH; 2],
     };
     let log: Log = process.create(options).unwrap();
     let append = |kind, pieces: &[&[u8]]| {

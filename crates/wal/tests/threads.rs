@@ -16,6 +16,8 @@ const OPTIONS: LogOptions = LogOptions {
     segment_bytes: 2 << 20,
     sync_interval_ns: 5_000_000,
     database_id: DATABASE,
+    branch: DATABASE,
+    known_branches: [DATABASE; 2],
 };
 
 fn directory(name: &str) -> PathBuf {

@@ -46,9 +46,11 @@ impl Entropy {
         Entropy(std::hash::RandomState::new())
     }
 
-    /// Others for another number.
+    /// Others for another number. Also in a forked child, and in a clone of a running machine, which have the parent's state.
     pub(crate) fn draw(&self, number: u64) -> u64 {
-        std::hash::BuildHasher::hash_one(&self.0, number)
+        let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
+        let drawn = (number, std::process::id(), now.as_nanos());
+        std::hash::BuildHasher::hash_one(&self.0, drawn)
     }
 }
 

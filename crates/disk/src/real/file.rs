@@ -5,7 +5,9 @@
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::fs::{FallocateFlags, Stat, fallocate, fdatasync, fstat, ftruncate};
+use rustix::fs::{
+    AtFlags, FallocateFlags, Stat, StatxFlags, fallocate, fdatasync, fstat, ftruncate, statx,
+};
 use rustix::io::{Errno, pread, pwrite};
 use terrapin_base::sync::{AtomicBool, Ordering};
 use terrapin_base::{Env, Error, Result};
@@ -16,7 +18,7 @@ use super::extents::{self, Extents};
 use super::lock::{Held, Shared};
 use super::retry;
 use super::uring::read_awake;
-use crate::{AlignedBuf, File, Flight, OpenOptions, Show, Shown};
+use crate::{AlignedBuf, File, FileIdentity, Flight, OpenOptions, Show, Shown};
 
 /// Longer reads take the device longer than it takes a thread to fall asleep and wake up.
 const AWAKE_BYTES_MAX: usize = 16 << 10;
@@ -402,6 +404,32 @@ impl File for RealFile {
 
     fn bytes(&self) -> Result<u64> {
         Ok(u64::try_from(self.stat()?.st_size).unwrap_or(0))
+    }
+
+    fn identity(&self) -> Result<FileIdentity> {
+        let flags = StatxFlags::INO | StatxFlags::BTIME;
+        let found = retry(|| statx(&self.descriptor, "", AtFlags::EMPTY_PATH, flags));
+        match found {
+            Ok(found) => {
+                let birth = found.stx_btime;
+                let seconds = u64::try_from(birth.tv_sec).unwrap_or(0);
+                let nanoseconds = seconds.saturating_mul(1_000_000_000);
+                let is_known = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+                Ok(FileIdentity {
+                    inode: found.stx_ino,
+                    birth_ns: match is_known {
+                        true => nanoseconds.saturating_add(u64::from(birth.tv_nsec)),
+                        false => 0,
+                    },
+                })
+            }
+            // A kernel or a sandbox without this call.
+            Err(Errno::NOSYS | Errno::PERM) => Ok(FileIdentity {
+                inode: self.stat()?.st_ino,
+                birth_ns: 0,
+            }),
+            Err(e) => Err(self.fail("cannot ask which file it is", e)),
+        }
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

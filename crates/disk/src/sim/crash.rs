@@ -239,6 +239,7 @@ impl World {
                 durable: image.clone(),
                 current: image,
                 stats: inode.stats,
+                birth: inode.birth,
                 ..Inode::default()
             };
         }

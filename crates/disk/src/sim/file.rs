@@ -5,7 +5,7 @@ use terrapin_base::sync::{Arc, Mutex};
 
 use super::world::World;
 use crate::ring::RingStore;
-use crate::{File, OpenOptions};
+use crate::{File, FileIdentity, OpenOptions};
 
 /// An open file.
 pub(super) struct SimFile {
@@ -56,6 +56,15 @@ impl File for SimFile {
         let mut world = self.world.lock();
         world.check_life(self.life)?;
         Ok(world.image(self.inode, &self.name)?.bytes())
+    }
+
+    fn identity(&self) -> Result<FileIdentity> {
+        let mut world = self.world.lock();
+        world.check_life(self.life)?;
+        Ok(FileIdentity {
+            inode: self.inode,
+            birth_ns: world.inode(self.inode, &self.name)?.birth,
+        })
     }
 
     fn allocated_bytes(&self) -> Result<u64> {

@@ -38,6 +38,8 @@ pub(super) struct Inode {
     pub(super) ring_pages: BTreeMap<u64, u64>,
     /// Whether it was opened as a ring: its mapping does not show what the medium does.
     pub(super) is_ring: bool,
+    /// Tells it from the files of other disks; not 0.
+    pub(super) birth: u64,
     pub(super) handles: u64,
     pub(super) locked: bool,
     /// Handles that keep writers out.

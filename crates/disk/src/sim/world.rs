@@ -277,7 +277,11 @@ impl World {
             (None, true) => {
                 let number = self.next_inode;
                 self.next_inode += 1;
-                self.inodes.insert(number, Inode::default());
+                let inode = Inode {
+                    birth: self.trace_hash | 1,
+                    ..Inode::default()
+                };
+                self.inodes.insert(number, inode);
                 self.change_name(NameChange::Link(name.into(), number));
                 number
             }
@@ -672,6 +676,7 @@ impl World {
         let inode = Inode {
             current: image.clone(),
             durable: image,
+            birth: self.trace_hash | 1,
             ..Inode::default()
         };
         self.inodes.insert(number, inode);

@@ -14,7 +14,7 @@ mod write;
 
 use terrapin_base::sync::{Arc, AtomicU32, AtomicU64, AtomicUsize, Mutex, OnceLock};
 use terrapin_base::{Budget, Error, ErrorKind, Generation, Incarnation, PageId, Result, Signal};
-use terrapin_disk::File;
+use terrapin_disk::{File, FileIdentity};
 
 use crate::cache::Cache;
 use crate::metrics::{Counters, ReadFor, StoreMetrics};
@@ -61,8 +61,12 @@ pub struct PageStore {
     damaged: Option<(usize, Error)>,
     /// This life, once it began: incarnation + 1; 0 before.
     life: AtomicU32,
+    /// Where the counters of this life's page ids begin.
+    first_page: AtomicU64,
     /// Pages named in this life.
     next_page: AtomicU64,
+    /// Which file it is.
+    home: FileIdentity,
     /// Whether free space is known.
     rebuilt: terrapin_base::sync::AtomicBool,
     /// Set by the first failed sync or superblock write; nothing durable is written afterwards.
@@ -100,8 +104,23 @@ impl PageStore {
         self.roots.lock().newest
     }
 
-    /// Names pages of this life; call before the first write, with an incarnation that no page in the file has.
+    /// Whether the newest superblock was written to another file, or by a file system that told this one otherwise: what is open is a
+    /// copy.
+    #[must_use]
+    pub fn is_copy(&self) -> bool {
+        !self.superblock().home.is_of(&self.home)
+    }
+
+    /// Names pages of this life; call before the first write, with an incarnation that no page in the file has, and once the
+    /// superblock says this life's branch. Counters of page ids begin where the branch says: copies that go on separately give
+    /// different ids to their pages, though their lives have equal numbers.
     pub fn begin_life(&self, incarnation: Incarnation) {
+        let first = match terrapin_base::mutant::active(80) {
+            true => 0,
+            false => self.superblock().branch & PageId::COUNTER_MAX,
+        };
+        self.first_page
+            .store(first, terrapin_base::sync::Ordering::Release);
         self.life.store(
             incarnation.0.saturating_add(1),
             terrapin_base::sync::Ordering::Release,

@@ -100,6 +100,10 @@ impl PageStore {
             incarnation: Incarnation(0),
             unit,
             catalog: None,
+            branch: 0,
+            log_branch: 0,
+            home: file.identity()?,
+            closed: false,
         };
         let store = Self::with_file(file, PAGES_START, options, superblock, None, None, false)?;
         let begin = || {
@@ -205,6 +209,7 @@ impl PageStore {
                     .with("file", file.describe()),
             );
         }
+        let home = file.identity()?;
         Ok(Arc::new(PageStore {
             space: Space::new(file.clone(), file_bytes, options.reserve_bytes),
             file,
@@ -215,7 +220,9 @@ impl PageStore {
             read_only,
             damaged,
             life: AtomicU32::new(0),
+            first_page: AtomicU64::new(0),
             next_page: AtomicU64::new(0),
+            home,
             rebuilt: AtomicBool::new(false),
             poison: OnceLock::new(),
             roots: Mutex::new(Roots { newest, unsettled }),

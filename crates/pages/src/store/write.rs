@@ -2,7 +2,7 @@
 //! could not be written is left alone for a while.
 
 use terrapin_base::sync::{Arc, Ordering};
-use terrapin_base::{Error, Incarnation, PageId, Result, mutant};
+use terrapin_base::{Error, ErrorKind, Generation, Incarnation, PageId, Result, mutant};
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::Outline;
 
@@ -185,12 +185,16 @@ impl PageStore {
         }
         self.settle_slots()?;
         let counter = self.next_page.fetch_add(1, Ordering::Relaxed);
-        if counter >> 40 != 0 || incarnation > Incarnation::MAX {
+        if counter > PageId::COUNTER_MAX || incarnation > Incarnation::MAX {
             return Err(Error::internal("page ids exhausted")
                 .with("incarnation", incarnation)
                 .with("counter", counter));
         }
-        Ok(PageId::new(incarnation, counter))
+        let first = self.first_page.load(Ordering::Acquire);
+        Ok(PageId::new(
+            incarnation,
+            first.wrapping_add(counter) & PageId::COUNTER_MAX,
+        ))
     }
 
     /// Makes everything written durable. A failure poisons the store: what the device holds is unknown from then on, and a
@@ -252,6 +256,72 @@ impl PageStore {
         }
         roots.unsettled = None;
         Ok(())
+    }
+
+    /// Begins a life of the database: writes its branch into both slots, onto stable storage, in place of
+    /// [`PageStore::settle_slots`] and before anything else is written. `incarnation` and `log_branch` are those of the log's
+    /// newest life. From here on the file is no copy. Returns the superblock that was written.
+    ///
+    /// # Errors
+    ///
+    /// [`terrapin_base::ErrorKind::Unsupported`] when generations are used up; those of the writes and syncs.
+    pub fn begin_branch(
+        &self,
+        incarnation: Incarnation,
+        branch: u64,
+        log_branch: u64,
+    ) -> Result<Superblock> {
+        self.check_writable()?;
+        let begun = Superblock {
+            incarnation,
+            branch,
+            log_branch,
+            home: self.home,
+            closed: false,
+            ..self.following()?
+        };
+        {
+            let mut roots = self.roots.lock();
+            roots.newest = begun;
+            roots.unsettled.get_or_insert(0);
+        }
+        self.settle_slots()?;
+        Ok(begun)
+    }
+
+    /// Says durably that nothing is written any more: a copy of the file is as good as the file. The last call before the store is let go.
+    ///
+    /// # Errors
+    ///
+    /// As [`PageStore::begin_branch`].
+    pub fn end_branch(&self) -> Result<()> {
+        self.check_writable()?;
+        let ended = Superblock {
+            closed: true,
+            ..self.following()?
+        };
+        {
+            let mut roots = self.roots.lock();
+            roots.newest = ended;
+            // The last checkpoint may have been stopped between the slots: the first one holds the newest superblock then.
+            roots.unsettled = Some(SLOTS - 1);
+        }
+        self.settle_slots()
+    }
+
+    /// The newest superblock with the next generation.
+    fn following(&self) -> Result<Superblock> {
+        let newest = self.superblock();
+        if newest.generation >= GENERATION_MAX {
+            let message = "the database was checkpointed as often as one can be: export it, and import it into a new one";
+            return Err(
+                Error::new(ErrorKind::Unsupported, message).with("generation", newest.generation)
+            );
+        }
+        Ok(Superblock {
+            generation: Generation(newest.generation.0 + 1),
+            ..newest
+        })
     }
 
     fn poisoned(&self, error: Error) -> Error {

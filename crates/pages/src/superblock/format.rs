@@ -4,6 +4,7 @@
 use terrapin_base::checksum::crc32c;
 use terrapin_base::codec::Reader;
 use terrapin_base::{Generation, Incarnation, Result, mutant};
+use terrapin_disk::FileIdentity;
 
 use super::{FORMAT_VERSION, GENERATION_MAX, SLOT_BYTES, Slot, Superblock};
 use crate::page::PageRef;
@@ -13,8 +14,10 @@ pub(crate) const MAGIC: [u8; 8] = *b"TERRAPIN";
 /// Bytes that the checksum covers, itself included.
 pub(crate) const SECTOR_BYTES: usize = 512;
 const CRC_AT: usize = SECTOR_BYTES - size_of::<u32>();
+/// Where the life stands that wrote the slot, behind the catalog's root.
+const LIFE_AT: usize = 40 + PageRef::BYTES;
 /// Bytes in use before the zeros.
-const USED_BYTES: usize = 40 + PageRef::BYTES;
+const USED_BYTES: usize = LIFE_AT + 4 * size_of::<u64>() + size_of::<u32>();
 const _: () = assert!(USED_BYTES <= CRC_AT && SECTOR_BYTES as u64 <= SLOT_BYTES);
 
 impl Superblock {
@@ -31,6 +34,16 @@ impl Superblock {
         if let Some(catalog) = &self.catalog {
             catalog.encode(&mut out);
         }
+        out.resize(LIFE_AT, 0);
+        for field in [
+            self.branch,
+            self.log_branch,
+            self.home.inode,
+            self.home.birth_ns,
+        ] {
+            out.extend_from_slice(&field.to_le_bytes());
+        }
+        out.extend_from_slice(&u32::from(self.closed).to_le_bytes());
         let mut sector = [0; SECTOR_BYTES];
         sector[..out.len()].copy_from_slice(&out);
         let crc = crc32c(&sector[..CRC_AT]);
@@ -67,8 +80,19 @@ fn parse(bytes: &[u8]) -> Result<Slot> {
     let generation = Generation(reader.u64()?);
     let incarnation = Incarnation(reader.u32()?);
     let catalog = match reader.u32()? {
-        0 => None,
+        0 => reader.bytes(PageRef::BYTES).map(|_| None)?,
         1 => Some(PageRef::decode(&mut reader)?),
+        _ => return Ok(Slot::Damaged),
+    };
+    let branch = reader.u64()?;
+    let log_branch = reader.u64()?;
+    let home = FileIdentity {
+        inode: reader.u64()?,
+        birth_ns: reader.u64()?,
+    };
+    let closed = match reader.u32()? {
+        0 => false,
+        1 => true,
         _ => return Ok(Slot::Damaged),
     };
     let unit_possible = unit.is_power_of_two() && (512..=4096).contains(&unit);
@@ -82,6 +106,10 @@ fn parse(bytes: &[u8]) -> Result<Slot> {
         incarnation,
         unit,
         catalog,
+        branch,
+        log_branch,
+        home,
+        closed,
     }))
 }
 
@@ -103,6 +131,13 @@ mod tests {
                 offset: 0x2000,
                 bytes: 0x200,
             }),
+            branch: 0x2122_2324_2526_2728,
+            log_branch: 0x3132_3334_3536_3738,
+            home: FileIdentity {
+                inode: 0x4142,
+                birth_ns: 0x5152_5354_5556_5758,
+            },
+            closed: true,
         }
     }
 
@@ -110,13 +145,15 @@ mod tests {
     fn slot_is_what_the_format_document_shows() {
         let sector = sample().encode();
         let hex: Vec<String> = sector.iter().map(|b| format!("{b:02x}")).collect();
-        let golden = "54 45 52 52 41 50 49 4e 02 00 00 00 00 02 00 00 \
+        let golden = "54 45 52 52 41 50 49 4e 03 00 00 00 00 02 00 00 \
                       88 77 66 55 44 33 22 11 02 01 00 00 00 00 00 00 \
                       03 00 00 00 01 00 00 00 07 00 00 00 00 03 00 00 \
-                      00 20 00 00 00 00 00 00 00 02 00 00";
-        assert_eq!(hex[..60].join(" "), golden);
-        assert!(sector[60..508].iter().all(|&b| b == 0));
-        assert_eq!(hex[508..].join(" "), "f7 fa 5f 9f");
+                      00 20 00 00 00 00 00 00 00 02 00 00 28 27 26 25 \
+                      24 23 22 21 38 37 36 35 34 33 32 31 42 41 00 00 \
+                      00 00 00 00 58 57 56 55 54 53 52 51 01 00 00 00";
+        assert_eq!(hex[..96].join(" "), golden);
+        assert!(sector[96..508].iter().all(|&b| b == 0));
+        assert_eq!(hex[508..].join(" "), "04 ff 92 82");
     }
 
     #[test]
@@ -158,7 +195,7 @@ mod tests {
         assert_eq!(of(FORMAT_VERSION + 1), Slot::Newer(FORMAT_VERSION + 1));
         assert_eq!(of(FORMAT_VERSION - 1), Slot::Older(FORMAT_VERSION - 1));
         assert_eq!(of(0), Slot::Damaged);
-        for version in [1, 3] {
+        for version in [2, 4] {
             let mut flipped = sample().encode();
             flipped[8] = version;
             assert_eq!(decode(&flipped), Slot::Damaged);

@@ -4,11 +4,12 @@
 pub(crate) mod format;
 
 use terrapin_base::{Error, ErrorKind, Generation, Incarnation, Result};
+use terrapin_disk::FileIdentity;
 
 use crate::page::PageRef;
 
 /// The format that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes of a slot; slot `n` starts at `n * SLOT_BYTES`.
 pub const SLOT_BYTES: u64 = 4096;
 /// How many slots there are.
@@ -34,6 +35,24 @@ pub struct Superblock {
     pub unit: u32,
     /// The catalog's root; none before the first checkpoint.
     pub catalog: Option<PageRef>,
+    /// Random number of the open for writing that wrote it; 0 before there is a log. Copies of a database that go on
+    /// separately have different ones.
+    pub branch: u64,
+    /// Branch of the log that it was opened with; equal to `branch` once a checkpoint of this life was written. The newest
+    /// life of the log has one of the two.
+    pub log_branch: u64,
+    /// The data file that it was written to.
+    pub home: FileIdentity,
+    /// Nothing was written to the data file afterwards: the database was closed.
+    pub closed: bool,
+}
+
+impl Superblock {
+    /// The branches that the newest life of its log may have.
+    #[must_use]
+    pub fn branches(&self) -> [u64; 2] {
+        [self.branch, self.log_branch]
+    }
 }
 
 /// What a slot's bytes are.
@@ -63,7 +82,7 @@ pub(crate) fn choose(slots: [Slot; SLOTS]) -> Result<(usize, Superblock)> {
             Slot::Older(version) => (
                 version,
                 ErrorKind::Unsupported,
-                "an older version of Terrapin wrote this database, in a format that is read no more",
+                "an older version of Terrapin wrote this database, in a format that this version does not read: export it with that version, and import it with this one",
             ),
             Slot::Valid(_) | Slot::Damaged | Slot::Foreign => continue,
         };
@@ -109,6 +128,10 @@ mod tests {
             incarnation: Incarnation(1),
             unit: 512,
             catalog: None,
+            branch: 1,
+            log_branch: 1,
+            home: FileIdentity::default(),
+            closed: false,
         }
     }
 
@@ -132,10 +155,7 @@ mod tests {
             ..sb(5)
         };
         assert_eq!(kind([Valid(sb(4)), Valid(other)]), ErrorKind::Corrupt);
-        let twin = Superblock {
-            incarnation: Incarnation(2),
-            ..sb(4)
-        };
+        let twin = Superblock { branch: 2, ..sb(4) };
         assert_eq!(kind([Valid(sb(4)), Valid(twin)]), ErrorKind::Corrupt);
     }
 

@@ -308,7 +308,37 @@ pub fn disk(files: &[super::archive::File]) -> SimDisk {
     for file in files {
         disk.plant(&file.name(), &file.content);
     }
+    stay(&disk);
     disk
+}
+
+/// Has sound superblocks say that they were written to this very file: damaged trees of a killed store are to be served, where those of
+/// a copy are checked and refused.
+fn stay(disk: &SimDisk) {
+    let handle = disk.handle();
+    let Ok(file) = handle.open("data", terrapin_disk::OpenOptions::default()) else {
+        return;
+    };
+    let Ok(home) = file.identity() else {
+        return;
+    };
+    let data = disk.content("data").unwrap_or_default();
+    for at in (0..2).map(|slot| slot * 4096) {
+        let Some(sector) = data.get(at..at + 512) else {
+            return;
+        };
+        let mut moved = sector.to_vec();
+        super::repair::slot(&mut moved);
+        if moved != sector {
+            continue;
+        }
+        moved[76..84].copy_from_slice(&home.inode.to_le_bytes());
+        moved[84..92].copy_from_slice(&home.birth_ns.to_le_bytes());
+        super::repair::slot(&mut moved);
+        for (index, (new, old)) in moved.iter().zip(sector).enumerate() {
+            disk.corrupt("data", (at + index) as u64, new ^ old);
+        }
+    }
 }
 
 /// A disk with a data file alone.
@@ -316,6 +346,7 @@ pub fn disk(files: &[super::archive::File]) -> SimDisk {
 pub fn data_disk(data: &[u8]) -> SimDisk {
     let disk = SimDisk::new(1);
     disk.plant("data", data);
+    stay(&disk);
     disk
 }
 

@@ -18,13 +18,36 @@ struct Segment {
     file: usize,
     number: u64,
     incarnation: u32,
+    branch: u64,
     start: u64,
     first: u64,
     capacity: u64,
 }
 
-/// Repairs the segments and the ring among the files; says which database and which LSN the log begins with.
-pub fn log(files: &mut [File]) -> Option<(u64, u64)> {
+/// What a log is of.
+#[derive(Clone, Copy)]
+pub struct Known {
+    /// The database.
+    pub database: u64,
+    /// The newest life's branch.
+    pub branch: u64,
+    /// Where the log begins.
+    pub oldest: u64,
+}
+
+impl Known {
+    /// By a segment's header.
+    pub fn of(header: &[u8]) -> Option<Known> {
+        Some(Known {
+            database: u64_at(header, 16)?,
+            branch: u64_at(header, 72)?,
+            oldest: u64_at(header, 56)?,
+        })
+    }
+}
+
+/// Repairs the segments and the ring among the files.
+pub fn log(files: &mut [File]) -> Option<Known> {
     let mut segments = Vec::new();
     let mut database = None;
     for (at, file) in files.iter_mut().enumerate() {
@@ -41,6 +64,7 @@ pub fn log(files: &mut [File]) -> Option<(u64, u64)> {
                 file: at,
                 number: field(24)?,
                 incarnation: u32_at(head, 12)?,
+                branch: field(72)?,
                 start: field(32)?,
                 first: field(56)?,
                 capacity: field(64)?.min(behind),
@@ -54,7 +78,8 @@ pub fn log(files: &mut [File]) -> Option<(u64, u64)> {
     segments.sort_by_key(|segment| segment.number);
     let database = database?;
     let oldest = segments.first()?.first;
-    let last = segments.last()?.incarnation;
+    let newest = *segments.last()?;
+    let last = newest.incarnation;
     let ring = files.iter().position(|file| file.name() == "ring");
     let mut stream = Stream {
         files,
@@ -62,17 +87,23 @@ pub fn log(files: &mut [File]) -> Option<(u64, u64)> {
         ring,
         in_ring: false,
         incarnation: 0,
+        branch: 0,
     };
     for segment in &segments {
         stream.incarnation = segment.incarnation;
+        stream.branch = segment.branch;
         stream.in_ring = false;
-        let reached = stream.records(database, segment.first);
+        let reached = stream.records(segment.first);
         if segment.incarnation == last && stream.ring.is_some() {
             stream.in_ring = true;
-            stream.records(database, reached);
+            stream.records(reached);
         }
     }
-    Some((database, oldest))
+    Some(Known {
+        database,
+        branch: newest.branch,
+        oldest,
+    })
 }
 
 /// The log as bytes by LSN: those of one life's segments, or of the ring.
@@ -82,6 +113,7 @@ struct Stream<'a> {
     ring: Option<usize>,
     in_ring: bool,
     incarnation: u32,
+    branch: u64,
 }
 
 impl Stream<'_> {
@@ -115,9 +147,9 @@ impl Stream<'_> {
     }
 
     /// Repairs records from an LSN on; returns where the first lies that cannot be one.
-    fn records(&mut self, database: u64, mut lsn: u64) -> u64 {
+    fn records(&mut self, mut lsn: u64) -> u64 {
         for _ in 0..RECORDS_MAX {
-            let Some(next) = self.record(database, lsn) else {
+            let Some(next) = self.record(lsn) else {
                 break;
             };
             lsn = next;
@@ -125,7 +157,7 @@ impl Stream<'_> {
         lsn
     }
 
-    fn record(&mut self, database: u64, lsn: u64) -> Option<u64> {
+    fn record(&mut self, lsn: u64) -> Option<u64> {
         let header = self.bytes(lsn, RECORD_HEADER_BYTES as usize)?;
         let length = u32_at(&header, 4)?;
         let kind = header[8];
@@ -134,7 +166,7 @@ impl Stream<'_> {
         }
         let payload = self.bytes(lsn.checked_add(RECORD_HEADER_BYTES)?, length as usize)?;
         let mut crc = crc32c(&payload);
-        crc = crc32c_append(crc, &database.to_le_bytes());
+        crc = crc32c_append(crc, &self.branch.to_le_bytes());
         crc = crc32c_append(crc, &self.incarnation.to_le_bytes());
         crc = crc32c_append(crc, &length.to_le_bytes());
         crc = crc32c_append(crc, &[kind]);

@@ -20,7 +20,8 @@ use terrapin_wal::{LogOptions, Recovery};
 
 use super::archive::{self, File};
 use super::exercise::{self, check_error};
-use super::{repair, repair_log, template};
+use super::repair_log::{self, Known};
+use super::{repair, template};
 
 /// What a target may take besides twice the bytes of its files, of the heap at once and as a single aligned buffer: little, so
 /// that a size which a file supplies shows.
@@ -348,15 +349,16 @@ pub fn log(input: &[u8]) -> bool {
         files
             .iter()
             .find(|file| file.is_segment())
-            .and_then(|file| {
-                let database = repair::u64_at(&file.content, 16)?;
-                Some((database, repair::u64_at(&file.content, 56)?))
-            })
+            .and_then(|file| Known::of(&file.content))
     };
     let bytes = files.iter().map(|file| file.content.len()).sum();
     let disk = exercise::disk(&files);
-    let (database, oldest) = known.unwrap_or((1, 4096));
-    let mut good = measured(bytes, LOG, || replay(&disk, database, oldest));
+    let known = known.unwrap_or(Known {
+        database: 1,
+        branch: 1,
+        oldest: 4096,
+    });
+    let mut good = measured(bytes, LOG, || replay(&disk, known));
     if let Some(data) = template::files("killed")
         .into_iter()
         .find(|file| file.name() == "data")
@@ -368,15 +370,16 @@ pub fn log(input: &[u8]) -> bool {
 }
 
 /// Scans a log and replays it twice: as a reader, and as the one that begins its next life.
-fn replay(disk: &terrapin_disk::SimDisk, database_id: u64, needed_from: u64) -> bool {
+fn replay(disk: &terrapin_disk::SimDisk, known: Known) -> bool {
     let (env, sim) = Env::simulated(1);
     let options = LogOptions {
         ring_bytes: 64 << 10,
         segment_bytes: 16 << 10,
-        ..LogOptions::new(database_id)
+        known_branches: [known.branch; 2],
+        ..LogOptions::new(known.database)
     };
     let scan = |disk: Arc<dyn terrapin_disk::Disk>| {
-        Recovery::scan(&env, &disk, options, Lsn(needed_from))
+        Recovery::scan(&env, &disk, options, Lsn(known.oldest))
             .map_err(|error| check_error(&error))
             .ok()
     };

@@ -14,8 +14,11 @@
 //! | a stale read, a flipped read, a short read, `EIO` once | that operation fails, or succeeds by another try | nothing is lost; the open may be refused as long as it lasts |
 //! | a bad sector, in the data file or the log: `EIO` for good | reads of what is hit fail, all others are right | the same; refused if the open needs it |
 //! | a sync that fails once, and then lies | `Poisoned`, and stays so; what was refused is not there, unless it was to be synced; reads go on | what was acknowledged before is there |
+//! | files and blocks of another copy of the store, which went on separately | | files but the ring: refused with `Corrupt`; blocks: as rot; the ring: as an empty one |
+//! | a copy made while the store is open | | refused with `Corrupt`, or a prefix of which every record reads right |
 //! | a full disk | `NoSpace`, and what was refused is not there; writes resume when there is space | nothing is lost |
 
+mod copies;
 mod rest;
 mod running;
 mod store;
@@ -38,11 +41,12 @@ pub fn layers() -> Vec<Layer> {
     }]
 }
 
-/// Damages a small store at rest in many ways, then runs it again and again with a fault each time.
+/// Damages a small store at rest in many ways, runs it again and again with a fault each time, then mixes and makes copies of one.
 fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
     let plan = store::Plan::of(seed);
     let mut tally = store::Tally::default();
     rest::damage(&plan, &mut tally)?;
     running::strike(&plan, &mut tally)?;
+    copies::copies(&plan, &mut tally)?;
     tally.outcome()
 }

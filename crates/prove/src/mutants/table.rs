@@ -773,6 +773,46 @@ pub const TABLE: &[Mutant] = &[
         breaks: "a tree is compacted for ranges that it makes cheaper (decision 0018)",
         script: Script::Check("ranges over an old snapshot", checks::old_views),
     },
+    Mutant {
+        number: 80,
+        name: "page ids of every branch begin at 0",
+        place: "crates/pages/src/store/mod.rs",
+        breaks: "a page of another copy of the database is damage (decision 0032)",
+        script: Script::Layer {
+            name: "media",
+            units: 40,
+        },
+    },
+    Mutant {
+        number: 81,
+        name: "the log's newest branch is not held against the superblock",
+        place: "crates/wal/src/recovery.rs",
+        breaks: "a file of another copy of the database is refused (decision 0032)",
+        script: Script::Layer {
+            name: "media",
+            units: 40,
+        },
+    },
+    Mutant {
+        number: 82,
+        name: "segments of the log join whatever their branches are",
+        place: "crates/wal/src/chain.rs",
+        breaks: "a file of another copy of the database is refused (decision 0032)",
+        script: Script::Layer {
+            name: "media",
+            units: 40,
+        },
+    },
+    Mutant {
+        number: 83,
+        name: "a copy of an open database is served unchecked",
+        place: "crates/terrapin/src/verify.rs",
+        breaks: "a copy is refused, or every record of it reads right (decision 0033)",
+        script: Script::Layer {
+            name: "media",
+            units: 12,
+        },
+    },
 ];
 
 #[cfg(test)]

@@ -516,6 +516,7 @@ impl Coordinator {
         superblock.generation.0 += 1;
         superblock.catalog = next.root;
         superblock.incarnation = core.log()?.incarnation();
+        superblock.log_branch = superblock.branch;
         let commit = Commit::new(superblock, round.through);
         self.phase = Phase::Commit(Box::new(Committing {
             round,

@@ -184,7 +184,7 @@ impl Log {
             env: env.clone(),
             options,
             seal: Seal {
-                database_id: options.database_id,
+                branch: options.branch,
                 incarnation,
             },
             simulated: env.is_simulated(),

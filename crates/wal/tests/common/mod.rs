@@ -17,6 +17,8 @@ pub fn tiny() -> LogOptions {
         segment_bytes: 16 << 10,
         sync_interval_ns: 1_000_000,
         database_id: DATABASE,
+        branch: DATABASE,
+        known_branches: [DATABASE; 2],
     }
 }
 

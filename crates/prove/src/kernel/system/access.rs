@@ -221,9 +221,9 @@ fn copied(
         Err(error) if refuses_files(&error) => return Ok(()),
         Err(error) => return Err(Find(format!("the open: {error}"))),
     };
+    // What opened is whole.
     match Content::try_read(&database)? {
         Ok(content) => judged(&content),
-        Err(error) if refuses_files(&error) => Ok(()),
-        Err(error) => Err(Find(format!("a read: {error}"))),
+        Err(error) => Err(Find(format!("the copy opens, and a read says: {error}"))),
     }
 }

@@ -1,5 +1,6 @@
 //! Every file of a database truncated, emptied, removed, or swapped with another of its kind, on a closed store and on one whose process
-//! was killed: the open or the read says so with a typed error, or the data is sound; it is never wrong (D3, D8).
+//! was killed: the open or the read says so with a typed error, or the data is sound; it is never wrong (D3, D8). Others of a kind are the
+//! database's own, those of an older copy, of another database, and of a *sibling*: a copy that went on separately.
 //!
 //! Sound is, of a closed store, all of it; of a killed one a prefix of what was committed with everything that had been synced: what
 //! was only in the log's ring cannot outlive the ring, and another database's ring looks like an empty one.
@@ -22,10 +23,11 @@ const STEPS: u32 = 700;
 /// Mutilations are shared out among so many units of each store.
 pub const SHARES: u64 = 4;
 
-/// A store's files as they lie, an older copy of them, and another database's.
+/// A store's files as they lie, an older copy of them, what became of another such copy, and another database's files.
 struct Stage {
     now: PathBuf,
     older: PathBuf,
+    sibling: PathBuf,
     other: PathBuf,
     tale: Tale,
     survives: Survives,
@@ -65,6 +67,13 @@ impl Stage {
         store.write(STEPS - OLDER_STEPS)?;
         end(&store)?;
         store.copy_at_rest(&place("now"))?;
+        // Another story from there on.
+        copy(&place("older"), &place("apart"))?;
+        let apart = Tale::of(3, OLDER_STEPS);
+        let mut sibling = Store::open(&place("apart"), &small().options(), apart)?;
+        sibling.write(STEPS - OLDER_STEPS)?;
+        end(&sibling)?;
+        sibling.copy_at_rest(&place("sibling"))?;
         let mut other = Store::new(&place("another"), &small(), 2)?;
         other.write(STEPS)?;
         end(&other)?;
@@ -72,6 +81,7 @@ impl Stage {
         Ok(Stage {
             now: place("now"),
             older: place("older"),
+            sibling: place("sibling"),
             other: place("other"),
             tale: store.tale(),
             survives,
@@ -109,6 +119,7 @@ impl Stage {
             let donors = [
                 (&self.now, "this"),
                 (&self.older, "the older"),
+                (&self.sibling, "the sibling"),
                 (&self.other, "another"),
             ];
             for (donor, whose) in donors {
@@ -124,7 +135,27 @@ impl Stage {
                 }
             }
         }
+        let both = [(&self.older, "the older"), (&self.sibling, "the sibling")];
+        for (donor, whose) in both {
+            for kinds in [&["log"][..], &["log", "ring"], &["data", "ring"]] {
+                let what = format!("all files of {kinds:?} replaced by those of {whose} database");
+                attempt(&what, &|| self.replace(kinds, donor))?;
+            }
+        }
         Ok(tried)
+    }
+
+    /// Puts a donor's files of some kinds in the place of all such files.
+    fn replace(&self, kinds: &[&str], donor: &Path) -> std::io::Result<()> {
+        let of_kinds = |name: &String| kinds.contains(&kind(name));
+        let listed = |directory| names(directory).map_err(|find| std::io::Error::other(find.0));
+        for name in listed(&self.work)?.iter().filter(|name| of_kinds(name)) {
+            fs::remove_file(self.work.join(name))?;
+        }
+        for name in listed(donor)?.iter().filter(|name| of_kinds(name)) {
+            fs::copy(donor.join(name), self.work.join(name))?;
+        }
+        Ok(())
     }
 
     /// Opens a copy to which something was done.

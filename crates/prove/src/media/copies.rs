@@ -1,0 +1,362 @@
+//! Copies of a directory. Two copies of one closed store go on separately, and files and blocks of one are put in the place of the
+//! other's; and a store is copied piece by piece while it is written, checkpointed and closed.
+//!
+//! What must come of it: another copy's data file or log is refused by `verify` and by opens, for reading or writing; another copy's block is
+//! damage; a copy of an open store is refused, or holds a prefix of the commits, every record of which reads right, and an open that
+//! dies changes nothing about that.
+
+use std::collections::BTreeMap;
+
+use terrapin::verify::{VerifyOptions, verify_on};
+use terrapin::{Database, ErrorKind, Options};
+use terrapin_base::{Env, Sim};
+use terrapin_disk::SimDisk;
+use terrapin_model::Random;
+
+use super::store::{Plan, Tally};
+use crate::Find;
+
+/// Places that are tried in each pair of copies.
+const PLACES: usize = 24;
+/// Keys that are written over and over.
+const KEYS: u64 = 300;
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn key(number: u64) -> Vec<u8> {
+    let scrambled = (number % KEYS).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    scrambled.to_be_bytes().to_vec()
+}
+
+/// The value of the put of that number, marked by whose it is. Those of two copies are equally long.
+fn value(number: u64, whose: u8) -> Vec<u8> {
+    let mut value = vec![whose; 24 + (number % 97) as usize];
+    value[..8].copy_from_slice(&number.to_le_bytes());
+    value
+}
+
+/// What a database holds after so many puts.
+fn content(puts: u64, whose: u8) -> Map {
+    (0..puts).map(|n| (key(n), value(n, whose))).collect()
+}
+
+fn read(database: &Database) -> terrapin::Result<Map> {
+    let keyspace = database.default_keyspace();
+    let records = keyspace.iter();
+    records
+        .map(|record| record.map(|(key, value)| (key.to_vec(), value.to_vec())))
+        .collect()
+}
+
+/// A process on a disk.
+struct Process {
+    env: Env,
+    sim: Sim,
+    disk: SimDisk,
+}
+
+impl Process {
+    fn new(seed: u64, disk: SimDisk) -> Self {
+        let (env, sim) = Env::simulated(seed);
+        Process { env, sim, disk }
+    }
+
+    fn open(&self, options: &Options) -> terrapin::Result<Database> {
+        options.open_on(self.env.clone(), self.disk.handle())
+    }
+
+    fn kill(&self, database: Option<Database>) {
+        self.sim.kill();
+        self.disk.crash_process();
+        drop(database);
+        self.sim.kill();
+    }
+
+    /// Whether `verify` finds nothing.
+    fn is_sound(&self) -> Result<bool, String> {
+        let report = verify_on(
+            self.env.clone(),
+            self.disk.handle(),
+            &VerifyOptions::default(),
+        );
+        let report = report.map_err(|error| format!("verify: {error}"))?;
+        Ok(report.is_sound())
+    }
+}
+
+/// Tries both kinds with a plan's configuration.
+pub(super) fn copies(plan: &Plan, tally: &mut Tally) -> Result<(), Find> {
+    let mut random = Random::new(plan.seed ^ 0x636f_7079);
+    for closed in [true, false] {
+        Pair::new(plan, closed, &mut random)?.mix(plan, &mut random, tally)?;
+    }
+    for number in 0..4 {
+        let mut random = random.fork();
+        let copied = Live::copied(plan, number, &mut random)?;
+        tally.attempt(&copied.text.clone(), || copied.examine(plan, &mut random));
+    }
+    Ok(())
+}
+
+/// Two copies of a store that went on separately; both were closed, or killed.
+struct Pair {
+    text: String,
+    /// Numbers of the puts of both, and of those before they parted.
+    puts: [u64; 2],
+    disks: [SimDisk; 2],
+}
+
+impl Pair {
+    fn new(plan: &Plan, closed: bool, random: &mut Random) -> Result<Self, Find> {
+        let disk = SimDisk::new(plan.seed);
+        let puts = [200 + random.below(400), 900 + random.below(500)];
+        let checkpoint = puts[0] + random.below(puts[1] - puts[0]);
+        let live = |disk: &SimDisk, seed: u64, whose: u8, range: std::ops::Range<u64>| {
+            let process = Process::new(seed, disk.clone());
+            let database = process.open(&plan.configuration.options())?;
+            let keyspace = database.default_keyspace();
+            for number in range {
+                keyspace.put(key(number), value(number, whose))?;
+                if number == checkpoint {
+                    database.checkpoint()?;
+                }
+            }
+            drop(keyspace);
+            match closed || whose == b'-' {
+                true => database.close()?,
+                false => process.kill(Some(database)),
+            }
+            Ok::<(), Find>(())
+        };
+        live(&disk, random.bits(), b'-', 0..puts[0])?;
+        let lives = 1 + random.below(2);
+        let disks = [disk.fork(), disk.fork()];
+        for (disk, whose) in disks.iter().zip(*b"ab") {
+            for life in 0..lives {
+                let from = if life == 0 { puts[0] } else { puts[1] - 20 };
+                live(disk, random.bits(), whose, from..puts[1])?;
+            }
+        }
+        Ok(Pair {
+            text: format!("two copies, closed: {closed}, lives: {lives}"),
+            puts,
+            disks,
+        })
+    }
+
+    /// What the first of them holds.
+    fn content(&self) -> Map {
+        let mut all = content(self.puts[0], b'-');
+        all.extend((self.puts[0]..self.puts[1]).map(|n| (key(n), value(n, b'a'))));
+        all
+    }
+
+    fn mix(&self, plan: &Plan, random: &mut Random, tally: &mut Tally) -> Result<(), Find> {
+        let [ours, theirs] = &self.disks;
+        let expected = self.content();
+        for name in theirs.fork().handle().list()? {
+            let Some(file) = theirs.content(&name).filter(|_| !name.starts_with("spare")) else {
+                continue;
+            };
+            let fault = format!("{}: {name} is the other's", self.text);
+            tally.attempt(&fault, || {
+                let disk = ours.fork();
+                disk.plant(&name, &file);
+                let process = Process::new(plan.seed, disk);
+                match name.as_str() {
+                    // Like an empty one: after a kill what no segment has is gone.
+                    "ring" => self.examine(plan, process, None),
+                    _ => self.refused(plan, process),
+                }
+            });
+        }
+        let content = |disk: &SimDisk| disk.content("data").unwrap_or_default();
+        let (mine, other) = (content(ours), content(theirs));
+        for _ in 0..PLACES {
+            let bytes = *random.pick(&[512, 4096, 16_384]);
+            let at = 8192 + random.index((mine.len().saturating_sub(8192) / bytes).max(1)) * bytes;
+            let (Some(old), Some(new)) = (mine.get(at..at + bytes), other.get(at..at + bytes))
+            else {
+                continue;
+            };
+            if old == new {
+                continue;
+            }
+            let fault = format!("{}: {bytes} bytes at {at} are the other's", self.text);
+            tally.attempt(&fault, || {
+                let disk = ours.fork();
+                for (index, (old, new)) in old.iter().zip(new).enumerate() {
+                    disk.corrupt("data", (at + index) as u64, old ^ new);
+                }
+                self.examine(plan, Process::new(plan.seed, disk), Some(&expected))
+            });
+        }
+        Ok(())
+    }
+
+    /// The mixture is refused in every way.
+    fn refused(&self, plan: &Plan, process: Process) -> Result<bool, String> {
+        if process.is_sound()? {
+            return Err("verify finds nothing".to_owned());
+        }
+        for read_only in [true, false] {
+            match process.open(&plan.configuration.options().read_only(read_only)) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => {
+                    let text = error.to_string();
+                    if !text.contains("another copy of this database") {
+                        return Err(format!("the open says only {text}"));
+                    }
+                }
+                Err(error) => return Err(format!("the open: {error}")),
+                Ok(_) => return Err(format!("it opens (read only: {read_only})")),
+            }
+        }
+        Ok(true)
+    }
+
+    /// The mixture is noticed where it matters. Without an expected content, any prefix of the first copy's commits is right.
+    fn examine(
+        &self,
+        plan: &Plan,
+        process: Process,
+        expected: Option<&Map>,
+    ) -> Result<bool, String> {
+        let sound = process.is_sound()?;
+        let outcome = process.open(&plan.configuration.options());
+        match outcome.and_then(|database| read(&database)) {
+            Ok(found) => {
+                let is_right = match expected {
+                    Some(expected) => found == *expected,
+                    None => found.values().all(|value| value.last() != Some(&b'b')),
+                };
+                match is_right {
+                    true => Ok(!sound),
+                    false => Err("records of the other answer".to_owned()),
+                }
+            }
+            Err(error) if error.kind() == ErrorKind::Corrupt && !sound => Ok(true),
+            Err(error) => Err(format!("verify finds nothing: {sound}; and then {error}")),
+        }
+    }
+}
+
+/// A copy that was made while its store was open, at least when it began.
+struct Live {
+    text: String,
+    disk: SimDisk,
+    /// Puts that were acknowledged when the copy ended.
+    puts: u64,
+}
+
+impl Live {
+    /// Each file is copied from its beginning, in pieces, between which the store goes on.
+    fn copied(plan: &Plan, number: u64, random: &mut Random) -> Result<Self, Find> {
+        let process = Process::new(random.bits(), SimDisk::new(plan.seed));
+        let mut database = Some(process.open(&plan.configuration.options())?);
+        let mut puts = 0;
+        let mut write = |count: u64, database: &Option<Database>| {
+            for _ in 0..count {
+                if let Some(database) = database {
+                    let keyspace = database.default_keyspace();
+                    keyspace.put(key(puts), value(puts, b'-'))?;
+                    puts += 1;
+                }
+            }
+            Ok::<u64, Find>(puts)
+        };
+        write(KEYS + random.below(600), &database)?;
+        let pace = 1 + random.below(30);
+        // Few puts and many checkpoints: pages take the place of others, and the log that the copy needs is still there.
+        let checkpoints = random.below(3) > 0;
+        let mut left = match random.below(3) {
+            0 => random.below(150),
+            _ => u64::MAX,
+        };
+        let mut names = process.disk.fork().handle().list()?;
+        match random.below(3) {
+            0 => {}
+            1 => names.reverse(),
+            _ => names.sort_by_key(|name| name != "data"),
+        }
+        let copy = SimDisk::new(plan.seed ^ number.wrapping_add(1).rotate_right(8));
+        for name in &names {
+            let mut copied: Vec<u8> = Vec::new();
+            while let Some(content) = process.disk.content(name) {
+                let piece = 512 << random.below(if checkpoints { 5 } else { 8 });
+                let end = (copied.len() + piece).min(content.len());
+                if copied.len() >= end {
+                    break;
+                }
+                copied.extend_from_slice(&content[copied.len()..end]);
+                match &database {
+                    Some(open) if checkpoints => {
+                        write(random.below(3), &database)?;
+                        if name == "data" {
+                            open.checkpoint()?;
+                        }
+                    }
+                    _ => drop(write(random.below(pace), &database)?),
+                }
+                for _ in 0..random.below(pace) {
+                    process.sim.step();
+                }
+                left = left.saturating_sub(1);
+                if left == 0
+                    && let Some(database) = database.take()
+                {
+                    database.close()?;
+                }
+            }
+            if !copied.is_empty() {
+                copy.plant(name, &copied);
+            }
+        }
+        let puts = write(0, &database)?;
+        let how = if database.is_some() {
+            "open"
+        } else {
+            "closed meanwhile"
+        };
+        process.kill(database);
+        Ok(Live {
+            text: format!("live copy {number} of a store that was {how}"),
+            disk: copy,
+            puts,
+        })
+    }
+
+    /// Opens it: after a death in the open, for reading only, for writing, and once more. Whether it was refused.
+    fn examine(&self, plan: &Plan, random: &mut Random) -> Result<bool, String> {
+        let process = Process::new(plan.seed ^ 7, self.disk.clone());
+        process.disk.die_at_call(1 + random.below(60));
+        let first = process.open(&plan.configuration.options());
+        process.disk.die_at_call(u64::MAX);
+        process.kill(first.ok());
+        let mut refused = None;
+        for read_only in [true, false, false] {
+            let was_refused = refused;
+            match process.open(&plan.configuration.options().read_only(read_only)) {
+                Err(error) if error.kind() == ErrorKind::Corrupt => refused = Some(true),
+                Err(error) => return Err(format!("the open: {error}")),
+                Ok(database) => {
+                    let found = read(&database)
+                        .map_err(|error| format!("it opens, and a read says {error}"))?;
+                    let number = |value: &Vec<u8>| {
+                        let bytes = value.first_chunk().copied().unwrap_or_default();
+                        u64::from_le_bytes(bytes) + 1
+                    };
+                    let puts = found.values().map(number).max().unwrap_or(0);
+                    if puts > self.puts || found != content(puts, b'-') {
+                        return Err(format!("it holds no prefix ({puts} puts)"));
+                    }
+                    refused = Some(false);
+                    process.kill(Some(database));
+                }
+            }
+            if was_refused.is_some_and(|was| Some(was) != refused) {
+                return Err(format!("refused: {was_refused:?}, then: {refused:?}"));
+            }
+        }
+        Ok(refused == Some(true))
+    }
+}
