@@ -16,6 +16,7 @@
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
+use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::{GroupRef, LOGICAL_BYTES_MAX};
 
@@ -249,7 +250,7 @@ impl Segment {
     }
 }
 
-fn key(reader: &mut Reader<'_>) -> Result<Box<[u8]>> {
+fn key(reader: &mut Reader<'_>) -> Result<LongBox> {
     let key = reader.prefixed()?;
     if key.len() > KEY_BYTES_MAX {
         return Err(reader.corrupt("key too long").with("bytes", key.len()));
@@ -296,7 +297,7 @@ mod tests {
         }
     }
 
-    fn key(number: usize) -> Box<[u8]> {
+    fn key(number: usize) -> LongBox {
         format!("{number:05}").into_bytes().into()
     }
 
@@ -317,7 +318,13 @@ mod tests {
                 leaf_bytes: 1 << i,
             },
         };
-        let lower = |i: usize| if i == 0 { Box::default() } else { key(i * 7) };
+        let lower = |i: usize| {
+            if i == 0 {
+                LongBox::default()
+            } else {
+                key(i * 7)
+            }
+        };
         let pivots: Vec<Pivot> = (0..pivots)
             .map(|i| Pivot {
                 lower: lower(i),

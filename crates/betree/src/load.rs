@@ -115,7 +115,10 @@ impl LoadedNode {
         let mut keys = node.levels.iter().flatten().flat_map(|s| [&s.min, &s.max]);
         let mut segment_common: Vec<u8> = keys.next().map_or(Vec::new(), |key| key.to_vec());
         for key in keys {
-            let same = segment_common.iter().zip(key).take_while(|(a, b)| a == b);
+            let same = segment_common
+                .iter()
+                .zip(key.iter())
+                .take_while(|(a, b)| a == b);
             segment_common.truncate(same.count());
         }
         let behind = |key: &[u8]| head(key.get(segment_common.len()..).unwrap_or_default());
@@ -489,13 +492,14 @@ fn check_height(node: Arc<LoadedNode>, page: &PageRef, height: u16) -> Result<Ar
 #[cfg(test)]
 mod tests {
     use terrapin_base::PageId;
+    use terrapin_disk::LongBox;
     use terrapin_pages::group::GroupRef;
 
     use super::*;
     use crate::node::Pivot;
 
     /// Five by five have the same head.
-    fn key(number: usize) -> Box<[u8]> {
+    fn key(number: usize) -> LongBox {
         format!("{:02}------{}", number / 5, number % 5)
             .into_bytes()
             .into()
@@ -539,7 +543,7 @@ mod tests {
                 .iter()
                 .map(|&lower| Pivot {
                     lower: if lower == 0 {
-                        Box::default()
+                        LongBox::default()
                     } else {
                         key(lower)
                     },

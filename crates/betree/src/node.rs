@@ -12,6 +12,7 @@
 //!    given to a neighbour.
 //! 5. Segments of a level do not overlap: each ends (max) before the next begins (min).
 
+use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::GroupRef;
 
@@ -44,7 +45,7 @@ pub(crate) struct Node {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pivot {
     /// Where its key range begins; empty for the first pivot, whose range begins where the node's does.
-    pub(crate) lower: Box<[u8]>,
+    pub(crate) lower: LongBox,
     /// What lies below.
     pub(crate) child: Child,
     /// Key and value bytes of all live parts for it. Not stored: summed up when a node is decoded.
@@ -73,10 +74,10 @@ pub(crate) struct Segment {
     /// The group. Several segments, of one node or of many, may share one.
     pub(crate) group: GroupRef,
     /// The first key of the group that belongs to this segment.
-    pub(crate) min: Box<[u8]>,
+    pub(crate) min: LongBox,
     /// The last key of the group that belongs to this segment. Readers stay within `min..=max`: what the group holds
     /// outside is somebody else's, or dead.
-    pub(crate) max: Box<[u8]>,
+    pub(crate) max: LongBox,
     /// The pivots that it still counts for, ascending; at least one.
     pub(crate) live: Vec<LivePart>,
 }

@@ -2,11 +2,12 @@
 //! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
 //!
 //! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
-//! only: the memory of [`AlignedBuf`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]),
-//! what is asked about a file's map, how long a thread likes to compute ([`let_wakers_in`]), and what memory is asked for ahead ([`prefetch()`]).
+//! only: the memory of [`AlignedBuf`], [`LongBox`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]),
+//! what is asked about a file's map, which process is a child ([`Process`]), how long a thread likes to compute ([`let_wakers_in`]), and what memory is asked for ahead ([`prefetch()`]).
 
 mod aligned;
 mod flight;
+mod long;
 mod prefetch;
 mod real;
 mod region;
@@ -23,8 +24,10 @@ use terrapin_base::{Error, ErrorKind, Result};
 
 pub use aligned::AlignedBuf;
 pub use flight::{Flight, Show, Shown};
+pub use long::LongBox;
 pub use prefetch::{prefetch, prefetch_all};
 pub use real::RealDisk;
+pub use real::process::{Forked, Process};
 pub use region::largest_buffer;
 pub use ring::{
     LogRing, RING_BYTES_MAX, RING_BYTES_MIN, RingOptions, RingReader, RingSpace, RingWriter,

@@ -69,6 +69,29 @@ impl Region {
         Region(Pages::map(bytes, true))
     }
 
+    /// Its start alone, for [`Region::from_start`].
+    pub(crate) fn into_start(self) -> NonNull<u8> {
+        std::mem::ManuallyDrop::new(self).start()
+    }
+
+    /// The region that was made by [`Region::reserved`] for so many bytes.
+    ///
+    /// # Safety
+    /// [`Region::into_start`] gave this, and nobody else has it.
+    pub(crate) unsafe fn from_start(start: NonNull<u8>, bytes: usize) -> Self {
+        let bytes = bytes.next_multiple_of(MEMORY_ALIGNMENT);
+        Region(Pages { start, bytes })
+    }
+
+    /// As [`Region::release`], of a part by its address.
+    ///
+    /// # Safety
+    /// It is a part of a region, both ends are multiples of [`MEMORY_ALIGNMENT`], and nothing refers to it.
+    pub(crate) unsafe fn release_at(start: NonNull<u8>, bytes: usize) {
+        // SAFETY: by contract.
+        unsafe { system::release(start, bytes, system::page_bytes()) };
+    }
+
     /// Zeroes a part and gives its memory back, as far as that is whole pages of the system's; it is taken again when it is written to. Both ends
     /// are multiples of [`MEMORY_ALIGNMENT`]; panics when they lie outside.
     pub(crate) fn release(&self, range: Range<usize>) {

@@ -11,6 +11,7 @@ use std::ptr::NonNull;
 use terrapin_base::sync::{Arc, Mutex};
 use terrapin_base::{Charge, MEMORY_ALIGNMENT};
 
+use crate::long::LongBox;
 use crate::region::Region;
 
 /// Pieces start on multiples of this.
@@ -188,7 +189,7 @@ impl Filler {
 
 /// Bytes in a slab, or by themselves in an allocation of their own; owned as a box is.
 pub struct Piece {
-    /// None: from a box.
+    /// None: from a [`LongBox`].
     slab: Option<Arc<Slab>>,
     start: NonNull<u8>,
     bytes: usize,
@@ -203,14 +204,9 @@ impl Piece {
     /// So many bytes in an allocation of their own, which begin with these; zeros behind, or what does not fit cut off.
     #[must_use]
     pub fn alone(bytes: usize, begin: &[u8]) -> Self {
-        let mut memory = Vec::with_capacity(bytes);
-        memory.extend_from_slice(&begin[..begin.len().min(bytes)]);
-        memory.resize(bytes, 0);
-        let memory: *mut [u8] = Box::into_raw(memory.into_boxed_slice());
         Piece {
             slab: None,
-            // SAFETY: a box is never null.
-            start: unsafe { NonNull::new_unchecked(memory.cast()) },
+            start: LongBox::new(bytes, begin).into_start(),
             bytes,
         }
     }
@@ -251,9 +247,8 @@ impl DerefMut for Piece {
 impl Drop for Piece {
     fn drop(&mut self) {
         if self.slab.is_none() {
-            let memory = std::ptr::slice_from_raw_parts_mut(self.start.as_ptr(), self.bytes);
-            // SAFETY: it came from a box of that length, and its owner goes.
-            drop(unsafe { Box::from_raw(memory) });
+            // SAFETY: it came from one of that length, and its owner goes.
+            drop(unsafe { LongBox::from_start(self.start, self.bytes) });
         }
     }
 }

@@ -5,6 +5,8 @@
 use std::cmp::Ordering;
 use std::ops::Range;
 
+use terrapin_disk::LongBox;
+
 /// Guesses before a search gives up to interpolate and halves.
 const GUESSES: usize = 4;
 /// So few heads are two cache lines: among them nobody guesses.
@@ -78,7 +80,7 @@ impl Head for [u8; 4] {
 /// What strings have in common at their start, compared with others without a visit to its bytes when it is short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
-    bytes: Box<[u8]>,
+    bytes: LongBox,
     head: u64,
     /// The bits of a head that the prefix determines.
     mask: u64,

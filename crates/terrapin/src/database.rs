@@ -6,6 +6,7 @@ use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
+use terrapin_disk::Process;
 use terrapin_structure::{PageParts, StructureStats};
 use terrapin_wal::LogMetrics;
 
@@ -134,6 +135,9 @@ impl Database {
     /// ```
     pub fn close(&self) -> Result<()> {
         let core = self.core();
+        if !core.health.process().is_this() {
+            return Err(Process::foreign());
+        }
         if let Some(closing) = core.health.close() {
             let began_ns = core.env.now_ns();
             let outcome = self.close_first();

@@ -6,12 +6,15 @@ use terrapin_base::sync::{AtomicBool, Ordering};
 
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, Result, Signal};
+use terrapin_disk::Process;
 
 type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// Closed or open; the last background error; whom to tell of the next.
 #[derive(Default)]
 pub(crate) struct Health {
+    /// Which opened it: a forked child must not use it.
+    process: Process,
     closed: AtomicBool,
     /// What the close that began first came to, once it is over.
     outcome: OnceLock<Result<()>>,
@@ -27,19 +30,32 @@ pub(crate) struct Health {
 }
 
 impl Health {
-    /// Whether it is open.
+    /// Whether it is open, and open for the calling process.
     #[inline]
     pub fn is_open(&self) -> bool {
-        !self.closed.load(Ordering::Acquire)
+        !self.closed.load(Ordering::Acquire) && self.process.is_this()
     }
 
-    /// [`ErrorKind::Closed`] once the database is closed.
+    /// [`ErrorKind::Closed`] once the database is closed, and in a forked child.
     #[inline]
     pub fn check_open(&self) -> Result<()> {
         if self.is_open() {
             Ok(())
         } else {
-            Err(closed())
+            Err(self.not_open())
+        }
+    }
+
+    /// The process that opened it.
+    pub fn process(&self) -> Process {
+        self.process
+    }
+
+    #[cold]
+    fn not_open(&self) -> Error {
+        match self.process.is_this() {
+            true => closed(),
+            false => Process::foreign(),
         }
     }
 

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
+use terrapin_disk::Process;
 use terrapin_memtable::{Cursor, Op};
 use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan};
 
@@ -53,6 +54,8 @@ pub struct Range {
     /// What opening it came to, until told.
     error: Option<Error>,
     keyspace: KeyspaceId,
+    /// Which made it.
+    process: Process,
     /// What neither end has fetched.
     lower: Bound<Vec<u8>>,
     upper: Bound<Vec<u8>>,
@@ -135,6 +138,7 @@ impl Range {
             handle,
             error,
             keyspace,
+            process: Process::this(),
             lower,
             upper,
             exhausted,
@@ -572,6 +576,12 @@ impl std::iter::FusedIterator for Range {}
 
 impl Drop for Range {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // As the database itself, in a forked child: `Owner` says why.
+            let ends = [&mut self.front, &mut self.back].map(std::mem::take);
+            std::mem::forget((self.handle.take(), ends));
+            return;
+        }
         let handle = self.handle.as_ref().filter(|_| self.is_noted);
         if let Some(Ok(held)) = handle.map(|handle| handle.view().held())
             && let Ok(keyspace) = held.keyspace(self.keyspace)

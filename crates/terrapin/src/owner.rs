@@ -1,6 +1,7 @@
 //! What keeps an open database open: every handle, snapshot and iterator holds the [`Owner`]; the jobs hold only the
 //! [`Core`]. When the last owner goes, the jobs end and the files are let go. Nothing is checkpointed then, and nothing
-//! is lost but writes of `Durability::None`: what else was acknowledged is in the log, which is synced.
+//! is lost but writes of `Durability::None`: what else was acknowledged is in the log, which is synced. In a forked child nothing ends and nothing
+//! goes: all of it is the parent's.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -113,6 +114,12 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if !self.core.health.process().is_this() {
+            // A forked child: the jobs are its parent's, and so are the files. What it has is copies of memory, under locks that perhaps nobody
+            // in it will release; they go when it ends.
+            std::mem::forget((self.core.clone(), self.gate.clone()));
+            return;
+        }
         // A panic in a job was reported when it happened, and listeners were told of a log that failed.
         let _ = self.shut();
     }

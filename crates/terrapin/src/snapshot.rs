@@ -62,6 +62,7 @@ impl Snapshot {
         self.check(keyspace)?;
         let core = self.handle.core();
         core.env.breathe();
+        core.health.check_open()?;
         let held = self.handle.view().held()?;
         let before = match mutant::active(16) {
             true => Lsn(u64::MAX),

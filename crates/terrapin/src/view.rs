@@ -166,7 +166,10 @@ impl ViewHandle {
 
 impl Drop for ViewHandle {
     fn drop(&mut self) {
-        self.owner.core.views.unregister(self.place);
+        // In a forked child the view stays: another thread may have held the registry's lock at the fork.
+        if self.owner.core.health.process().is_this() {
+            self.owner.core.views.unregister(self.place);
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::{Barrier, mpsc};
 
-use terrapin::{Database, Durability, Options};
+use terrapin::{Database, Durability, Keyspace, Options};
 
 /// What the peak may exceed the budget by, besides a tenth of it (DESIGN §8).
 const SLACK_BYTES: u64 = 64 << 20;
@@ -44,8 +44,13 @@ fn value_bytes(number: u64) -> usize {
 
 /// The most that was resident so far, in bytes.
 fn peak_bytes() -> u64 {
+    status_bytes("VmHWM:")
+}
+
+/// What the system says of this process's memory, in bytes.
+fn status_bytes(field: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("VmHWM:"));
+    let line = status.lines().find(|line| line.starts_with(field));
     let kib = line.and_then(|line| line.split_whitespace().nth(1));
     kib.unwrap().parse::<u64>().unwrap() << 10
 }
@@ -137,7 +142,35 @@ fn read_from_many_threads(database: &Database, records: u64) {
     });
 }
 
-/// In a process of its own: does the work and checks what it took. In the test's process: starts that one.
+/// Whether this is the process that does the work. In the test's process: starts that one, and checks that it was content.
+fn is_alone(test: &str, budget: u64) -> bool {
+    if std::env::var(BUDGET).is_ok() {
+        return true;
+    }
+    let this = std::env::current_exe().unwrap();
+    let output = Command::new(this)
+        .args([test, "--exact", "--nocapture"])
+        .env(BUDGET, budget.to_string())
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let complained = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && said.contains("1 passed"),
+        "{said}\n{complained}"
+    );
+    false
+}
+
+fn open(test: &str, budget: u64) -> (Database, Directory) {
+    let path = std::env::temp_dir().join(format!("terrapin-{test}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    let directory = Directory(path);
+    let database = Options::new().memory(budget).open(&directory.0).unwrap();
+    (database, directory)
+}
+
+/// Does the work in a process of its own, and checks what it took.
 fn stays_within(
     test: &str,
     budget: u64,
@@ -145,25 +178,10 @@ fn stays_within(
     records: u64,
     and_then: impl FnOnce(&Database),
 ) {
-    if std::env::var(BUDGET).is_err() {
-        let this = std::env::current_exe().unwrap();
-        let output = Command::new(this)
-            .args([test, "--exact", "--nocapture"])
-            .env(BUDGET, budget.to_string())
-            .output()
-            .unwrap();
-        let said = String::from_utf8_lossy(&output.stdout);
-        let complained = String::from_utf8_lossy(&output.stderr);
-        assert!(
-            output.status.success() && said.contains("1 passed"),
-            "{said}\n{complained}"
-        );
+    if !is_alone(test, budget) {
         return;
     }
-    let path = std::env::temp_dir().join(format!("terrapin-{test}-{}", std::process::id()));
-    let _ = std::fs::remove_dir_all(&path);
-    let directory = Directory(path);
-    let database = Options::new().memory(budget).open(&directory.0).unwrap();
+    let (database, _directory) = open(test, budget);
     let written = use_database(&database, records);
     and_then(&database);
     let peak = peak_bytes();
@@ -198,4 +216,114 @@ fn threads_that_read_once_keep_little() {
     let records = 65_000;
     let read = |database: &Database| read_from_many_threads(database, records);
     stays_within(test, 24 << 20, 2, records, read);
+}
+
+/// A key of 50 to 65 KB, which differs from others in its first bytes, or behind 49 KB that all share.
+fn long_key(number: u64, late: bool) -> Vec<u8> {
+    let mixed = mix(number);
+    let mut key = vec![b'k'; 50_000 + (mixed % 15_000) as usize];
+    let at = if late { 49_000 } else { 0 };
+    key[at..at + 8].copy_from_slice(&mixed.to_be_bytes());
+    key
+}
+
+const LONG_KEYS: u64 = 6000;
+
+/// Four threads put, delete, get and scan records with long keys.
+fn use_long_keys(keyspace: &Keyspace, operations: u64, late: bool) {
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            scope.spawn(move || {
+                for i in (thread..operations).step_by(4) {
+                    let random = mix(i);
+                    let key = long_key(random % LONG_KEYS, late);
+                    match (random >> 32) % 20 {
+                        0..11 => keyspace.put(key, vec![7; (random >> 40) as usize % 4000]),
+                        11..15 => keyspace.delete(key),
+                        15..18 => keyspace.get(key).map(drop),
+                        _ => keyspace.range(key..).take(20).try_for_each(|r| r.map(drop)),
+                    }
+                    .unwrap();
+                }
+            });
+        }
+    });
+}
+
+/// Keys and their copies lay in the allocator's arenas, whose gaps took as much again as the budget.
+fn long_keys_stay_within(test: &str, late: bool) {
+    let budget = 64 << 20;
+    if !is_alone(test, budget) {
+        return;
+    }
+    let (database, _directory) = open(test, budget);
+    use_long_keys(&database.default_keyspace(), 6000, late);
+    database.close().unwrap();
+    let peak = peak_bytes();
+    println!("{test}: {peak} bytes at the peak");
+    assert!(
+        peak <= budget + budget / 10 + SLACK_BYTES,
+        "{peak} bytes resident at the peak"
+    );
+}
+
+#[test]
+fn long_keys_that_differ_early_stay_within_the_budget() {
+    long_keys_stay_within("long_keys_that_differ_early_stay_within_the_budget", false);
+}
+
+#[test]
+fn long_keys_that_differ_late_stay_within_the_budget() {
+    long_keys_stay_within("long_keys_that_differ_late_stay_within_the_budget", true);
+}
+
+/// What a range may hold beside the budget, with the longest keys and with usual ones (README, *Limits*).
+const RANGE_BYTES_LONG_KEYS: u64 = 2 << 20;
+const RANGE_BYTES: u64 = 256 << 10;
+const RANGES: u64 = 64;
+
+/// Opens many ranges, goes on with each in turn, and says how much more memory is resident then than before, for each.
+fn bytes_of_each_range(keyspace: &Keyspace, steps: u64, from: impl Fn(u64) -> Vec<u8>) -> u64 {
+    let before = status_bytes("VmRSS:");
+    let mut ranges: Vec<_> = (0..RANGES).map(|i| keyspace.range(from(i)..)).collect();
+    for _ in 0..steps {
+        for range in &mut ranges {
+            range.next_ref().unwrap();
+        }
+    }
+    status_bytes("VmRSS:").saturating_sub(before) / RANGES
+}
+
+fn ranges_hold_no_more(test: &str, most: u64, measure: impl FnOnce(&Database) -> u64) {
+    let budget = 64 << 20;
+    if !is_alone(test, budget) {
+        return;
+    }
+    let (database, _directory) = open(test, budget);
+    let bytes = measure(&database);
+    println!("{test}: {bytes} bytes a range");
+    assert!(bytes <= most, "{bytes} bytes a range");
+    database.close().unwrap();
+}
+
+#[test]
+fn a_range_holds_no_more_than_is_said() {
+    let test = "a_range_holds_no_more_than_is_said";
+    ranges_hold_no_more(test, RANGE_BYTES, |database| {
+        use_database(database, 100_000);
+        database.checkpoint().unwrap();
+        let from = |i| mix(i).to_be_bytes().to_vec();
+        bytes_of_each_range(&database.default_keyspace(), 1000, from)
+    });
+}
+
+#[test]
+fn a_range_of_long_keys_holds_no_more_than_is_said() {
+    let test = "a_range_of_long_keys_holds_no_more_than_is_said";
+    ranges_hold_no_more(test, RANGE_BYTES_LONG_KEYS, |database| {
+        let keyspace = database.default_keyspace();
+        use_long_keys(&keyspace, 6000, false);
+        database.checkpoint().unwrap();
+        bytes_of_each_range(&keyspace, 40, |i| long_key(i, false))
+    });
 }

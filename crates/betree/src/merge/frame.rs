@@ -7,6 +7,7 @@
 //! is flushed first, in a second phase, from the levels that the first phase has written.
 
 use terrapin_base::{Error, Result, mutant};
+use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
 use super::Task;
@@ -97,7 +98,7 @@ impl Frame {
             .pivots
             .into_iter()
             .map(|pivot| Slot {
-                lower: pivot.lower.into(),
+                lower: pivot.lower[..].into(),
                 child: SlotChild::Child(pivot.child),
                 is_small: false,
             })
@@ -583,7 +584,7 @@ impl Frame {
         }
         let lower = self.range.lo.clone().unwrap_or_default();
         if let Some(first) = pivots.first_mut() {
-            first.lower = Box::default();
+            first.lower = LongBox::default();
         }
         let records = pivots.iter().map(|pivot| pivot.child.records()).sum();
         let replaced_permille = replaced_permille(

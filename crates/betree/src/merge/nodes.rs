@@ -3,6 +3,7 @@
 use std::ops::Bound;
 
 use terrapin_base::{Error, Result};
+use terrapin_disk::LongBox;
 use terrapin_pages::{Changes, Fill, PageKind, PageRef, PageUse};
 use terrapin_structure::Direction;
 
@@ -155,7 +156,7 @@ pub(super) fn split(
     for (part, (lower, levels)) in lowers.into_iter().zip(all_levels).enumerate() {
         let mut pivots: Vec<_> = pivots.by_ref().take(cuts[part + 1] - cuts[part]).collect();
         if let Some(first) = pivots.first_mut() {
-            first.lower = Box::default();
+            first.lower = LongBox::default();
         }
         let mut part = Node {
             height: node.height,
@@ -205,7 +206,7 @@ fn cut_segment(
         Some(upper) if segment.max[..] >= upper[..] => Bound::Excluded(&upper[..]),
         _ => Bound::Included(&segment.max[..]),
     };
-    let end = |direction| -> Result<Box<[u8]>> {
+    let end = |direction| -> Result<LongBox> {
         let bounds = (Bound::Included(low), high);
         let mut cursor =
             GroupCursor::prepare(&context.store, &segment.group, bounds, direction, ONE_BLOCK)?;

@@ -2,6 +2,7 @@
 //! child and an empty buffer gives way to the child.
 
 use terrapin_base::{Error, Result};
+use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
 use super::frame::{Slot, SlotChild};
@@ -35,7 +36,7 @@ pub(super) fn make_root(
                 pending_bytes: 0,
             });
         }
-        pivots[0].lower = Box::default();
+        pivots[0].lower = LongBox::default();
         let node = Node {
             height,
             replaced_permille: 0,

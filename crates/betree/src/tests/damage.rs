@@ -6,6 +6,7 @@ use std::ops::Bound;
 
 use terrapin_base::ErrorKind;
 use terrapin_base::checksum::hash64;
+use terrapin_disk::LongBox;
 use terrapin_pages::{PageKind, PageUse, SpaceClass};
 use terrapin_structure::{Direction, Version};
 
@@ -217,8 +218,8 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
             .enumerate()
             .map(|(number, child)| Pivot {
                 lower: match number {
-                    0 => Box::default(),
-                    _ => [number as u8].into(),
+                    0 => LongBox::default(),
+                    _ => vec![number as u8].into(),
                 },
                 child,
                 pending_bytes: 0,
@@ -296,7 +297,7 @@ fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
             height: 1,
             replaced_permille: 0,
             pivots: vec![Pivot {
-                lower: Box::default(),
+                lower: LongBox::default(),
                 child: Child::Leaf(leaf),
                 pending_bytes: 0,
             }],

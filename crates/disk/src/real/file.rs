@@ -59,7 +59,7 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
-/// An open file. Fields are dropped in this order: the registry forgets the file while its descriptor still keeps the inode.
+/// An open file. Fields are dropped in this order: the file is unlocked, and the registry forgets it, while its descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) held: Option<Held>,
     pub(super) _shared: Option<Shared>,
@@ -94,10 +94,9 @@ impl RealFile {
     }
 
     fn check_writable(&self) -> Result<()> {
-        if self.held.is_some() {
-            Ok(())
-        } else {
-            Err(crate::read_only(&self.path))
+        match &self.held {
+            Some(held) => held.check_process(),
+            None => Err(crate::read_only(&self.path)),
         }
     }
 
@@ -399,6 +398,9 @@ impl File for RealFile {
     }
 
     fn sync(&self) -> Result<()> {
+        if let Some(held) = &self.held {
+            held.check_process()?;
+        }
         retry(|| fdatasync(&self.descriptor)).map_err(|e| self.fail("cannot sync", e))
     }
 

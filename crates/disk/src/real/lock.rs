@@ -2,15 +2,21 @@
 //!
 //! The kernel frees an `flock` when the last reference to its descriptor goes, and I/O in flight is such a reference. So a descriptor
 //! that a killed process wrote through stays locked until its writes are over, which may take a second on a slow disk: who opens next waits.
+//!
+//! A forked child has copies of the descriptors, which are references to the same locks. So a file that is closed in order is unlocked
+//! first: no write is under way then, and the lock must not last as long as the child. A child never unlocks what its parent holds.
 
 use std::collections::BTreeMap;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::io::Errno;
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Env, Error, ErrorKind, Result, mutant};
+
+use super::process::Process;
+use super::retry;
 
 /// How long an open waits for another process to let go, in nanoseconds.
 const LOCK_WAIT_NS: u64 = 5_000_000_000;
@@ -34,6 +40,16 @@ static HELD: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
 /// number cannot pass to another file in between.
 pub(super) struct Claim {
     key: (u64, u64),
+    holder: Holder,
+}
+
+/// A process that holds something.
+struct Holder(Process);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        self.0.let_go();
+    }
 }
 
 impl Claim {
@@ -55,20 +71,21 @@ impl Claim {
         let stat = fstat(descriptor)
             .map_err(|e| Error::io("cannot look at the file", e.into()).with("file", describe()))?;
         let key = (stat.st_dev, stat.st_ino);
+        let holder = Holder(Process::hold()?);
         let mut held = HELD.lock();
         let message = match (held.get(&key).filter(|_| !mutant::active(54)), shared) {
             (None, false) => {
                 held.insert(key, Hold::Writing);
-                return Ok(Claim { key });
+                return Ok(Claim { key, holder });
             }
             (None, true) => {
                 held.insert(key, Hold::Shared(1));
-                return Ok(Claim { key });
+                return Ok(Claim { key, holder });
             }
             (Some(Hold::Shared(handles)), true) => {
                 let handles = handles + 1;
                 held.insert(key, Hold::Shared(handles));
-                return Ok(Claim { key });
+                return Ok(Claim { key, holder });
             }
             (Some(Hold::Shared(_)), false) => {
                 "already open for reading in this process: use that handle (handles may be cloned), or close it first"
@@ -84,6 +101,9 @@ impl Claim {
 
 impl Drop for Claim {
     fn drop(&mut self) {
+        if !self.holder.0.is_this() {
+            return;
+        }
         let mut held = HELD.lock();
         match held.get_mut(&self.key) {
             Some(Hold::Shared(handles)) if *handles > 1 => *handles -= 1,
@@ -94,8 +114,36 @@ impl Drop for Claim {
     }
 }
 
-/// A file held for writing: its claim, its directory's, and the `flock` that goes with the descriptor.
+/// The `flock` of a descriptor, which whoever has this keeps open longer. Dropping it unlocks the descriptor.
+struct Flock {
+    descriptor: RawFd,
+    process: Process,
+}
+
+impl Flock {
+    fn of(descriptor: BorrowedFd<'_>) -> Self {
+        Flock {
+            descriptor: descriptor.as_raw_fd(),
+            process: Process::this(),
+        }
+    }
+}
+
+impl Drop for Flock {
+    fn drop(&mut self) {
+        // In a child this would unlock the file of its parent, which goes on writing.
+        if self.process.is_this() {
+            // SAFETY: whoever has this keeps the descriptor open longer.
+            let descriptor = unsafe { BorrowedFd::borrow_raw(self.descriptor) };
+            // A refusal leaves the lock to the last reference, as the death of the process does.
+            let _ = retry(|| flock(descriptor, FlockOperation::Unlock));
+        }
+    }
+}
+
+/// A file held for writing: its `flock`, its claim, and its directory's. Fields are dropped in this order.
 pub(super) struct Held {
+    lock: Flock,
     _file: Claim,
     _directory: Arc<Claim>,
     /// Whether another process held the lock first.
@@ -103,6 +151,11 @@ pub(super) struct Held {
 }
 
 impl Held {
+    /// [`ErrorKind::Closed`] in a child that was forked since.
+    pub(super) fn check_process(&self) -> Result<()> {
+        self.lock.process.check()
+    }
+
     /// Locks the descriptor. Waits through `env` for another process to let go, and then gives up with [`ErrorKind::Locked`].
     pub(super) fn new(
         env: &Env,
@@ -114,6 +167,7 @@ impl Held {
         let operation = FlockOperation::NonBlockingLockExclusive;
         match wait_for_lock(env, descriptor, operation, &describe)? {
             Ok(waited) => Ok(Held {
+                lock: Flock::of(descriptor),
                 _file: file,
                 _directory: directory,
                 waited,
@@ -126,8 +180,9 @@ impl Held {
     }
 }
 
-/// A file that nobody writes meanwhile: its claim, and the shared `flock` that goes with the descriptor.
+/// A file that nobody writes meanwhile: its shared `flock`, if the file system has any, and its claim. Fields are dropped in this order.
 pub(super) struct Shared {
+    _lock: Option<Flock>,
     _file: Claim,
     /// Whether another process held the lock first.
     pub(super) waited: bool,
@@ -142,11 +197,15 @@ impl Shared {
     ) -> Result<Self> {
         let file = Claim::shared(descriptor, &describe)?;
         let operation = FlockOperation::NonBlockingLockShared;
-        let waited = wait_for_lock(env, descriptor, operation, &describe)?.unwrap_or_else(|e| {
-            tracing::info!(file = describe(), error = %e, "no lock here, reading without one");
-            false
-        });
+        let (lock, waited) = match wait_for_lock(env, descriptor, operation, &describe)? {
+            Ok(waited) => (Some(Flock::of(descriptor)), waited),
+            Err(e) => {
+                tracing::info!(file = describe(), error = %e, "no lock here, reading without one");
+                (None, false)
+            }
+        };
         Ok(Shared {
+            _lock: lock,
             _file: file,
             waited,
         })

@@ -8,12 +8,14 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 use terrapin_base::{Error, Result};
 
 use super::file::RealFile;
-use crate::File;
+use crate::{File, Process};
 
 /// Memory mapped from a file that this process has locked.
 pub(crate) struct Mapping {
     start: NonNull<u8>,
     bytes: usize,
+    /// A child that was forked since does not have the memory.
+    process: Process,
     /// Keeps the lock: as long as the mapping lives, no other handle can write the file or cut it short.
     _file: Arc<RealFile>,
 }
@@ -50,8 +52,12 @@ impl Mapping {
         let mapping = Mapping {
             start,
             bytes,
+            process: Process::this(),
             _file: file.clone(),
         };
+        // A store by a child would be a store into its parent's log: a child dies of it instead. It is refused long before.
+        // SAFETY: the range is the mapping's own.
+        let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxDontFork) };
         // Populating a shared mapping faults pages in for reading only; this takes the first store's fault too, and where the
         // file system cannot back a page it is an error here instead of a signal later. Kernels before 5.14 do not know it.
         // SAFETY: the range is the mapping's own.
@@ -111,6 +117,10 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
+        if !self.process.is_this() {
+            // Something else of the child's may lie there.
+            return;
+        }
         // SAFETY: the mapping is this value's own, and no copy runs, since they borrow it. The call cannot fail for such a range.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.bytes) };
     }

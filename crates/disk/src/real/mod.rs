@@ -3,7 +3,7 @@
 //! Who may write (D9): a file opened for writing holds `flock` on that very descriptor, so that a second process waits until
 //! even the writes that a killed one left in flight are over. Within the process a registry of what is held tells a second
 //! writer at once, and lets one disk at a time write in a directory. A handle for reading takes no lock, unless it is to share the file: then it takes a shared one, beside
-//! other readers, and keeps writers out (D11).
+//! other readers, and keeps writers out (D11). A forked child has copies of all descriptors, and changes nothing through them.
 
 mod alignment;
 mod awake;
@@ -12,6 +12,7 @@ mod extents;
 mod file;
 mod lock;
 mod mapping;
+pub(crate) mod process;
 mod uring;
 
 use std::os::fd::{AsFd, OwnedFd};
@@ -23,7 +24,7 @@ use rustix::io::Errno;
 use terrapin_base::sync::{AtomicBool, Mutex, OnceLock, Weak};
 use terrapin_base::{Env, Error, ErrorKind, Result};
 
-use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, RingOptions};
+use crate::{AlignedBuf, Disk, File, LogRing, OpenOptions, Process, RingOptions};
 use cached::Cached;
 use extents::Extents;
 use file::RealFile;
@@ -42,6 +43,8 @@ pub struct RealDisk {
     directory: OwnedFd,
     /// The claim on the directory, alive as long as any file is open for writing.
     claim: Mutex<Weak<Claim>>,
+    /// The only one that may change anything here.
+    process: Process,
     /// Learnt at the first file that tells.
     alignment: OnceLock<u32>,
 }
@@ -119,6 +122,7 @@ impl RealDisk {
             path,
             directory,
             claim: Mutex::default(),
+            process: Process::this(),
             alignment: OnceLock::new(),
         })
     }
@@ -133,6 +137,7 @@ impl RealDisk {
 
     /// The claim on this directory, made if no file of this disk holds it yet.
     fn claim(&self) -> Result<Arc<Claim>> {
+        self.process.check()?;
         let mut held = self.claim.lock();
         if let Some(claim) = held.upgrade() {
             return Ok(claim);
@@ -277,6 +282,7 @@ impl Disk for RealDisk {
 
     fn remove(&self, name: &str) -> Result<()> {
         crate::check_name(name)?;
+        self.process.check()?;
         retry(|| sys::unlinkat(&self.directory, name, AtFlags::empty()))
             .map_err(|e| self.fail("cannot remove the file", name, e))
     }
@@ -284,6 +290,7 @@ impl Disk for RealDisk {
     fn rename(&self, from: &str, to: &str) -> Result<()> {
         crate::check_name(from)?;
         crate::check_name(to)?;
+        self.process.check()?;
         retry(|| sys::renameat(&self.directory, from, &self.directory, to))
             .map_err(|e| self.fail("cannot rename the file", from, e).with("to", to))
     }

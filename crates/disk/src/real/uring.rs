@@ -5,7 +5,8 @@
 //! flights for which there are not rings enough: a process may have few files open.
 
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::mem::ManuallyDrop;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use io_uring::{IoUring, opcode, types};
@@ -13,6 +14,7 @@ use rustix::io::Errno;
 use terrapin_base::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
 
 use super::awake::look;
+use super::process::Process;
 
 /// Reads in a ring at once.
 const DEPTH: usize = 64;
@@ -51,10 +53,25 @@ impl Drop for Place {
     }
 }
 
-/// A ring of the kernel's. Fields are dropped in this order: its place is free once it is closed.
+/// A ring of the kernel's. Its place is free once it is closed.
 struct Ring {
-    open: IoUring,
+    open: ManuallyDrop<IoUring>,
+    /// A child that was forked since does not have the ring's memory.
+    process: Process,
     _place: Place,
+}
+
+impl Drop for Ring {
+    fn drop(&mut self) {
+        if self.process.is_this() {
+            // SAFETY: nobody uses it any more.
+            unsafe { ManuallyDrop::drop(&mut self.open) };
+        } else {
+            // In a child, something else may lie where its parent has the ring's memory.
+            // SAFETY: the descriptor is this ring's alone, and nobody uses it any more.
+            drop(unsafe { OwnedFd::from_raw_fd(self.open.as_raw_fd()) });
+        }
+    }
 }
 
 /// Why there is no ring.
@@ -80,12 +97,25 @@ const _: () = assert!(DEPTH == u64::BITS as usize);
 impl Uring {
     /// One of those that are kept, or a new one.
     pub(crate) fn take() -> Result<Self, NoRing> {
-        let kept = KEPT.lock().pop();
+        let ring = loop {
+            let kept = KEPT.lock().pop();
+            match kept {
+                // A child closes what its parent kept.
+                Some(ring) if !ring.process.is_this() => drop(ring),
+                Some(ring) => break ring,
+                None => break make()?,
+            }
+        };
         Ok(Uring {
-            ring: Some(kept.map_or_else(make, Ok)?),
+            ring: Some(ring),
             numbers: [0; DEPTH],
             used: 0,
         })
+    }
+
+    /// The ring, unless it is closed, or a parent's.
+    fn ring(&mut self) -> Option<&mut Ring> {
+        mine(&mut self.ring)
     }
 
     /// How many reads are in it.
@@ -107,7 +137,7 @@ impl Uring {
         number: u64,
     ) -> bool {
         let slot = self.used.trailing_ones() as usize;
-        let (Some(ring), Ok(bytes)) = (&mut self.ring, u32::try_from(bytes)) else {
+        let (Some(ring), Ok(bytes)) = (mine(&mut self.ring), u32::try_from(bytes)) else {
             return false;
         };
         if slot == DEPTH {
@@ -130,7 +160,7 @@ impl Uring {
     /// Hands all that was added to the kernel, and waits until so many reads are over. `false` when the ring must be dropped: it does not
     /// take what is still queued, and has nothing else under way.
     pub(crate) fn enter(&mut self, count: usize) -> bool {
-        let Some(ring) = &mut self.ring else {
+        let Some(ring) = mine(&mut self.ring) else {
             return false;
         };
         let mut patience = PATIENCE;
@@ -162,7 +192,7 @@ impl Uring {
 
     /// Whether a read is over. The kernel says so in the ring while the thread is with it, for whatever reason.
     fn is_over(&mut self) -> bool {
-        let Some(ring) = &mut self.ring else {
+        let Some(ring) = self.ring() else {
             return false;
         };
         !ring.open.completion().is_empty()
@@ -171,7 +201,7 @@ impl Uring {
     /// A read that is over: its number, and how many bytes were read unless it failed.
     pub(crate) fn complete(&mut self) -> Option<(u64, Option<usize>)> {
         loop {
-            let entry = self.ring.as_mut()?.open.completion().next()?;
+            let entry = self.ring()?.open.completion().next()?;
             let slot = usize::try_from(entry.user_data()).unwrap_or(DEPTH);
             let Some(&number) = self.numbers.get(slot) else {
                 continue;
@@ -186,7 +216,9 @@ impl Uring {
 
     /// Waits until the kernel has completed all that it took. Entering it (to yield) is what lets it.
     fn settle(&mut self) {
-        let Some(ring) = &mut self.ring else { return };
+        let Some(ring) = mine(&mut self.ring) else {
+            return;
+        };
         loop {
             let queued = ring.open.submission().len();
             let over = ring.open.completion().len();
@@ -200,6 +232,9 @@ impl Uring {
 
 impl Drop for Uring {
     fn drop(&mut self) {
+        if self.ring().is_none() {
+            return;
+        }
         self.settle();
         while self.complete().is_some() {}
         // What is still queued is given up with the ring.
@@ -211,6 +246,10 @@ impl Drop for Uring {
             // A ring that is left over is closed with `self`, outside of the lock.
         }
     }
+}
+
+fn mine(ring: &mut Option<Ring>) -> Option<&mut Ring> {
+    ring.as_mut().filter(|ring| ring.process.is_this())
 }
 
 /// Reads into this memory as much as there is, waiting awake, and does something `meanwhile`, once the read is under way. None where that is not to
@@ -241,7 +280,7 @@ fn make() -> Result<Ring, NoRing> {
     }
     let place = Place::take().ok_or(NoRing::Now)?;
     let entries = DEPTH as u32;
-    // A child that was forked does not have the memory: it dies of the use of a ring, which would be its parent's, instead of taking what that waits for.
+    // A forked child does not have the memory, and uses no ring of its parent's: it would take what that waits for.
     // Completions need no interrupt of this thread, since it waits for them; kernels before 5.19 do not know that flag.
     let made = IoUring::builder()
         .dontfork()
@@ -249,7 +288,8 @@ fn make() -> Result<Ring, NoRing> {
         .build(entries);
     match made.or_else(|_| IoUring::builder().dontfork().build(entries)) {
         Ok(open) => Ok(Ring {
-            open,
+            open: ManuallyDrop::new(open),
+            process: Process::this(),
             _place: place,
         }),
         Err(e) => {

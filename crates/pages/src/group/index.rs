@@ -15,6 +15,7 @@ use std::ops::Range;
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, mutant};
+use terrapin_disk::LongBox;
 
 use super::sums::{SLACK_BYTES, Sums};
 use super::{GROUP_TARGET_BYTES_MAX, LOGICAL_BYTES_MAX};
@@ -100,7 +101,7 @@ fn checksum(index: &[u8], id: PageId) -> u32 {
 pub struct GroupIndex {
     blocks: u32,
     /// Heads, what the sums keep, suffixes, first and last key, and room to read beyond the last sum.
-    memory: Box<[u8]>,
+    memory: LongBox,
     form: Form,
     /// Where each block starts in the group, and where the last ends.
     starts: Sums,

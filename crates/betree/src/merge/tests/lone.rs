@@ -2,6 +2,8 @@
 
 use super::short::{broad, children, two_groups};
 use super::*;
+use terrapin_disk::LongBox;
+
 use crate::node::{Pivot, Segment};
 
 /// A root above two parts of a tree, each with what its root's buffer holds for it: cut before the child of that number.
@@ -31,7 +33,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
             pivots: root.pivots[pivots.clone()].to_vec(),
             levels: root.levels.iter().map(cut_level).collect(),
         };
-        node.pivots[0].lower = Box::default();
+        node.pivots[0].lower = LongBox::default();
         node.tidy();
         assert!(!node.is_buffer_empty());
         Child::Node {
@@ -41,12 +43,12 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
         }
     };
     let left = part(0..at, &|segment| {
-        segment.max = segment.max.clone().min(last_before.clone());
+        segment.max = segment.max.clone().min(last_before[..].into());
     });
     let right = part(at..root.pivots.len(), &|segment| {
         segment.min = segment.min.clone().max(lower.clone());
     });
-    let pivot = |lower: Box<[u8]>, child| Pivot {
+    let pivot = |lower: LongBox, child| Pivot {
         lower,
         child,
         pending_bytes: 0,
@@ -54,11 +56,11 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
     let above = Node {
         height: height + 1,
         replaced_permille: 0,
-        pivots: vec![pivot(Box::default(), left), pivot(lower.clone(), right)],
+        pivots: vec![pivot(LongBox::default(), left), pivot(lower.clone(), right)],
         levels: Vec::new(),
     };
     let above = Root::Node(tree.write_node(&above), height + 1);
-    (above, lower.into_vec())
+    (above, lower.to_vec())
 }
 
 #[test]

@@ -1,22 +1,29 @@
-//! What the system does to a database besides killing it: full disks, limits, read-only places, other processes, mutilated files.
+//! What the system does to a database besides killing it: full disks, limits, read-only places, other processes, forked children, little
+//! memory, mutilated files.
 
 mod access;
 mod files;
+mod forks;
 mod full;
 mod limits;
+mod memory;
 mod store;
 
 use std::path::Path;
+use std::process::ExitCode;
 
 use crate::Find;
 
-pub use limits::child;
+/// Does a child's work of a case when the arguments say that this is one.
+pub fn child(arguments: &[String]) -> Option<ExitCode> {
+    limits::child(arguments).or_else(|| memory::child(arguments))
+}
 
 /// What is tried: how it is called, and how. It says how many things it tried.
 type Case = (&'static str, fn(&Path) -> Result<u64, Find>);
 
 /// The places and limits, once each.
-const CASES: [Case; 7] = [
+const CASES: [Case; 9] = [
     ("a database that is open elsewhere", access::open_elsewhere),
     ("files that may not grow", limits::file_size),
     ("too few descriptors", limits::descriptors),
@@ -24,6 +31,8 @@ const CASES: [Case; 7] = [
     ("a place that may not be written", access::read_only),
     ("a full ext4", full::ext4),
     ("a full XFS", full::xfs),
+    ("children that were forked", forks::children),
+    ("memory, with long keys", memory::long_keys),
 ];
 
 /// How many units there are: the cases, then shares of the mutilated files of a closed store and of a killed one in turn.

@@ -1,0 +1,193 @@
+//! What a forked child leaves of its parent's files: all of it, and it reads with rings of its own.
+
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use terrapin_base::{Env, ErrorKind};
+use terrapin_disk::{
+    AlignedBuf, Disk, File, Flight, Forked, LogRing, OpenOptions, RealDisk, RingOptions, Show,
+};
+
+const WRITE: OpenOptions = OpenOptions {
+    create_new: false,
+    write: true,
+    direct: true,
+    cached: false,
+    shared: false,
+};
+const CREATE: OpenOptions = OpenOptions {
+    create_new: true,
+    ..WRITE
+};
+
+fn directory(name: &str) -> PathBuf {
+    let path =
+        PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
+    let _ = std::fs::remove_dir_all(&path);
+    std::fs::create_dir_all(&path).unwrap();
+    path
+}
+
+/// Whether another process could lock the file for writing now.
+fn is_free(path: &Path) -> bool {
+    let file = std::fs::File::options().read(true).open(path).unwrap();
+    file.try_lock().is_ok()
+}
+
+/// The exit code of a child that found this to be so, or not.
+fn code(holds: bool) -> u8 {
+    u8::from(!holds)
+}
+
+/// Log files are closed, given another name and opened anew: a child that did nothing held copies of their locked descriptors.
+#[test]
+fn a_file_that_was_closed_is_free_though_a_child_has_its_descriptor() {
+    let path = directory("idle");
+    let disk = RealDisk::open(Env::simulated(1).0, &path, false).unwrap();
+    let file = disk.open("f", CREATE).unwrap();
+    let child = Forked::idle().unwrap();
+    assert!(!is_free(&path.join("f")));
+    drop(file);
+    assert!(is_free(&path.join("f")));
+    disk.rename("f", "g").unwrap();
+    drop(disk.open("g", WRITE).unwrap());
+    let shared = OpenOptions {
+        shared: true,
+        ..OpenOptions::default()
+    };
+    let reader = disk.open("g", shared).unwrap();
+    let second = Forked::idle().unwrap();
+    drop(reader);
+    assert!(is_free(&path.join("g")));
+    drop((child, second));
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn a_child_that_drops_files_and_rings_unlocks_and_unmaps_nothing_of_its_parents() {
+    let path = directory("drops");
+    let disk = RealDisk::open(Env::simulated(1).0, &path, false).unwrap();
+    let options = RingOptions {
+        bytes: 1 << 16,
+        create: true,
+    };
+    // The parent's stay where they are: only the child takes what is in there.
+    let files: Mutex<Option<(Arc<dyn File>, LogRing)>> = Mutex::new(None);
+    *files.lock().unwrap() = Some((
+        disk.open("f", CREATE).unwrap(),
+        disk.open_ring("ring", options).unwrap(),
+    ));
+    let child = Forked::run(|| {
+        drop(files.lock().unwrap().take());
+        0
+    });
+    assert_eq!(child.unwrap().ended().unwrap(), Some(0));
+    assert!(!is_free(&path.join("f")) && !is_free(&path.join("ring")));
+    let (_, ring) = files.lock().unwrap().take().unwrap();
+    let mut out = [1; 64];
+    ring.read(0, &mut out);
+    assert_eq!(out, [0; 64]);
+    drop(ring);
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+#[test]
+fn a_child_changes_nothing_through_what_its_parent_opened() {
+    let path = directory("changes");
+    let disk = RealDisk::open(Env::simulated(1).0, &path, false).unwrap();
+    let file = disk.open("f", CREATE).unwrap();
+    file.write_at(&AlignedBuf::zeroed(8192), 0).unwrap();
+    let child = Forked::run(|| {
+        let mut ones = AlignedBuf::zeroed(4096);
+        ones.fill(1);
+        let refused = [
+            file.write_at(&ones, 0),
+            file.sync(),
+            file.set_bytes(0),
+            file.allocate(0, 1 << 20),
+            file.punch_hole(0, 4096),
+            disk.remove("f"),
+            disk.rename("f", "g"),
+            disk.open("h", CREATE).map(drop),
+        ];
+        let closed = |outcome: &terrapin_base::Result<()>| {
+            outcome
+                .as_ref()
+                .is_err_and(|error| error.kind() == ErrorKind::Closed)
+        };
+        code(refused.iter().all(closed))
+    });
+    assert_eq!(child.unwrap().ended().unwrap(), Some(0));
+    assert_eq!(disk.list().unwrap(), ["f"]);
+    let mut read = vec![1; 8192];
+    file.read_at(&mut read, 0).unwrap();
+    assert!(read.iter().all(|&byte| byte == 0));
+    std::fs::remove_dir_all(path).unwrap();
+}
+
+/// Reads in parallel, by a ring where the system has them.
+fn reads(disk: &RealDisk, flight: &mut Flight) -> bool {
+    let file = disk
+        .open(
+            "f",
+            OpenOptions {
+                write: false,
+                ..WRITE
+            },
+        )
+        .unwrap();
+    for block in 0..8 {
+        flight.push(block * 4096, 4096).unwrap();
+    }
+    file.start(flight).unwrap();
+    let mut sum = 0;
+    while !flight.is_empty() {
+        file.show(flight, Show::Some, &mut |_, bytes| {
+            sum += bytes.unwrap().iter().map(|&b| u64::from(b)).sum::<u64>();
+        })
+        .unwrap();
+    }
+    sum == 8 * 4096 * 7
+}
+
+fn flight() -> Flight {
+    Flight::new(AlignedBuf::with_capacity(8 * 4096))
+}
+
+/// A child died of SIGSEGV: the rings that its parent kept are no memory of the child's.
+#[test]
+fn a_child_reads_with_rings_of_its_own_and_lets_its_parents_be() {
+    let path = directory("rings");
+    let disk = RealDisk::open(Env::threads(), &path, false).unwrap();
+    let file = disk.open("f", CREATE).unwrap();
+    let mut sevens = AlignedBuf::zeroed(8 * 4096);
+    sevens.fill(7);
+    file.write_at(&sevens, 0).unwrap();
+    drop(file);
+    assert!(reads(&disk, &mut flight()));
+    let started = Mutex::new(flight());
+    let file = disk
+        .open(
+            "f",
+            OpenOptions {
+                write: false,
+                ..WRITE
+            },
+        )
+        .unwrap();
+    for block in 0..4 {
+        started.lock().unwrap().push(block * 4096, 4096).unwrap();
+    }
+    file.start(&mut started.lock().unwrap()).unwrap();
+    let child = Forked::run(|| {
+        let here = RealDisk::open(Env::threads(), &path, false).unwrap();
+        let own = reads(&here, &mut flight());
+        // One of its parent's that flies.
+        drop(std::mem::take(&mut *started.lock().unwrap()));
+        code(own && reads(&here, &mut flight()))
+    });
+    assert_eq!(child.unwrap().ended().unwrap(), Some(0));
+    drop(started);
+    assert!(reads(&disk, &mut flight()));
+    std::fs::remove_dir_all(path).unwrap();
+}

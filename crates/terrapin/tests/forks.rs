@@ -1,0 +1,184 @@
+//! Processes that fork beside an open database, and after a closed one.
+
+use std::path::PathBuf;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use terrapin::verify::{VerifyOptions, verify};
+use terrapin::{Database, ErrorKind, Options, Result};
+use terrapin_disk::Forked;
+
+/// Each test's child has copies of all descriptors of the process: they take turns.
+static ALONE: Mutex<()> = Mutex::new(());
+
+struct Directory(PathBuf);
+
+impl Directory {
+    fn new(name: &str) -> Self {
+        let name = format!("terrapin-forks-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Small, with log files that are soon full, and little patience.
+fn options() -> Options {
+    Options::new()
+        .memory(8 << 20)
+        .log_segment_bytes(1 << 20)
+        .log_bytes_max(4 << 20)
+        .stall_limit(Duration::from_secs(5))
+}
+
+fn key(number: u32) -> [u8; 4] {
+    number.to_be_bytes()
+}
+
+/// Many log files of records: they are used again and again.
+fn fill(database: &Database) -> Result<()> {
+    let keyspace = database.default_keyspace();
+    (0..40_000).try_for_each(|number| keyspace.put(key(number % 5000), [7; 500]))
+}
+
+fn is_whole(database: &Database) -> bool {
+    let keyspace = database.default_keyspace();
+    let gets = (0..5000).all(|n| keyspace.get(key(n)).is_ok_and(|value| value.is_some()));
+    gets && keyspace.iter().filter(Result::is_ok).count() == 5000
+}
+
+/// What a child found is its exit code: 0 is as it should be.
+fn code(holds: bool) -> u8 {
+    u8::from(!holds)
+}
+
+/// Every put was `Stalled` or `Locked` after some log files: the child held copies of the locked descriptors.
+#[test]
+fn a_child_that_does_nothing_stops_no_write_of_its_parent_and_no_open_after_it() {
+    let _alone = ALONE.lock();
+    let directory = Directory::new("idle");
+    let database = options().open(&directory.0).unwrap();
+    database.default_keyspace().put("a", "1").unwrap();
+    let first = Forked::idle().unwrap();
+    fill(&database).unwrap();
+    let second = Forked::idle().unwrap();
+    fill(&database).unwrap();
+    database.close().unwrap();
+    let again = options().open(&directory.0).unwrap();
+    assert!(again.default_keyspace().get("a").unwrap().is_some());
+    drop(again);
+    let reader = options().read_only(true).open(&directory.0).unwrap();
+    let third = Forked::idle().unwrap();
+    drop(reader);
+    drop(options().open(&directory.0).unwrap());
+    drop((first, second, third));
+    assert!(
+        verify(&directory.0, &VerifyOptions::default())
+            .unwrap()
+            .is_sound()
+    );
+}
+
+#[test]
+fn a_child_gets_an_error_from_all_that_its_parent_opened_and_leaves_it_as_it_is() {
+    let _alone = ALONE.lock();
+    let directory = Directory::new("handles");
+    let database = options().open(&directory.0).unwrap();
+    fill(&database).unwrap();
+    let keyspace = database.default_keyspace();
+    let snapshot = database.snapshot().unwrap();
+    let mut range = keyspace.iter();
+    assert!(range.next().unwrap().is_ok());
+    let handles = Mutex::new(Some((database, keyspace, snapshot, range)));
+    let child = Forked::run(|| {
+        let (database, keyspace, snapshot, mut range) = handles.lock().unwrap().take().unwrap();
+        let mut batch = database.batch();
+        batch.put(&keyspace, "b", "2");
+        let outcomes = [
+            keyspace.put("b", "2"),
+            keyspace.delete(key(1)),
+            keyspace.get(key(1)).map(drop),
+            keyspace.multi_get(&[key(1)]).map(drop),
+            keyspace.range(key(1)..).next().unwrap().map(drop),
+            keyspace.clear(),
+            range.next().unwrap().map(drop),
+            snapshot.get(&keyspace, key(1)).map(drop),
+            database.snapshot().map(drop),
+            database.write(&batch),
+            database.keyspace("new").map(drop),
+            database.flush(),
+            database.checkpoint(),
+            database.stat().map(drop),
+            database.set_memory(16 << 20),
+            database.close(),
+        ];
+        let refused = outcomes.iter().position(|outcome| {
+            let error = outcome.as_ref().err();
+            !error.is_some_and(|error| {
+                error.kind() == ErrorKind::Closed && error.to_string().contains("forked child")
+            })
+        });
+        let _ = database.metrics();
+        drop((range, snapshot, keyspace, database));
+        // Which of them was not, from 1 on.
+        refused.map_or(0, |at| at as u8 + 1)
+    });
+    assert_eq!(child.unwrap().ended().unwrap(), Some(0));
+    let (database, keyspace, snapshot, range) = handles.lock().unwrap().take().unwrap();
+    assert_eq!(range.filter(Result::is_ok).count(), 4999);
+    assert!(snapshot.get(&keyspace, key(1)).unwrap().is_some());
+    assert!(keyspace.get("b").unwrap().is_none());
+    // Threads that the child does not have may have held locks at the fork.
+    let other = Directory::new("other");
+    let child = Forked::run(|| {
+        let unsupported = |opened: Result<Database>| {
+            opened.is_err_and(|error| error.kind() == ErrorKind::Unsupported)
+        };
+        code(
+            [&directory, &other]
+                .iter()
+                .all(|d| unsupported(options().open(&d.0))),
+        )
+    });
+    assert_eq!(child.unwrap().ended().unwrap(), Some(0));
+    fill(&database).unwrap();
+    assert!(is_whole(&database));
+    drop(snapshot);
+    database.close().unwrap();
+    assert!(
+        verify(&directory.0, &VerifyOptions::default())
+            .unwrap()
+            .is_sound()
+    );
+}
+
+/// It died of SIGSEGV in its first reads.
+#[test]
+fn a_child_opens_what_its_parent_closed() {
+    let _alone = ALONE.lock();
+    let directory = Directory::new("closed");
+    let database = options().open(&directory.0).unwrap();
+    fill(&database).unwrap();
+    database.checkpoint().unwrap();
+    assert!(is_whole(&database));
+    database.close().unwrap();
+    let child = Forked::run(|| {
+        let work = || -> Result<bool> {
+            let database = options().open(&directory.0)?;
+            let whole = is_whole(&database);
+            fill(&database)?;
+            database.close()?;
+            Ok(whole)
+        };
+        code(work().unwrap_or(false))
+    });
+    assert_eq!(child.unwrap().ended().unwrap(), Some(0));
+    let database = options().open(&directory.0).unwrap();
+    assert!(is_whole(&database));
+}
