@@ -161,7 +161,7 @@ fn other_files_and_newer_formats_are_refused() {
     let error = try_open(&medium, false).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NewerFormat);
     assert!(
-        error.to_string().contains("format 9") && error.to_string().contains("here 2"),
+        error.to_string().contains("format 9") && error.to_string().contains("here 3"),
         "{error}"
     );
 }

@@ -110,13 +110,13 @@ mod tests {
     fn slot_is_what_the_format_document_shows() {
         let sector = sample().encode();
         let hex: Vec<String> = sector.iter().map(|b| format!("{b:02x}")).collect();
-        let golden = "54 45 52 52 41 50 49 4e 02 00 00 00 00 02 00 00 \
+        let golden = "54 45 52 52 41 50 49 4e 03 00 00 00 00 02 00 00 \
                       88 77 66 55 44 33 22 11 02 01 00 00 00 00 00 00 \
                       03 00 00 00 01 00 00 00 07 00 00 00 00 03 00 00 \
                       00 20 00 00 00 00 00 00 00 02 00 00";
         assert_eq!(hex[..60].join(" "), golden);
         assert!(sector[60..508].iter().all(|&b| b == 0));
-        assert_eq!(hex[508..].join(" "), "f7 fa 5f 9f");
+        assert_eq!(hex[508..].join(" "), "50 06 98 ea");
     }
 
     #[test]
@@ -158,7 +158,7 @@ mod tests {
         assert_eq!(of(FORMAT_VERSION + 1), Slot::Newer(FORMAT_VERSION + 1));
         assert_eq!(of(FORMAT_VERSION - 1), Slot::Older(FORMAT_VERSION - 1));
         assert_eq!(of(0), Slot::Damaged);
-        for version in [1, 3] {
+        for version in [2, 4] {
             let mut flipped = sample().encode();
             flipped[8] = version;
             assert_eq!(decode(&flipped), Slot::Damaged);

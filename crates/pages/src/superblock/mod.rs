@@ -8,7 +8,7 @@ use terrapin_base::{Error, ErrorKind, Generation, Incarnation, Result};
 use crate::page::PageRef;
 
 /// The format that this code writes, and the only one that it reads.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 /// Bytes of a slot; slot `n` starts at `n * SLOT_BYTES`.
 pub const SLOT_BYTES: u64 = 4096;
 /// How many slots there are.
