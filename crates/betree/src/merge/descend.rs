@@ -384,7 +384,7 @@ fn sums_of_window(
     (hiding, pivot): (&Hiding, usize),
 ) -> Result<GroupSums> {
     // On a full disk nothing is decided by it.
-    if !hiding.is_counted(pivot) || context.policy.flush_what_comes {
+    if !hiding.is_walked(pivot) || context.policy.flush_what_comes {
         let mut sums = run.estimate(context, range)?;
         sums.hidden_bytes = hiding.shorter_than_records(pivot, sums);
         return Ok(sums);
@@ -399,6 +399,10 @@ fn sums_of_window(
             count(&mut sums.hidden_bytes, hidden);
             messages.advance()?;
         }
+    }
+    if !hiding.is_counted(pivot) {
+        let shorter = hiding.shorter_than_records(pivot, sums);
+        sums.hidden_bytes = sums.hidden_bytes.max(shorter);
     }
     Ok(sums)
 }

@@ -28,6 +28,10 @@ use crate::node::Child;
 /// Records are about equally long where none is longer than so many times the mean.
 const UNEVEN: u64 = 3;
 
+/// A merge that plans looks at each of the window's messages where the mean record below is longer
+/// than this part (1/n) of a block's target.
+const WALKED_PART: u64 = 8;
+
 /// Deleted records that a merge reads at a node, about.
 const SAMPLES: usize = 32;
 /// A merge looks at so many messages for each of them.
@@ -149,6 +153,12 @@ impl Hiding {
     /// what each message there hides.
     pub(super) fn is_counted(&self, pivot: usize) -> bool {
         self.below[pivot].longest > self.block_bytes
+    }
+
+    /// Whether the records below a pivot are so long that a look at each of the window's messages
+    /// costs little beside them.
+    pub(super) fn is_walked(&self, pivot: usize) -> bool {
+        self.is_counted(pivot) || self.mean(pivot) > self.block_bytes / WALKED_PART
     }
 
     /// Bytes that a message for a pivot hides. `known` is the count that the message had before

@@ -24,14 +24,14 @@ const USED_BYTES: u64 = 256 << 10;
 /// The metric knows the live bytes to within so many per cent. Where puts replaced records of their
 /// own length, which is known on average only, it is the second number.
 const OFF_PERCENT: u64 = 10;
-const OFF_REPLACED_PERCENT: u64 = 25;
+const OFF_REPLACED_PERCENT: u64 = 50;
 
 pub(super) fn layer() -> Layer {
     Layer {
         name: "space",
         counts: "operations",
-        ci: 200_000,
-        full: 4_000_000,
+        ci: 1_000_000,
+        full: 10_000_000,
         units: Units::Seeds,
         alone: false,
         unit,
@@ -46,14 +46,14 @@ struct Lengths {
     one_in: u64,
 }
 
-/// The kinds of records that a unit may write.
-const KINDS: [Lengths; 8] = [
+/// The kinds of records that a unit may write. Uneven ones have some that are longer than a block:
+/// what shorter ones hide is known by samples, which tests of the merge look at (decision 0035).
+const KINDS: [Lengths; 7] = [
     lengths(8, 130 << 10, 130 << 10, 1),
     lengths(8, 4 << 10, 4 << 10, 1),
     lengths(12, 1 << 10, 1 << 10, 1),
     lengths(12, 90, 110, 2),
     lengths(8, 20, 100 << 10, 100),
-    lengths(16, 20, 3000, 10),
     lengths(3000, 50, 50, 1),
     lengths(16, 100, 20_000, 7),
 ];
