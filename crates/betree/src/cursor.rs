@@ -37,6 +37,8 @@ pub(crate) struct GroupCursor {
     /// Whether a merge moves the records elsewhere, and then how the current block stands in the cache.
     is_replaced: bool,
     standing: Standing,
+    /// Bytes that the messages of the current block hide, going forward.
+    block_hides: u64,
 }
 
 impl GroupCursor {
@@ -83,6 +85,7 @@ impl GroupCursor {
             prefix_bytes: 0,
             is_replaced: false,
             standing: Standing::NONE,
+            block_hides: 0,
         })
     }
 
@@ -120,6 +123,20 @@ impl GroupCursor {
     #[inline]
     pub(crate) fn standing(&self) -> Standing {
         self.standing
+    }
+
+    /// Bytes that the current message hides, going forward: its part of what all of its block do,
+    /// as far as whole bytes go.
+    #[inline]
+    pub(crate) fn hidden_bytes(&self) -> u64 {
+        match &self.block {
+            Some(block) if self.block_hides > 0 => {
+                // An index says less than 2^45, and a block has less than 2^16 records.
+                let before = |record: usize| self.block_hides * record as u64 / block.len() as u64;
+                before(self.at + 1) - before(self.at)
+            }
+            _ => 0,
+        }
     }
 
     /// Moves to the next record in the cursor's direction.
@@ -170,6 +187,9 @@ impl GroupCursor {
         // Of a block that is cached the cache has another reference.
         if self.is_replaced && Arc::strong_count(&block) > 1 {
             self.standing = self.walk.bequeath(&self.store);
+        }
+        if self.direction == Direction::Forward {
+            self.block_hides = self.walk.block_hides();
         }
         self.block = Some(block);
         Ok(())

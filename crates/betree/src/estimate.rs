@@ -40,9 +40,9 @@ fn add_group(
     let (records, bytes) = if bounds == (Bound::Unbounded, Bound::Unbounded) {
         (group.records, group.logical_bytes)
     } else {
-        store
-            .index(group)?
-            .estimate_bytes(key_of(bounds.0), key_of(bounds.1))
+        let (lo, hi) = (key_of(bounds.0), key_of(bounds.1));
+        let sums = store.index(group)?.estimate(lo, hi);
+        (sums.records, sums.bytes)
     };
     add(sum, records, bytes);
     Ok(())
@@ -90,24 +90,16 @@ fn add_node(
             Child::Node { page, .. } if !whole => {
                 add_node(store, &*load_child(store, page, node.height)?, cut, sum)?;
             }
-            Child::Node {
-                page,
-                records,
-                leaf_bytes,
-            } if (number - first) % stride == stride / 2 => {
+            Child::Node { page, sums } if (number - first) % stride == stride / 2 => {
                 add_node(
                     store,
                     &*load_child(store, page, node.height)?,
                     cut,
                     &mut sampled,
                 )?;
-                add(&mut sampled_leaves, *records, *leaf_bytes);
+                add(&mut sampled_leaves, sums.records, sums.leaf_bytes);
             }
-            Child::Node {
-                records,
-                leaf_bytes,
-                ..
-            } => add(&mut unread, *records, *leaf_bytes),
+            Child::Node { sums, .. } => add(&mut unread, sums.records, sums.leaf_bytes),
         }
         add_buffered(store, node, number, cut, sum)?;
     }

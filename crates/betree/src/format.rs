@@ -6,10 +6,13 @@
 //! height u16 | replaced permille u16 | pivots u16 | levels u8 | zero u8
 //! pivots times: lower bound (v length, bytes) | child
 //!     child at height 1: group reference
-//!     child above:       page reference (20 bytes) | records v | leaf bytes v
+//!     child above:       page reference (20 bytes) | sums: records v | leaf bytes v
+//!                        | buffered bytes v | replaced bytes v | hidden bytes v
+//!                        | bytes of the largest record v
 //! levels times: segments v, then for each
 //!     group reference | min (v, bytes) | max (v, bytes) | live parts v, then for each
-//!         pivot v (difference to the one before, less one; the first as it is) | records v | bytes v
+//!         pivot v (difference to the one before, less one; the first as it is)
+//!         | records v | bytes v | hidden bytes v
 //! ```
 //!
 //! A root reference: kind u8 (0 empty, 1 leaf, 2 node), then nothing, a group reference, or height u16 and a page reference.
@@ -18,22 +21,20 @@ use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
-use terrapin_pages::group::{GroupRef, LOGICAL_BYTES_MAX};
+use terrapin_pages::group::{GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX};
 
 use crate::load::HEIGHT_MAX;
-use crate::node::{Child, LivePart, Node, Pivot, Root, Segment};
+use crate::node::{Child, LivePart, Node, Pivot, Root, SUM_MAX, Segment, Sums};
 
 /// Most buffer levels of a node: with 2^16 pivots no more are ever of use.
 pub(crate) const LEVELS_MAX: usize = 16;
 /// Most pivots of a node: live parts count them in 16 bits.
 pub(crate) const PIVOTS_MAX: usize = u16::MAX as usize;
-/// Least bytes of an encoded pivot, and of a segment: what counts on a page may claim is bounded by these.
-const PIVOT_BYTES_MIN: usize = 11;
-const SEGMENT_BYTES_MIN: usize = 16;
-
-/// Most records, and bytes of them, that a node may say are in the leaves below a child: so sums over a node's pivots, of
-/// which there are less than 2^16, fit.
-const BELOW_MAX: u64 = 1 << 47;
+/// Least bytes of an encoded pivot, of a segment and of a live part: what counts on a page may
+/// claim is bounded by these.
+const PIVOT_BYTES_MIN: usize = 13;
+const SEGMENT_BYTES_MIN: usize = 19;
+const LIVE_PART_BYTES_MIN: usize = 4;
 
 const ROOT_EMPTY: u8 = 0;
 const ROOT_LEAF: u8 = 1;
@@ -106,14 +107,9 @@ impl Node {
             put_prefixed(&mut out, &pivot.lower);
             match &pivot.child {
                 Child::Leaf(group) => group.encode(&mut out),
-                Child::Node {
-                    page,
-                    records,
-                    leaf_bytes,
-                } => {
+                Child::Node { page, sums } => {
                     page.encode(&mut out);
-                    put_varint(&mut out, *records);
-                    put_varint(&mut out, *leaf_bytes);
+                    sums.encode(&mut out);
                 }
             }
         }
@@ -167,8 +163,7 @@ impl Node {
                 let page = PageRef::decode(&mut reader)?;
                 Child::Node {
                     page,
-                    records: bounded(&mut reader, BELOW_MAX)?,
-                    leaf_bytes: bounded(&mut reader, BELOW_MAX)?,
+                    sums: Sums::decode(&mut reader)?,
                 }
             };
             node.pivots.push(Pivot {
@@ -197,6 +192,32 @@ impl Node {
     }
 }
 
+impl Sums {
+    fn encode(&self, out: &mut Vec<u8>) {
+        for sum in [
+            self.records,
+            self.leaf_bytes,
+            self.buffered_bytes,
+            self.replaced_bytes,
+            self.hidden_bytes,
+            self.record_bytes_max,
+        ] {
+            put_varint(out, sum);
+        }
+    }
+
+    fn decode(reader: &mut Reader<'_>) -> Result<Sums> {
+        Ok(Sums {
+            records: bounded(reader, SUM_MAX)?,
+            leaf_bytes: bounded(reader, SUM_MAX)?,
+            buffered_bytes: bounded(reader, SUM_MAX)?,
+            replaced_bytes: bounded(reader, SUM_MAX)?,
+            hidden_bytes: bounded(reader, SUM_MAX)?,
+            record_bytes_max: bounded(reader, RECORD_BYTES_MAX)?,
+        })
+    }
+}
+
 impl Segment {
     fn encode(&self, out: &mut Vec<u8>) {
         self.group.encode(out);
@@ -209,6 +230,7 @@ impl Segment {
             next = u64::from(part.pivot) + 1;
             put_varint(out, u64::from(part.records));
             put_varint(out, part.bytes);
+            put_varint(out, part.hidden_bytes);
         }
     }
 
@@ -216,7 +238,7 @@ impl Segment {
         let group = GroupRef::decode(reader)?;
         let min = key(reader)?;
         let max = key(reader)?;
-        let count = count(reader, 3)?;
+        let count = count(reader, LIVE_PART_BYTES_MIN)?;
         if min > max || count == 0 {
             return Err(reader.corrupt("empty segment").with("page", group.id));
         }
@@ -239,6 +261,7 @@ impl Segment {
                 pivot,
                 records,
                 bytes: bounded(reader, LOGICAL_BYTES_MAX)?,
+                hidden_bytes: bounded(reader, LOGICAL_BYTES_MAX)?,
             });
         }
         Ok(Segment {
@@ -294,6 +317,8 @@ mod tests {
             records: 3 + number,
             tombstones: number % 3,
             logical_bytes: 1000 + number,
+            hidden_bytes: number % 3 * 100,
+            record_bytes_max: 300,
         }
     }
 
@@ -314,8 +339,14 @@ mod tests {
                     offset: 4096 * i as u64,
                     bytes: 512,
                 },
-                records: i as u64 * 1000,
-                leaf_bytes: 1 << i,
+                sums: Sums {
+                    records: i as u64 * 1000,
+                    leaf_bytes: 1 << i,
+                    buffered_bytes: 1 << (i / 2),
+                    replaced_bytes: i as u64,
+                    hidden_bytes: 3 << i,
+                    record_bytes_max: 4000 + i as u64,
+                },
             },
         };
         let lower = |i: usize| {
@@ -343,6 +374,7 @@ mod tests {
                         pivot,
                         records: records.max(1),
                         bytes,
+                        hidden_bytes: 7 * (bytes % 5),
                     });
                 }
             }
@@ -379,6 +411,7 @@ mod tests {
                     pivot: 0,
                     records: 1,
                     bytes: 1,
+                    hidden_bytes: 0,
                 }],
             });
             node.levels.push(level.collect());
@@ -447,16 +480,18 @@ mod tests {
     fn sums_that_no_tree_can_have_are_refused() {
         let segments = node(1, 2, &[vec![vec![(0, 1, u64::MAX - 7)]]]);
         let mut below = node(2, 2, &[]);
-        let Child::Node { records, .. } = &mut below.pivots[1].child else {
+        let Child::Node { sums, .. } = &mut below.pivots[1].child else {
             panic!("height 2")
         };
-        *records = u64::MAX - 7;
+        sums.hidden_bytes = u64::MAX - 7;
         let mut leaves = node(1, 2, &[]);
         let Child::Leaf(group) = &mut leaves.pivots[0].child else {
             panic!("height 1")
         };
         group.logical_bytes = u64::MAX - 7;
-        for node in [segments, below, leaves] {
+        let mut hiding = node(1, 2, &[vec![vec![(0, 1, 1)]]]);
+        hiding.levels[0][0].live[0].hidden_bytes = u64::MAX - 7;
+        for node in [segments, below, leaves, hiding] {
             let error = Node::decode(&node.encode().unwrap()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Corrupt);
         }
@@ -489,7 +524,7 @@ mod tests {
     /// The annotated dump is part of the format's description: bytes, then what they are.
     #[test]
     fn a_small_node_is_what_its_golden_dump_shows() {
-        let node = node(1, 2, &[vec![vec![(0, 2, 40), (0, 3, 60)]]]);
+        let node = node(1, 2, &[vec![vec![(0, 2, 42), (0, 3, 60)]]]);
         let hex: Vec<String> = node
             .encode()
             .unwrap()

@@ -247,6 +247,12 @@ impl LoadedNode {
         &self.segment_handles[number]
     }
 
+    /// How many segments lie in the levels above one, which need not be there.
+    pub(crate) fn first_segment_of(&self, level: usize) -> usize {
+        let start = self.level_starts.get(level);
+        start.map_or(self.segment_handles.len(), |&start| start as usize)
+    }
+
     /// The pivot whose key range holds a key; the first for keys below all others.
     #[inline]
     pub(crate) fn pivot_of(&self, key: &[u8]) -> usize {
@@ -517,6 +523,8 @@ mod tests {
             records: 3,
             tombstones: 0,
             logical_bytes: 1000,
+            hidden_bytes: 0,
+            record_bytes_max: 500,
         }
     }
 
@@ -533,6 +541,7 @@ mod tests {
                     pivot,
                     records: 1,
                     bytes: 1,
+                    hidden_bytes: 0,
                 })
                 .collect(),
         };

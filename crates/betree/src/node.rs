@@ -12,6 +12,7 @@
 //!    given to a neighbour.
 //! 5. Segments of a level do not overlap: each ends (max) before the next begins (min).
 
+use terrapin_base::mutant;
 use terrapin_disk::LongBox;
 use terrapin_pages::PageRef;
 use terrapin_pages::group::GroupRef;
@@ -32,8 +33,9 @@ pub(crate) enum Root {
 pub(crate) struct Node {
     /// Levels of nodes from here down to the leaves: 1 when the children are leaves.
     pub(crate) height: u16,
-    /// Of the messages that recent flushes brought to the leaves below, how many in a thousand found a record of their key
-    /// (or a deleted one), so that the leaves did not grow by them. Kept by nodes above leaves.
+    /// Of the messages that recent flushes brought to the leaves below, how many in a thousand were
+    /// puts that found a record of their key, so that the leaves did not grow by them. Kept by
+    /// nodes above leaves.
     pub(crate) replaced_permille: u16,
     /// The children in key order: at least one.
     pub(crate) pivots: Vec<Pivot>,
@@ -61,11 +63,30 @@ pub(crate) enum Child {
     Node {
         /// Its page.
         page: PageRef,
-        /// Records in the leaves below it.
-        records: u64,
-        /// Their key and value bytes.
-        leaf_bytes: u64,
+        /// What it and everything below it holds.
+        sums: Sums,
     },
+}
+
+/// What a node and everything below it holds. A further sum is a further field here, in
+/// [`Node::sums`], and in `format.rs`.
+///
+/// Merges and figures go by them; nothing depends on them for correctness.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Sums {
+    /// Records in leaves.
+    pub(crate) records: u64,
+    /// Their key and value bytes.
+    pub(crate) leaf_bytes: u64,
+    /// Key and value bytes of the messages in buffers.
+    pub(crate) buffered_bytes: u64,
+    /// How many of these replace an equally long record, by the averages of the nodes above leaves.
+    pub(crate) replaced_bytes: u64,
+    /// Bytes that messages in buffers are known to hide besides: see [`LivePart::hidden_bytes`].
+    pub(crate) hidden_bytes: u64,
+    /// Key and value bytes of the largest record, in a leaf or in a group that holds messages: no
+    /// smaller than any of those that count.
+    pub(crate) record_bytes_max: u64,
 }
 
 /// A part of a buffer level: a page group, or what a node still has of one.
@@ -91,6 +112,10 @@ pub(crate) struct LivePart {
     pub(crate) records: u32,
     /// Their key and value bytes.
     pub(crate) bytes: u64,
+    /// Bytes that they hide. A delete hides its own bytes and the next older record of its key,
+    /// wherever that is. A put hides as many bytes as that record is longer than itself. What a put
+    /// hides of its own length is known on average: [`Node::replaced_permille`].
+    pub(crate) hidden_bytes: u64,
 }
 
 impl Child {
@@ -98,7 +123,7 @@ impl Child {
     pub(crate) fn records(&self) -> u64 {
         match self {
             Child::Leaf(group) => group.records,
-            Child::Node { records, .. } => *records,
+            Child::Node { sums, .. } => sums.records,
         }
     }
 
@@ -106,20 +131,84 @@ impl Child {
     pub(crate) fn leaf_bytes(&self) -> u64 {
         match self {
             Child::Leaf(group) => group.logical_bytes,
-            Child::Node { leaf_bytes, .. } => *leaf_bytes,
+            Child::Node { sums, .. } => sums.leaf_bytes,
+        }
+    }
+
+    /// What it holds, and all below it.
+    pub(crate) fn sums(&self) -> Sums {
+        match self {
+            Child::Leaf(group) => Sums {
+                records: group.records,
+                leaf_bytes: group.logical_bytes,
+                record_bytes_max: u64::from(group.record_bytes_max),
+                ..Sums::default()
+            },
+            Child::Node { sums, .. } => *sums,
         }
     }
 }
 
-impl Node {
-    /// Records in the leaves below.
-    pub(crate) fn records(&self) -> u64 {
-        self.pivots.iter().map(|p| p.child.records()).sum()
+/// Most that any sum over a subtree may be: so sums over a node's pivots, of which there are less
+/// than 2^16, fit.
+pub(crate) const SUM_MAX: u64 = 1 << 47;
+
+impl Sums {
+    /// Adds what lies beside it. No tree holds as much as the bound; nodes may say what they like
+    /// (D8).
+    pub(crate) fn add(&mut self, other: &Sums) {
+        let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more).min(SUM_MAX);
+        add(&mut self.records, other.records);
+        add(&mut self.leaf_bytes, other.leaf_bytes);
+        add(&mut self.buffered_bytes, other.buffered_bytes);
+        add(&mut self.replaced_bytes, other.replaced_bytes);
+        if !mutant::active(85) {
+            add(&mut self.hidden_bytes, other.hidden_bytes);
+        }
+        self.record_bytes_max = self.record_bytes_max.max(other.record_bytes_max);
     }
 
-    /// Key and value bytes in the leaves below.
-    pub(crate) fn leaf_bytes(&self) -> u64 {
-        self.pivots.iter().map(|p| p.child.leaf_bytes()).sum()
+    /// Bytes in buffers and below them that a merge all the way down would free.
+    pub(crate) fn superseded_bytes(&self) -> u64 {
+        self.replaced_bytes.saturating_add(self.hidden_bytes)
+    }
+
+    /// Key and value bytes of what a reader sees.
+    pub(crate) fn live_bytes(&self) -> u64 {
+        let all = self.leaf_bytes.saturating_add(self.buffered_bytes);
+        all.saturating_sub(self.superseded_bytes())
+    }
+}
+
+impl Node {
+    /// What the node and everything below it holds.
+    pub(crate) fn sums(&self) -> Sums {
+        let mut below = Sums::default();
+        for pivot in &self.pivots {
+            below.add(&pivot.child.sums());
+        }
+        let mut own = Sums::default();
+        for segment in self.levels.iter().flatten() {
+            own.record_bytes_max = own
+                .record_bytes_max
+                .max(u64::from(segment.group.record_bytes_max));
+            for part in &segment.live {
+                own.add(&Sums {
+                    buffered_bytes: part.bytes,
+                    hidden_bytes: part.hidden_bytes,
+                    ..Sums::default()
+                });
+            }
+        }
+        // Nodes further up keep no average: theirs is taken for that of all below them.
+        let (replaced, of) = match self.height {
+            1 => (u64::from(self.replaced_permille), 1000),
+            _ => (below.replaced_bytes, below.buffered_bytes.max(1)),
+        };
+        let replaced = u128::from(own.buffered_bytes) * u128::from(replaced) / u128::from(of);
+        own.replaced_bytes = u64::try_from(replaced).unwrap_or(SUM_MAX);
+        below.add(&own);
+        below
     }
 
     /// Whether the buffer holds nothing.

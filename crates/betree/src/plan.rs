@@ -1,13 +1,19 @@
 //! The arithmetic of a merge at one node: what goes down, and which level takes the rest (DESIGN §6; TurtleKV §3.2). It
 //! works on estimates and only decides what is cheap, never what is right.
 //!
-//! From the paper it differs in that a merge brings many batch units at once, so that as many are flushed as came in; that
-//! the rest skips to the level that holds it (§3.3's effect of χ, without building what would not be written); and that
-//! the buffers above leaves are held to a share of these leaves, so that overwritten records do not double the space.
+//! From the paper it differs in that a merge brings many batch units at once, so that as many are
+//! flushed as came in; that the rest skips to the level that holds it (§3.3's effect of χ, without
+//! building what would not be written); and that the buffers above leaves are held to a share of
+//! these leaves, so that overwritten records do not double the space. A message counts for as much
+//! as it hides: a delete is short, and what it deletes takes space until the delete comes to it.
 
 /// Most bytes that are counted for a pivot, in each way of counting: more than any tree holds, and little enough for sums over a node's pivots, of which
 /// there are less than 2^16, to fit. Nodes may say what they like, and means of what they say are multiplied (D8).
 const COUNTED_MAX: u64 = 1 << 47;
+
+/// The waste bound of a node above nodes is this many times smaller than that of a node above
+/// leaves.
+const SHARE_ABOVE: u64 = 4;
 
 /// Adds to what is counted for a pivot.
 pub(crate) fn count(counted: &mut u64, bytes: u64) {
@@ -30,13 +36,50 @@ pub(crate) struct Policy {
     pub(crate) flush_what_comes: bool,
 }
 
-/// What a node above leaves knows of them.
+/// What there is for a pivot, with what comes in for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Pending {
+    /// Key and value bytes of messages.
+    pub(crate) bytes: u64,
+    /// Bytes that they hide: see [`crate::node::LivePart::hidden_bytes`].
+    pub(crate) hidden: u64,
+    /// What space its flush would free besides.
+    pub(crate) dead: u64,
+}
+
+/// What bounds a node's buffer.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Below {
-    /// Key and value bytes in the leaves.
-    pub(crate) leaf_bytes: u64,
-    /// Share of recent messages that replaced something there, in thousandths.
+pub(crate) struct Bounds {
+    /// Most bytes, with those that are hidden.
+    pub(crate) buffer_bytes: u64,
+    /// Most of it that may be waste, if that is bounded.
+    pub(crate) waste: Option<Waste>,
+}
+
+/// How much of a buffer is waste, and may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Waste {
+    /// In bytes.
+    pub(crate) bytes_max: u64,
+    /// So many messages in a thousand replace something of their own length.
     pub(crate) replaced_permille: u16,
+}
+
+impl Pending {
+    /// What it counts for: a message that hides something as much as that.
+    fn counted(&self) -> u64 {
+        self.bytes.saturating_add(self.hidden)
+    }
+
+    fn weight(&self) -> u128 {
+        u128::from(self.counted()) + u128::from(self.dead)
+    }
+
+    /// A thousand times the bytes that its flush frees.
+    fn waste(&self, replaced_permille: u16) -> u128 {
+        let replaced = u128::from(self.bytes) + u128::from(self.dead);
+        u128::from(self.hidden) * 1000 + replaced * u128::from(replaced_permille)
+    }
 }
 
 impl Policy {
@@ -57,19 +100,25 @@ impl Policy {
         self.fanout / 2
     }
 
-    /// Most bytes that a node with so many pivots may keep in its buffer.
-    ///
-    /// Of the buffered messages the share that replaces something is waste, the rest is not; so β bounds that share.
-    pub(crate) fn buffer_bytes_max(&self, pivots: usize, below: Option<Below>) -> u64 {
-        let paper = self
-            .group_bytes
-            .saturating_mul(pivots.saturating_sub(1).max(1) as u64);
-        let (Some(share), Some(below)) = (self.share_permille, below) else {
-            return paper;
+    /// Most bytes that a node with so many pivots may keep in its buffer: the paper's bound.
+    pub(crate) fn buffer_bytes_max(&self, pivots: usize) -> u64 {
+        let pivots = pivots.saturating_sub(1).max(1) as u64;
+        self.group_bytes.saturating_mul(pivots)
+    }
+
+    /// The waste bound of a node's buffer, for `live` bytes below it. `replaced_permille` is the
+    /// average that a node above leaves keeps. A node further up has none: the bound there counts
+    /// hidden bytes only, and holds when deletes make the tree below the node small.
+    pub(crate) fn waste_max(&self, live: u64, replaced_permille: Option<u16>) -> Option<Waste> {
+        let share = match replaced_permille {
+            Some(_) => self.share_permille?,
+            None => self.share_permille? / SHARE_ABOVE,
         };
-        let waste = u128::from(below.leaf_bytes) * u128::from(share);
-        let replaced = u128::from(below.replaced_permille).max(1);
-        paper.min(u64::try_from(waste / replaced).unwrap_or(u64::MAX))
+        let bytes_max = u128::from(live) * u128::from(share) / 1000;
+        Some(Waste {
+            bytes_max: u64::try_from(bytes_max).unwrap_or(u64::MAX),
+            replaced_permille: replaced_permille.map_or(0, |replaced| replaced.max(1)),
+        })
     }
 
     /// What a pivot has to have to be flushed though the rest fits: one and a half L. A leaf is about as long as L, so with less
@@ -78,32 +127,45 @@ impl Policy {
         self.group_bytes + self.group_bytes / 2
     }
 
-    /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a pivot is heavy, and
-    /// on until the rest fits `bound`. `counted` are the bytes of each pivot with what came in for it, `dead` what space its
-    /// flush would free besides, `incoming` all that came in. O(p log p).
+    /// Which pivots to flush: heaviest first, at most as much as came in (and at least L) while a
+    /// pivot is heavy, and on until the rest is within the bounds. `incoming` is all that came in,
+    /// in bytes. O(p log p).
     pub(crate) fn flush_set(
         &self,
-        counted: &[u64],
-        dead: &[u64],
+        pivots: &[Pending],
         incoming: u64,
-        bound: u64,
+        bounds: &Bounds,
     ) -> Vec<bool> {
-        let weight = |pivot: usize| counted[pivot] + dead[pivot];
-        let mut flush = vec![false; counted.len()];
-        let mut heaviest: Vec<usize> = (0..counted.len())
-            .filter(|&pivot| counted[pivot] > 0)
+        let mut flush = vec![false; pivots.len()];
+        let mut order: Vec<usize> = (0..pivots.len())
+            .filter(|&pivot| pivots[pivot].bytes > 0)
             .collect();
-        heaviest.sort_by_key(|&pivot| std::cmp::Reverse(weight(pivot)));
-        let mut kept: u64 = heaviest.iter().map(|&pivot| weight(pivot)).sum();
-        let mut sent = 0;
-        for pivot in heaviest {
-            let heavy =
-                counted[pivot] >= self.heavy_bytes() && sent < incoming.max(self.group_bytes);
-            if heavy || kept > bound {
+        order.sort_by_key(|&pivot| std::cmp::Reverse(pivots[pivot].weight()));
+        let mut kept: u128 = order.iter().map(|&pivot| pivots[pivot].weight()).sum();
+        let mut sent = 0u64;
+        for &pivot in &order {
+            let counted = pivots[pivot].counted();
+            let heavy = counted >= self.heavy_bytes() && sent < incoming.max(self.group_bytes);
+            if heavy || kept > u128::from(bounds.buffer_bytes) {
                 flush[pivot] = true;
-                kept -= weight(pivot);
-                sent += counted[pivot];
+                kept -= pivots[pivot].weight();
+                sent = sent.saturating_add(counted);
             }
+        }
+        let Some(waste) = bounds.waste else {
+            return flush;
+        };
+        let waste_of = |pivot: usize| pivots[pivot].waste(waste.replaced_permille);
+        order.retain(|&pivot| !flush[pivot]);
+        // Stable: what wastes as much goes in the order of weights.
+        order.sort_by_key(|&pivot| std::cmp::Reverse(waste_of(pivot)));
+        let mut kept: u128 = order.iter().map(|&pivot| waste_of(pivot)).sum();
+        for pivot in order {
+            if kept <= u128::from(waste.bytes_max) * 1000 {
+                break;
+            }
+            flush[pivot] = true;
+            kept -= waste_of(pivot);
         }
         flush
     }
@@ -141,6 +203,7 @@ pub(crate) fn replaced_permille(before: u16, messages: u64, replaced: u64, recor
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::PIVOTS_MAX;
 
     const POLICY: Policy = Policy {
         group_bytes: 100,
@@ -149,22 +212,43 @@ mod tests {
         flush_what_comes: false,
     };
 
+    fn flush_set(counted: &[u64], dead: &[u64], incoming: u64, bound: u64) -> Vec<bool> {
+        let pending = |(&bytes, &dead)| Pending {
+            bytes,
+            hidden: 0,
+            dead,
+        };
+        let pivots: Vec<_> = counted.iter().zip(dead).map(pending).collect();
+        let bounds = |buffer_bytes, waste| Bounds {
+            buffer_bytes,
+            waste,
+        };
+        let waste = Waste {
+            bytes_max: bound,
+            replaced_permille: 1000,
+        };
+        let flush = POLICY.flush_set(&pivots, incoming, &bounds(bound, None));
+        let by_waste = POLICY.flush_set(&pivots, incoming, &bounds(u64::MAX, Some(waste)));
+        assert_eq!(flush, by_waste, "all of it is waste");
+        flush
+    }
+
     #[test]
     fn heaviest_pivots_go_first_and_no_more_than_came_in() {
         assert_eq!(
-            POLICY.flush_set(&[120, 300, 150, 90], &[0; 4], 100, 1000),
+            flush_set(&[120, 300, 150, 90], &[0; 4], 100, 1000),
             [false, true, false, false]
         );
         assert_eq!(
-            POLICY.flush_set(&[120, 300, 150, 90], &[0; 4], 400, 1000),
+            flush_set(&[120, 300, 150, 90], &[0; 4], 400, 1000),
             [false, true, true, false]
         );
         assert_eq!(
-            POLICY.flush_set(&[160, 300, 150, 140], &[0; 4], 4000, 1000),
+            flush_set(&[160, 300, 150, 140], &[0; 4], 4000, 1000),
             [true, true, true, false]
         );
         assert_eq!(
-            POLICY.flush_set(&[20, 30, 50, 90], &[0; 4], 4000, 1000),
+            flush_set(&[20, 30, 50, 90], &[0; 4], 4000, 1000),
             [false; 4]
         );
     }
@@ -172,11 +256,11 @@ mod tests {
     #[test]
     fn bounds_are_restored_even_by_light_flushes() {
         assert_eq!(
-            POLICY.flush_set(&[20, 30, 50, 90], &[0; 4], 10, 100),
+            flush_set(&[20, 30, 50, 90], &[0; 4], 10, 100),
             [false, false, false, true]
         );
         assert_eq!(
-            POLICY.flush_set(&[20, 30, 50, 0], &[0; 4], 10, 0),
+            flush_set(&[20, 30, 50, 0], &[0; 4], 10, 0),
             [true, true, true, false]
         );
     }
@@ -184,11 +268,11 @@ mod tests {
     #[test]
     fn what_a_flush_frees_counts_for_its_pivot() {
         assert_eq!(
-            POLICY.flush_set(&[20, 30, 50, 90], &[80, 0, 0, 0], 10, 200),
+            flush_set(&[20, 30, 50, 90], &[80, 0, 0, 0], 10, 200),
             [true, false, false, false]
         );
         assert_eq!(
-            POLICY.flush_set(&[0, 30, 50, 90], &[80, 0, 0, 0], 10, 170),
+            flush_set(&[0, 30, 50, 90], &[80, 0, 0, 0], 10, 170),
             [false; 4]
         );
     }
@@ -226,26 +310,64 @@ mod tests {
     }
 
     #[test]
-    fn share_bounds_only_what_replaces() {
-        let below = |replaced_permille| {
-            Some(Below {
-                leaf_bytes: 4000,
-                replaced_permille,
-            })
+    fn what_hides_much_goes_though_it_is_short() {
+        let pivots = [(90, 0), (10, 400), (10, 30), (0, 0)].map(|(bytes, hidden)| Pending {
+            bytes,
+            hidden,
+            dead: 0,
+        });
+        let flush = |buffer_bytes, bytes_max| {
+            let waste = Waste {
+                bytes_max,
+                replaced_permille: 1,
+            };
+            let bounds = Bounds {
+                buffer_bytes,
+                waste: Some(waste),
+            };
+            POLICY.flush_set(&pivots, 10, &bounds)
         };
-        assert_eq!(POLICY.buffer_bytes_max(64, None), 6300);
-        assert_eq!(POLICY.buffer_bytes_max(1, None), 100);
-        assert_eq!(POLICY.buffer_bytes_max(64, below(1000)), 1000);
-        assert_eq!(POLICY.buffer_bytes_max(64, below(500)), 2000);
-        assert_eq!(POLICY.buffer_bytes_max(64, below(0)), 6300);
+        assert_eq!(flush(1000, 100), [false, true, false, false]);
+        assert_eq!(flush(1000, 20), [false, true, true, false]);
         assert_eq!(
-            Policy {
-                share_permille: None,
-                ..POLICY
-            }
-            .buffer_bytes_max(64, below(1000)),
-            6300
+            flush(100, 500),
+            [true, true, false, false],
+            "counts for the buffer's bound, too"
         );
+        assert_eq!(flush(1000, 0), [true, true, true, false]);
+        let most = [Pending {
+            bytes: COUNTED_MAX,
+            hidden: COUNTED_MAX,
+            dead: COUNTED_MAX,
+        }; PIVOTS_MAX];
+        let all = Bounds {
+            buffer_bytes: 0,
+            waste: POLICY.waste_max(0, Some(1000)),
+        };
+        assert!(
+            POLICY
+                .flush_set(&most, 0, &all)
+                .iter()
+                .all(|&flushed| flushed)
+        );
+    }
+
+    #[test]
+    fn share_bounds_only_what_replaces_or_hides() {
+        assert_eq!(POLICY.buffer_bytes_max(64), 6300);
+        assert_eq!(POLICY.buffer_bytes_max(1), 100);
+        let bytes_max = |live, replaced| {
+            let waste = POLICY.waste_max(live, replaced)?;
+            Some((waste.bytes_max, waste.replaced_permille))
+        };
+        assert_eq!(bytes_max(4000, Some(500)), Some((1000, 500)));
+        assert_eq!(bytes_max(4000, Some(0)), Some((1000, 1)));
+        assert_eq!(bytes_max(4000, None), Some((248, 0)));
+        let unbounded = Policy {
+            share_permille: None,
+            ..POLICY
+        };
+        assert_eq!(unbounded.waste_max(4000, Some(1000)), None);
         assert_eq!(Policy::share_permille_of(130), 250);
         assert_eq!(Policy::share_permille_of(120), 150);
         assert_eq!(Policy::share_permille_of(100), 50);

@@ -114,11 +114,13 @@ fn occupied(page: PageUse) -> u64 {
     page.extent().map_or(page.bytes, |extent| extent.bytes)
 }
 
-/// Buffered bytes, and the share in thousandths of those above leaves that replaces something there.
+/// Buffered bytes above leaves, how many of them replace an equally long record there on average,
+/// and what messages of all buffers hide besides.
 #[derive(Default)]
 struct Superseded {
     above_leaves: u64,
     replaced: u64,
+    hidden: u64,
 }
 
 impl Superseded {
@@ -136,7 +138,8 @@ impl Superseded {
     /// Of that many buffered bytes: nodes further up keep no average, theirs is taken for the same.
     fn of(&self, buffered: u64) -> u64 {
         let share = u128::from(buffered) * u128::from(self.replaced);
-        u64::try_from(share / u128::from(self.above_leaves.max(1))).unwrap_or(buffered)
+        let share = u64::try_from(share / u128::from(self.above_leaves.max(1)));
+        share.unwrap_or(buffered).saturating_add(self.hidden)
     }
 }
 
@@ -172,9 +175,12 @@ pub(crate) fn stats(store: &PageStore, root: &Root) -> Result<StructureStats> {
         let mut buffered = 0;
         for (level, level_segments) in node.levels.iter().enumerate() {
             for segment in level_segments {
-                let (records, bytes) = segment.live.iter().fold((0, 0), |(r, b), part| {
-                    (r + u64::from(part.records), part.bytes.saturating_add(b))
-                });
+                let (mut records, mut bytes) = (0, 0);
+                for part in &segment.live {
+                    add(&mut records, u64::from(part.records));
+                    add(&mut bytes, part.bytes);
+                    add(&mut superseded.hidden, part.hidden_bytes);
+                }
                 add(&mut stats.buffered_records, records);
                 add(&mut buffered, bytes);
                 add(&mut stats.level_bytes[level], bytes);

@@ -7,14 +7,14 @@ use std::ops::Bound;
 use std::sync::Arc;
 
 use terrapin_base::{PageId, Result};
-use terrapin_pages::group::{GroupRef, check_group};
+use terrapin_pages::group::{GroupIndex, GroupRef, check_group};
 use terrapin_pages::{PageKind, PageRef, PageStore, PageUse};
 use terrapin_structure::{Direction, Finding};
 
 use crate::bounds::{lets_in_above, lets_in_below};
 use crate::cursor::GroupCursor;
 use crate::load::LoadedNode;
-use crate::node::{Child, Node, Root, Segment};
+use crate::node::{Child, Node, Root, Segment, Sums};
 use crate::walk::ReadAhead;
 
 /// Checks everything below a root.
@@ -56,13 +56,6 @@ struct Check<'a> {
     groups: HashMap<PageId, (GroupRef, bool)>,
     /// Pages of all kinds.
     pages: HashMap<PageId, PageUse>,
-}
-
-/// What the leaves below a node hold.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
-struct Sums {
-    records: u64,
-    bytes: u64,
 }
 
 impl Check<'_> {
@@ -133,7 +126,8 @@ impl Check<'_> {
                 )?;
             }
         }
-        let mut sums = Sums::default();
+        // What the node says of its children is checked against what they say, down to the leaves:
+        // so its own sums are right if they are.
         let mut all_known = true;
         for (number, pivot) in node.pivots.iter().enumerate() {
             let lower = if number == 0 {
@@ -145,43 +139,19 @@ impl Check<'_> {
                 .pivots
                 .get(number + 1)
                 .map_or(upper, |next| Bound::Excluded(&next.lower[..]));
-            let here = match &pivot.child {
-                Child::Leaf(group) => {
-                    self.leaf(group, lower, upper)?;
-                    Some(Sums {
-                        records: group.records,
-                        bytes: group.logical_bytes,
-                    })
-                }
-                Child::Node {
-                    page,
-                    records,
-                    leaf_bytes,
-                } => {
-                    let said = Sums {
-                        records: *records,
-                        bytes: *leaf_bytes,
-                    };
+            match &pivot.child {
+                Child::Leaf(group) => self.leaf(group, lower, upper)?,
+                Child::Node { page, sums: said } => {
                     let found = self.node(page, height - 1, lower, upper)?;
-                    if let Some(found) = found.filter(|found| *found != said) {
-                        let message = format!(
-                            "child has {} records and {} bytes in its leaves, not {} and {}",
-                            found.records, found.bytes, said.records, said.bytes
-                        );
+                    all_known &= found.is_some();
+                    if let Some(found) = found.filter(|found| found != said) {
+                        let message = format!("child holds {found:?}, not {said:?}");
                         self.report(format!("{}, pivot {number}", place()), message);
                     }
-                    found
                 }
-            };
-            match here {
-                Some(here) => {
-                    sums.records = sums.records.saturating_add(here.records);
-                    sums.bytes = sums.bytes.saturating_add(here.bytes);
-                }
-                None => all_known = false,
             }
         }
-        Ok(all_known.then_some(sums))
+        Ok(all_known.then(|| node.sums()))
     }
 
     /// Checks a leaf against its key range.
@@ -239,6 +209,10 @@ impl Check<'_> {
         let Some(held) = self.survive(|| place.to_owned(), held)? else {
             return Ok(());
         };
+        let index = self.store.index(&segment.group);
+        let Some(index) = self.survive(|| place.to_owned(), index)? else {
+            return Ok(());
+        };
         for part in &segment.live {
             let (records, bytes) = held
                 .get(&usize::from(part.pivot))
@@ -248,6 +222,17 @@ impl Check<'_> {
                 let message = format!(
                     "group {} holds {records} messages of {bytes} bytes for pivot {}, not {} of {}",
                     segment.group.id, part.pivot, part.records, part.bytes
+                );
+                self.report(place, message);
+            }
+            let number = usize::from(part.pivot);
+            let lower = (number > 0).then(|| &node.pivots[number].lower[..]);
+            let upper = node.pivots.get(number + 1).map(|next| &next.lower[..]);
+            let (least, most) = hidden_bounds(&index, segment, lower, upper);
+            if !(least..=most).contains(&part.hidden_bytes) {
+                let message = format!(
+                    "group {} hides {least} to {most} bytes for pivot {}, not {}",
+                    segment.group.id, part.pivot, part.hidden_bytes
                 );
                 self.report(place, message);
             }
@@ -323,6 +308,25 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// Least and most that a segment can hide for a pivot: of a block that has messages for others,
+/// too, nobody knows which of them hide how much.
+fn hidden_bounds(
+    index: &GroupIndex,
+    segment: &Segment,
+    lower: Option<&[u8]>,
+    upper: Option<&[u8]>,
+) -> (u64, u64) {
+    let from = lower.map_or(&segment.min[..], |lower| lower.max(&segment.min[..]));
+    let first = index.find(from);
+    let last = match upper {
+        Some(upper) if upper <= &segment.max[..] => index.find(upper),
+        _ => index.find(&segment.max),
+    };
+    let most = index.hidden_before(last + 1) - index.hidden_before(first);
+    let inner = (first + 1).min(last);
+    (index.hidden_before(last) - index.hidden_before(inner), most)
 }
 
 fn node_place(page: &PageRef) -> String {

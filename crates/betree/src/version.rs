@@ -188,6 +188,14 @@ impl Version for TreeVersion {
         stats::pages(&self.store, &self.root, visit)
     }
 
+    fn live_bytes(&self) -> Result<u64> {
+        Ok(match self.top()? {
+            Top::Empty => 0,
+            Top::Leaf(leaf, _) => leaf.logical_bytes,
+            Top::Node(node) => node.sums().live_bytes(),
+        })
+    }
+
     fn stats(&self) -> Result<StructureStats> {
         stats::stats(&self.store, &self.root)
     }

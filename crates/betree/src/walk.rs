@@ -325,6 +325,14 @@ impl BlockWalk {
         store.bequeath_block(&self.group, self.next_number - 1)
     }
 
+    /// Bytes that the messages hide of the block that was returned last, going forward.
+    pub(crate) fn block_hides(&self) -> u64 {
+        match self.next_number.checked_sub(1) {
+            Some(block) => self.index.block_sums(block).hidden_bytes,
+            None => 0,
+        }
+    }
+
     /// Bytes of decoded blocks that the walk may come to hold.
     pub(crate) fn memory_bytes_max(&self) -> u64 {
         let decoded = self.index.held_bytes(0..self.index.blocks());

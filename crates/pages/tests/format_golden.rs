@@ -111,13 +111,14 @@ fn group_bytes_hold() {
         filter: true,
     };
     let mut builder = GroupBuilder::new(options);
-    for (key, message) in [
-        (&b"colour/blue"[..], Message::Put(&[b'b'; 120])),
-        (b"colour/green", Message::Delete),
-        (b"colour/red", Message::Put(&[b'r'; 120])),
-        (b"colour/rust", Message::Put(b"brown")),
+    for (key, message, hidden) in [
+        (&b"colour/blue"[..], Message::Put(&[b'b'; 120]), 0),
+        (b"colour/green", Message::Delete, 200),
+        (b"colour/red", Message::Put(&[b'r'; 120]), 0),
+        (b"colour/rust", Message::Put(b"brown"), 0),
     ] {
-        assert!(builder.add(key, message).unwrap().is_none());
+        let group = builder.add_hiding(key, message, hidden).unwrap();
+        assert!(group.is_none());
     }
     let pending = builder.finish().remove(0);
     let id = PageId(0x0000_0100_0000_0007);
@@ -134,7 +135,7 @@ fn group_bytes_hold() {
             4,
             "index: CRC32C over page id, part ffffffff, and all that follows up to the unit",
         ),
-        (4, "bytes in use: 56"),
+        (4, "bytes in use: 59"),
         (4, "blocks: 2"),
         (
             12,
@@ -142,8 +143,11 @@ fn group_bytes_hold() {
         ),
         (12, "last key: \"colour/rust\""),
         (9, "what all separators begin with: \"colour/r\""),
-        (5, "block 0: bytes, records, key and value bytes (varints)"),
-        (5, "block 1"),
+        (
+            7,
+            "block 0: bytes, records, key and value bytes, bytes that are hidden: 200 (varints)",
+        ),
+        (6, "block 1"),
         (
             1,
             "separator before block 1: the rest of \"colour/r\", nothing",
@@ -165,7 +169,7 @@ fn group_bytes_hold() {
             128 - FOOTER_BYTES,
             "zeros up to the footer, which ends the unit",
         ),
-        (8, "footer: magic \"TPGROUP2\""),
+        (8, "footer: magic \"TPGROUP3\""),
         (8, "page id"),
         (8, "where the group starts in the data file"),
         (8, "bytes of the group"),
@@ -176,9 +180,11 @@ fn group_bytes_hold() {
         (8, "records: 4"),
         (8, "deletes: 1"),
         (8, "key and value bytes"),
+        (8, "bytes that the messages hide: 200"),
+        (4, "key and value bytes of the largest record: 131"),
         (4, "unit"),
         (4, "blocks: 2"),
-        (12, "reserved"),
+        (32, "reserved"),
         (
             4,
             "CRC32C over page id, part fffffffe, and the footer in front of this",

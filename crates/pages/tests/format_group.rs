@@ -11,8 +11,8 @@ use terrapin_filter::{
 };
 use terrapin_pages::block::{Block, Compression, PART_FILTER, PART_INDEX, part_seed};
 use terrapin_pages::group::{
-    Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, LOGICAL_BYTES_MAX, PendingGroup,
-    check_filter_partition, check_group,
+    Footer, GroupBuilder, GroupIndex, GroupOptions, GroupRef, GroupSums, LOGICAL_BYTES_MAX,
+    PendingGroup, check_filter_partition, check_group,
 };
 use terrapin_pages::message::Message;
 
@@ -182,18 +182,20 @@ fn separator(index: &GroupIndex, number: usize) -> Vec<u8> {
 }
 
 fn check_estimates(index: &GroupIndex, records: &Records) {
-    let all = (
-        index.records_before(index.blocks()),
-        index.bytes_before(index.blocks()),
-    );
-    assert_eq!(index.estimate_bytes(None, None), all);
-    assert_eq!(index.estimate_bytes(Some(index.first_key()), None), all);
-    assert_eq!(index.estimate_bytes(None, Some(index.first_key())), (0, 0));
+    let all = GroupSums {
+        records: index.records_before(index.blocks()),
+        bytes: index.bytes_before(index.blocks()),
+        hidden_bytes: index.hidden_before(index.blocks()),
+    };
+    let nothing = GroupSums::default();
+    assert_eq!(index.estimate(None, None), all);
+    assert_eq!(index.estimate(Some(index.first_key()), None), all);
+    assert_eq!(index.estimate(None, Some(index.first_key())), nothing);
     let mut above = index.last_key().to_vec();
     above.push(0);
-    assert_eq!(index.estimate_bytes(Some(&above), None), (0, 0));
-    assert_eq!(index.estimate_bytes(None, Some(&above)), all);
-    let mut before = (0, 0);
+    assert_eq!(index.estimate(Some(&above), None), nothing);
+    assert_eq!(index.estimate(None, Some(&above)), all);
+    let mut before = nothing;
     let largest = (0..index.blocks())
         .map(|b| index.records_before(b + 1) - index.records_before(b))
         .max()
@@ -202,13 +204,13 @@ fn check_estimates(index: &GroupIndex, records: &Records) {
         .keys()
         .filter(|k| ***k >= *index.first_key() && ***k <= *index.last_key());
     for (below, key) in (0u64..).zip(within) {
-        let estimate = index.estimate_bytes(None, Some(key));
+        let estimate = index.estimate(None, Some(key));
         assert!(
-            estimate.0 >= before.0 && estimate.1 >= before.1,
+            estimate.records >= before.records && estimate.bytes >= before.bytes,
             "estimates only grow"
         );
         assert!(
-            estimate.0.abs_diff(below) <= largest,
+            estimate.records.abs_diff(below) <= largest,
             "off by no more than a block"
         );
         before = estimate;
@@ -261,7 +263,8 @@ fn use_index(index: &GroupIndex) {
         assert_eq!(index.find(&separator), i);
         let _ = (
             index.block_place(i),
-            index.estimate_bytes(Some(&separator), Some(b"z")),
+            index.estimate(Some(&separator), Some(b"z")),
+            index.block_sums(i),
         );
     }
     let _ = (
@@ -632,13 +635,14 @@ fn changed_index_bytes_are_harmless_even_when_the_checksum_is_made_to_fit() {
 /// What one group holds is added to what others do: no sum may come near the end of a u64.
 #[test]
 fn an_index_of_more_bytes_than_a_group_can_hold_is_refused() {
-    let decode = |blocks: &[u64]| {
+    let decode_hiding = |blocks: &[u64], hides: bool| {
         let mut bytes = vec![0; 12];
         put_prefixed(&mut bytes, b"a");
         put_prefixed(&mut bytes, b"z");
         put_prefixed(&mut bytes, b"");
-        for &logical_bytes in blocks {
-            [10, 1, logical_bytes]
+        for &sum in blocks {
+            let (logical_bytes, hidden_bytes) = if hides { (1, sum) } else { (sum, 0) };
+            [10, 1, logical_bytes, hidden_bytes]
                 .iter()
                 .for_each(|&value| put_varint(&mut bytes, value));
         }
@@ -651,17 +655,67 @@ fn an_index_of_more_bytes_than_a_group_can_hold_is_refused() {
         seal_index(&mut bytes, PageId(1));
         GroupIndex::decode(&bytes, PageId(1))
     };
-    let most = decode(&[1, LOGICAL_BYTES_MAX - 1]).unwrap();
+    let most = decode_hiding(&[1, LOGICAL_BYTES_MAX - 1], false).unwrap();
     assert_eq!(most.bytes_before(2), LOGICAL_BYTES_MAX);
+    let most = decode_hiding(&[1, LOGICAL_BYTES_MAX - 1], true).unwrap();
+    assert_eq!(most.hidden_before(2), LOGICAL_BYTES_MAX);
     for blocks in [
         &[LOGICAL_BYTES_MAX + 1][..],
         &[1, LOGICAL_BYTES_MAX],
         &[1, u64::MAX - 1],
         &[1, u64::MAX],
     ] {
-        let error = decode(blocks).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Corrupt, "{blocks:?}");
+        for hides in [false, true] {
+            let error = decode_hiding(blocks, hides).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Corrupt, "{blocks:?}");
+        }
     }
+}
+
+/// A merge finds out how much a range of keys hides from the index alone, so a block must not hide
+/// much more than a small part of a group.
+#[test]
+fn blocks_hide_what_their_messages_do_and_not_much_unless_they_have_one() {
+    let options = options(64 << 10, Compression::None);
+    let most = (options.target_bytes / 32).max(u64::from(options.block_bytes) * 4);
+    let hidden_of = |i: u64| match i % 50 {
+        0 => 300_000,
+        1..40 => i % 90,
+        _ => 1000,
+    };
+    let mut builder = GroupBuilder::new(options);
+    let mut groups = Vec::new();
+    let key = |i: u64| format!("key-{i:06}").into_bytes();
+    for i in 0..20_000 {
+        let added = builder.add_hiding(&key(i), Message::Delete, hidden_of(i));
+        groups.extend(added.unwrap());
+    }
+    groups.extend(builder.finish());
+    assert!(groups.len() > 2);
+    let mut at = 0;
+    for (number, pending) in (1..).zip(groups) {
+        let (group, image) = pending.place(PageId(number), 1 << 20);
+        let report = check_group(&image, &group).unwrap();
+        assert_eq!(
+            (report.hidden_bytes, report.record_bytes_max),
+            (group.hidden_bytes, 10)
+        );
+        let index = &image[group.index_offset as usize..][..group.index_bytes as usize];
+        let index = GroupIndex::decode(index, group.id).unwrap();
+        for block in 0..index.blocks() {
+            let sums = index.block_sums(block);
+            let hidden: u64 = (at..at + sums.records).map(hidden_of).sum();
+            assert_eq!(sums.hidden_bytes, hidden, "block {block}");
+            assert!(hidden <= most || sums.records == 1, "{sums:?}");
+            at += sums.records;
+        }
+        let other = GroupRef {
+            hidden_bytes: group.hidden_bytes + 1,
+            ..group
+        };
+        assert!(check_group(&image, &other).is_err());
+    }
+    assert_eq!(at, 20_000);
 }
 
 #[test]
@@ -786,14 +840,16 @@ fn check_group_finds_counts_under_the_wrong_block() {
     let (group, mut image) = pending.place(PageId(77), 0);
     let start = group.index_offset as usize;
     let index = &mut image[start..start + group.index_bytes as usize];
-    // Behind the header: first key, last key, common prefix, then {bytes, records, bytes} of each block.
+    // Behind the header: first key, last key, common prefix, then {bytes, records, bytes, hidden
+    // bytes} of each block.
     let mut at = 12;
     for _ in 0..3 {
         at += 1 + usize::from(index[at]);
     }
     let varint_bytes = |at: usize| if index[at] >= 0x80 { 2 } else { 1 };
     let records = at + varint_bytes(at);
-    let next = records + 1 + varint_bytes(records + 1);
+    // None are hidden.
+    let next = records + 1 + varint_bytes(records + 1) + 1;
     let next_records = next + varint_bytes(next);
     assert!(index[records] > 1 && index[next_records] > 0);
     index[records] -= 1;

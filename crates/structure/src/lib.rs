@@ -155,7 +155,8 @@ pub struct StructureStats {
     pub page_bytes: u64,
     /// What these bytes are.
     pub parts: PageParts,
-    /// About how many of the buffered bytes replace a record below them, so that a merge all the way down would free as many.
+    /// About how many bytes a merge all the way down would free: records that newer messages
+    /// replace or delete, and the deletes.
     pub superseded_bytes: u64,
     /// Live buffered bytes per buffer level, summed over nodes, from the smallest level.
     pub level_bytes: Vec<u64>,
@@ -261,6 +262,9 @@ pub trait Version: Send + Sync + Any {
     /// Every page this version refers to, once per reference (D4). Reads nodes only. One that cannot be read is passed over, with all below it,
     /// and is the error in the end; an error of `visit` ends the walk.
     fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()>;
+    /// About how many key and value bytes readers see: what newer messages hide, and deletes, do
+    /// not count. Reads the root node at most.
+    fn live_bytes(&self) -> Result<u64>;
     /// Figures.
     fn stats(&self) -> Result<StructureStats>;
     /// What compactions from the first key to the last would do. Reads nodes only.

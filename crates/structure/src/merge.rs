@@ -95,6 +95,31 @@ impl<C: MessageCursor> KWayMerge<C> {
         self.order.first().map(|place| place.cursor as usize)
     }
 
+    /// Moves the older cursors on that stand at the current key: `dropped` gets the number of each
+    /// first. The current message stays. [`MessageCursor::advance`] does the same, so that only who
+    /// wants to know what is dropped calls this before.
+    ///
+    /// # Errors
+    ///
+    /// Those of the cursors.
+    #[inline]
+    pub fn drop_older(&mut self, mut dropped: impl FnMut(usize)) -> Result<()> {
+        let Some(&first) = self.order.first() else {
+            return Ok(());
+        };
+        while let Some(&second) = self.order.get(1) {
+            let same = first.head == second.head
+                && self.cursors[first.cursor as usize].key()
+                    == self.cursors[second.cursor as usize].key();
+            if !same {
+                break;
+            }
+            dropped(second.cursor as usize);
+            self.step(1)?;
+        }
+        Ok(())
+    }
+
     #[inline]
     fn head(&self, cursor: usize) -> Option<u64> {
         let key = self.cursors[cursor].key()?;
@@ -171,18 +196,10 @@ impl<C: MessageCursor> MessageCursor for KWayMerge<C> {
 
     #[inline]
     fn advance(&mut self) -> Result<()> {
-        let Some(&first) = self.order.first() else {
+        if self.order.is_empty() {
             return Ok(());
-        };
-        while let Some(&second) = self.order.get(1) {
-            let same = first.head == second.head
-                && self.cursors[first.cursor as usize].key()
-                    == self.cursors[second.cursor as usize].key();
-            if !same {
-                break;
-            }
-            self.step(1)?;
         }
+        self.drop_older(|_| {})?;
         self.step(0)
     }
 }

@@ -88,7 +88,8 @@ pub struct DatabaseStat {
     pub data_free_bytes: u64,
     /// Bytes of log that a recovery would read; after a close some KiB without records.
     pub log_kept_bytes: u64,
-    /// Bytes of live pages for each key and value byte that the trees hold; 0 when nothing is on disk.
+    /// Bytes of live pages for each key and value byte that readers see in the trees: what newer
+    /// messages hide does not count, nor do deletes. 0 when there are none.
     pub space_amplification: f64,
     /// Memory, by purpose.
     pub memory: MemoryUse,
@@ -649,7 +650,7 @@ fn metrics(core: &Core) -> Metrics {
     let written = store.written.total() + log_bytes_written;
     let live_bytes = core.store.live_bytes();
     let keyspaces = state.keyspaces.iter();
-    let tree_bytes: u64 = keyspaces.map(|k| k.shared.tree_size.stored_bytes()).sum();
+    let tree_bytes: u64 = keyspaces.map(|k| k.shared.tree_size.live_bytes()).sum();
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let debt = state.keyspaces.iter().filter_map(|k| {
         let sealed = k.sealed.as_ref()?.records.window.live_bytes();

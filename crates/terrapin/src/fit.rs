@@ -35,8 +35,8 @@ const UNREADABLE: u64 = u64::MAX - 1;
 pub(crate) struct TreeSize {
     records: AtomicU64,
     bytes: AtomicU64,
-    /// Key and value bytes of the tree of the last commit, what is said twice included.
-    stored_bytes: AtomicU64,
+    /// Key and value bytes that readers see in the tree of the last commit, by its sums.
+    live_bytes: AtomicU64,
 }
 
 impl Default for TreeSize {
@@ -44,7 +44,7 @@ impl Default for TreeSize {
         TreeSize {
             records: AtomicU64::new(UNKNOWN),
             bytes: AtomicU64::new(0),
-            stored_bytes: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
         }
     }
 }
@@ -71,25 +71,22 @@ impl TreeSize {
         self.records.load(Ordering::Relaxed) != UNREADABLE
     }
 
-    /// Key and value bytes in the tree, those included that others replace: as of the last commit, without a look at it.
-    pub fn stored_bytes(&self) -> u64 {
-        self.stored_bytes.load(Ordering::Relaxed)
+    /// Key and value bytes that readers see in the tree of the last commit, without a look at it.
+    pub fn live_bytes(&self) -> u64 {
+        self.live_bytes.load(Ordering::Relaxed)
     }
 
-    /// Takes note of the tree that a keyspace is opened with. May read nodes.
+    /// Takes note of the tree that a keyspace has. May read its root.
     pub fn begin(&self, version: &dyn Version) -> Result<()> {
-        self.store_all(stored(version)?);
+        let live_bytes = version.live_bytes()?;
+        self.live_bytes.store(live_bytes, Ordering::Relaxed);
         Ok(())
     }
 
     /// The tree is empty: it leaves its room to the others at once.
     pub fn cleared(&self) {
-        self.store_all(Estimate::default());
+        self.live_bytes.store(0, Ordering::Relaxed);
         self.set(Estimate::default());
-    }
-
-    fn store_all(&self, all: Estimate) {
-        self.stored_bytes.store(all.bytes, Ordering::Relaxed);
     }
 
     /// It is known to hold that.
@@ -116,7 +113,7 @@ fn held(version: &dyn Version, all: Estimate, memory_bytes: u64) -> Result<Estim
         / u128::from(stats.buffered_bytes.max(1));
     Ok(Estimate {
         records: stats.leaf_records + u64::try_from(records).unwrap_or(0),
-        bytes: stats.leaf_bytes + (stats.buffered_bytes - twice),
+        bytes: (stats.leaf_bytes + stats.buffered_bytes).saturating_sub(stats.superseded_bytes),
     })
 }
 
@@ -131,7 +128,7 @@ impl Core {
     /// which of its buffered records replace others before it meets them.
     pub fn measure_merged(&self, size: &TreeSize, version: &dyn Version, added: u64) -> Result<()> {
         let all = stored(version)?;
-        size.store_all(all);
+        size.begin(version)?;
         let now = held(version, all, self.budget.limit())?;
         let before = size.get().filter(|_| size.is_readable());
         let before = before.map_or(now.records, |before| before.records);

@@ -47,6 +47,10 @@ impl Version for Unreadable {
         unreadable()
     }
 
+    fn live_bytes(&self) -> Result<u64> {
+        unreadable()
+    }
+
     fn stats(&self) -> Result<StructureStats> {
         unreadable()
     }

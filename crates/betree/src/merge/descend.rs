@@ -4,18 +4,18 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
+use terrapin_pages::group::GroupSums;
 use terrapin_pages::{Changes, PageRef};
-use terrapin_structure::Estimate;
 
 use super::Task;
 use super::first::PARTS_MAX;
 use super::frame::{Frame, SlotChild, Target};
-use super::nodes::load_open;
+use super::hidden::Hiding;
 use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
-use crate::load::load_child;
-use crate::node::{Child, Node, Segment};
-use crate::plan::{Below, count};
+use crate::load::{load_child, load_node};
+use crate::node::{Child, Node, Segment, Sums};
+use crate::plan::{Bounds, Pending, count};
 
 /// A part of a level comes to so many segments of full size at least.
 const PART_GROUPS_MIN: u64 = 4;
@@ -31,20 +31,23 @@ pub(super) struct Descend {
     pub(super) expected_bytes: u64,
 }
 
-/// What comes in for a pivot, and what that counts for with what is there.
+/// What there is for a pivot: what comes in, and what its node's buffer has.
+#[derive(Clone, Copy, Default)]
 struct Load {
-    arriving: Estimate,
-    counted: u64,
-    /// What of `counted` was added because messages are smaller than the records below: deletes.
-    raised: u64,
+    /// Key and value bytes that come in.
+    arriving: u64,
+    /// All key and value bytes; a live part counts even if its bytes are none.
+    bytes: u64,
+    /// What all of it hides.
+    hidden: u64,
 }
 
 impl Load {
-    /// Counts messages that have so many bytes in all, each for `least` at least.
-    fn count(&mut self, records: u64, bytes: u64, least: u64) {
-        let counted = bytes.max(records.saturating_mul(least));
-        count(&mut self.counted, counted);
-        count(&mut self.raised, counted - bytes);
+    fn add(&mut self, sums: GroupSums) {
+        count(&mut self.bytes, sums.bytes);
+        if !mutant::active(86) {
+            count(&mut self.hidden, sums.hidden_bytes);
+        }
     }
 }
 
@@ -74,35 +77,26 @@ impl Descend {
         id: u64,
         changes: &mut Changes,
     ) -> Result<(Frame, Vec<Task>)> {
-        let node = load_open(context, &self.page, self.height, changes)?;
+        let loaded = load_node(&context.store, &self.page, self.height)?;
+        changes.released.push(self.page.id);
+        let node = Node::clone(&loaded);
         let ranges = ranges(&node, &self.range);
-        let loads = self.loads(context, &node, &ranges)?;
-        let counted: Vec<u64> = loads.iter().map(|load| load.counted).collect();
-        let arriving = loads.iter().map(|load| load.arriving.bytes).sum();
-        // Deletes replace something by their nature, and what they delete will not be there to take a share of: the average of
-        // past flushes would learn of that too late.
-        let raised: u64 = loads.iter().map(|load| load.raised).sum();
-        let deletes = raised.saturating_mul(1000) / counted.iter().sum::<u64>().max(1);
-        let below = (node.height == 1).then(|| Below {
-            leaf_bytes: node.leaf_bytes().saturating_sub(raised),
-            replaced_permille: node
-                .replaced_permille
-                .max(deletes.min(1000) as u16)
-                .max(context.input.replacing_permille()),
-        });
-        let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
+        let mut hiding = Hiding::by_all_of(context, &loaded);
+        if !context.policy.flush_what_comes {
+            hiding.sample(context, &self.incoming, &ranges)?;
+        }
+        let loads = self.loads(context, &node, &ranges, &hiding)?;
         let flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
             self.window_set(context, &ranges)
         } else {
-            let dead = dead_bytes(context, &node)?;
-            context.policy.flush_set(&counted, &dead, arriving, bound)
+            self.flush_set(context, &node, &loads)?
         };
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
-        tasks.extend(self.write_level(context, &mut frame, &flush, &loads));
+        tasks.extend(self.write_level(context, &mut frame, &flush, &loads, &hiding));
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
             let mut incoming: Vec<Run> = self
@@ -119,7 +113,7 @@ impl Descend {
             let slot = &mut frame.slots[pivot];
             match std::mem::replace(&mut slot.child, SlotChild::Pending) {
                 SlotChild::Child(Child::Leaf(leaf)) => {
-                    let expected = counted[pivot] + leaf.logical_bytes;
+                    let expected = loads[pivot].bytes + leaf.logical_bytes;
                     let task = WriteLeaves::new(
                         target,
                         range.clone(),
@@ -138,7 +132,7 @@ impl Descend {
                         height,
                         range.clone(),
                         incoming,
-                        counted[pivot],
+                        loads[pivot].bytes,
                     );
                     tasks.push(Task::Descend(Box::new(task)));
                 }
@@ -148,6 +142,42 @@ impl Descend {
         frame.clear(|pivot| flush[pivot], changes);
         frame.waiting = tasks.len();
         Ok((frame, tasks))
+    }
+
+    /// What is flushed for the sake of cheap writes and of space: see [`crate::plan`].
+    fn flush_set(&self, context: &Context, node: &Node, loads: &[Load]) -> Result<Vec<bool>> {
+        let policy = &context.policy;
+        let dead = dead_bytes(context, node)?;
+        let pivots: Vec<Pending> = loads
+            .iter()
+            .zip(dead)
+            .map(|(load, dead)| Pending {
+                bytes: load.bytes,
+                hidden: load.hidden,
+                dead,
+            })
+            .collect();
+        let (mut arriving, mut hidden) = (0, 0);
+        for load in loads {
+            count(&mut arriving, load.arriving);
+            count(&mut hidden, load.hidden);
+        }
+        let mut below = Sums::default();
+        for pivot in &node.pivots {
+            below.add(&pivot.child.sums());
+        }
+        let replaced = match node.height {
+            1 => Some(
+                node.replaced_permille
+                    .max(context.input.replacing_permille()),
+            ),
+            _ => None,
+        };
+        let bounds = Bounds {
+            buffer_bytes: policy.buffer_bytes_max(pivots.len()),
+            waste: policy.waste_max(below.live_bytes().saturating_sub(hidden), replaced),
+        };
+        Ok(policy.flush_set(&pivots, arriving, &bounds))
     }
 
     /// What is flushed while space is short: where the window brings a record, and nothing that only a node above had. A slice of a window is
@@ -191,27 +221,25 @@ impl Descend {
         (0..ranges.len()).map(is_flushed).collect()
     }
 
-    /// What there is for each pivot. A message counts at least the mean record of the leaves below: deletes are small, and
-    /// would never reach the records that they delete.
-    fn loads(&self, context: &Context, node: &Node, ranges: &[KeyRange]) -> Result<Vec<Load>> {
-        let mean = |pivot: usize| {
-            let child = &node.pivots[pivot].child;
-            child.leaf_bytes().checked_div(child.records()).unwrap_or(0)
-        };
+    /// What there is for each pivot, and how much it hides. Buffers know; the window's messages are
+    /// looked at.
+    fn loads(
+        &self,
+        context: &Context,
+        node: &Node,
+        ranges: &[KeyRange],
+        hiding: &Hiding,
+    ) -> Result<Vec<Load>> {
         let mut loads = Vec::with_capacity(ranges.len());
         for (pivot, range) in ranges.iter().enumerate() {
-            let mut arriving = Estimate::default();
+            let mut load = Load::default();
             for run in &self.incoming {
-                let part = run.estimate(context, range)?;
-                arriving.records = arriving.records.saturating_add(part.records);
-                count(&mut arriving.bytes, part.bytes);
+                load.add(match run.is_window() {
+                    true => sums_of_window(context, run, range, (hiding, pivot))?,
+                    false => run.estimate(context, range)?,
+                });
             }
-            let mut load = Load {
-                arriving,
-                counted: 0,
-                raised: 0,
-            };
-            load.count(arriving.records, arriving.bytes, mean(pivot));
+            load.arriving = load.bytes;
             loads.push(load);
         }
         for part in node
@@ -221,9 +249,17 @@ impl Descend {
             .flat_map(|segment| &segment.live)
         {
             let pivot = usize::from(part.pivot);
-            let records = u64::from(part.records);
-            // A live part counts even if its bytes are none.
-            loads[pivot].count(records, part.bytes, mean(pivot).max(1));
+            let mut sums = GroupSums {
+                records: u64::from(part.records),
+                bytes: part.bytes.max(1),
+                hidden_bytes: part.hidden_bytes,
+            };
+            if !hiding.is_counted(pivot) {
+                // Of short puts nobody knows whether each replaces a longer record.
+                let shorter = hiding.shorter_than_records(pivot, sums);
+                sums.hidden_bytes = sums.hidden_bytes.max(shorter);
+            }
+            loads[pivot].add(sums);
         }
         Ok(loads)
     }
@@ -235,18 +271,17 @@ impl Descend {
         frame: &mut Frame,
         flush: &[bool],
         loads: &[Load],
+        hiding: &Hiding,
     ) -> Vec<Task> {
         if self.kept(context, frame, flush).is_empty() {
             return Vec::new();
         }
         let is_short = context.policy.flush_what_comes;
-        if is_short {
-            frame.open_level(context.policy.levels_max());
-        }
+        let is_opened = is_short && frame.open_level(context.policy.levels_max());
         let mut weights: Vec<u64> = loads
             .iter()
             .zip(flush)
-            .map(|(load, flushed)| if *flushed { 0 } else { load.arriving.bytes })
+            .map(|(load, flushed)| if *flushed { 0 } else { load.arriving })
             .collect();
         let kept_of = |segments: &[Segment]| -> Vec<(usize, u64)> {
             let live = segments.iter().flat_map(|segment| &segment.live);
@@ -279,6 +314,8 @@ impl Descend {
             .map(|slot| slot.lower.clone())
             .collect();
         let is_whole = parts.len() == 1;
+        // Of the levels that were there, those that are not merged into the new one.
+        let hiding = Arc::new(hiding.by_levels_from(if is_opened { 0 } else { level + 1 }));
         let mut tasks = Vec::with_capacity(parts.len());
         for (number, &(first, last)) in parts.iter().enumerate() {
             let elsewhere = |pivot: usize| flush[pivot] || !(first..=last).contains(&pivot);
@@ -298,6 +335,7 @@ impl Descend {
                 self.kept(context, frame, &left_out),
                 older,
                 weights[first..=last].iter().sum(),
+                hiding.clone(),
             );
             tasks.push(Task::Level(Box::new(task)));
         }
@@ -337,6 +375,38 @@ fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
     parts
 }
 
+/// What a window has for a pivot. Where all records there are short this is an estimate, in which
+/// each message hides the mean record. Otherwise each message is counted.
+fn sums_of_window(
+    context: &Context,
+    run: &Run,
+    range: &KeyRange,
+    (hiding, pivot): (&Hiding, usize),
+) -> Result<GroupSums> {
+    // On a full disk nothing is decided by it.
+    if !hiding.is_walked(pivot) || context.policy.flush_what_comes {
+        let mut sums = run.estimate(context, range)?;
+        sums.hidden_bytes = hiding.shorter_than_records(pivot, sums);
+        return Ok(sums);
+    }
+    let mut sums = GroupSums::default();
+    for mut messages in run.messages_of_window(context, range) {
+        while let Some(key) = messages.key() {
+            let message = messages.message();
+            let hidden = hiding.of(&context.store, (pivot, key), message, || None)?;
+            sums.records += 1;
+            count(&mut sums.bytes, (key.len() + message.value_bytes()) as u64);
+            count(&mut sums.hidden_bytes, hidden);
+            messages.advance()?;
+        }
+    }
+    if !hiding.is_counted(pivot) {
+        let shorter = hiding.shorter_than_records(pivot, sums);
+        sums.hidden_bytes = sums.hidden_bytes.max(shorter);
+    }
+    Ok(sums)
+}
+
 /// The bytes that segments hold besides what is alive, laid on the pivots that keep them there: a segment goes with its last
 /// live part. Only for nodes above leaves, whose buffers are bounded for the sake of space.
 fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
@@ -347,7 +417,7 @@ fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
     for segment in node.levels.iter().flatten() {
         let live: u64 = segment.live.iter().map(|part| part.bytes).sum();
         let index = context.store.index(&segment.group)?;
-        let (_, own) = index.estimate_bytes(Some(&segment.min), Some(&segment.max));
+        let own = index.estimate(Some(&segment.min), Some(&segment.max)).bytes;
         let rest = u128::from(own.saturating_sub(live));
         for part in &segment.live {
             let share = rest * u128::from(part.bytes) / u128::from(live.max(1));

@@ -177,14 +177,16 @@ impl Frame {
         }
     }
 
-    /// Makes the first level an empty one, if that can be: what is above an empty level, or where there is room for one more all there is, moves down by one.
-    pub(super) fn open_level(&mut self, levels_max: usize) {
+    /// Makes the first level an empty one, if that can be, and says whether: what is above an empty
+    /// level, or where there is room for one more all there is, moves down by one.
+    pub(super) fn open_level(&mut self, levels_max: usize) -> bool {
         match self.levels.iter().position(Vec::is_empty) {
             Some(empty) => drop(self.levels.remove(empty)),
             None if self.levels.len() < levels_max => {}
-            None => return,
+            None => return false,
         }
         self.levels.insert(0, Vec::new());
+        true
     }
 
     /// So many parts of a level are going to be written.

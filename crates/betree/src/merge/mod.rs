@@ -11,6 +11,7 @@
 mod descend;
 mod first;
 mod frame;
+mod hidden;
 mod nodes;
 mod root;
 mod runs;

@@ -49,8 +49,7 @@ pub(super) fn write_node(context: &Context, node: &Node, changes: &mut Changes) 
     changes.added.push(PageUse::from(&page));
     Ok(Child::Node {
         page,
-        records: node.records(),
-        leaf_bytes: node.leaf_bytes(),
+        sums: node.sums(),
     })
 }
 

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Budget, Error, PageId, Result};
-use terrapin_pages::group::{GroupOptions, GroupRef};
+use terrapin_pages::group::{GroupOptions, GroupRef, GroupSums};
 use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, SpaceClass, Standing};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
@@ -209,6 +209,22 @@ impl Run {
         self.pieces.first().is_some_and(is_window)
     }
 
+    /// The messages of a window's run that lie in a range.
+    pub(super) fn messages_of_window<'a>(
+        &'a self,
+        context: &'a Context,
+        range: &'a KeyRange,
+    ) -> impl Iterator<Item = Box<dyn MessageCursor>> + 'a {
+        let pieces = self.pieces.iter();
+        let pieces = pieces.filter(|piece| matches!(piece.origin, Origin::Window));
+        pieces
+            .filter_map(|piece| piece.range.intersection(range))
+            .map(|range| {
+                let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
+                context.input.clone().cursor(lo, hi)
+            })
+    }
+
     /// Whether the run is the window's and has a record in a range: no estimate.
     pub(super) fn brings(&self, context: &Context, range: &KeyRange) -> bool {
         let brings = |range: KeyRange| {
@@ -222,23 +238,29 @@ impl Run {
         self.is_window() && ranges.any(brings)
     }
 
-    /// How much the run holds in a range. Reads indexes of groups.
-    pub(super) fn estimate(&self, context: &Context, range: &KeyRange) -> Result<Estimate> {
-        let mut sum = Estimate::default();
+    /// How much the run holds in a range, and how much of what lies below its groups' messages
+    /// hide. Reads indexes of groups.
+    pub(super) fn estimate(&self, context: &Context, range: &KeyRange) -> Result<GroupSums> {
+        let mut sum = GroupSums::default();
         for piece in &self.pieces {
             let Some(range) = piece.range.intersection(range) else {
                 continue;
             };
             let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
             let part = match &piece.origin {
-                Origin::Window => context.input.estimate(lo, hi),
-                Origin::Group(group) => {
-                    let (records, bytes) = context.store.index(group)?.estimate_bytes(lo, hi);
-                    Estimate { records, bytes }
+                Origin::Window => {
+                    let Estimate { records, bytes } = context.input.estimate(lo, hi);
+                    GroupSums {
+                        records,
+                        bytes,
+                        hidden_bytes: 0,
+                    }
                 }
+                Origin::Group(group) => context.store.index(group)?.estimate(lo, hi),
             };
             sum.records = sum.records.saturating_add(part.records);
             sum.bytes = sum.bytes.saturating_add(part.bytes);
+            sum.hidden_bytes = sum.hidden_bytes.saturating_add(part.hidden_bytes);
         }
         Ok(sum)
     }
@@ -305,6 +327,15 @@ impl RunCursor {
     pub(super) fn standing(&self) -> Option<Standing> {
         match &self.current {
             Some(PieceCursor::Group(cursor)) => Some(cursor.standing()),
+            _ => None,
+        }
+    }
+
+    /// Bytes that the current message hides; none for the window's, of which nobody knows yet.
+    #[inline]
+    pub(super) fn hidden_bytes(&self) -> Option<u64> {
+        match &self.current {
+            Some(PieceCursor::Group(cursor)) => Some(cursor.hidden_bytes()),
             _ => None,
         }
     }

@@ -2,6 +2,7 @@
 
 mod beside;
 mod compaction;
+mod hidden;
 mod large;
 mod lone;
 mod panics;
@@ -18,6 +19,7 @@ use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId, Purpose,
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
+use terrapin_pages::group::RECORD_BYTES_MAX;
 use terrapin_pages::message::Message;
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
@@ -27,7 +29,7 @@ use terrapin_structure::{
 
 use super::{Context, Credit, Task, TreeMerge};
 use crate::load::{LoadedNode, load_node};
-use crate::node::{Child, Node, Root};
+use crate::node::{Child, Node, Root, SUM_MAX, Sums};
 use crate::plan::Policy;
 use crate::tree::{BeTree, BeTreeParams};
 use crate::version::TreeVersion;
@@ -407,16 +409,9 @@ impl Tree {
                     let bytes = u64::from(leaf.index_offset) + u64::from(leaf.index_bytes);
                     assert!(bytes >= group_bytes / 2, "a leaf of {bytes} bytes");
                 }
-                Child::Node {
-                    page,
-                    records,
-                    leaf_bytes,
-                } => {
+                Child::Node { page, sums } => {
                     let child = load_node(&self.store, page, node.height - 1).unwrap();
-                    assert_eq!(
-                        (*records, *leaf_bytes),
-                        (child.records(), child.leaf_bytes())
-                    );
+                    assert_eq!(*sums, child.sums());
                     self.check_node(&child, false);
                 }
             }
@@ -702,15 +697,21 @@ fn boasting(tree: &Tree) -> Root {
     for pivot in &mut node.pivots {
         match &mut pivot.child {
             Child::Leaf(leaf) => (leaf.records, leaf.logical_bytes) = (1, 1 << 44),
-            Child::Node {
-                records,
-                leaf_bytes,
-                ..
-            } => (*records, *leaf_bytes) = (1, 1 << 47),
+            Child::Node { sums, .. } => {
+                *sums = Sums {
+                    records: 1,
+                    leaf_bytes: SUM_MAX,
+                    buffered_bytes: SUM_MAX,
+                    replaced_bytes: SUM_MAX,
+                    hidden_bytes: SUM_MAX,
+                    record_bytes_max: RECORD_BYTES_MAX,
+                }
+            }
         }
     }
     for part in node.levels.iter_mut().flatten().flat_map(|s| &mut s.live) {
         (part.records, part.bytes) = (u32::MAX, 1 << 44);
+        part.hidden_bytes = 1 << 44;
     }
     Root::Node(tree.write_node(&node), height)
 }

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use terrapin_base::{Charge, Purpose, Result, mutant};
-use terrapin_pages::group::{GroupBuilder, GroupRef, PendingGroup};
+use terrapin_pages::group::{GroupBuilder, GroupRef, GroupSums, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_structure::MessageCursor;
 
 use super::frame::{Slot, SlotChild, Target};
+use super::hidden::Hiding;
 use super::runs::{
     Context, Key, KeyRange, Run, RunCursor, Stream, open_stream, place_record, stream_memory_bytes,
 };
@@ -73,6 +74,8 @@ struct LeavesState {
     base_run: usize,
     base_seen: u64,
     messages: u64,
+    /// Of the records that were there, those that were deleted.
+    deleted: u64,
     slots: Vec<Slot>,
     last_key: Vec<u8>,
 }
@@ -80,7 +83,7 @@ struct LeavesState {
 /// What became of some leaves.
 pub(super) struct WrittenLeaves {
     pub(super) slots: Vec<Slot>,
-    /// Messages that came in, and how many of them found a record.
+    /// Messages that came in, and how many of them were puts that found a record.
     pub(super) messages: u64,
     pub(super) replaced: u64,
 }
@@ -150,6 +153,8 @@ impl WriteLeaves {
                 state.messages += 1;
             }
             let finished = if message.is_delete() {
+                let (base, deleted) = (state.base_run, &mut state.deleted);
+                stream.drop_older(|run| *deleted += u64::from(run == base))?;
                 None
             } else {
                 builder
@@ -176,7 +181,7 @@ impl WriteLeaves {
             slot.is_small = matches!(slot.child, SlotChild::Child(Child::Leaf(leaf)) if is_small(context, &leaf));
         }
         let base_records: u64 = self.base.iter().map(|leaf| leaf.records).sum();
-        let replaced = base_records.saturating_sub(state.base_seen);
+        let replaced = base_records.saturating_sub(state.base_seen + state.deleted);
         Ok(Some(WrittenLeaves {
             slots,
             messages: state.messages,
@@ -203,6 +208,7 @@ impl WriteLeaves {
             base_run,
             base_seen: 0,
             messages: 0,
+            deleted: 0,
             slots: Vec::new(),
             last_key: Vec::new(),
         }))
@@ -280,19 +286,20 @@ pub(super) struct WriteLevel {
     incoming: Vec<Run>,
     levels: Vec<Run>,
     pub(super) expected_bytes: u64,
+    /// What lies below the level.
+    hiding: Arc<Hiding>,
     state: Option<LevelState>,
 }
 
 struct LevelState {
     writing: Writing,
-    /// The pivot that the stream has come to, and where each one before it began: pivot, records, bytes.
+    /// The pivot that the stream has come to, and where each one before it began.
     pivot: usize,
-    marks: Vec<(usize, u64, u64)>,
-    records: u64,
-    bytes: u64,
+    marks: Vec<(usize, GroupSums)>,
+    /// How much has come.
+    sums: GroupSums,
     /// How much of the stream is in the segments below.
-    written_records: u64,
-    written_bytes: u64,
+    written: GroupSums,
     segments: Vec<Segment>,
 }
 
@@ -304,6 +311,7 @@ impl WriteLevel {
         incoming: Vec<Run>,
         levels: Vec<Run>,
         expected_bytes: u64,
+        hiding: Arc<Hiding>,
     ) -> Self {
         WriteLevel {
             of,
@@ -312,6 +320,7 @@ impl WriteLevel {
             incoming,
             levels,
             expected_bytes,
+            hiding,
             state: None,
         }
     }
@@ -334,14 +343,17 @@ impl WriteLevel {
         else {
             return Ok(Some(None));
         };
-        let before = state.bytes;
+        let before = state.sums.bytes;
         let least = segment_bytes_min(context.group_bytes());
         let look_bytes = look_bytes(context);
         let mut look = before;
         let Writing {
             stream, builder, ..
         } = &mut state.writing;
-        while let Some(key) = stream.key() {
+        loop {
+            let mut replaces = false;
+            stream.drop_older(|_| replaces = true)?;
+            let Some(key) = stream.key() else { break };
             let message = stream.message();
             while self
                 .lowers
@@ -352,11 +364,11 @@ impl WriteLevel {
             }
             if state.marks.last().is_none_or(|mark| mark.0 != state.pivot) {
                 let (pending, left) = (
-                    state.bytes - state.written_bytes,
-                    self.expected_bytes.saturating_sub(state.bytes),
+                    state.sums.bytes - state.written.bytes,
+                    self.expected_bytes.saturating_sub(state.sums.bytes),
                 );
                 if pending.min(left) >= least {
-                    *consumed += state.bytes - before;
+                    *consumed += state.sums.bytes - before;
                     for group in builder.finish() {
                         state.write(context, changes, group)?;
                     }
@@ -364,34 +376,45 @@ impl WriteLevel {
                     self.state = Some(state);
                     return Ok(None);
                 }
-                state.marks.push((state.pivot, state.records, state.bytes));
+                state.marks.push((state.pivot, state.sums));
             }
-            if state.bytes >= look {
-                look = state.bytes + look_bytes;
-                let run = stream.current().map(|run| &stream.cursors()[run]);
+            let run = stream.current().map(|run| &stream.cursors()[run]);
+            if state.sums.bytes >= look {
+                look = state.sums.bytes + look_bytes;
                 // What the window has stands as what is in front of it.
                 if let Some(standing) = run.and_then(RunCursor::standing) {
                     builder.takes_place_of(standing);
                 }
             }
-            state.records += 1;
-            state.bytes += (key.len() + message.value_bytes()) as u64;
+            let known = || {
+                let known = run.and_then(RunCursor::hidden_bytes);
+                known.filter(|_| !replaces)
+            };
+            let hidden = match mutant::active(84) {
+                true => 0,
+                false => self
+                    .hiding
+                    .of(&context.store, (state.pivot, key), message, known)?,
+            };
+            state.sums.records += 1;
+            state.sums.bytes += (key.len() + message.value_bytes()) as u64;
+            state.sums.hidden_bytes += hidden;
             let finished = match mutant::active(20) && message.is_delete() {
                 true => None,
                 false => builder
-                    .add(key, message)
+                    .add_hiding(key, message, hidden)
                     .map_err(|error| place_record(stream, error))?,
             };
             stream.advance()?;
             if let Some(group) = finished {
-                *consumed += state.bytes - before;
+                *consumed += state.sums.bytes - before;
                 state.write(context, changes, group)?;
                 state.writing.account();
                 self.state = Some(state);
                 return Ok(None);
             }
         }
-        *consumed += state.bytes - before;
+        *consumed += state.sums.bytes - before;
         for group in state.writing.builder.finish() {
             state.write(context, changes, group)?;
         }
@@ -413,10 +436,8 @@ impl WriteLevel {
                 writing,
                 pivot: 0,
                 marks: Vec::new(),
-                records: 0,
-                bytes: 0,
-                written_records: 0,
-                written_bytes: 0,
+                sums: GroupSums::default(),
+                written: GroupSums::default(),
                 segments: Vec::new(),
             }
         }))
@@ -437,27 +458,33 @@ impl LevelState {
         );
         let group = context.store.write_segment(pending, context.class())?;
         changes.added.push(PageUse::from(&group));
-        let from = (self.written_records, self.written_bytes);
-        let to = (from.0 + group.records, from.1 + group.logical_bytes);
+        let from = self.written;
+        let to = GroupSums {
+            records: from.records + group.records,
+            bytes: from.bytes + group.logical_bytes,
+            hidden_bytes: from.hidden_bytes + group.hidden_bytes,
+        };
         let mut live = Vec::new();
-        for (i, &(pivot, records, bytes)) in self.marks.iter().enumerate() {
-            let (_, end_records, end_bytes) =
-                self.marks
-                    .get(i + 1)
-                    .copied()
-                    .unwrap_or((pivot, self.records, self.bytes));
-            let records = end_records.min(to.0).saturating_sub(records.max(from.0));
+        for (i, &(pivot, start)) in self.marks.iter().enumerate() {
+            let end = self.marks.get(i + 1).map_or(self.sums, |next| next.1);
+            let within = |sum: fn(&GroupSums) -> u64| {
+                let (start, end) = (sum(&start).max(sum(&from)), sum(&end).min(sum(&to)));
+                end.saturating_sub(start)
+            };
+            let records = within(|sums| sums.records);
             if records > 0 {
-                let bytes = end_bytes.min(to.1).saturating_sub(bytes.max(from.1));
                 live.push(LivePart {
                     pivot: pivot as u16,
                     records: records as u32,
-                    bytes,
+                    bytes: within(|sums| sums.bytes),
+                    hidden_bytes: within(|sums| sums.hidden_bytes),
                 });
             }
         }
-        (self.written_records, self.written_bytes) = to;
-        let done = self.marks.partition_point(|mark| mark.1 <= to.0);
+        self.written = to;
+        let done = self
+            .marks
+            .partition_point(|mark| mark.1.records <= to.records);
         self.marks.drain(..done.saturating_sub(1));
         self.segments.push(Segment {
             group,

@@ -13,7 +13,7 @@ use terrapin_structure::{Direction, Version};
 use super::figures::findings;
 use super::grown::{Grown, Random, write};
 use super::store::TestStore;
-use crate::node::{Child, LivePart, Node, Pivot, Root, Segment};
+use crate::node::{Child, LivePart, Node, Pivot, Root, Segment, Sums};
 use crate::version::TreeVersion;
 
 fn pages(version: &dyn Version) -> Vec<PageUse> {
@@ -180,12 +180,25 @@ fn nodes_that_contradict_their_pages_are_found() {
     );
     says(
         contradiction(|node| {
-            let Child::Node { records, .. } = &mut node.pivots[1].child else {
+            let Child::Node { sums, .. } = &mut node.pivots[1].child else {
                 panic!("height 2")
             };
-            *records += 1;
+            sums.records += 1;
         }),
-        "records and",
+        "child holds",
+    );
+    says(
+        contradiction(|node| {
+            let Child::Node { sums, .. } = &mut node.pivots[1].child else {
+                panic!("height 2")
+            };
+            sums.hidden_bytes += 1;
+        }),
+        "child holds",
+    );
+    says(
+        contradiction(|node| live(node, &|part| part.hidden_bytes += 1)),
+        "hides 0 to 0 bytes",
     );
     says(
         contradiction(|node| node.pivots[1].child = node.pivots[0].child),
@@ -239,8 +252,14 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
     leaf.logical_bytes = 1 << 44;
     let child = |&(records, leaf_bytes): &(u64, u64)| Child::Node {
         page: node(1, vec![Child::Leaf(leaf)]),
-        records,
-        leaf_bytes,
+        sums: Sums {
+            records,
+            leaf_bytes,
+            buffered_bytes: leaf_bytes,
+            replaced_bytes: records,
+            hidden_bytes: leaf_bytes,
+            record_bytes_max: 1,
+        },
     };
     Root::Node(node(2, said.iter().map(child).collect()), 2)
 }
@@ -257,6 +276,7 @@ fn counts_that_no_tree_has_are_estimated_without_a_panic() {
         .estimate((Bound::Unbounded, Bound::Unbounded))
         .unwrap();
     assert_eq!((all.records, all.bytes), (u64::MAX, u64::MAX));
+    assert_eq!(version.live_bytes().unwrap(), 0, "all of it is hidden");
     // With ends within nodes, of which the indexes tell.
     let some = version.estimate((Bound::Excluded(&[0, 1]), Bound::Included(&[8, 1])));
     assert_eq!(some.unwrap().records, u64::MAX);
@@ -309,6 +329,7 @@ fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
                     pivot: 0,
                     records,
                     bytes: u64::from(records) * 605,
+                    hidden_bytes: 0,
                 }],
             }]],
         };

@@ -171,8 +171,7 @@ impl Grown {
             .unwrap();
         let child = Child::Node {
             page,
-            records: node.records(),
-            leaf_bytes: node.leaf_bytes(),
+            sums: node.sums(),
         };
         (child, records)
     }
@@ -224,6 +223,7 @@ impl Grown {
                     pivot: pivot as u16,
                     records: part.len() as u32,
                     bytes: bytes as u64,
+                    hidden_bytes: 0,
                 });
                 messages.extend(
                     part.into_iter()

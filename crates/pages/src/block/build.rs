@@ -77,6 +77,8 @@ pub struct CutBlock {
     pub tombstones: u32,
     /// Key and value bytes of the records.
     pub logical_bytes: u64,
+    /// Those of the largest.
+    pub record_bytes_max: u32,
 }
 
 fn total_bytes(prefix: usize, record_bytes: usize, count: usize) -> usize {
@@ -291,6 +293,7 @@ impl BlockBuilder {
                 .extend_from_slice(&self.bytes[entry.start as usize + prefix..][..behind_prefix]);
             cut.tombstones += u32::from(entry.kind == KIND_DELETE);
             cut.logical_bytes += (prefix + behind_prefix) as u64;
+            cut.record_bytes_max = cut.record_bytes_max.max((prefix + behind_prefix) as u32);
         }
         if count > 1 {
             self.payload.extend_from_slice(&self.starts);

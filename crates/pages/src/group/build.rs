@@ -19,6 +19,7 @@ use terrapin_base::mutant;
 use terrapin_disk::AlignedBuf;
 use terrapin_filter::{BITS_PER_KEY, FilterBuilder};
 
+use super::RECORD_BYTES_MAX;
 use super::index::{self, BlockEntry};
 use super::pending::{Heir, PendingGroup};
 use crate::block::{Block, BlockBuilder, Compression, CutBlock, UNIT_BYTES_MAX, UNIT_BYTES_MIN};
@@ -29,6 +30,10 @@ use crate::message::Message;
 pub const GROUP_TARGET_BYTES_MAX: u64 = 64 << 20;
 /// A block starts behind a unit's boundary where that takes at most one part in so many of its target.
 const LOST_PART: usize = 4;
+/// A block of several messages hides at most this many block targets, or this part of the group's
+/// target, whichever is more. So an index tells how much a range of keys hides to within that.
+const HIDDEN_BLOCKS: u64 = 4;
+const HIDDEN_PART: u64 = 32;
 /// Halves of a group may differ from the best ones by one part in so many.
 const UNEVEN_PART: u64 = 16;
 
@@ -91,6 +96,8 @@ pub struct GroupBuilder {
     /// cached, and its best standing.
     told: u32,
     inherited: (u32, Standing),
+    /// Bytes that the records of the block that is being filled hide.
+    hidden: u64,
 }
 
 /// Encoded blocks.
@@ -107,7 +114,13 @@ impl Part {
         (self.image.len() + self.separators.len()) as u64
     }
 
-    fn push(&mut self, cut: CutBlock, block: &[u8], separator: &[u8], standing: Standing) {
+    fn push(
+        &mut self,
+        cut: CutBlock,
+        block: &[u8],
+        separator: &[u8],
+        (hidden_bytes, standing): (u64, Standing),
+    ) {
         self.image.extend_from_slice(block);
         self.separators.extend_from_slice(separator);
         self.blocks.push(BlockEntry {
@@ -115,6 +128,8 @@ impl Part {
             records: cut.records,
             tombstones: cut.tombstones,
             logical_bytes: cut.logical_bytes,
+            hidden_bytes,
+            record_bytes_max: cut.record_bytes_max,
             separator_bytes: separator.len() as u32,
             standing,
         });
@@ -246,6 +261,7 @@ impl GroupBuilder {
             standing: Standing::NONE,
             told: 0,
             inherited: (0, Standing::NONE),
+            hidden: 0,
         }
     }
 
@@ -286,11 +302,32 @@ impl GroupBuilder {
     /// Adds a record; sometimes a group is finished by that. The key must be above the last, also after a group was returned.
     /// Fails and panics where [`BlockBuilder::add`] does.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<Option<PendingGroup>> {
+        self.add_hiding(key, message, 0)
+    }
+
+    /// As [`GroupBuilder::add`], of a message in a buffer that hides so many bytes: of a delete,
+    /// its own and those of the next older record of its key; of a put, by how many that is longer.
+    /// [`GroupIndex`](super::GroupIndex) tells how much each block hides.
+    pub fn add_hiding(
+        &mut self,
+        key: &[u8],
+        message: Message<'_>,
+        hidden: u64,
+    ) -> Result<Option<PendingGroup>> {
+        let hidden_max = (self.options.target_bytes / HIDDEN_PART)
+            .max(u64::from(self.options.block_bytes) * HIDDEN_BLOCKS);
+        if hidden > 0 && self.hidden.saturating_add(hidden) > hidden_max && !self.block.is_empty() {
+            let cut = self.block.cut(&mut self.cut);
+            self.store(cut);
+            self.begin_block(key, message);
+        }
         while !self.block.add(key, message)? {
             let cut = self.block.cut(&mut self.cut);
             self.store(cut);
             self.begin_block(key, message);
         }
+        // As much as a group may say: no block has so many records.
+        self.hidden += hidden.min(2 * RECORD_BYTES_MAX);
         if self.options.filter {
             let skipped = mutant::active(22) && self.hashes.len() == 3;
             self.hashes.push(if skipped { 0 } else { hash64(key) });
@@ -383,7 +420,8 @@ impl GroupBuilder {
             // A tail that this begins starts on a boundary.
             part.pad(self.options.unit as usize);
         }
-        part.push(cut, &self.cut, separator, standing);
+        let hidden = std::mem::take(&mut self.hidden);
+        part.push(cut, &self.cut, separator, (hidden, standing));
         self.cut.clear();
     }
 
@@ -453,6 +491,8 @@ impl GroupBuilder {
             records,
             tombstones: blocks.iter().map(|b| u64::from(b.tombstones)).sum(),
             logical_bytes: blocks.iter().map(|b| b.logical_bytes).sum(),
+            hidden_bytes: blocks.iter().map(|b| b.hidden_bytes).sum(),
+            record_bytes_max: blocks.iter().map(|b| b.record_bytes_max).max().unwrap_or(0),
             blocks: blocks.len() as u32,
             unit,
             index_offset: index_offset as u32,

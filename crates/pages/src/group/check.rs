@@ -21,6 +21,10 @@ pub struct GroupReport {
     pub tombstones: u64,
     /// Key and value bytes of all records.
     pub logical_bytes: u64,
+    /// Bytes that the messages hide, as the index says.
+    pub hidden_bytes: u64,
+    /// Key and value bytes of the largest record.
+    pub record_bytes_max: u32,
     /// Bytes of all blocks on disk.
     pub block_bytes: u64,
     /// Bytes of all blocks decompressed, without headers and padding.
@@ -75,6 +79,7 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
 
     let mut report = GroupReport {
         blocks: index.blocks() as u64,
+        hidden_bytes: index.hidden_before(index.blocks()),
         block_bytes: u64::from(group.index_offset),
         index_bytes: u64::from(group.index_bytes),
         filter_bytes: u64::from(group.filter_bytes),
@@ -94,8 +99,21 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     if last_key.as_deref() != Some(index.last_key()) {
         return Err(Error::corrupt("last key and index contradict each other"));
     }
-    let counts = (report.records, report.tombstones, report.logical_bytes);
-    if counts != (group.records, group.tombstones, group.logical_bytes) {
+    let counts = (
+        report.records,
+        report.tombstones,
+        report.logical_bytes,
+        report.hidden_bytes,
+        report.record_bytes_max,
+    );
+    let expected = (
+        group.records,
+        group.tombstones,
+        group.logical_bytes,
+        group.hidden_bytes,
+        group.record_bytes_max,
+    );
+    if counts != expected {
         return Err(Error::corrupt("group counts")
             .with("records", report.records)
             .with("expected", group.records));
@@ -141,7 +159,9 @@ fn check_block(
         let message = block.message(i);
         report.records += 1;
         report.tombstones += u64::from(message.is_delete());
-        report.logical_bytes += (key.len() + message.value_bytes()) as u64;
+        let bytes = key.len() + message.value_bytes();
+        report.logical_bytes += bytes as u64;
+        report.record_bytes_max = report.record_bytes_max.max(bytes as u32);
         last_key.get_or_insert_default().clone_from(&key);
     }
     report.payload_bytes += block.bytes().len() as u64;

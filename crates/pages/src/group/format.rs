@@ -2,23 +2,25 @@
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
-use terrapin_base::{Error, PageId, Result, mutant};
+use terrapin_base::{Error, KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX, mutant};
 use terrapin_filter::{partition_bytes, partitions_in};
 
 use crate::block::{PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
 
 /// Bytes of a footer: the last of a group. In front of it lie zeros that fill the group's last unit.
-pub const FOOTER_BYTES: usize = 96;
-const MAGIC: [u8; 8] = *b"TPGROUP2";
-const RESERVED_BYTES: usize = 12;
+pub const FOOTER_BYTES: usize = 128;
+const MAGIC: [u8; 8] = *b"TPGROUP3";
+const RESERVED_BYTES: usize = 32;
 
 /// Most records of a group: its index counts them in 32 bits.
 const RECORDS_MAX: u64 = u32::MAX as u64;
 /// Most key and value bytes of a group: what blocks within 4 GiB can come to, generously. Sums over the groups of a node then
 /// stay far from the end of a u64, whatever the node says.
 pub const LOGICAL_BYTES_MAX: u64 = 1 << 44;
+/// Most key and value bytes of a record.
+pub const RECORD_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64;
 
-const _: () = assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 3 * 8 + 2 * 4 + RESERVED_BYTES + 4);
+const _: () = assert!(FOOTER_BYTES == 8 + 3 * 8 + 4 * 4 + 4 * 8 + 3 * 4 + RESERVED_BYTES + 4);
 const _: () = assert!(FOOTER_BYTES <= UNIT_BYTES_MIN);
 
 /// Where a group lies and what it holds.
@@ -44,6 +46,11 @@ pub struct GroupRef {
     pub tombstones: u64,
     /// Key and value bytes of all records.
     pub logical_bytes: u64,
+    /// Bytes that its messages hide: see
+    /// [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding). A leaf hides nothing.
+    pub hidden_bytes: u64,
+    /// Key and value bytes of its largest record.
+    pub record_bytes_max: u32,
 }
 
 impl GroupRef {
@@ -67,7 +74,7 @@ impl GroupRef {
         self.offset + u64::from(self.filter_offset) + before
     }
 
-    /// Appends the reference: twenty to fifty bytes.
+    /// Appends the reference: twenty to sixty bytes.
     pub fn encode(&self, out: &mut Vec<u8>) {
         for value in [
             self.id.0,
@@ -80,6 +87,8 @@ impl GroupRef {
             self.records,
             self.tombstones,
             self.logical_bytes,
+            self.hidden_bytes,
+            u64::from(self.record_bytes_max),
         ] {
             put_varint(out, value);
         }
@@ -111,6 +120,9 @@ impl GroupRef {
             records: reader.varint()?,
             tombstones: reader.varint()?,
             logical_bytes: reader.varint()?,
+            hidden_bytes: reader.varint()?,
+            record_bytes_max: u32::try_from(reader.varint()?)
+                .map_err(|_| reader.corrupt("record of impossible length"))?,
         };
         group.check()?;
         Ok(group)
@@ -131,7 +143,9 @@ impl GroupRef {
             && self.offset.checked_add(self.bytes).is_some()
             && (1..=RECORDS_MAX).contains(&self.records)
             && self.records >= self.tombstones
-            && self.logical_bytes <= LOGICAL_BYTES_MAX;
+            && self.logical_bytes <= LOGICAL_BYTES_MAX
+            && self.hidden_bytes <= LOGICAL_BYTES_MAX
+            && u64::from(self.record_bytes_max) <= self.logical_bytes.min(RECORD_BYTES_MAX);
         if possible {
             Ok(())
         } else {
@@ -171,10 +185,15 @@ impl Footer {
         ] {
             out.extend_from_slice(&value.to_le_bytes());
         }
-        for value in [group.records, group.tombstones, group.logical_bytes] {
+        for value in [
+            group.records,
+            group.tombstones,
+            group.logical_bytes,
+            group.hidden_bytes,
+        ] {
             out.extend_from_slice(&value.to_le_bytes());
         }
-        for value in [self.unit, self.blocks] {
+        for value in [group.record_bytes_max, self.unit, self.blocks] {
             out.extend_from_slice(&value.to_le_bytes());
         }
         let mut bytes = [0; FOOTER_BYTES];
@@ -214,6 +233,8 @@ impl Footer {
             records: reader.u64()?,
             tombstones: reader.u64()?,
             logical_bytes: reader.u64()?,
+            hidden_bytes: reader.u64()?,
+            record_bytes_max: reader.u32()?,
         };
         group.check()?;
         let footer = Footer {

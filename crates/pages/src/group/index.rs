@@ -25,6 +25,8 @@ use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 
 /// Bytes in front of the index's variable part: checksum, used bytes, blocks.
 const HEADER_BYTES: usize = 12;
+/// Least bytes that the index has for a block.
+const ENTRY_BYTES_MIN: usize = 4;
 /// Most bytes that a group's separators can have together: a builder counts them towards its target.
 const SEPARATORS_BYTES_MAX: usize = 2 * GROUP_TARGET_BYTES_MAX as usize;
 /// Most bytes of an index: its separators, and much more than blocks and keys can come to besides.
@@ -37,6 +39,8 @@ pub(super) struct BlockEntry {
     pub(super) records: u32,
     pub(super) tombstones: u32,
     pub(super) logical_bytes: u64,
+    pub(super) hidden_bytes: u64,
+    pub(super) record_bytes_max: u32,
     /// Bytes of the separator in front of the block.
     pub(super) separator_bytes: u32,
     /// How it is to stand in the cache.
@@ -75,6 +79,7 @@ pub(super) fn encode(
         let too_many = u64::from(mutant::active(66));
         put_varint(&mut out, u64::from(block.records) + too_many);
         put_varint(&mut out, block.logical_bytes);
+        put_varint(&mut out, block.hidden_bytes);
     }
     for separator in inner {
         put_prefixed(&mut out, &separator[prefix.len()..]);
@@ -96,6 +101,28 @@ fn checksum(index: &[u8], id: PageId) -> u32 {
     crc32c_append(part_seed(id, PART_INDEX), &index[4..])
 }
 
+/// What some blocks hold. A further sum is a further field here, and a further number for each
+/// block in the index.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GroupSums {
+    /// Records, deletes included.
+    pub records: u64,
+    /// Their key and value bytes.
+    pub bytes: u64,
+    /// Bytes that they hide: see [`GroupBuilder::add_hiding`](super::GroupBuilder::add_hiding).
+    pub hidden_bytes: u64,
+}
+
+impl GroupSums {
+    fn minus(self, other: Self) -> Self {
+        GroupSums {
+            records: self.records.saturating_sub(other.records),
+            bytes: self.bytes.saturating_sub(other.bytes),
+            hidden_bytes: self.hidden_bytes.saturating_sub(other.hidden_bytes),
+        }
+    }
+}
+
 /// A group's index, decoded.
 #[derive(Debug)]
 pub struct GroupIndex {
@@ -109,6 +136,8 @@ pub struct GroupIndex {
     records: Sums,
     /// Key and value bytes before each block, and in all.
     logical_bytes: Sums,
+    /// Bytes that messages before each block hide, and all.
+    hidden_bytes: Sums,
     /// What all separators have in common at their start.
     prefix: Prefix,
     /// Where in `memory` the first key starts, the last key starts right behind it, and that ends.
@@ -173,6 +202,7 @@ struct Parts<'a> {
     starts: Vec<u64>,
     records: Vec<u64>,
     logical_bytes: Vec<u64>,
+    hidden_bytes: Vec<u64>,
     suffixes: Vec<&'a [u8]>,
 }
 
@@ -185,26 +215,29 @@ impl<'a> Parts<'a> {
         last_key: &[u8],
     ) -> Result<Self> {
         let sums = || Vec::with_capacity(blocks + 1);
-        let (mut starts, mut records, mut logical_bytes) = (sums(), sums(), sums());
-        let (mut bytes_sum, mut records_sum, mut logical_sum) = (0u32, 0u32, 0u64);
+        let (mut starts, mut records) = (sums(), sums());
+        let (mut logical_bytes, mut hidden_bytes) = (sums(), sums());
+        let (mut bytes_sum, mut records_sum) = (0u32, 0u32);
+        let (mut logical_sum, mut hidden_sum) = (0u64, 0u64);
         for _ in 0..blocks {
             starts.push(u64::from(bytes_sum));
             records.push(u64::from(records_sum));
             logical_bytes.push(logical_sum);
+            hidden_bytes.push(hidden_sum);
             let (block, count, logical) = (reader.varint()?, reader.varint()?, reader.varint()?);
             if block == 0 || count == 0 {
                 return Err(reader.corrupt("empty block"));
             }
             bytes_sum = add_u32(reader, bytes_sum, block)?;
             records_sum = add_u32(reader, records_sum, count)?;
-            logical_sum = logical_sum
-                .checked_add(logical)
-                .filter(|&sum| sum <= LOGICAL_BYTES_MAX)
-                .ok_or_else(|| reader.corrupt("sum too large"))?;
+            logical_sum = add_bytes(reader, logical_sum, logical)?;
+            let hidden = reader.varint()?;
+            hidden_sum = add_bytes(reader, hidden_sum, hidden)?;
         }
         starts.push(u64::from(bytes_sum));
         records.push(u64::from(records_sum));
         logical_bytes.push(logical_sum);
+        hidden_bytes.push(hidden_sum);
 
         let mut suffixes: Vec<&[u8]> = Vec::with_capacity(blocks - 1);
         let mut separators_bytes = 0;
@@ -234,6 +267,7 @@ impl<'a> Parts<'a> {
             starts,
             records,
             logical_bytes,
+            hidden_bytes,
             suffixes,
         })
     }
@@ -261,8 +295,9 @@ impl GroupIndex {
         reader.u32()?;
         let used = reader.u32()? as usize;
         let blocks = reader.u32()? as usize;
-        // Every block takes three bytes at least; this bounds what is allocated below.
-        if used < HEADER_BYTES || used > bytes.len() || blocks == 0 || blocks > bytes.len() / 3 {
+        // This bounds what is allocated below.
+        let blocks_max = bytes.len() / ENTRY_BYTES_MIN;
+        if used < HEADER_BYTES || used > bytes.len() || !(1..=blocks_max).contains(&blocks) {
             return Err(reader.corrupt("impossible header"));
         }
         // What follows takes less than 4 GiB then.
@@ -280,6 +315,7 @@ impl GroupIndex {
         let starts = Sums::pack(&parts.starts, &mut memory);
         let records = Sums::pack(&parts.records, &mut memory);
         let logical_bytes = Sums::pack(&parts.logical_bytes, &mut memory);
+        let hidden_bytes = Sums::pack(&parts.hidden_bytes, &mut memory);
         let keys_at = memory.len() as u32;
         let last_key_at = keys_at + first_key.len() as u32;
         memory.extend_from_slice(first_key);
@@ -292,6 +328,7 @@ impl GroupIndex {
             starts,
             records,
             logical_bytes,
+            hidden_bytes,
             prefix: Prefix::new(prefix),
             keys: [keys_at, last_key_at, last_key_at + last_key.len() as u32],
         })
@@ -391,6 +428,30 @@ impl GroupIndex {
         self.logical_bytes.get(&self.memory, index)
     }
 
+    /// Bytes that the messages of the blocks before this one hide; those of all when `index` is
+    /// [`GroupIndex::blocks`]. Panics beyond.
+    #[inline]
+    #[must_use]
+    pub fn hidden_before(&self, index: usize) -> u64 {
+        assert!(index <= self.blocks(), "block {index} of {}", self.blocks);
+        self.hidden_bytes.get(&self.memory, index)
+    }
+
+    /// What a block holds. Panics when there is no such block.
+    #[must_use]
+    pub fn block_sums(&self, index: usize) -> GroupSums {
+        let (before, end) = (self.sums_before(index), self.sums_before(index + 1));
+        end.minus(before)
+    }
+
+    fn sums_before(&self, index: usize) -> GroupSums {
+        GroupSums {
+            records: self.records_before(index),
+            bytes: self.bytes_before(index),
+            hidden_bytes: self.hidden_before(index),
+        }
+    }
+
     /// Bytes that some blocks take, stored or decoded, whichever is more. Decoded they take their keys and values, roughly: what all of these keys
     /// are known to begin with counts once a block. Panics when there are no such blocks.
     #[must_use]
@@ -457,34 +518,34 @@ impl GroupIndex {
         }
     }
 
-    /// Records, and key and value bytes, from `lo` (inclusive) to `hi` (exclusive; none: unbounded): exact for whole blocks,
-    /// and half of a block that a bound falls into. Logarithmic.
+    /// What lies from `lo` (inclusive) to `hi` (exclusive; none: unbounded): exact for whole
+    /// blocks, and half of a block that a bound falls into. Logarithmic.
     #[must_use]
-    pub fn estimate_bytes(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> (u64, u64) {
-        let all = (
-            self.records_before(self.blocks()),
-            self.bytes_before(self.blocks()),
-        );
-        let low = lo.map_or((0, 0), |key| self.estimate_before(key));
-        let high = hi.map_or(all, |key| self.estimate_before(key));
-        (high.0.saturating_sub(low.0), high.1.saturating_sub(low.1))
+    pub fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> GroupSums {
+        let low = lo.map_or(GroupSums::default(), |key| self.estimate_before(key));
+        let high = match hi {
+            Some(key) => self.estimate_before(key),
+            None => self.sums_before(self.blocks()),
+        };
+        high.minus(low)
     }
 
     /// How much lies below a key.
-    fn estimate_before(&self, key: &[u8]) -> (u64, u64) {
+    fn estimate_before(&self, key: &[u8]) -> GroupSums {
         if key > self.last_key() {
-            return (
-                self.records_before(self.blocks()),
-                self.bytes_before(self.blocks()),
-            );
+            return self.sums_before(self.blocks());
         }
         let block = self.find(key);
-        let before = (self.records_before(block), self.bytes_before(block));
+        let before = self.sums_before(block);
         if self.compare_separator(block, key) != Ordering::Less {
             return before;
         }
-        let end = (self.records_before(block + 1), self.bytes_before(block + 1));
-        (before.0.midpoint(end.0), before.1.midpoint(end.1))
+        let end = self.sums_before(block + 1);
+        GroupSums {
+            records: before.records.midpoint(end.records),
+            bytes: before.bytes.midpoint(end.bytes),
+            hidden_bytes: before.hidden_bytes.midpoint(end.hidden_bytes),
+        }
     }
 
     /// Bytes of memory that the index takes.
@@ -527,6 +588,13 @@ fn key<'a>(reader: &mut Reader<'a>) -> Result<&'a [u8]> {
     } else {
         Ok(key)
     }
+}
+
+/// Adds key and value bytes, or such that are hidden.
+fn add_bytes(reader: &Reader<'_>, sum: u64, more: u64) -> Result<u64> {
+    sum.checked_add(more)
+        .filter(|&sum| sum <= LOGICAL_BYTES_MAX)
+        .ok_or_else(|| reader.corrupt("sum too large"))
 }
 
 fn add_u32(reader: &Reader<'_>, sum: u32, more: u64) -> Result<u32> {

@@ -19,8 +19,8 @@ mod sums;
 
 pub use build::{GROUP_TARGET_BYTES_MAX, GroupBuilder, GroupOptions};
 pub use check::{GroupReport, check_group};
-pub use format::{FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX};
-pub use index::GroupIndex;
+pub use format::{FOOTER_BYTES, Footer, GroupRef, LOGICAL_BYTES_MAX, RECORD_BYTES_MAX};
+pub use index::{GroupIndex, GroupSums};
 pub(crate) use pending::Heir;
 pub use pending::PendingGroup;
 

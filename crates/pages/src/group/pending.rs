@@ -26,6 +26,10 @@ pub struct PendingGroup {
     pub tombstones: u64,
     /// Key and value bytes of all records.
     pub logical_bytes: u64,
+    /// Bytes that its messages hide.
+    pub hidden_bytes: u64,
+    /// Key and value bytes of its largest record.
+    pub record_bytes_max: u32,
     /// Number of blocks.
     pub blocks: u32,
     pub(super) unit: u32,
@@ -76,6 +80,8 @@ impl PendingGroup {
             records: self.records,
             tombstones: self.tombstones,
             logical_bytes: self.logical_bytes,
+            hidden_bytes: self.hidden_bytes,
+            record_bytes_max: self.record_bytes_max,
         };
         let (blocks, rest) = image.split_at_mut(self.index_offset as usize);
         let (index, rest) = rest.split_at_mut(self.index_bytes as usize);

@@ -7,7 +7,7 @@ use terrapin_base::checksum::{crc32c, crc32c_append};
 const EXTENT_BYTES: usize = 4096;
 const SLOT_BYTES: usize = 4096;
 const SECTOR_BYTES: usize = 512;
-const FOOTER_BYTES: usize = 96;
+const FOOTER_BYTES: usize = 128;
 const PARTITION_BYTES_MAX: usize = 4096;
 const PART_FILTER: u32 = 1 << 31;
 const PART_FOOTER: u32 = u32::MAX - 1;
@@ -63,7 +63,7 @@ fn part_seed(id: u64, part: u32) -> u32 {
 /// the group's start by the footer's word on its length. Returns what its compressed blocks come to when decompressed.
 pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
     let footer = bytes.len().checked_sub(FOOTER_BYTES)?;
-    if !bytes[footer..].starts_with(b"TPGROUP2") {
+    if !bytes[footer..].starts_with(b"TPGROUP3") {
         return None;
     }
     let id = u64_at(bytes, footer + 8)?;
@@ -140,8 +140,9 @@ fn block_lengths(index: &[u8]) -> Option<Vec<usize>> {
         let Some(bytes) = varint(&mut rest) else {
             break;
         };
-        varint(&mut rest);
-        varint(&mut rest);
+        for _ in 0..3 {
+            varint(&mut rest);
+        }
         lengths.push(usize::try_from(bytes).ok()?);
     }
     Some(lengths)

@@ -371,14 +371,15 @@ fn used(data: &[u8], extent: &Range<u64>) -> Result<Range<u64>, Find> {
         let content = u64::from(u32::from_le_bytes([a, b, c, d]));
         return Ok(extent.start..extent.start + 24 + content);
     }
-    // A group ends in its footer, whose last 96 bytes end with a unit. Behind it, up to the extent's end, may lie an earlier one's.
+    // A group ends in its footer, whose last 128 bytes end with a unit. Behind it, up to the
+    // extent's end, may lie an earlier one's.
     let number = |at: usize| {
         let bytes = bytes.get(at..at + 8)?.try_into().ok()?;
         Some(u64::from_le_bytes(bytes))
     };
     (1..=bytes.len() / 512)
         .map(|units| units * 512)
-        .filter(|&end| bytes[end - 96..].starts_with(b"TPGROUP2"))
+        .filter(|&end| bytes[end - 128..].starts_with(b"TPGROUP3"))
         .filter(|&end| {
             number(end - 80) == Some(extent.start) && number(end - 72) == Some(end as u64)
         })

@@ -813,6 +813,36 @@ pub const TABLE: &[Mutant] = &[
             units: 12,
         },
     },
+    Mutant {
+        number: 84,
+        name: "what messages hide is forgotten when they come into a buffer",
+        place: "crates/betree/src/merge/write.rs",
+        breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
+        script: Script::Layer {
+            name: "space",
+            units: 24,
+        },
+    },
+    Mutant {
+        number: 85,
+        name: "nodes leave out of their sums what messages hide",
+        place: "crates/betree/src/node.rs",
+        breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
+        script: Script::Layer {
+            name: "space",
+            units: 24,
+        },
+    },
+    Mutant {
+        number: 86,
+        name: "a merge counts messages for as long as they are, whatever they hide",
+        place: "crates/betree/src/merge/descend.rs",
+        breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
+        script: Script::Layer {
+            name: "space",
+            units: 24,
+        },
+    },
 ];
 
 #[cfg(test)]

@@ -1,12 +1,14 @@
-//! Random operations beside an oracle, and the same operations under different options.
+//! Random operations beside an oracle, the same operations under different options, and what space
+//! they leave in use.
 
 mod metamorphic;
 mod random;
+mod space;
 
 use crate::Layer;
 
 /// The layers of this kind.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
-    vec![random::layer(), metamorphic::layer()]
+    vec![random::layer(), metamorphic::layer(), space::layer()]
 }

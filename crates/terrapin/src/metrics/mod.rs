@@ -219,7 +219,8 @@ pub struct Metrics {
     pub log_bytes_written: u64,
     /// Bytes written to the device (data file and log) for each byte that users wrote; 0 before the first.
     pub write_amplification: f64,
-    /// Bytes of live pages for each key and value byte that they hold, as of now; 0 when nothing is on disk.
+    /// Bytes of live pages for each key and value byte that readers see in the trees, as of now:
+    /// what newer messages hide does not count, nor do deletes. 0 when there are none.
     pub space_amplification: f64,
 
     /// Bytes in windows that wait for a merge or are being merged, less what of it is done, as of now.

@@ -38,8 +38,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
         assert!(!node.is_buffer_empty());
         Child::Node {
             page: tree.write_node(&node),
-            records: node.records(),
-            leaf_bytes: node.leaf_bytes(),
+            sums: node.sums(),
         }
     };
     let left = part(0..at, &|segment| {

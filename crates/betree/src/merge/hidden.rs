@@ -1,0 +1,312 @@
+//! How many bytes a message in a buffer hides (decision 0035). A delete hides its own bytes and the
+//! next older record of its key. A put hides as many bytes as that record is longer than itself.
+//!
+//! Buffers are bounded by these counts, and figures of space use them. A count is found once, when
+//! the message enters a buffer, and then stays with the message in the sums of its block and its
+//! segment. A merge that drops an older message of the same key finds the count anew. Only the next
+//! older record counts, because that record carries what it hides itself.
+//!
+//! - Records of about equal length: the mean record of the leaves below is near enough. No reads.
+//! - Records longer than a block's target: each has a block of its own, so the group's index says
+//!   how long it is, and the group's filter says whether it is there.
+//! - Shorter records of unequal length: the merge reads some of the records that the window deletes
+//!   and scales the mean by what it finds.
+
+use std::sync::Arc;
+
+use terrapin_base::Result;
+use terrapin_base::checksum::hash64;
+use terrapin_pages::PageStore;
+use terrapin_pages::group::{GroupIndex, GroupSums, RECORD_BYTES_MAX};
+use terrapin_pages::message::Message;
+
+use super::runs::{Context, KeyRange, Run};
+use crate::get::{Top, find};
+use crate::load::{LoadedNode, load_child_of};
+use crate::node::Child;
+
+/// Records are about equally long where none is longer than so many times the mean.
+const UNEVEN: u64 = 3;
+
+/// A merge that plans looks at each of the window's messages where the mean record below is longer
+/// than this part (1/n) of a block's target.
+const WALKED_PART: u64 = 8;
+
+/// Deleted records that a merge reads at a node, about.
+const SAMPLES: usize = 32;
+/// A merge looks at so many messages for each of them.
+const SAMPLED_AMONG: u64 = 8;
+
+/// What may lie below a pivot's messages.
+#[derive(Clone, Copy, Debug)]
+struct Below {
+    /// Of the records in the leaves, in bytes.
+    mean: u64,
+    /// The longest record there, and in buffers.
+    longest: u64,
+}
+
+/// What lies below some of a node's levels, and how much of it messages hide.
+#[derive(Debug)]
+pub(super) struct Hiding {
+    node: Arc<LoadedNode>,
+    /// The newest of its levels that lies below.
+    level: usize,
+    /// Of each pivot.
+    below: Arc<[Below]>,
+    /// Longer records have blocks of their own.
+    block_bytes: u64,
+    /// How long deleted records are, in thousandths of the mean.
+    deleted_permille: u64,
+}
+
+/// A record that may be what a key's message hides.
+struct Hidden {
+    bytes: u64,
+    /// It is known to be there, and how long it is: it has a block of its own.
+    is_known: bool,
+}
+
+impl Hiding {
+    /// Below a whole node's buffer: for what comes in there.
+    pub(super) fn by_all_of(context: &Context, node: &Arc<LoadedNode>) -> Self {
+        let mut below: Vec<Below> = node
+            .pivots
+            .iter()
+            .map(|pivot| Below::a(&pivot.child))
+            .collect();
+        for segment in node.levels.iter().flatten() {
+            for part in &segment.live {
+                let longest = &mut below[usize::from(part.pivot)].longest;
+                *longest = (*longest).max(u64::from(segment.group.record_bytes_max));
+            }
+        }
+        Hiding {
+            node: node.clone(),
+            level: 0,
+            below: below.into(),
+            block_bytes: u64::from(context.options.block_bytes),
+            deleted_permille: 1000,
+        }
+    }
+
+    /// The same for what is merged with the levels above this one.
+    pub(super) fn by_levels_from(&self, level: usize) -> Self {
+        Hiding {
+            node: self.node.clone(),
+            level,
+            below: self.below.clone(),
+            block_bytes: self.block_bytes,
+            deleted_permille: self.deleted_permille,
+        }
+    }
+
+    /// By how many bytes messages are shorter than as many of a pivot's records.
+    pub(super) fn shorter_than_records(&self, pivot: usize, messages: GroupSums) -> u64 {
+        let records = messages.records.saturating_mul(self.mean_deleted(pivot));
+        records.saturating_sub(messages.bytes)
+    }
+
+    /// Bytes of a pivot's mean record.
+    fn mean(&self, pivot: usize) -> u64 {
+        self.below[pivot].mean
+    }
+
+    /// Bytes of a pivot's mean record of those that are deleted.
+    fn mean_deleted(&self, pivot: usize) -> u64 {
+        self.mean(pivot).saturating_mul(self.deleted_permille) / 1000
+    }
+
+    /// Reads some of the records that the window deletes, where these may differ from the mean.
+    pub(super) fn sample(
+        &mut self,
+        context: &Context,
+        incoming: &[Run],
+        ranges: &[KeyRange],
+    ) -> Result<()> {
+        let Some(window) = incoming.iter().find(|run| run.is_window()) else {
+            return Ok(());
+        };
+        let is_uneven = |&pivot: &usize| !self.is_counted(pivot) && self.below[pivot].is_uneven();
+        let uneven: Vec<usize> = (0..ranges.len()).filter(is_uneven).collect();
+        let (mut found, mut expected) = (0, 0);
+        let step = uneven.len().div_ceil(SAMPLES).max(1);
+        let each = SAMPLES.div_ceil(uneven.len().max(1));
+        for &pivot in uneven.iter().step_by(step) {
+            for key in deleted_keys(context, window, &ranges[pivot], each)? {
+                let top = (Top::Node(&self.node), &*context.leaf_filters);
+                let bytes = find(&context.store, top, &key, hash64(&key), |block, at| {
+                    Some((key.len() + block.message(at).value_bytes()) as u64)
+                });
+                if let Some(bytes) = readable(bytes)? {
+                    found += bytes.unwrap_or(0);
+                    expected += self.mean(pivot);
+                }
+            }
+        }
+        let permille = u64::saturating_mul(found, 1000).checked_div(expected);
+        self.deleted_permille = permille.unwrap_or(self.deleted_permille);
+        Ok(())
+    }
+
+    /// Whether any record below a pivot is longer than a block's target. If so, the merge counts
+    /// what each message there hides.
+    pub(super) fn is_counted(&self, pivot: usize) -> bool {
+        self.below[pivot].longest > self.block_bytes
+    }
+
+    /// Whether the records below a pivot are so long that a look at each of the window's messages
+    /// costs little beside them.
+    pub(super) fn is_walked(&self, pivot: usize) -> bool {
+        self.is_counted(pivot) || self.mean(pivot) > self.block_bytes / WALKED_PART
+    }
+
+    /// Bytes that a message for a pivot hides. `known` is the count that the message had before
+    /// this merge, if it came from a buffer and replaces nothing now.
+    #[inline]
+    pub(super) fn of(
+        &self,
+        store: &PageStore,
+        (pivot, key): (usize, &[u8]),
+        message: Message<'_>,
+        known: impl FnOnce() -> Option<u64>,
+    ) -> Result<u64> {
+        let hidden = if self.below[pivot].is_uneven()
+            && let Some(known) = known()
+        {
+            known
+        } else if self.is_counted(pivot) {
+            self.look(store, pivot, key, message)?
+        } else if message.is_delete() {
+            self.mean_deleted(pivot).saturating_add(key.len() as u64)
+        } else {
+            0
+        };
+        // Nodes may say what they like of the mean (D8).
+        Ok(hidden.min(2 * RECORD_BYTES_MAX))
+    }
+
+    #[cold]
+    fn look(
+        &self,
+        store: &PageStore,
+        pivot: usize,
+        key: &[u8],
+        message: Message<'_>,
+    ) -> Result<u64> {
+        let Below { mean, longest } = self.below[pivot];
+        let own = (key.len() + message.value_bytes()) as u64;
+        Ok(if message.is_delete() {
+            let found = match self.below[pivot].is_uneven() {
+                true => readable(self.find(store, key))?,
+                false => None,
+            };
+            found.map_or(mean, |found| found.bytes).saturating_add(own)
+        } else if longest > own.saturating_mul(UNEVEN) {
+            let found = readable(self.find(store, key))?.filter(|found| found.is_known);
+            found.map_or(0, |found| found.bytes.saturating_sub(own))
+        } else {
+            0
+        })
+    }
+
+    /// The next older record of a key: the block that may hold it, newest first.
+    fn find(&self, store: &PageStore, key: &[u8]) -> Result<Hidden> {
+        let hash = hash64(key);
+        let mut node = self.node.clone();
+        let mut first = node.first_segment_of(self.level);
+        loop {
+            let mut way = node.way(key);
+            while let Some(candidate) = node.next_candidate(&mut way, key, hash) {
+                let (segment, number) = candidate;
+                if number >= first && node.segment_may_contain(store, candidate, hash)? {
+                    let index = store.index_by(&segment.group, node.handle_of(number))?;
+                    return Ok(Hidden::in_block(&index, key, true));
+                }
+            }
+            node = match &node.pivots[way.pivot].child {
+                Child::Leaf(group) => {
+                    let handle = node.leaf_handle(way.pivot);
+                    let index = store.index_by(group, handle)?;
+                    let found = Hidden::in_block(&index, key, false);
+                    // Of short records the mean is near enough, there or not.
+                    if found.bytes <= self.block_bytes {
+                        return Ok(found);
+                    }
+                    return Ok(match store.may_contain_by(group, handle, hash)? {
+                        true => Hidden {
+                            is_known: true,
+                            ..found
+                        },
+                        false => Hidden {
+                            bytes: 0,
+                            is_known: true,
+                        },
+                    });
+                }
+                Child::Node { page, .. } => load_child_of(store, &node, way.pivot, page)?,
+            };
+            first = 0;
+        }
+    }
+}
+
+/// None where damage, or the device, keeps it from being read: the merge may not need it, and who
+/// does reports it. Other errors stay errors.
+fn readable<T>(result: Result<T>) -> Result<Option<T>> {
+    match result {
+        Err(error) if error.is_of_data() => Ok(None),
+        result => result.map(Some),
+    }
+}
+
+/// At most `most` keys that a window deletes near the start of a range. Their hashes choose them,
+/// because neighbouring keys may follow a pattern.
+fn deleted_keys(
+    context: &Context,
+    window: &Run,
+    range: &KeyRange,
+    most: usize,
+) -> Result<Vec<Vec<u8>>> {
+    let mut keys = Vec::new();
+    for mut messages in window.messages_of_window(context, range) {
+        for _ in 0..most as u64 * SAMPLED_AMONG {
+            match messages.key() {
+                Some(key) if keys.len() < most => {
+                    let is_chosen = hash64(key).is_multiple_of(SAMPLED_AMONG);
+                    if is_chosen && messages.message().is_delete() {
+                        keys.push(key.to_vec());
+                    }
+                }
+                _ => break,
+            }
+            messages.advance()?;
+        }
+    }
+    Ok(keys)
+}
+
+impl Below {
+    /// Whether the mean says little of a record.
+    fn is_uneven(&self) -> bool {
+        self.longest > self.mean.saturating_mul(UNEVEN)
+    }
+
+    fn a(child: &Child) -> Self {
+        let sums = child.sums();
+        Below {
+            mean: sums.leaf_bytes.checked_div(sums.records).unwrap_or(0),
+            longest: sums.record_bytes_max,
+        }
+    }
+}
+
+impl Hidden {
+    fn in_block(index: &GroupIndex, key: &[u8], is_there: bool) -> Self {
+        let block = index.block_sums(index.find(key));
+        Hidden {
+            bytes: block.bytes / block.records.max(1),
+            is_known: is_there && block.records == 1,
+        }
+    }
+}
