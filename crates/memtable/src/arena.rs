@@ -21,9 +21,9 @@ use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
 use crate::slots::{self, Number};
 
 /// Size of a window's first chunk.
-pub(crate) const FIRST_CHUNK_BYTES: usize = 8 << 10;
+pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
 /// A slot's first sub-chunks; each is twice as large as the one before,
-const FIRST_SUB_CHUNK_BYTES: usize = 1 << 10;
+const FIRST_SUB_CHUNK_BYTES: usize = 256;
 /// up to this.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
 
@@ -41,6 +41,12 @@ pub(crate) enum Count {
 }
 
 const COUNTS: usize = 4;
+
+/// Slots that come together, with the first insert of a thread that owns one of them.
+const GROUP_SLOTS: usize = 4;
+const GROUPS: usize = (slots::OWNED + slots::SHARED).div_ceil(GROUP_SLOTS);
+
+type Group = Box<[Slot; GROUP_SLOTS]>;
 
 /// A range of memory that is given out from its start.
 struct Bump {
@@ -97,8 +103,8 @@ pub(crate) struct Arena {
     bytes: AtomicU64,
     /// Slots that may have counts: those below this number.
     slots_used: AtomicUsize,
-    /// One a number; none before the first thread enters.
-    slots: OnceLock<Box<[Slot]>>,
+    /// One slot for each number, in groups; none of a group before a thread enters that has one of its numbers.
+    slots: [OnceLock<Group>; GROUPS],
     /// For each number that threads share: held by the one that is in its slot.
     sharing: [Mutex<()>; slots::SHARED],
     shared: Mutex<Shared>,
@@ -118,7 +124,7 @@ impl Arena {
             exact,
             bytes: AtomicU64::new(0),
             slots_used: AtomicUsize::new(0),
-            slots: OnceLock::new(),
+            slots: Default::default(),
             sharing: Default::default(),
             shared: Mutex::new(Shared {
                 chunks: Vec::new(),
@@ -131,10 +137,6 @@ impl Arena {
     /// The current thread's slot.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
-        let slots: &[Slot] = match self.slots.get() {
-            Some(slots) => slots,
-            None => self.make_slots(),
-        };
         let (number, guard) = match slots::current() {
             Number::Own(number) => (number, None),
             Number::Shared(number) => {
@@ -142,32 +144,34 @@ impl Arena {
                 (number, Some(sharing.lock()))
             }
         };
+        let group = match self.slots[number / GROUP_SLOTS].get() {
+            Some(group) => group,
+            None => self.make_group(number / GROUP_SLOTS),
+        };
         Entered {
             arena: self,
             number,
-            slot: &slots[number],
+            slot: &group[number % GROUP_SLOTS],
             _guard: guard,
         }
     }
 
     #[cold]
-    fn make_slots(&self) -> &[Slot] {
-        let fresh: Box<[Slot]> = (0..slots::OWNED + slots::SHARED)
-            .map(|_| Slot {
-                records: Bump::new(),
-                nodes: Bump::new(),
-                counts: Default::default(),
-            })
-            .collect();
+    fn make_group(&self, group: usize) -> &Group {
+        let fresh = Box::new(std::array::from_fn(|_| Slot {
+            records: Bump::new(),
+            nodes: Bump::new(),
+            counts: Default::default(),
+        }));
         let mut is_first = false;
-        let slots = self.slots.get_or_init(|| {
+        let group = self.slots[group].get_or_init(|| {
             is_first = true;
             fresh
         });
         if is_first {
-            self.charge(size_of_val(&**slots) as u64);
+            self.charge(size_of_val(&**group) as u64);
         }
-        slots
+        group
     }
 
     fn charge(&self, bytes: u64) {
@@ -183,11 +187,11 @@ impl Arena {
     /// A count over all threads: exact when nobody writes. Takes as long as there were writing threads.
     pub(crate) fn count(&self, count: Count) -> u64 {
         let used = self.slots_used.load(Ordering::Acquire);
-        let sum: i64 = self
-            .slots
-            .get()
-            .map_or(&[][..], |slots| &slots[..used])
+        let groups = &self.slots[..used.div_ceil(GROUP_SLOTS)];
+        let sum: i64 = groups
             .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|group| group.iter())
             .map(|s| s.counts[count as usize].load(Ordering::Relaxed))
             .sum();
         // Another thread's part of a sum may be seen before ours.
@@ -380,10 +384,10 @@ mod tests {
         assert_eq!((arena.bytes(), budget.used(Purpose::Window)), (0, 0));
         assert_eq!(arena.count(Count::Records), 0);
         let entered = arena.enter();
-        assert!(arena.bytes() < 8 << 10);
+        assert!(arena.bytes() < 1 << 10);
         entered.record(64);
         entered.node(64);
-        assert!(arena.bytes() < 16 << 10);
+        assert!(arena.bytes() < 2 << 10);
         for _ in 0..8 << 10 {
             entered.record(1 << 10);
         }
@@ -394,7 +398,7 @@ mod tests {
             .iter()
             .map(Chunk::bytes)
             .collect();
-        assert_eq!(chunks[..4], [8 << 10, 8 << 10, 16 << 10, 32 << 10]);
+        assert_eq!(chunks[..4], [1 << 10, 4 << 10, 8 << 10, 16 << 10]);
         assert_eq!(chunks.last(), Some(&CHUNK_BYTES));
         assert!(
             arena.bytes() < 12 << 20,

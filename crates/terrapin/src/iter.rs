@@ -8,7 +8,6 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_memtable::{Cursor, Op};
 use terrapin_structure::{Batch, BatchLimits, Direction, Filled, Scan};
@@ -490,7 +489,7 @@ impl Range {
                     &mut passed,
                 );
                 if passed > 0 {
-                    keyspace.active.passed.fetch_add(passed, Ordering::Relaxed);
+                    core.range_passed_in_window(&keyspace.active, passed);
                 }
                 merged
             }

@@ -150,6 +150,7 @@ mod forecast;
 mod gate;
 mod health;
 mod integer_key;
+mod id_map;
 mod iter;
 mod key_range;
 mod keyspace;
@@ -182,6 +183,7 @@ pub mod verify;
 mod view;
 mod warm;
 mod write;
+mod written;
 
 pub use batch::Batch;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
