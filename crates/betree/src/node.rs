@@ -111,6 +111,31 @@ impl Child {
 }
 
 impl Node {
+    /// A node above a leaf that was the whole tree.
+    pub(crate) fn above(leaf: GroupRef) -> Node {
+        Node {
+            height: 1,
+            replaced_permille: 0,
+            pivots: vec![Pivot {
+                lower: Box::default(),
+                child: Child::Leaf(leaf),
+                pending_bytes: 0,
+            }],
+            levels: Vec::new(),
+        }
+    }
+
+    /// The leaf below it, if that is its only child.
+    pub(crate) fn lone_leaf(&self) -> Option<GroupRef> {
+        match &self.pivots[..] {
+            [pivot] => match pivot.child {
+                Child::Leaf(leaf) => Some(leaf),
+                Child::Node { .. } => None,
+            },
+            _ => None,
+        }
+    }
+
     /// Records in the leaves below.
     pub(crate) fn records(&self) -> u64 {
         self.pivots.iter().map(|p| p.child.records()).sum()

@@ -86,6 +86,7 @@ impl BeTree {
             budget: self.params.budget.clone(),
             leaf_filters: base.leaf_filters().clone(),
             stretch,
+            brings: 0,
         })
     }
 }

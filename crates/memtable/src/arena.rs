@@ -22,10 +22,15 @@ use crate::slots::{self, Number};
 
 /// Size of a window's first chunk.
 pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
-/// A slot's first sub-chunks; each is twice as large as the one before,
+/// A slot's first sub-chunks, for records and for nodes.
 const FIRST_SUB_CHUNK_BYTES: usize = 256;
-/// up to this.
+/// The largest.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
+/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a window that is small when it is sealed, as where
+/// many keyspaces share the memory, about a tenth is unused.
+const GROWTH_PART: usize = 4;
+/// A window of so many bytes is not small: it doubles with each chunk, and soon takes whole huge pages.
+const SMALL_BYTES: usize = 64 << 10;
 
 /// Counts that a slot keeps and a window sums up.
 #[derive(Clone, Copy, Debug)]
@@ -52,8 +57,8 @@ type Group = Box<[Slot; GROUP_SLOTS]>;
 struct Bump {
     next: Cell<*mut u8>,
     left: Cell<usize>,
-    /// Bytes of the next sub-chunk.
-    sub_chunk_bytes: Cell<usize>,
+    /// Bytes of all sub-chunks so far.
+    taken: Cell<usize>,
 }
 
 impl Bump {
@@ -61,7 +66,7 @@ impl Bump {
         Bump {
             next: Cell::new(null_mut()),
             left: Cell::new(0),
-            sub_chunk_bytes: Cell::new(FIRST_SUB_CHUNK_BYTES),
+            taken: Cell::new(0),
         }
     }
 
@@ -82,6 +87,14 @@ struct Slot {
     nodes: Bump,
     /// Written by the owner only, read by all.
     counts: [AtomicI64; COUNTS],
+}
+
+/// What was cut from a chunk.
+struct Cut {
+    at: NonNull<u8>,
+    bytes: usize,
+    /// It begins where the asker's last sub-chunk ends, in the same chunk.
+    goes_on: bool,
 }
 
 struct Shared {
@@ -206,16 +219,22 @@ impl Arena {
         }
     }
 
-    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few: what was cut, and how long it is.
-    fn cut(&self, bytes: usize, sub_chunk_bytes: usize, number: usize) -> (NonNull<u8>, usize) {
+    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few. `behind` is the end of the asker's last sub-chunk.
+    fn cut(&self, bytes: usize, sub_chunk_bytes: usize, behind: *mut u8, number: usize) -> Cut {
         self.slots_used.fetch_max(number + 1, Ordering::Release);
         let mut shared = self.shared.lock();
         if self.exact || bytes > CHUNK_BYTES / 4 {
             let chunk = self.new_chunk(bytes);
             let at = chunk.at();
             shared.chunks.push(chunk);
-            return (at, bytes);
+            return Cut {
+                at,
+                bytes,
+                goes_on: false,
+            };
         }
+        // Between two calls `next` is never at the start of its chunk. So if `behind` is there, both are of one chunk.
+        let mut goes_on = shared.next == behind;
         loop {
             // What is cut starts and ends at a cache line. The rest of a chunk is not lost to who asks for more.
             let wanted = if bytes > sub_chunk_bytes / 4 {
@@ -230,16 +249,26 @@ impl Arena {
             {
                 shared.next = at.as_ptr().wrapping_add(wanted);
                 shared.left = left;
-                return (at, wanted);
+                return Cut {
+                    at,
+                    bytes: wanted,
+                    goes_on,
+                };
             }
-            // Room for either, so that the loop ends.
-            let room = (bytes * 4).max(sub_chunk_bytes).next_power_of_two();
+            // As much as is cut from a fresh chunk, so that the loop ends.
+            let room = match bytes > sub_chunk_bytes / 4 {
+                true => bytes.next_multiple_of(CHUNK_ALIGNMENT),
+                false => sub_chunk_bytes,
+            };
+            let room = room.next_power_of_two();
             let total: usize = shared.chunks.iter().map(Chunk::bytes).sum();
-            let next = total
-                .next_power_of_two()
-                .max(room)
-                .clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
+            let next = match total < SMALL_BYTES {
+                true => (total / GROWTH_PART).next_multiple_of(FIRST_CHUNK_BYTES / 2),
+                false => total.next_power_of_two(),
+            };
+            let next = next.max(room).clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
             let chunk = self.new_chunk(next);
+            goes_on = false;
             shared.next = chunk.at().as_ptr();
             shared.left = chunk.bytes();
             shared.chunks.push(chunk);
@@ -301,12 +330,23 @@ impl<'a> Entered<'a> {
 
     #[cold]
     fn take_slowly(&self, bump: &Bump, bytes: usize) -> NonNull<u8> {
-        let sub_chunk_bytes = bump.sub_chunk_bytes.get();
-        let doubled = (2 * sub_chunk_bytes).min(SUB_CHUNK_BYTES_MAX);
-        bump.sub_chunk_bytes.set(doubled);
-        let (at, cut) = self.arena.cut(bytes, sub_chunk_bytes, self.number);
+        let sub_chunk_bytes = (bump.taken.get() / GROWTH_PART)
+            .next_multiple_of(CHUNK_ALIGNMENT)
+            .clamp(FIRST_SUB_CHUNK_BYTES, SUB_CHUNK_BYTES_MAX);
+        let behind = bump.next.get().wrapping_add(bump.left.get());
+        let cut = self
+            .arena
+            .cut(bytes, sub_chunk_bytes, behind, self.number);
+        bump.taken.set(bump.taken.get() + cut.bytes);
+        if cut.goes_on {
+            bump.left.set(bump.left.get() + cut.bytes);
+            if let Some(at) = bump.take(bytes) {
+                return at;
+            }
+        }
+        let (at, cut) = (cut.at, cut.bytes);
         // A large piece does not cost the rest of the sub-chunk at hand.
-        if cut - bytes > bump.left.get() {
+        if bytes <= sub_chunk_bytes || cut - bytes > bump.left.get() {
             bump.next.set(at.as_ptr().wrapping_add(bytes));
             bump.left.set(cut - bytes);
         }
@@ -388,6 +428,10 @@ mod tests {
         entered.record(64);
         entered.node(64);
         assert!(arena.bytes() < 2 << 10);
+        for _ in 0..20 {
+            entered.record(144);
+        }
+        assert!(arena.bytes() < 6 << 10, "{}", arena.bytes());
         for _ in 0..8 << 10 {
             entered.record(1 << 10);
         }
@@ -398,7 +442,7 @@ mod tests {
             .iter()
             .map(Chunk::bytes)
             .collect();
-        assert_eq!(chunks[..4], [1 << 10, 4 << 10, 8 << 10, 16 << 10]);
+        assert_eq!(chunks[..4], [1 << 10; 4]);
         assert_eq!(chunks.last(), Some(&CHUNK_BYTES));
         assert!(
             arena.bytes() < 12 << 20,

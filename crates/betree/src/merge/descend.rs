@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
+use terrapin_pages::group::GroupRef;
 use terrapin_pages::{Changes, PageRef};
 use terrapin_structure::Estimate;
 
@@ -20,10 +21,18 @@ use crate::plan::{Below, count};
 /// A part of a level comes to so many segments of full size at least.
 const PART_GROUPS_MIN: u64 = 4;
 
-/// Merges runs into the node of a page.
+/// Where a node is that runs are merged into.
+pub(super) enum Origin {
+    /// On a page.
+    Page(PageRef),
+    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for it.
+    Leaf(GroupRef),
+}
+
+/// Merges runs into a node.
 pub(super) struct Descend {
     target: Target,
-    page: PageRef,
+    origin: Origin,
     height: u16,
     range: KeyRange,
     /// What comes in, newest first.
@@ -51,7 +60,7 @@ impl Load {
 impl Descend {
     pub(super) fn new(
         target: Target,
-        page: PageRef,
+        origin: Origin,
         height: u16,
         range: KeyRange,
         incoming: Vec<Run>,
@@ -59,7 +68,7 @@ impl Descend {
     ) -> Self {
         Descend {
             target,
-            page,
+            origin,
             height,
             range,
             incoming,
@@ -74,7 +83,10 @@ impl Descend {
         id: u64,
         changes: &mut Changes,
     ) -> Result<(Frame, Vec<Task>)> {
-        let node = load_open(context, &self.page, self.height, changes)?;
+        let node = match &self.origin {
+            Origin::Page(page) => load_open(context, page, self.height, changes)?,
+            Origin::Leaf(leaf) => Node::above(*leaf),
+        };
         let ranges = ranges(&node, &self.range);
         let loads = self.loads(context, &node, &ranges)?;
         let counted: Vec<u64> = loads.iter().map(|load| load.counted).collect();
@@ -90,7 +102,14 @@ impl Descend {
                 .max(deletes.min(1000) as u16)
                 .max(context.input.replacing_permille()),
         });
-        let bound = context.policy.buffer_bytes_max(node.pivots.len(), below);
+        let bound = match (&self.origin, node.lone_leaf()) {
+            (Origin::Leaf(_), Some(leaf)) => {
+                let least = u64::from(context.options.block_bytes);
+                (context.policy).first_buffer_bytes_max(leaf.logical_bytes, arriving, least)
+            }
+            (Origin::Page(_), Some(leaf)) => context.policy.lone_buffer_bytes_max(leaf.logical_bytes),
+            (_, None) => context.policy.buffer_bytes_max(node.pivots.len(), below),
+        };
         let flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
@@ -102,7 +121,7 @@ impl Descend {
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
-        tasks.extend(self.write_level(context, &mut frame, &flush, &loads));
+        tasks.extend(self.write_level(context, &mut frame, &flush, &loads, bound));
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
             let mut incoming: Vec<Run> = self
@@ -134,7 +153,7 @@ impl Descend {
                     let height = self.height - 1;
                     let task = Descend::new(
                         target,
-                        page,
+                        Origin::Page(page),
                         height,
                         range.clone(),
                         incoming,
@@ -235,6 +254,7 @@ impl Descend {
         frame: &mut Frame,
         flush: &[bool],
         loads: &[Load],
+        bound: u64,
     ) -> Vec<Task> {
         if self.kept(context, frame, flush).is_empty() {
             return Vec::new();
@@ -263,7 +283,11 @@ impl Descend {
         let levels: Vec<u64> = there.iter().map(sum).collect();
         let level = match is_short {
             true => 0,
-            false => context.policy.level_for(weights.iter().sum(), &levels),
+            false => {
+                let rest = weights.iter().sum();
+                let unit = context.policy.level_unit(context.brings, rest, bound);
+                context.policy.level_for(rest, &levels, unit)
+            }
         };
         for &(pivot, bytes) in there.iter().take(level + 1).flatten() {
             count(&mut weights[pivot], bytes);
@@ -341,7 +365,9 @@ fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
 /// live part. Only for nodes above leaves, whose buffers are bounded for the sake of space.
 fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
     let mut dead = vec![0; node.pivots.len()];
-    if node.height > 1 || context.policy.share_permille.is_none() {
+    // A segment for one pivot goes with that, whatever else it holds.
+    let is_lone = node.pivots.len() == 1;
+    if node.height > 1 || is_lone || context.policy.share_permille.is_none() {
         return Ok(dead);
     }
     for segment in node.levels.iter().flatten() {

@@ -10,7 +10,7 @@ use terrapin_base::{Error, Result, mutant};
 use terrapin_pages::Changes;
 
 use super::Task;
-use super::descend::Descend;
+use super::descend::{Descend, Origin};
 use super::nodes::{concatenate, load_open, split, write_node};
 use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WrittenLeaves};
@@ -540,7 +540,7 @@ impl Frame {
         };
         Ok(Task::Descend(Box::new(Descend::new(
             target,
-            page,
+            Origin::Page(page),
             self.height - 1,
             range,
             incoming,

@@ -28,7 +28,7 @@ use terrapin_structure::{Merge, MergeStep, Merged};
 
 use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
-use descend::Descend;
+use descend::{Descend, Origin};
 use first::first_tasks;
 use frame::{Frame, Settled, Slot, Target};
 use runs::Run;
@@ -103,10 +103,15 @@ pub(crate) struct TreeMerge(Arc<Shared>);
 
 impl TreeMerge {
     /// Plans a merge below a root.
-    pub(crate) fn begin(context: Context, root: Root) -> Arc<Self> {
-        let context = Arc::new(context);
+    pub(crate) fn begin(mut context: Context, root: Root) -> Arc<Self> {
         let all = KeyRange::default();
         let arriving = context.input.estimate(None, None).bytes;
+        // A compaction writes levels as if it were a full window.
+        context.brings = match context.stretch {
+            Some(_) => context.group_bytes(),
+            None => arriving,
+        };
+        let context = Arc::new(context);
         let is_compaction = context.stretch.is_some();
         let incoming = || match is_compaction {
             true => Vec::new(),
@@ -115,7 +120,13 @@ impl TreeMerge {
         let (frame, tasks) = match root {
             Root::Node(page, height) => {
                 let range = all.clone();
-                let task = Descend::new(Target::Root, page, height, range, incoming(), arriving);
+                let origin = Origin::Page(page);
+                let task = Descend::new(Target::Root, origin, height, range, incoming(), arriving);
+                (None, vec![Task::Descend(Box::new(task))])
+            }
+            Root::Leaf(leaf) if !is_compaction && !context.policy.flush_what_comes => {
+                let (range, origin) = (all.clone(), Origin::Leaf(leaf));
+                let task = Descend::new(Target::Root, origin, 1, range, incoming(), arriving);
                 (None, vec![Task::Descend(Box::new(task))])
             }
             Root::Leaf(leaf) => {

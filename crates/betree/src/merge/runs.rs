@@ -30,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) budget: Arc<Budget>,
     /// What lookups learnt of leaves' filters.
     pub(crate) leaf_filters: Arc<LeafFilters>,
+    /// Bytes that the merge brings to the tree, roughly. [`TreeMerge::begin`](super::TreeMerge::begin) sets it.
+    pub(crate) brings: u64,
     /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in nothing. None in other merges.
     pub(crate) stretch: Option<KeyRange>,
 }
