@@ -87,6 +87,7 @@ impl BeTree {
             leaf_filters: base.leaf_filters().clone(),
             stretch,
             brings: 0,
+            root_node: base.root_node().cloned(),
         })
     }
 }

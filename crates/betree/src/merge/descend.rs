@@ -84,7 +84,13 @@ impl Descend {
         changes: &mut Changes,
     ) -> Result<(Frame, Vec<Task>)> {
         let node = match &self.origin {
-            Origin::Page(page) => load_open(context, page, self.height, changes)?,
+            Origin::Page(page) => match (&self.target, &context.root_node) {
+                (Target::Root, Some(root)) => {
+                    changes.released.push(page.id);
+                    Node::clone(root)
+                }
+                _ => load_open(context, page, self.height, changes)?,
+            },
             Origin::Leaf(leaf) => Node::above(*leaf),
         };
         let ranges = ranges(&node, &self.range);

@@ -26,6 +26,7 @@ use terrapin_base::{Condition, Error, Result, Signal};
 use terrapin_pages::Changes;
 use terrapin_structure::{Merge, MergeStep, Merged};
 
+use crate::load::LoadedNode;
 use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
 use descend::{Descend, Origin};
@@ -64,8 +65,11 @@ enum Outcome {
     Leaves(Target, WrittenLeaves),
     Level(LevelPart, Option<Vec<Segment>>),
     Slots(Target, Vec<Slot>, u16),
-    Root(Root),
+    Root(Made),
 }
+
+/// A new root, and its node, if it is one.
+type Made = (Root, Option<Arc<LoadedNode>>);
 
 /// What the lock protects.
 #[derive(Default)]
@@ -76,7 +80,7 @@ struct Graph {
     running: usize,
     frames: BTreeMap<u64, Frame>,
     changes: Changes,
-    root: Option<Root>,
+    root: Option<Made>,
     failed: Option<Error>,
     /// `finish` or `abandon` was called.
     is_over: bool,
@@ -141,7 +145,7 @@ impl TreeMerge {
         let is_idle = !is_compaction && context.input.clone().cursor(None, None).key().is_none();
         let graph = if is_idle {
             Graph {
-                root: Some(root),
+                root: Some((root, context.root_node.clone())),
                 ..Graph::default()
             }
         } else {
@@ -368,14 +372,19 @@ impl Merge for TreeMerge {
 
     fn finish(&self) -> Result<Merged> {
         let over = || Error::internal("a merge was finished before it was done, or twice");
-        let root = {
+        let (root, node) = {
             let graph = self.0.graph.lock();
-            graph.root.filter(|_| !graph.is_over).ok_or_else(over)?
+            let made = graph.root.clone().filter(|_| !graph.is_over);
+            made.ok_or_else(over)?
         };
         // Until then what it wrote is here for `abandon`, should this panic.
         let context = &self.0.context;
-        let version = TreeVersion::next(&context.store, root, &context.leaf_filters)
-            .inspect_err(|_| self.abandon())?;
+        let (store, leaf_filters) = (&context.store, &context.leaf_filters);
+        let version = match (&root, node) {
+            (Root::Node(..), None) => TreeVersion::next(store, root, leaf_filters)
+                .inspect_err(|_| self.abandon())?,
+            (_, node) => TreeVersion::made(store, root, node, leaf_filters),
+        };
         let mut graph = self.0.graph.lock();
         if std::mem::replace(&mut graph.is_over, true) {
             return Err(over());

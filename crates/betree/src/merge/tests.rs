@@ -208,6 +208,7 @@ impl Tree {
             leaf_filters: Arc::default(),
             stretch: None,
             brings: 0,
+            root_node: None,
         };
         TreeMerge::begin(context, root)
     }
