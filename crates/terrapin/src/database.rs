@@ -664,6 +664,7 @@ fn metrics(core: &Core) -> Metrics {
         deletes: counters.deletes.get(),
         scans: counters.scans.get(),
         scanned_records: counters.scanned_records.get(),
+        scanned_deletes: counters.scanned_deletes.get(),
         batches: counters.batches.get(),
         user_bytes_written,
         record_hits: core.counters.record_hits.get(),

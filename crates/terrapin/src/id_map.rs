@@ -113,6 +113,8 @@ impl<V> IdMap<V> {
         let mut next = Some(number);
         std::iter::from_fn(move || {
             let found = self.next_from(next?)?;
+            #[cfg(test)]
+            tests::STEPS.set(tests::STEPS.get() + 1);
             next = found.0.checked_add(1);
             Some(found)
         })
@@ -181,9 +183,17 @@ fn remove<V: Clone>(node: &mut Arc<Node<V>>, number: u32, level: u32) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::cell::Cell;
     use std::collections::BTreeMap;
+
+    use terrapin_base::sync::thread_local;
+
+    thread_local! {
+        /// Values that were gone over, one after the other, in maps of any kind.
+        pub(crate) static STEPS: Cell<u64> = const { Cell::new(0) };
+    }
 
     fn check(map: &IdMap<u64>, model: &BTreeMap<u32, u64>) {
         assert!(map.iter_from(0).eq(model.iter().map(|(&n, v)| (n, v))));

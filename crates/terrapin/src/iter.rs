@@ -490,6 +490,7 @@ impl Range {
                 );
                 if passed > 0 {
                     core.range_passed_in_window(&keyspace.active, passed);
+                    core.counters.scanned_deletes.add(passed);
                 }
                 merged
             }
@@ -502,6 +503,9 @@ impl Range {
             Err(error) => (false, Some(error)),
         };
         let passed = tree.scan.take_passed();
+        if passed > 0 {
+            core.counters.scanned_deletes.add(passed);
+        }
         core.range_passed(keyspace, passed, count, || {
             region.gone_over(batch.last_key().filter(|_| !whole))
         });

@@ -113,3 +113,103 @@ impl Core {
         });
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::id_map::tests::STEPS;
+    use crate::{Database, KeyspaceOptions, Options};
+
+    /// What something costs: values of maps gone over, bytes allocated.
+    fn cost(work: impl FnOnce()) -> (u64, u64) {
+        let before = STEPS.get();
+        let allocated = allocation_counter::measure(work);
+        (STEPS.get() - before, allocated.bytes_total)
+    }
+
+    fn create(database: &Database, numbers: std::ops::Range<u32>) {
+        for number in numbers {
+            let options = KeyspaceOptions::default();
+            let created = database.create_keyspace(&format!("tenant {number}"), options);
+            created.unwrap();
+        }
+    }
+
+    /// Ten thousand more took 0.85 s in an empty database and 24.6 s beside 40,000: each copied a list of all, and looked at all three times.
+    #[test]
+    fn what_is_done_to_one_keyspace_costs_nothing_for_the_others() {
+        // More than one leaf of each map holds, so that all paths are as long.
+        let (few, many) = (5000, 25_000);
+        let options = Options::small().memory(64 << 20).log_bytes_max(16 << 20);
+        let (database, sim) = options.open_simulated();
+        let mut costs = Vec::new();
+        let mut next = 0;
+        for count in [few, many] {
+            create(&database, next..count);
+            next = count + 64;
+            database.checkpoint().unwrap();
+            sim.settle();
+            sim.set_breathing(false);
+            let one = database.open_keyspace("tenant 7").unwrap();
+            costs.push([
+                ("create 64", cost(|| create(&database, count..next))),
+                ("put", cost(|| one.put("a", "1").unwrap())),
+                ("clear", cost(|| one.clear().unwrap())),
+                (
+                    "drop 64",
+                    cost(|| {
+                        for number in count..next {
+                            database.drop_keyspace(&format!("tenant {number}")).unwrap();
+                        }
+                    }),
+                ),
+                ("metrics", cost(|| drop(database.metrics()))),
+                ("cut", cost(|| database.core().cut_full())),
+                (
+                    "checkpoint",
+                    cost(|| {
+                        one.put("b", "1").unwrap();
+                        database.checkpoint().unwrap();
+                    }),
+                ),
+            ]);
+            sim.set_breathing(true);
+        }
+        let leaves = u64::from(many) / 64;
+        for ((what, few), (_, many)) in costs[0].into_iter().zip(costs[1]) {
+            // The catalog's root names all leaves; a leaf has 64 keyspaces.
+            let (steps, bytes) = match what {
+                "checkpoint" => (few.0 + 2 * leaves, few.1 + 200 * leaves),
+                _ => (few.0, few.1 + few.1 / 4 + 4096),
+            };
+            assert!(many.0 <= steps, "{what}: {few:?} {many:?} values gone over");
+            assert!(many.1 <= bytes, "{what}: {few:?} {many:?} bytes allocated");
+        }
+        database.close().unwrap();
+    }
+
+    /// A write that is in a memtable of a frozen state is in the round's catalog, whatever became of its keyspace since.
+    #[test]
+    fn a_keyspace_is_forgotten_by_the_end_of_a_round_only() {
+        let (database, sim) = Options::small().open_simulated();
+        sim.settle();
+        sim.set_breathing(false);
+        let keyspace = database.keyspace("k").unwrap();
+        let core = database.core();
+        assert!(core.written.ids().is_empty());
+        keyspace.put("a", "1").unwrap();
+        assert_eq!(core.written.ids(), [keyspace.id()]);
+        keyspace.clear().unwrap();
+        assert_eq!(core.written.ids(), [keyspace.id()], "cleared");
+        keyspace.put("a", "2").unwrap();
+        database.checkpoint().unwrap();
+        assert!(core.written.ids().is_empty());
+        keyspace.put("a", "3").unwrap();
+        database.drop_keyspace("k").unwrap();
+        assert_eq!(core.written.ids(), [keyspace.id()], "dropped");
+        database.default_keyspace().put("b", "1").unwrap();
+        database.checkpoint().unwrap();
+        assert!(core.written.ids().is_empty());
+        database.close().unwrap();
+    }
+}
