@@ -83,7 +83,8 @@ impl Policy {
     pub(crate) fn lone_buffer_bytes_max(&self, leaf_bytes: u64) -> u64 {
         let share = self.share_permille.unwrap_or(1000);
         let waste = u128::from(leaf_bytes) * u128::from(share) / 1000;
-        self.group_bytes.min(u64::try_from(waste).unwrap_or(u64::MAX))
+        self.group_bytes
+            .min(u64::try_from(waste).unwrap_or(u64::MAX))
     }
 
     /// The same for a leaf that is the whole tree, to which `arriving` bytes come in. A buffer pays where it takes as much twice, and
@@ -242,7 +243,11 @@ mod tests {
         assert_eq!(POLICY.level_for(105, &[], 100), 0);
         assert_eq!(POLICY.level_for(100, &[100], 100), 1);
         assert_eq!(POLICY.level_for(100, &[100, 150], 100), 2);
-        assert_eq!(POLICY.level_for(100, &[100, 200], 100), 0, "as much as the next");
+        assert_eq!(
+            POLICY.level_for(100, &[100, 200], 100),
+            0,
+            "as much as the next"
+        );
         assert_eq!(POLICY.level_for(900, &[0, 0, 0, 0, 0, 2000], 100), 4);
         assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 0, 2000], 100), 4);
         assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 200, 2000], 100), 5);

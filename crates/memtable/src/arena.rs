@@ -334,9 +334,7 @@ impl<'a> Entered<'a> {
             .next_multiple_of(CHUNK_ALIGNMENT)
             .clamp(FIRST_SUB_CHUNK_BYTES, SUB_CHUNK_BYTES_MAX);
         let behind = bump.next.get().wrapping_add(bump.left.get());
-        let cut = self
-            .arena
-            .cut(bytes, sub_chunk_bytes, behind, self.number);
+        let cut = self.arena.cut(bytes, sub_chunk_bytes, behind, self.number);
         bump.taken.set(bump.taken.get() + cut.bytes);
         if cut.goes_on {
             bump.left.set(bump.left.get() + cut.bytes);

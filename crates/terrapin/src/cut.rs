@@ -493,7 +493,6 @@ impl Core {
     }
 }
 
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::cell::Cell;

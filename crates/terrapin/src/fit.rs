@@ -105,7 +105,8 @@ impl TreeSize {
         let before = self.part();
         change();
         let after = self.part();
-        let moved = |sum: u64, before: u64, after: u64| sum.wrapping_sub(before).wrapping_add(after);
+        let moved =
+            |sum: u64, before: u64, after: u64| sum.wrapping_sub(before).wrapping_add(after);
         sums.held.records = moved(sums.held.records, before.held.records, after.held.records);
         sums.held.bytes = moved(sums.held.bytes, before.held.bytes, after.held.bytes);
         sums.stored_bytes = moved(sums.stored_bytes, before.stored_bytes, after.stored_bytes);
@@ -318,7 +319,8 @@ impl Core {
 
     /// Whether all pages could be cached beside them.
     pub fn could_hold_blocks(&self, state: &State) -> bool {
-        self.settings.record_cache && self.all_as_blocks() + self.windows(state) <= self.budget.limit()
+        self.settings.record_cache
+            && self.all_as_blocks() + self.windows(state) <= self.budget.limit()
     }
 
     /// Bytes that the windows of a state may come to take.

@@ -68,8 +68,9 @@ impl<V> Node<V> {
         let first = slot(number, level);
         let above = number >> (BITS * level) >> BITS << BITS;
         match self {
-            Node::Leaf(values) => (first..FANOUT)
-                .find_map(|at| Some(((above | at as u32), values[at].as_ref()?))),
+            Node::Leaf(values) => {
+                (first..FANOUT).find_map(|at| Some(((above | at as u32), values[at].as_ref()?)))
+            }
             Node::Branch(children) => (first..FANOUT).find_map(|at| {
                 let begins = (above | at as u32) << (BITS * level);
                 children[at]

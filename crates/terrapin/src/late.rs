@@ -102,7 +102,13 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
         return Err(Error::internal("the ring is full"));
     };
     for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
-        enter(&core, &core.state.load(), &operation?, late.lsn, Durability::Sync);
+        enter(
+            &core,
+            &core.state.load(),
+            &operation?,
+            late.lsn,
+            Durability::Sync,
+        );
     }
     log.publish(&late);
     log.sync(late.end)?;

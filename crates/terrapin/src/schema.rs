@@ -177,11 +177,7 @@ impl Core {
         Ok(())
     }
 
-    fn change_options(
-        &self,
-        shared: &Arc<KeyspaceShared>,
-        options: KeyspaceOptions,
-    ) -> Result<()> {
+    fn change_options(&self, shared: &Arc<KeyspaceShared>, options: KeyspaceOptions) -> Result<()> {
         self.check_options(&options)?;
         self.change(false, |log, install| {
             if self.state.load().keyspaces.get(shared.id).is_none() {
@@ -478,8 +474,7 @@ mod tests {
         let log = core.log().unwrap();
         let mut install = core.install.lock();
         let cleared = core.try_clear(log, &mut install, &keyspace.shared);
-        let Attempt::Done(appended, _, replaced) = cleared.unwrap()
-        else {
+        let Attempt::Done(appended, _, replaced) = cleared.unwrap() else {
             panic!("the ring is full");
         };
         assert!(windows.upgrade().is_some());

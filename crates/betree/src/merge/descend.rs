@@ -113,7 +113,9 @@ impl Descend {
                 let least = u64::from(context.options.block_bytes);
                 (context.policy).first_buffer_bytes_max(leaf.logical_bytes, arriving, least)
             }
-            (Origin::Page(_), Some(leaf)) => context.policy.lone_buffer_bytes_max(leaf.logical_bytes),
+            (Origin::Page(_), Some(leaf)) => {
+                context.policy.lone_buffer_bytes_max(leaf.logical_bytes)
+            }
             (_, None) => context.policy.buffer_bytes_max(node.pivots.len(), below),
         };
         let flush = if let Some(stretch) = &context.stretch {

@@ -381,8 +381,9 @@ impl Merge for TreeMerge {
         let context = &self.0.context;
         let (store, leaf_filters) = (&context.store, &context.leaf_filters);
         let version = match (&root, node) {
-            (Root::Node(..), None) => TreeVersion::next(store, root, leaf_filters)
-                .inspect_err(|_| self.abandon())?,
+            (Root::Node(..), None) => {
+                TreeVersion::next(store, root, leaf_filters).inspect_err(|_| self.abandon())?
+            }
             (_, node) => TreeVersion::made(store, root, node, leaf_filters),
         };
         let mut graph = self.0.graph.lock();

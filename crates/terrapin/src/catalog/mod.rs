@@ -153,10 +153,11 @@ impl Catalog {
 
     /// The catalog's own pages.
     pub fn pages(&self) -> impl Iterator<Item = PageUse> {
-        self.root
-            .iter()
-            .map(PageUse::from)
-            .chain(self.leaves.iter_from(0).map(|(_, l)| PageUse::from(&l.page)))
+        self.root.iter().map(PageUse::from).chain(
+            self.leaves
+                .iter_from(0)
+                .map(|(_, l)| PageUse::from(&l.page)),
+        )
     }
 
     /// Every page that the catalog and its trees refer to, once for each reference (D4). Of a damaged tree what leads to its pages may be unreadable:
@@ -171,8 +172,7 @@ impl Catalog {
         let mut unread = None;
         for (id, tree) in self.trees.iter_from(0) {
             let mut is_refused = false;
-            let walked = tree
-                .pages(&mut |page| visit(page).inspect_err(|_| is_refused = true));
+            let walked = tree.pages(&mut |page| visit(page).inspect_err(|_| is_refused = true));
             match walked {
                 Err(error) if is_refused || !error.is_of_data() => return Err(error),
                 Err(error) => unread = unread.or(Some((KeyspaceId(id), error))),
