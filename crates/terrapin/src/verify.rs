@@ -298,11 +298,7 @@ impl Keyspaces {
     /// As a checkpoint knew them.
     fn of(base: &Base) -> Self {
         let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
-        let applied = |id| {
-            base.catalog
-                .applied_of(id)
-                .unwrap_or(base.catalog.applied)
-        };
+        let applied = |id| base.catalog.applied_of(id).unwrap_or(base.catalog.applied);
         Keyspaces {
             replayed_from: base.stored.iter().map(|k| (k.id, applied(k.id))).collect(),
             by_id: names.clone().map(|(name, id)| (id, name)).collect(),

@@ -116,7 +116,6 @@ impl Core {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use crate::id_map::tests::STEPS;
     use crate::{Database, KeyspaceOptions, Options};
 
@@ -163,7 +162,6 @@ mod tests {
                         }
                     }),
                 ),
-                ("metrics", cost(|| drop(database.metrics()))),
                 ("cut", cost(|| database.core().cut_full())),
                 (
                     "checkpoint",
