@@ -22,6 +22,10 @@ pub(crate) struct IdMap<V> {
 }
 
 #[derive(Clone)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "every node lies in an `Arc`, and a box would cost each lookup a pointer"
+)]
 enum Node<V> {
     Branch([Option<Arc<Node<V>>>; FANOUT]),
     Leaf([Option<V>; FANOUT]),
