@@ -181,6 +181,31 @@ impl Sums {
 }
 
 impl Node {
+    /// A node above a leaf that was the whole tree.
+    pub(crate) fn above(leaf: GroupRef) -> Node {
+        Node {
+            height: 1,
+            replaced_permille: 0,
+            pivots: vec![Pivot {
+                lower: LongBox::default(),
+                child: Child::Leaf(leaf),
+                pending_bytes: 0,
+            }],
+            levels: Vec::new(),
+        }
+    }
+
+    /// The leaf below it, if that is its only child.
+    pub(crate) fn lone_leaf(&self) -> Option<GroupRef> {
+        match &self.pivots[..] {
+            [pivot] => match pivot.child {
+                Child::Leaf(leaf) => Some(leaf),
+                Child::Node { .. } => None,
+            },
+            _ => None,
+        }
+    }
+
     /// What the node and everything below it holds.
     pub(crate) fn sums(&self) -> Sums {
         let mut below = Sums::default();

@@ -20,6 +20,12 @@ pub(crate) fn count(counted: &mut u64, bytes: u64) {
     *counted = counted.saturating_add(bytes).min(COUNTED_MAX);
 }
 
+/// A leaf alone gets no buffer if it is shorter than so many blocks.
+const LONE_LEAF_BLOCKS: u64 = 8;
+
+/// A merge is small that brings less than this part of L.
+const SMALL_MERGE_PART: u64 = 8;
+
 /// What bounds the buffers.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Policy {
@@ -63,6 +69,18 @@ pub(crate) struct Waste {
     pub(crate) bytes_max: u64,
     /// So many messages in a thousand replace something of their own length.
     pub(crate) replaced_permille: u16,
+}
+
+impl Bounds {
+    /// Most bytes of messages that the buffer may keep, if they hide nothing of other lengths.
+    pub(crate) fn bytes_max(&self) -> u64 {
+        let by_waste = self.waste.and_then(|waste| {
+            let bytes_max = u128::from(waste.bytes_max) * 1000;
+            let most = bytes_max.checked_div(waste.replaced_permille.into())?;
+            u64::try_from(most).ok()
+        });
+        self.buffer_bytes.min(by_waste.unwrap_or(u64::MAX))
+    }
 }
 
 impl Pending {
@@ -121,6 +139,42 @@ impl Policy {
         })
     }
 
+    /// Most bytes that a node above one leaf may keep in its buffer: β of the leaf's, as if every message replaced a record. What
+    /// recent flushes found is not known there, as such a node goes with each flush.
+    pub(crate) fn lone_buffer_bytes_max(&self, leaf_bytes: u64) -> u64 {
+        let share = self.share_permille.unwrap_or(1000);
+        let waste = u128::from(leaf_bytes) * u128::from(share) / 1000;
+        self.group_bytes
+            .min(u64::try_from(waste).unwrap_or(u64::MAX))
+    }
+
+    /// The same for a leaf that is the whole tree, to which `arriving` bytes come in. A buffer pays where it takes as much twice, and
+    /// the leaf is longer than the pages that it costs: a node, and the last blocks, index and filter of a segment. Elsewhere none.
+    pub(crate) fn first_buffer_bytes_max(
+        &self,
+        leaf_bytes: u64,
+        arriving: u64,
+        block_bytes: u64,
+    ) -> u64 {
+        let bound = self.lone_buffer_bytes_max(leaf_bytes);
+        match arriving <= bound / 2 && leaf_bytes >= LONE_LEAF_BLOCKS * block_bytes {
+            true => bound,
+            false => 0,
+        }
+    }
+
+    /// The bytes of the first level, from which those of the others follow, in a node that keeps `bound` bytes at most and gets `rest`
+    /// of a merge that brings `brings` to the tree: L. Where a whole merge brings far less, the first level would be written anew by merge
+    /// after merge that adds little to it; so it is as long as what comes, but long enough for the others to hold what the node keeps.
+    pub(crate) fn level_unit(&self, brings: u64, rest: u64, bound: u64) -> u64 {
+        match brings < self.group_bytes / SMALL_MERGE_PART {
+            true => rest
+                .max(bound >> self.levels_max())
+                .clamp(1, self.group_bytes),
+            false => self.group_bytes,
+        }
+    }
+
     /// What a pivot has to have to be flushed though the rest fits: one and a half L. A leaf is about as long as L, so with less
     /// a flush writes more of what was there.
     fn heavy_bytes(&self) -> u64 {
@@ -170,15 +224,16 @@ impl Policy {
         flush
     }
 
-    /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are their bytes. The last
+    /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are their bytes, and the first holds
+    /// `unit` of them ([`Policy::level_unit`]), each further one twice as many. The last
     /// level takes anything. A window is cut a little late, hence the sixteenth. A level also holds as much as the next one has:
     /// levels then are still half as large as the next, or less, and a last level that took much is not written again for little.
-    pub(crate) fn level_for(&self, rest: u64, levels: &[u64]) -> usize {
+    pub(crate) fn level_for(&self, rest: u64, levels: &[u64], unit: u64) -> usize {
         let mut sum = rest;
         let last = self.levels_max() - 1;
         for level in 0..last {
             sum += levels.get(level).copied().unwrap_or(0);
-            let capacity = self.group_bytes << level;
+            let capacity = unit << level;
             let next = levels.get(level + 1).copied().unwrap_or(0);
             if sum <= next.max(capacity + capacity / 16) {
                 return level;
@@ -280,17 +335,21 @@ mod tests {
     #[test]
     fn rest_goes_to_the_smallest_level_that_holds_it() {
         assert_eq!(POLICY.levels_max(), 6);
-        assert_eq!(POLICY.level_for(100, &[]), 0);
-        assert_eq!(POLICY.level_for(105, &[]), 0);
-        assert_eq!(POLICY.level_for(100, &[100]), 1);
-        assert_eq!(POLICY.level_for(100, &[100, 150]), 2);
-        assert_eq!(POLICY.level_for(100, &[100, 200]), 0, "as much as the next");
-        assert_eq!(POLICY.level_for(900, &[0, 0, 0, 0, 0, 2000]), 4);
-        assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 0, 2000]), 4);
-        assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 200, 2000]), 5);
-        assert_eq!(POLICY.level_for(100, &[0, 200]), 0);
-        assert_eq!(POLICY.level_for(1600, &[]), 4);
-        assert_eq!(POLICY.level_for(1_000_000, &[]), 5);
+        assert_eq!(POLICY.level_for(100, &[], 100), 0);
+        assert_eq!(POLICY.level_for(105, &[], 100), 0);
+        assert_eq!(POLICY.level_for(100, &[100], 100), 1);
+        assert_eq!(POLICY.level_for(100, &[100, 150], 100), 2);
+        assert_eq!(
+            POLICY.level_for(100, &[100, 200], 100),
+            0,
+            "as much as the next"
+        );
+        assert_eq!(POLICY.level_for(900, &[0, 0, 0, 0, 0, 2000], 100), 4);
+        assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 0, 2000], 100), 4);
+        assert_eq!(POLICY.level_for(1900, &[0, 0, 0, 0, 200, 2000], 100), 5);
+        assert_eq!(POLICY.level_for(100, &[0, 200], 100), 0);
+        assert_eq!(POLICY.level_for(1600, &[], 100), 4);
+        assert_eq!(POLICY.level_for(1_000_000, &[], 100), 5);
         assert_eq!(
             Policy {
                 fanout: 4,

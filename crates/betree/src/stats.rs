@@ -1,6 +1,7 @@
 //! What a walk over all nodes tells: the pages that a version refers to (D4), and its figures. Page groups are not read.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use terrapin_base::{Error, PageId, Result};
 use terrapin_pages::group::GroupRef;
@@ -15,6 +16,7 @@ use crate::node::{Child, Root};
 fn nodes(
     store: &PageStore,
     root: &Root,
+    held: Option<&Arc<LoadedNode>>,
     visit: &mut dyn FnMut(&PageRef, &LoadedNode) -> Result<()>,
 ) -> Result<()> {
     let Root::Node(page, height) = root else {
@@ -22,7 +24,11 @@ fn nodes(
     };
     let mut seen = HashSet::new();
     let mut unread = Ok(());
-    let mut path = vec![(*page, load_node(store, page, *height)?, 0usize)];
+    let first = match held {
+        Some(node) => node.clone(),
+        None => load_node(store, page, *height)?,
+    };
+    let mut path = vec![(*page, first, 0usize)];
     while let Some((page, node, next)) = path.last_mut() {
         if *next == 0 {
             if !seen.insert(page.id) {
@@ -59,7 +65,7 @@ pub(crate) fn pages(
     if let Root::Leaf(group) = root {
         visit(PageUse::from(group))?;
     }
-    nodes(store, root, &mut |page, node| {
+    nodes(store, root, None, &mut |page, node| {
         visit(PageUse::from(page))?;
         for segment in node.levels.iter().flatten() {
             visit(PageUse::from(&segment.group))?;
@@ -144,7 +150,11 @@ impl Superseded {
 }
 
 /// The figures of a tree.
-pub(crate) fn stats(store: &PageStore, root: &Root) -> Result<StructureStats> {
+pub(crate) fn stats(
+    store: &PageStore,
+    root: &Root,
+    held: Option<&Arc<LoadedNode>>,
+) -> Result<StructureStats> {
     let mut stats = StructureStats::default();
     let leaf = |group: GroupRef| Met {
         group,
@@ -162,7 +172,7 @@ pub(crate) fn stats(store: &PageStore, root: &Root) -> Result<StructureStats> {
     let mut segments: HashMap<PageId, Met> = HashMap::new();
     let mut leaves = HashSet::new();
     let mut superseded = Superseded::default();
-    nodes(store, root, &mut |page, node| {
+    nodes(store, root, held, &mut |page, node| {
         stats.nodes += 1;
         add(&mut stats.page_bytes, u64::from(page.bytes));
         let bytes = u64::from(page.bytes);

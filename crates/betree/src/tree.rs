@@ -86,6 +86,8 @@ impl BeTree {
             budget: self.params.budget.clone(),
             leaf_filters: base.leaf_filters().clone(),
             stretch,
+            brings: 0,
+            root_node: base.root_node().cloned(),
         })
     }
 }

@@ -56,6 +56,21 @@ impl TreeVersion {
         Ok(Self::new(store, root, node, leaf_filters.clone()))
     }
 
+    /// As [`TreeVersion::next`], where the root node is in memory: `node`, if the root is one.
+    pub(crate) fn made(
+        store: &Arc<PageStore>,
+        root: Root,
+        node: Option<Arc<LoadedNode>>,
+        leaf_filters: &Arc<LeafFilters>,
+    ) -> Arc<Self> {
+        Self::new(store, root, node, leaf_filters.clone())
+    }
+
+    /// The root node, if there is one and it could be read at first.
+    pub(crate) fn root_node(&self) -> Option<&Arc<LoadedNode>> {
+        self.node.as_ref()
+    }
+
     /// As [`TreeVersion::next`], of a tree of which nothing was learnt yet and whose root is on the device since an earlier life. A node that is damaged,
     /// or that the device does not give, is an error of whoever asks for records of this tree: others may be sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
@@ -197,7 +212,7 @@ impl Version for TreeVersion {
     }
 
     fn stats(&self) -> Result<StructureStats> {
-        stats::stats(&self.store, &self.root)
+        stats::stats(&self.store, &self.root, self.node.as_ref())
     }
 
     fn to_compact(&self) -> Result<ToCompact> {

@@ -21,11 +21,16 @@ use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
 use crate::slots::{self, Number};
 
 /// Size of a window's first chunk.
-pub(crate) const FIRST_CHUNK_BYTES: usize = 8 << 10;
-/// A slot's first sub-chunks; each is twice as large as the one before,
-const FIRST_SUB_CHUNK_BYTES: usize = 1 << 10;
-/// up to this.
+pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
+/// A slot's first sub-chunks, for records and for nodes.
+const FIRST_SUB_CHUNK_BYTES: usize = 256;
+/// The largest.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
+/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a window that is small when it is sealed, as where
+/// many keyspaces share the memory, about a tenth is unused.
+const GROWTH_PART: usize = 4;
+/// A window of so many bytes is not small: it doubles with each chunk, and soon takes whole huge pages.
+const SMALL_BYTES: usize = 64 << 10;
 
 /// Counts that a slot keeps and a window sums up.
 #[derive(Clone, Copy, Debug)]
@@ -42,12 +47,18 @@ pub(crate) enum Count {
 
 const COUNTS: usize = 4;
 
+/// Slots that come together, with the first insert of a thread that owns one of them.
+const GROUP_SLOTS: usize = 4;
+const GROUPS: usize = (slots::OWNED + slots::SHARED).div_ceil(GROUP_SLOTS);
+
+type Group = Box<[Slot; GROUP_SLOTS]>;
+
 /// A range of memory that is given out from its start.
 struct Bump {
     next: Cell<*mut u8>,
     left: Cell<usize>,
-    /// Bytes of the next sub-chunk.
-    sub_chunk_bytes: Cell<usize>,
+    /// Bytes of all sub-chunks so far.
+    taken: Cell<usize>,
 }
 
 impl Bump {
@@ -55,7 +66,7 @@ impl Bump {
         Bump {
             next: Cell::new(null_mut()),
             left: Cell::new(0),
-            sub_chunk_bytes: Cell::new(FIRST_SUB_CHUNK_BYTES),
+            taken: Cell::new(0),
         }
     }
 
@@ -78,6 +89,14 @@ struct Slot {
     counts: [AtomicI64; COUNTS],
 }
 
+/// What was cut from a chunk.
+struct Cut {
+    at: NonNull<u8>,
+    bytes: usize,
+    /// It begins where the asker's last sub-chunk ends, in the same chunk.
+    goes_on: bool,
+}
+
 struct Shared {
     chunks: Vec<Chunk>,
     /// The newest ordinary chunk's rest.
@@ -97,8 +116,8 @@ pub(crate) struct Arena {
     bytes: AtomicU64,
     /// Slots that may have counts: those below this number.
     slots_used: AtomicUsize,
-    /// One a number; none before the first thread enters.
-    slots: OnceLock<Box<[Slot]>>,
+    /// One slot for each number, in groups; none of a group before a thread enters that has one of its numbers.
+    slots: [OnceLock<Group>; GROUPS],
     /// For each number that threads share: held by the one that is in its slot.
     sharing: [Mutex<()>; slots::SHARED],
     shared: Mutex<Shared>,
@@ -118,7 +137,7 @@ impl Arena {
             exact,
             bytes: AtomicU64::new(0),
             slots_used: AtomicUsize::new(0),
-            slots: OnceLock::new(),
+            slots: Default::default(),
             sharing: Default::default(),
             shared: Mutex::new(Shared {
                 chunks: Vec::new(),
@@ -131,10 +150,6 @@ impl Arena {
     /// The current thread's slot.
     #[inline]
     pub(crate) fn enter(&self) -> Entered<'_> {
-        let slots: &[Slot] = match self.slots.get() {
-            Some(slots) => slots,
-            None => self.make_slots(),
-        };
         let (number, guard) = match slots::current() {
             Number::Own(number) => (number, None),
             Number::Shared(number) => {
@@ -142,32 +157,34 @@ impl Arena {
                 (number, Some(sharing.lock()))
             }
         };
+        let group = match self.slots[number / GROUP_SLOTS].get() {
+            Some(group) => group,
+            None => self.make_group(number / GROUP_SLOTS),
+        };
         Entered {
             arena: self,
             number,
-            slot: &slots[number],
+            slot: &group[number % GROUP_SLOTS],
             _guard: guard,
         }
     }
 
     #[cold]
-    fn make_slots(&self) -> &[Slot] {
-        let fresh: Box<[Slot]> = (0..slots::OWNED + slots::SHARED)
-            .map(|_| Slot {
-                records: Bump::new(),
-                nodes: Bump::new(),
-                counts: Default::default(),
-            })
-            .collect();
+    fn make_group(&self, group: usize) -> &Group {
+        let fresh = Box::new(std::array::from_fn(|_| Slot {
+            records: Bump::new(),
+            nodes: Bump::new(),
+            counts: Default::default(),
+        }));
         let mut is_first = false;
-        let slots = self.slots.get_or_init(|| {
+        let group = self.slots[group].get_or_init(|| {
             is_first = true;
             fresh
         });
         if is_first {
-            self.charge(size_of_val(&**slots) as u64);
+            self.charge(size_of_val(&**group) as u64);
         }
-        slots
+        group
     }
 
     fn charge(&self, bytes: u64) {
@@ -183,11 +200,11 @@ impl Arena {
     /// A count over all threads: exact when nobody writes. Takes as long as there were writing threads.
     pub(crate) fn count(&self, count: Count) -> u64 {
         let used = self.slots_used.load(Ordering::Acquire);
-        let sum: i64 = self
-            .slots
-            .get()
-            .map_or(&[][..], |slots| &slots[..used])
+        let groups = &self.slots[..used.div_ceil(GROUP_SLOTS)];
+        let sum: i64 = groups
             .iter()
+            .filter_map(OnceLock::get)
+            .flat_map(|group| group.iter())
             .map(|s| s.counts[count as usize].load(Ordering::Relaxed))
             .sum();
         // Another thread's part of a sum may be seen before ours.
@@ -202,16 +219,22 @@ impl Arena {
         }
     }
 
-    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few: what was cut, and how long it is.
-    fn cut(&self, bytes: usize, sub_chunk_bytes: usize, number: usize) -> (NonNull<u8>, usize) {
+    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few. `behind` is the end of the asker's last sub-chunk.
+    fn cut(&self, bytes: usize, sub_chunk_bytes: usize, behind: *mut u8, number: usize) -> Cut {
         self.slots_used.fetch_max(number + 1, Ordering::Release);
         let mut shared = self.shared.lock();
         if self.exact || bytes > CHUNK_BYTES / 4 {
             let chunk = self.new_chunk(bytes);
             let at = chunk.at();
             shared.chunks.push(chunk);
-            return (at, bytes);
+            return Cut {
+                at,
+                bytes,
+                goes_on: false,
+            };
         }
+        // Between two calls `next` is never at the start of its chunk. So if `behind` is there, both are of one chunk.
+        let mut goes_on = shared.next == behind;
         loop {
             // What is cut starts and ends at a cache line. The rest of a chunk is not lost to who asks for more.
             let wanted = if bytes > sub_chunk_bytes / 4 {
@@ -226,16 +249,26 @@ impl Arena {
             {
                 shared.next = at.as_ptr().wrapping_add(wanted);
                 shared.left = left;
-                return (at, wanted);
+                return Cut {
+                    at,
+                    bytes: wanted,
+                    goes_on,
+                };
             }
-            // Room for either, so that the loop ends.
-            let room = (bytes * 4).max(sub_chunk_bytes).next_power_of_two();
+            // As much as is cut from a fresh chunk, so that the loop ends.
+            let room = match bytes > sub_chunk_bytes / 4 {
+                true => bytes.next_multiple_of(CHUNK_ALIGNMENT),
+                false => sub_chunk_bytes,
+            };
+            let room = room.next_power_of_two();
             let total: usize = shared.chunks.iter().map(Chunk::bytes).sum();
-            let next = total
-                .next_power_of_two()
-                .max(room)
-                .clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
+            let next = match total < SMALL_BYTES {
+                true => (total / GROWTH_PART).next_multiple_of(FIRST_CHUNK_BYTES / 2),
+                false => total.next_power_of_two(),
+            };
+            let next = next.max(room).clamp(FIRST_CHUNK_BYTES, CHUNK_BYTES);
             let chunk = self.new_chunk(next);
+            goes_on = false;
             shared.next = chunk.at().as_ptr();
             shared.left = chunk.bytes();
             shared.chunks.push(chunk);
@@ -297,12 +330,21 @@ impl<'a> Entered<'a> {
 
     #[cold]
     fn take_slowly(&self, bump: &Bump, bytes: usize) -> NonNull<u8> {
-        let sub_chunk_bytes = bump.sub_chunk_bytes.get();
-        let doubled = (2 * sub_chunk_bytes).min(SUB_CHUNK_BYTES_MAX);
-        bump.sub_chunk_bytes.set(doubled);
-        let (at, cut) = self.arena.cut(bytes, sub_chunk_bytes, self.number);
+        let sub_chunk_bytes = (bump.taken.get() / GROWTH_PART)
+            .next_multiple_of(CHUNK_ALIGNMENT)
+            .clamp(FIRST_SUB_CHUNK_BYTES, SUB_CHUNK_BYTES_MAX);
+        let behind = bump.next.get().wrapping_add(bump.left.get());
+        let cut = self.arena.cut(bytes, sub_chunk_bytes, behind, self.number);
+        bump.taken.set(bump.taken.get() + cut.bytes);
+        if cut.goes_on {
+            bump.left.set(bump.left.get() + cut.bytes);
+            if let Some(at) = bump.take(bytes) {
+                return at;
+            }
+        }
+        let (at, cut) = (cut.at, cut.bytes);
         // A large piece does not cost the rest of the sub-chunk at hand.
-        if cut - bytes > bump.left.get() {
+        if bytes <= sub_chunk_bytes || cut - bytes > bump.left.get() {
             bump.next.set(at.as_ptr().wrapping_add(bytes));
             bump.left.set(cut - bytes);
         }
@@ -380,10 +422,14 @@ mod tests {
         assert_eq!((arena.bytes(), budget.used(Purpose::Window)), (0, 0));
         assert_eq!(arena.count(Count::Records), 0);
         let entered = arena.enter();
-        assert!(arena.bytes() < 8 << 10);
+        assert!(arena.bytes() < 1 << 10);
         entered.record(64);
         entered.node(64);
-        assert!(arena.bytes() < 16 << 10);
+        assert!(arena.bytes() < 2 << 10);
+        for _ in 0..20 {
+            entered.record(144);
+        }
+        assert!(arena.bytes() < 6 << 10, "{}", arena.bytes());
         for _ in 0..8 << 10 {
             entered.record(1 << 10);
         }
@@ -394,7 +440,7 @@ mod tests {
             .iter()
             .map(Chunk::bytes)
             .collect();
-        assert_eq!(chunks[..4], [8 << 10, 8 << 10, 16 << 10, 32 << 10]);
+        assert_eq!(chunks[..4], [1 << 10; 4]);
         assert_eq!(chunks.last(), Some(&CHUNK_BYTES));
         assert!(
             arena.bytes() < 12 << 20,

@@ -66,7 +66,7 @@ struct Conflict;
 
 impl Window {
     /// An empty window. What it takes is charged to `budget` as [`Purpose::Window`](terrapin_base::Purpose::Window)
-    /// until it is dropped; it starts with nothing, and 13 KiB with the first insert.
+    /// until it is dropped; it starts with nothing, and 1.5 KiB with the first insert.
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self::with_arena(Arena::new(budget, None, false))

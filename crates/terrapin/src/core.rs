@@ -4,7 +4,7 @@
 //! it. Under the former a change of the set of keyspaces waits for earlier writers to publish, who need no lock for that. Reads of records take neither, and writes
 //! the append lock only: they load the state, which is replaced as a whole.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
 use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
@@ -22,6 +22,7 @@ use crate::balance::{Balance, FIRST_PERMILLE};
 use crate::checkpoint::Schedule;
 use crate::compaction::Compactions;
 use crate::cut::Mix;
+use crate::fit::TreeSizes;
 use crate::health::Health;
 use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
@@ -29,6 +30,7 @@ use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
 use crate::swap::ArcSwap;
 use crate::turns::Turns;
 use crate::view::Views;
+use crate::written::Written;
 
 /// The part of the budget that recycled window memory may take.
 pub(crate) const POOL_SHARE: u64 = 8;
@@ -71,6 +73,10 @@ pub(crate) struct Core {
     pub schedule: Arc<Schedule>,
     /// Registered views: snapshots and iterators.
     pub views: Views,
+    /// Which keyspaces have memtables that were written.
+    pub written: Written,
+    /// What all trees hold.
+    pub tree_sizes: Arc<TreeSizes>,
     /// Whether users read beside their writes.
     pub mix: Mix,
     /// Whose turn it is among writers.
@@ -91,6 +97,9 @@ pub(crate) struct Core {
 pub(crate) struct Install {
     /// The keyspaces by name.
     pub names: BTreeMap<Box<str>, KeyspaceId>,
+    /// Keyspaces that were created, dropped, cleared or given options since a round took this: what the next catalog says anew, besides
+    /// what the round merges.
+    pub changed: BTreeSet<KeyspaceId>,
     /// The next keyspace's number; numbers below belong, or belonged, to some keyspace.
     pub next_id: u32,
     /// While the log is replayed: everything below is in the windows. Cuts are made here, not at the log's end.
@@ -136,6 +145,7 @@ impl Core {
         structure: Arc<dyn Structure>,
         log: Option<Log>,
         state: State,
+        tree_sizes: Arc<TreeSizes>,
         install: Install,
     ) -> Arc<Self> {
         let collections = state
@@ -143,6 +153,7 @@ impl Core {
             .iter()
             .map(|k| u64::from(k.collection.0) + 1);
         let next_collection = collections.max().unwrap_or(0);
+        let written = Written::new(install.checkpoint_distance);
         let window_memory_high = Core::window_memory_usual(budget.limit());
         if settings.record_cache {
             records.set_share(FIRST_PERMILLE);
@@ -166,6 +177,8 @@ impl Core {
             install: Mutex::new(install),
             schedule: Arc::default(),
             views: Views::default(),
+            written,
+            tree_sizes,
             mix: Mix::default(),
             turns: Turns::default(),
             window_memory_high: AtomicU64::new(window_memory_high),
@@ -297,9 +310,9 @@ impl Core {
     /// for everything below the LSN to be in its window.
     pub fn cut(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> CutMade {
         let current = self.state.load_full();
-        let chosen: Vec<_> = current
-            .keyspaces
-            .iter()
+        let chosen: Vec<_> = self
+            .noted_of(&current)
+            .into_iter()
             .filter(|k| k.sealed.is_none() && choose(k))
             .map(|k| (k.clone(), self.new_window()))
             .collect();

@@ -27,6 +27,7 @@ use crate::balance::RANGE_MISSES;
 use crate::core::{Core, Install};
 use crate::options::{CheckpointDistance, DISTANCE_MAX};
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
+use crate::written::Basis;
 
 /// The part of the budget that active windows on auto share.
 const AUTO_SHARE: u64 = 6;
@@ -212,6 +213,16 @@ impl KeyspaceState {
 }
 
 impl Core {
+    /// A range went over so many deletes in the active window of its view. Once ranges have paid for a cut, the coordinator is asked to
+    /// make one: nobody may be writing.
+    #[inline]
+    pub fn range_passed_in_window(&self, window: &WriteWindow, passed: u64) {
+        let before = window.passed.fetch_add(passed, Ordering::Relaxed);
+        if before < PASSED_MAX && before.saturating_add(passed) >= PASSED_MAX {
+            self.schedule.ask_for_cut();
+        }
+    }
+
     /// Cuts every window that is due and has no sealed one before it.
     pub fn cut_full(&self) {
         let mut install = self.install.lock();
@@ -279,8 +290,8 @@ impl Core {
             return;
         }
         let state = self.state.load_full();
-        let mut arenas: Vec<_> = state
-            .keyspaces
+        let written = self.written_of(&state);
+        let mut arenas: Vec<_> = written
             .iter()
             .filter(|k| k.sealed.is_none() && !k.active.window.is_empty())
             .map(|k| (k.active.window.arena_bytes(), k.id))
@@ -312,6 +323,15 @@ impl Core {
         }
     }
 
+    /// Live bytes of a state's windows.
+    pub fn window_live_bytes(&self, state: &State) -> u64 {
+        let live = |k: &&Arc<KeyspaceState>| {
+            let sealed = k.sealed.as_ref().map(|s| s.records.window.live_bytes());
+            k.active.window.live_bytes() + sealed.unwrap_or(0)
+        };
+        self.written_of(state).iter().map(live).sum()
+    }
+
     /// Bytes of window memory above which the largest windows are cut though they are not full.
     #[inline]
     pub fn window_memory_high(&self) -> u64 {
@@ -331,13 +351,8 @@ impl Core {
     }
 
     /// Whether data grows and hardly anybody reads. What is less than a window is little to overwrite.
-    fn is_loaded(&self, state: &State) -> bool {
-        let grows = || {
-            state
-                .keyspaces
-                .iter()
-                .all(|k| !is_written(k) || k.shared.replacing.is_growing())
-        };
+    fn is_loaded(&self, written: &[&Arc<KeyspaceState>]) -> bool {
+        let grows = || written.iter().all(|k| k.shared.replacing.is_growing());
         let is_small = || self.store.live_bytes() < self.budget.limit() / AUTO_SHARE;
         !self.mix.is_read() && (grows() || is_small())
     }
@@ -348,43 +363,63 @@ impl Core {
         self.budget.limit() / 16 * 15
     }
 
-    /// Sets every keyspace's window limit anew from χ, the memory budget, and how many keyspaces write.
+    /// Sets the memtable limits of all written keyspaces anew from χ, the memory budget, and how many those are. Any other one gets
+    /// its limit as it is first written. O(written keyspaces).
     pub fn rebalance(&self, install: &Install) {
         let state = self.state.load();
-        let beside_all = self.arenas_beside_what_is_read(&state);
-        let writers = state.keyspaces.iter().filter(|k| is_written(k)).count();
+        let written = self.written_of(&state);
+        let beside_all = self.arenas_beside_what_is_read();
         let limit = self.budget.limit();
         let mut high = Self::window_memory_usual(limit);
-        let is_loaded = self.is_loaded(&state);
+        let is_loaded = self.is_loaded(&written);
         if is_loaded {
             // An arena takes a little more for what it holds than the last one did, or the pool has a few chunks ready.
             high = high.max(self.arenas_of_load() * 2 + limit / 64);
         }
         self.window_memory_high.store(high, Ordering::Relaxed);
-        for keyspace in state.keyspaces.iter() {
-            let distance = keyspace
-                .options
-                .checkpoint_distance
-                .unwrap_or(install.checkpoint_distance);
-            let arena_permille = keyspace.shared.arena_permille.load(Ordering::Relaxed);
-            let bytes = self.window_bytes(distance, writers, arena_permille, is_loaded, beside_all);
-            let shared = &keyspace.shared;
-            shared.ample_window_bytes.store(bytes, Ordering::Relaxed);
-            let bytes = self.limit_in_room(bytes);
-            shared.window_bytes.store(bytes, Ordering::Relaxed);
+        let basis = Basis {
+            writers: written.len(),
+            is_loaded,
+            beside_all,
+            distance: install.checkpoint_distance,
+        };
+        self.written.set_basis(basis);
+        for keyspace in written {
+            self.set_limits(keyspace, &basis);
         }
     }
 
-    /// χ·L for a keyspace where the disk has room, when so many write, its arenas take so much for a thousand bytes that they hold, and data is loaded or not; on auto no more than
-    /// arenas of so many bytes hold, `beside_all`, if anything.
-    pub fn window_bytes(
+    /// Sets one keyspace's memtable limit.
+    pub fn set_limits(&self, keyspace: &KeyspaceState, basis: &Basis) {
+        let shared = &keyspace.shared;
+        let distance = keyspace.options.checkpoint_distance;
+        let arena_permille = shared.arena_permille.load(Ordering::Relaxed);
+        let bytes = self.window_bytes(distance, arena_permille, basis);
+        shared.ample_window_bytes.store(bytes, Ordering::Relaxed);
+        let bytes = self.limit_in_room(bytes);
+        shared.window_bytes.store(bytes, Ordering::Relaxed);
+    }
+
+    /// The memtable limit of a keyspace that has no options of its own and was not written yet.
+    pub fn limit_of_new(&self) -> u64 {
+        self.window_bytes(None, ARENA_PERMILLE, &self.written.basis())
+    }
+
+    /// χ·L for a keyspace where the disk has room, with a χ of its own or the database's, and arenas that take so much for a thousand
+    /// bytes that they hold; on auto no more than what arenas of `beside_all` bytes hold.
+    fn window_bytes(
         &self,
-        distance: CheckpointDistance,
-        writers: usize,
+        distance: Option<CheckpointDistance>,
         arena_permille: u64,
-        is_loaded: bool,
-        beside_all: Option<u64>,
+        basis: &Basis,
     ) -> u64 {
+        let &Basis {
+            writers,
+            is_loaded,
+            beside_all,
+            ..
+        } = basis;
+        let distance = distance.unwrap_or(basis.distance);
         let unit = self.settings.merge.group_bytes;
         let limit = self.budget.limit();
         // Memory may have shrunk below what a fixed χ was allowed under.
@@ -409,6 +444,10 @@ impl Core {
 
     /// χ in force.
     pub fn distance_in_force(&self, shared: &KeyspaceShared) -> u32 {
+        // One that is not written has the limit of when it last was.
+        if let Some(keyspace) = self.state.load().keyspaces.get(shared.id) {
+            self.set_limits(keyspace, &self.written.basis());
+        }
         let units = shared.window_bytes.load(Ordering::Relaxed) / self.settings.merge.group_bytes;
         u32::try_from(units).unwrap_or(u32::MAX).max(1)
     }
@@ -452,20 +491,6 @@ impl Core {
         }
         Ok(())
     }
-}
-
-/// Bytes of windows and of window memory, for metrics.
-pub(crate) fn window_live_bytes(state: &State) -> u64 {
-    state
-        .keyspaces
-        .iter()
-        .map(|k| {
-            k.active.window.live_bytes()
-                + k.sealed
-                    .as_ref()
-                    .map_or(0, |s| s.records.window.live_bytes())
-        })
-        .sum()
 }
 
 #[cfg(test)]

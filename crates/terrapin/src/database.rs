@@ -12,7 +12,6 @@ use terrapin_wal::LogMetrics;
 
 use crate::batch::Batch;
 use crate::core::Core;
-use crate::cut::window_live_bytes;
 use crate::events;
 use crate::keyspace::Keyspace;
 use crate::metrics::{MemoryUse, Metrics};
@@ -598,10 +597,12 @@ impl Core {
                     k.active.start < through && k.active.unlogged.load(Ordering::Acquire)
                 });
             }
-            let waits = self.state.load().keyspaces.iter().any(|k| {
+            let state = self.state.load();
+            let waits = self.noted_of(&state).iter().any(|k| {
                 windows(&k.active, k.sealed.as_ref().map(|s| &s.records))
                     .any(|w| w.start < through && w.unlogged.load(Ordering::Acquire))
             });
+            drop(state);
             if !waits {
                 return Ok(());
             }
@@ -649,10 +650,10 @@ fn metrics(core: &Core) -> Metrics {
     let log_bytes_written = log.drained_bytes + log.ahead_bytes;
     let written = store.written.total() + log_bytes_written;
     let live_bytes = core.store.live_bytes();
-    let keyspaces = state.keyspaces.iter();
-    let tree_bytes: u64 = keyspaces.map(|k| k.shared.tree_size.live_bytes()).sum();
+    let tree_bytes = core.tree_sizes.live_bytes();
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
-    let debt = state.keyspaces.iter().filter_map(|k| {
+    let holders = core.written_of(&state);
+    let debt = holders.iter().filter_map(|k| {
         let sealed = k.sealed.as_ref()?.records.window.live_bytes();
         Some(k.shared.forecast.left_of(sealed))
     });
@@ -669,6 +670,7 @@ fn metrics(core: &Core) -> Metrics {
         deletes: counters.deletes.get(),
         scans: counters.scans.get(),
         scanned_records: counters.scanned_records.get(),
+        scanned_deletes: counters.scanned_deletes.get(),
         batches: counters.batches.get(),
         user_bytes_written,
         record_hits: core.counters.record_hits.get(),
@@ -681,7 +683,7 @@ fn metrics(core: &Core) -> Metrics {
         write_amplification: ratio(written, user_bytes_written),
         space_amplification: ratio(live_bytes, tree_bytes),
         checkpoint_debt_bytes: debt.sum(),
-        window_bytes: window_live_bytes(&state),
+        window_bytes: core.window_live_bytes(&state),
         checkpoints: counters.checkpoints.get(),
         checkpoints_failed: counters.checkpoints_failed.get(),
         compactions: counters.compactions.get(),

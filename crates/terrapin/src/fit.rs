@@ -6,8 +6,9 @@
 //! too much, not everything fits anyway.
 
 use std::ops::Bound;
+use std::sync::Arc;
 
-use terrapin_base::sync::{AtomicU64, Ordering};
+use terrapin_base::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use terrapin_base::{Purpose, Result};
 use terrapin_structure::{Estimate, Version};
 
@@ -31,25 +32,62 @@ const UNKNOWN: u64 = u64::MAX;
 /// and that it could not be found out.
 const UNREADABLE: u64 = u64::MAX - 1;
 
-/// What a keyspace's tree holds, as far as it is known: every key once, about.
+/// What the trees of all keyspaces hold: the sums of their [`TreeSize`]s, so that nobody has to go over them.
+#[derive(Default)]
+pub(crate) struct TreeSizes(Mutex<Sums>);
+
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    held: Estimate,
+    live_bytes: u64,
+    /// Trees of which it is not known what they hold, and trees that could not be measured.
+    unknown: u64,
+    unreadable: u64,
+}
+
+impl TreeSizes {
+    /// What all hold; none while that is not known of all. What cannot be read counts as empty.
+    pub fn held(&self) -> Option<Estimate> {
+        let sums = *self.0.lock();
+        (sums.unknown == 0).then_some(sums.held)
+    }
+
+    /// Whether all were measured, and could be read.
+    pub fn are_known(&self) -> bool {
+        let sums = *self.0.lock();
+        sums.unknown == 0 && sums.unreadable == 0
+    }
+
+    /// Key and value bytes in all trees: see [`TreeSize::live_bytes`].
+    pub fn live_bytes(&self) -> u64 {
+        self.0.lock().live_bytes
+    }
+}
+
+/// What a keyspace's tree holds, as far as it is known: every key once, about. Changes are made under the lock of all sizes' sums.
 pub(crate) struct TreeSize {
+    all: Arc<TreeSizes>,
     records: AtomicU64,
     bytes: AtomicU64,
     /// Key and value bytes that readers see in the tree of the last commit, by its sums.
     live_bytes: AtomicU64,
-}
-
-impl Default for TreeSize {
-    fn default() -> Self {
-        TreeSize {
-            records: AtomicU64::new(UNKNOWN),
-            bytes: AtomicU64::new(0),
-            live_bytes: AtomicU64::new(0),
-        }
-    }
+    /// The keyspace was dropped: it is no part of the sums.
+    is_gone: AtomicBool,
 }
 
 impl TreeSize {
+    /// Of a tree of which nothing is known yet.
+    pub fn new(all: &Arc<TreeSizes>) -> Self {
+        all.0.lock().unknown += 1;
+        TreeSize {
+            all: all.clone(),
+            records: AtomicU64::new(UNKNOWN),
+            bytes: AtomicU64::new(0),
+            live_bytes: AtomicU64::new(0),
+            is_gone: AtomicBool::new(false),
+        }
+    }
+
     /// What it holds; none until that is known.
     pub fn get(&self) -> Option<Estimate> {
         let records = self.records.load(Ordering::Relaxed);
@@ -61,9 +99,43 @@ impl TreeSize {
         }
     }
 
+    /// Makes a change, and keeps the sums right.
+    fn change(&self, change: impl FnOnce()) {
+        let mut sums = self.all.0.lock();
+        let before = self.part();
+        change();
+        let after = self.part();
+        let moved =
+            |sum: u64, before: u64, after: u64| sum.wrapping_sub(before).wrapping_add(after);
+        sums.held.records = moved(sums.held.records, before.held.records, after.held.records);
+        sums.held.bytes = moved(sums.held.bytes, before.held.bytes, after.held.bytes);
+        sums.live_bytes = moved(sums.live_bytes, before.live_bytes, after.live_bytes);
+        sums.unknown = moved(sums.unknown, before.unknown, after.unknown);
+        sums.unreadable = moved(sums.unreadable, before.unreadable, after.unreadable);
+    }
+
+    /// Its part of the sums.
+    fn part(&self) -> Sums {
+        if self.is_gone.load(Ordering::Relaxed) {
+            return Sums::default();
+        }
+        let held = self.get();
+        Sums {
+            held: held.unwrap_or_default(),
+            live_bytes: self.live_bytes(),
+            unknown: u64::from(held.is_none()),
+            unreadable: u64::from(!self.is_readable()),
+        }
+    }
+
+    /// Its keyspace was dropped.
+    pub fn leave(&self) {
+        self.change(|| self.is_gone.store(true, Ordering::Relaxed));
+    }
+
     /// It could not be measured, as a node cannot be read: it counts as empty until it is measured. Who needs the node reports it.
     pub fn unreadable(&self) {
-        self.records.store(UNREADABLE, Ordering::Relaxed);
+        self.change(|| self.records.store(UNREADABLE, Ordering::Relaxed));
     }
 
     /// Whether it is not known to be unreadable.
@@ -79,20 +151,22 @@ impl TreeSize {
     /// Takes note of the tree that a keyspace has. May read its root.
     pub fn begin(&self, version: &dyn Version) -> Result<()> {
         let live_bytes = version.live_bytes()?;
-        self.live_bytes.store(live_bytes, Ordering::Relaxed);
+        self.change(|| self.live_bytes.store(live_bytes, Ordering::Relaxed));
         Ok(())
     }
 
     /// The tree is empty: it leaves its room to the others at once.
     pub fn cleared(&self) {
-        self.live_bytes.store(0, Ordering::Relaxed);
+        self.change(|| self.live_bytes.store(0, Ordering::Relaxed));
         self.set(Estimate::default());
     }
 
     /// It is known to hold that.
     pub fn set(&self, held: Estimate) {
-        self.bytes.store(held.bytes, Ordering::Relaxed);
-        self.records.store(held.records, Ordering::Relaxed);
+        self.change(|| {
+            self.bytes.store(held.bytes, Ordering::Relaxed);
+            self.records.store(held.records, Ordering::Relaxed);
+        });
     }
 }
 
@@ -139,14 +213,9 @@ impl Core {
         Ok(())
     }
 
-    /// What all trees of a state hold, as cached records; none where that is not known of all, or they are mostly too long to be cached.
-    fn all_as_records(&self, state: &State) -> Option<u64> {
-        let mut all = Estimate::default();
-        for keyspace in state.keyspaces.iter() {
-            let held = keyspace.shared.tree_size.get()?;
-            all.records = all.records.saturating_add(held.records);
-            all.bytes = all.bytes.saturating_add(held.bytes);
-        }
+    /// What all trees hold, as cached records; none where that is not known of all, or they are mostly too long to be cached.
+    fn all_as_records(&self) -> Option<u64> {
+        let all = self.tree_sizes.held()?;
         if all.bytes / all.records.max(1) > self.records.record_bytes_max() {
             return None;
         }
@@ -173,9 +242,9 @@ impl Core {
 
     /// Bytes of arenas that all active windows on auto may come to beside the records of all trees; none where those do not fit
     /// beside windows of a reasonable size.
-    pub fn arenas_beside_all(&self, state: &State) -> Option<u64> {
+    pub fn arenas_beside_all(&self) -> Option<u64> {
         // As much again is sealed.
-        let all = self.all_as_records(state)?;
+        let all = self.all_as_records()?;
         self.shared_by_windows(self.left_to_windows(all)?)
     }
 
@@ -186,10 +255,10 @@ impl Core {
     }
 
     /// What applies of those two, by what users do; none where they hardly read.
-    pub fn arenas_beside_what_is_read(&self, state: &State) -> Option<u64> {
+    pub fn arenas_beside_what_is_read(&self) -> Option<u64> {
         match (self.mix.is_often_read(), self.mix.is_mostly_ranged()) {
             (true, true) => self.arenas_beside_blocks(),
-            (true, false) => self.arenas_beside_all(state),
+            (true, false) => self.arenas_beside_all(),
             (false, _) => None,
         }
     }
@@ -197,16 +266,16 @@ impl Core {
     /// What windows leave for the next ones, as far as to give it to the caches would save no read: where all that is read is cached beside
     /// windows, all of it; elsewhere nothing.
     pub fn left_for_windows_only(&self, state: &State) -> u64 {
-        let beside = self.arenas_beside_what_is_read(state).unwrap_or(0);
+        let beside = self.arenas_beside_what_is_read().unwrap_or(0);
         (2 * beside)
-            .min(windows(state))
+            .min(self.windows(state))
             .saturating_sub(self.in_windows())
     }
 
     /// Gives what the last windows left for the next ones to the caches, except for what an active window may take beside all records and
     /// beside all pages.
-    pub fn release_pool(&self, state: &State) {
-        let arenas = self.arenas_beside_all(state).unwrap_or(0);
+    pub fn release_pool(&self) {
+        let arenas = self.arenas_beside_all().unwrap_or(0);
         let arenas = arenas.min(self.arenas_beside_blocks().unwrap_or(0));
         self.pool
             .keep_only(arenas.saturating_sub(self.in_windows()));
@@ -240,29 +309,28 @@ impl Core {
     /// Whether the records of all trees could be cached beside the windows of a state, each as large as it may come to be. Benevolently:
     /// who reads them all will know.
     pub fn could_hold_all(&self, state: &State) -> bool {
-        let all = self.all_as_records(state).unwrap_or(u64::MAX);
+        let all = self.all_as_records().unwrap_or(u64::MAX);
         let left = self.left_to_windows(all / 1000 * TO_FIT_PERMILLE);
-        left.is_some_and(|left| windows(state) <= left)
+        left.is_some_and(|left| self.windows(state) <= left)
     }
 
     /// Whether all pages could be cached beside them.
     pub fn could_hold_blocks(&self, state: &State) -> bool {
-        self.settings.record_cache && self.all_as_blocks() + windows(state) <= self.budget.limit()
+        self.settings.record_cache
+            && self.all_as_blocks() + self.windows(state) <= self.budget.limit()
     }
-}
 
-/// Bytes that the windows of a state may come to take.
-fn windows(state: &State) -> u64 {
-    let windows = state.keyspaces.iter().map(|keyspace| {
-        if keyspace.sealed.is_none() && keyspace.active.window.is_empty() {
-            return 0;
-        }
-        let shared = &keyspace.shared;
-        let held = shared.window_bytes.load(Ordering::Relaxed);
-        let arena_permille = shared.arena_permille.load(Ordering::Relaxed);
-        2 * (held / 1000).saturating_mul(arena_permille)
-    });
-    windows.sum()
+    /// Bytes that the windows of a state may come to take.
+    fn windows(&self, state: &State) -> u64 {
+        let written = self.written_of(state);
+        let windows = written.iter().map(|keyspace| {
+            let shared = &keyspace.shared;
+            let held = shared.window_bytes.load(Ordering::Relaxed);
+            let arena_permille = shared.arena_permille.load(Ordering::Relaxed);
+            2 * (held / 1000).saturating_mul(arena_permille)
+        });
+        windows.sum()
+    }
 }
 
 #[cfg(test)]
@@ -292,9 +360,9 @@ mod tests {
         put(0..8 << 10);
         pooled();
         let state = core.state.load_full();
-        let arenas = core.arenas_beside_all(&state).unwrap();
+        let arenas = core.arenas_beside_all().unwrap();
         assert!((8 << 20..30 << 20).contains(&arenas), "{arenas}");
-        core.release_pool(&state);
+        core.release_pool();
         assert_eq!(core.pool.bytes() >> 21, arenas >> 21);
         assert_eq!(core.left_for_windows_only(&state), 0, "nobody reads");
         for number in 0..6000u64 {
@@ -308,8 +376,8 @@ mod tests {
         put(8 << 10..64 << 10);
         pooled();
         let state = core.state.load_full();
-        assert_eq!(core.arenas_beside_all(&state), None);
-        core.release_pool(&state);
+        assert_eq!(core.arenas_beside_all(), None);
+        core.release_pool();
         assert_eq!(core.pool.bytes(), 0, "there is no room for all records");
         assert_eq!(core.left_for_windows_only(&state), 0);
     }

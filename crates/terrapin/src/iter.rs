@@ -8,7 +8,6 @@
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, Slice};
 use terrapin_disk::Process;
 use terrapin_memtable::{Cursor, Op};
@@ -494,7 +493,8 @@ impl Range {
                     &mut passed,
                 );
                 if passed > 0 {
-                    keyspace.active.passed.fetch_add(passed, Ordering::Relaxed);
+                    core.range_passed_in_window(&keyspace.active, passed);
+                    core.counters.scanned_deletes.add(passed);
                 }
                 merged
             }
@@ -507,6 +507,9 @@ impl Range {
             Err(error) => (false, Some(error)),
         };
         let passed = tree.scan.take_passed();
+        if passed > 0 {
+            core.counters.scanned_deletes.add(passed);
+        }
         core.range_passed(keyspace, passed, count, || {
             region.gone_over(batch.last_key().filter(|_| !whole))
         });

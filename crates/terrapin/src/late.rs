@@ -94,7 +94,7 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
     let attempt = {
         let mut install = core.install.lock();
         match gone {
-            Gone::Cleared => core.try_clear(log, &goes.shared)?,
+            Gone::Cleared => core.try_clear(log, &mut install, &goes.shared)?,
             Gone::Dropped => core.try_drop(log, &mut install, goes.name())?,
         }
     };
@@ -102,7 +102,13 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
         return Err(Error::internal("the ring is full"));
     };
     for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
-        enter(&core.state.load(), &operation?, late.lsn, Durability::Sync);
+        enter(
+            &core,
+            &core.state.load(),
+            &operation?,
+            late.lsn,
+            Durability::Sync,
+        );
     }
     log.publish(&late);
     log.sync(late.end)?;

@@ -149,6 +149,7 @@ mod fit;
 mod forecast;
 mod gate;
 mod health;
+mod id_map;
 mod integer_key;
 mod iter;
 mod key_range;
@@ -182,6 +183,7 @@ pub mod verify;
 mod view;
 mod warm;
 mod write;
+mod written;
 
 pub use batch::Batch;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};

@@ -40,6 +40,7 @@ use crate::compaction::Compactor;
 use crate::core::{Core, Install, POOL_SHARE};
 use crate::database::Database;
 use crate::events;
+use crate::fit::TreeSizes;
 use crate::gate::Gate;
 use crate::options::{KeyspaceOptions, Options, Settings};
 use crate::owner::Owner;
@@ -498,15 +499,21 @@ fn start(
     let pool = Pool::new(&budget, budget.limit() / POOL_SHARE);
     let mut keyspaces = Keyspaces::default();
     let mut names = std::collections::BTreeMap::new();
+    let tree_sizes = Arc::<TreeSizes>::default();
+    let mut changed = BTreeSet::new();
     for (number, stored) in (0..).zip(&base.stored) {
-        let entry = base.catalog.get(stored.id);
-        let start = entry.map_or(base.catalog.applied, |e| e.applied);
+        let tree = base.catalog.tree(stored.id);
+        if tree.is_none() {
+            changed.insert(stored.id);
+        }
+        let start = base.catalog.applied_of(stored.id);
+        let start = start.unwrap_or(base.catalog.applied);
         names.insert(stored.name.clone(), stored.id);
         let unit = settings.merge.group_bytes;
-        let shared = KeyspaceShared::new(stored.id, &stored.name, unit, unit);
-        if let Some(entry) = entry {
+        let shared = KeyspaceShared::new(stored.id, &stored.name, unit, &tree_sizes);
+        if let Some(tree) = tree {
             // It is for figures only: who needs a node that cannot be read reports it.
-            let _ = shared.tree_size.begin(&*entry.version);
+            let _ = shared.tree_size.begin(&**tree);
         }
         keyspaces.insert(Arc::new(KeyspaceState {
             id: stored.id,
@@ -515,7 +522,7 @@ fn start(
             options: stored.options,
             active: WriteWindow::new(start, Window::with_pool(&budget, &pool)),
             sealed: None,
-            version: entry.map_or_else(|| base.structure.empty(), |e| e.version.clone()),
+            version: tree.map_or_else(|| base.structure.empty(), Arc::clone),
         }));
     }
     let default_keyspace = names
@@ -526,6 +533,7 @@ fn start(
     let position = replay.as_ref().map(|_| base.catalog.durable_through());
     let install = Install {
         names,
+        changed,
         next_id: base.catalog.next_id,
         replay: position,
         checkpoint_distance: settings.checkpoint_distance,
@@ -550,6 +558,7 @@ fn start(
         base.structure.clone(),
         log.clone(),
         state,
+        tree_sizes,
         install,
     );
     core.rebalance(&core.install.lock());

@@ -56,7 +56,7 @@ impl Reclaim {
     fn release_pool(&mut self) {
         self.looks = self.looks.saturating_add(1);
         if self.looks == QUIET_LOOKS {
-            self.core.release_pool(&self.core.state.load());
+            self.core.release_pool();
         }
     }
 

@@ -209,7 +209,7 @@ fn apply(
             }
             check_created(operation.keyspace, install.next_id)?;
             // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
-            enter(&state, &operation, record.lsn, Durability::Process);
+            enter(core, &state, &operation, record.lsn, Durability::Process);
             if touched.last() != Some(&operation.keyspace) {
                 touched.push(operation.keyspace);
             }
@@ -233,7 +233,7 @@ fn apply(
             }
         }
         Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),
-        Schema::Clear(id) => core.apply_clear(id, record.lsn),
+        Schema::Clear(id) => core.apply_clear(install, id, record.lsn),
         Schema::SetOptions(id, options) => core.apply_options(install, id, options),
     }
     Ok(had_pages)

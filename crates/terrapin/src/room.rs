@@ -11,7 +11,6 @@ use terrapin_base::{Error, ErrorKind, mutant};
 
 use crate::compaction::STRETCH_GROUPS;
 use crate::core::Core;
-use crate::cut::{is_written, window_live_bytes};
 use crate::state::{KeyspaceState, State};
 
 /// What a compaction of a stretch takes at most before it lets anything go, in stretches: its leaves, what buffers hold for them and for the others
@@ -47,24 +46,26 @@ impl Core {
 
     /// Bytes that windows of a state hold, and may come to hold before anybody looks again. Memory bounds that.
     fn begun(&self, state: &State, size: WindowSize) -> u64 {
-        let held = window_live_bytes(state);
+        let held = self.window_live_bytes(state);
         let more = self.written_limits(state, size);
         held.max(held.saturating_add(more).min(self.window_memory_max()))
     }
 
     /// Bytes of windows that room is needed for at any time while all go on that write, `writing` bytes of limits or those of the state;
-    /// one more, where none does.
+    /// one more of the usual size, where none does.
     fn lasting(&self, state: &State, size: WindowSize, writing: u64) -> u64 {
-        let limits = state.keyspaces.iter().map(|k| self.limit(k, size));
-        let largest = limits.max().unwrap_or(0);
-        let each = self.written_limits(state, size).max(largest).max(writing);
+        let another = match size {
+            WindowSize::Ample => self.limit_of_new(),
+            WindowSize::Small => self.settings.merge.group_bytes,
+        };
+        let each = self.written_limits(state, size).max(another).max(writing);
         let each = each.min(self.window_memory_max() / (LASTING_WINDOWS - 1));
         self.begun(state, size).max(LASTING_WINDOWS * each)
     }
 
     fn written_limits(&self, state: &State, size: WindowSize) -> u64 {
-        let writing = state.keyspaces.iter().filter(|k| is_written(k));
-        writing.map(|k| self.limit(k, size)).sum()
+        let written = self.written_of(state);
+        written.iter().map(|k| self.limit(k, size)).sum()
     }
 
     /// Bytes at which a keyspace's active window of that size is cut.

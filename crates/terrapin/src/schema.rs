@@ -10,7 +10,6 @@ use terrapin_structure::Estimate;
 use terrapin_wal::{Append, Appended, Log};
 
 use crate::core::{Core, Install};
-use crate::cut::ARENA_PERMILLE;
 use crate::options::{CheckpointDistance, KeyspaceOptions};
 use crate::record::Schema;
 use crate::record::format::check_name;
@@ -126,9 +125,9 @@ impl Core {
     /// Removes all records of a keyspace.
     pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
         let mut had_pages = false;
-        let changed = self.change(true, |log, _install| {
+        let changed = self.change(true, |log, install| {
             let has_pages = self.may_have_pages(shared.id);
-            let attempt = self.try_clear(log, shared)?;
+            let attempt = self.try_clear(log, install, shared)?;
             had_pages = has_pages && matches!(attempt, Attempt::Done(..));
             Ok(attempt)
         });
@@ -138,8 +137,13 @@ impl Core {
 
     /// Appends the record of a clear, and empties the keyspace: one step under the log's append lock, so that every later write goes to the
     /// new window. An earlier one goes to the old window, or, if its writer looks only now, nowhere: a round that was frozen in between
-    /// takes care of that (`checkpoint::job`). The caller holds `install`.
-    pub fn try_clear(&self, log: &Log, shared: &Arc<KeyspaceShared>) -> Result<Attempt> {
+    /// takes care of that (`checkpoint::job`).
+    pub fn try_clear(
+        &self,
+        log: &Log,
+        install: &mut Install,
+        shared: &Arc<KeyspaceShared>,
+    ) -> Result<Attempt> {
         let state = self.state.load_full();
         if state.keyspaces.get(shared.id).is_none() {
             return Err(self.dropped().with("keyspace", &shared.name));
@@ -152,6 +156,7 @@ impl Core {
         })?;
         match appended {
             Append::Done(appended) => {
+                install.changed.insert(shared.id);
                 self.after_unseal(&state, shared.id);
                 Ok(Attempt::Done(appended, shared.clone(), replaced))
             }
@@ -165,6 +170,14 @@ impl Core {
         shared: &Arc<KeyspaceShared>,
         options: KeyspaceOptions,
     ) -> Result<()> {
+        self.change_options(shared, options)?;
+        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may go on.
+        self.cut_full();
+        self.schedule.released();
+        Ok(())
+    }
+
+    fn change_options(&self, shared: &Arc<KeyspaceShared>, options: KeyspaceOptions) -> Result<()> {
         self.check_options(&options)?;
         self.change(false, |log, install| {
             if self.state.load().keyspaces.get(shared.id).is_none() {
@@ -177,11 +190,8 @@ impl Core {
             };
             self.apply_options(install, shared.id, options);
             Ok(Attempt::Done(appended, shared.clone(), None))
-        })?;
-        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may go on.
-        self.cut_full();
-        self.schedule.released();
-        Ok(())
+        })
+        .map(drop)
     }
 
     fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
@@ -216,8 +226,11 @@ impl Core {
             let condition = match attempt(log, &mut install) {
                 Ok(Attempt::Done(appended, shared, replaced)) => {
                     log.publish(&appended);
-                    drop(replaced);
-                    self.rebalance(&install);
+                    // A keyspace that went may have been one that wrote: the others share its memory.
+                    if replaced.is_some() {
+                        drop(replaced);
+                        self.rebalance(&install);
+                    }
                     drop(install);
                     self.after_write(log, &appended, false, self.settings.durability, frees)?;
                     return Ok(shared);
@@ -272,11 +285,9 @@ impl Core {
         if let Some(keyspace) = current.keyspaces.get(id) {
             return keyspace.shared.clone();
         }
-        let distance = options
-            .checkpoint_distance
-            .unwrap_or(install.checkpoint_distance);
-        let ample = self.window_bytes(distance, 1, ARENA_PERMILLE, false, None);
-        let shared = KeyspaceShared::new(id, name, self.limit_in_room(ample), ample);
+        // The first write sets its memtable's limit.
+        let unit = self.settings.merge.group_bytes;
+        let shared = KeyspaceShared::new(id, name, unit, &self.tree_sizes);
         shared.tree_size.set(Estimate::default());
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(KeyspaceState {
@@ -289,6 +300,7 @@ impl Core {
             version: self.structure.empty(),
         }));
         install.names.insert(name.into(), id);
+        install.changed.insert(id);
         self.replace_state(State {
             generation: current.generation,
             pin: current.pin.clone(),
@@ -308,6 +320,8 @@ impl Core {
         let current = self.state.load_full();
         let keyspace = current.keyspaces.get(id)?;
         install.names.remove(&keyspace.shared.name);
+        install.changed.insert(id);
+        keyspace.shared.tree_size.leave();
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.remove(id);
         let last = self.replace_state(State {
@@ -320,10 +334,11 @@ impl Core {
         Some(last)
     }
 
-    /// Empties a keyspace at an LSN, if it is there. The caller holds `install`.
-    pub fn apply_clear(&self, id: KeyspaceId, lsn: Lsn) {
+    /// Empties a keyspace at an LSN, if it is there.
+    pub fn apply_clear(&self, install: &mut Install, id: KeyspaceId, lsn: Lsn) {
         let current = self.state.load_full();
         if current.keyspaces.get(id).is_some() {
+            install.changed.insert(id);
             self.install_cleared(&current, id, lsn, self.new_window());
             self.after_unseal(&current, id);
         }
@@ -373,6 +388,8 @@ impl Core {
         };
         let mut next = (**keyspace).clone();
         next.options = options;
+        self.set_limits(&next, &self.written.basis());
+        install.changed.insert(id);
         let mut keyspaces = current.keyspaces.clone();
         keyspaces.insert(Arc::new(next));
         self.replace_state(State {
@@ -381,7 +398,6 @@ impl Core {
             floor: current.floor,
             keyspaces,
         });
-        self.rebalance(install);
     }
 
     /// χ of every keyspace that has none of its own, and of those that have: the database's dial. None: what the database was opened with.
@@ -401,7 +417,7 @@ impl Core {
             .map(|k| k.shared.clone())
             .collect();
         for shared in all {
-            match self.set_keyspace_options(&shared, options) {
+            match self.change_options(&shared, options) {
                 Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {}
                 outcome => outcome?,
             }
@@ -456,9 +472,9 @@ mod tests {
                 .active,
         );
         let log = core.log().unwrap();
-        let install = core.install.lock();
-        let Attempt::Done(appended, _, replaced) = core.try_clear(log, &keyspace.shared).unwrap()
-        else {
+        let mut install = core.install.lock();
+        let cleared = core.try_clear(log, &mut install, &keyspace.shared);
+        let Attempt::Done(appended, _, replaced) = cleared.unwrap() else {
             panic!("the ring is full");
         };
         assert!(windows.upgrade().is_some());

@@ -17,15 +17,13 @@ use terrapin_structure::Version;
 
 use crate::compaction::Visits;
 use crate::cut::ARENA_PERMILLE;
-use crate::fit::TreeSize;
+use crate::fit::{TreeSize, TreeSizes};
 use crate::forecast::Forecast;
+use crate::id_map::IdMap;
 use crate::metrics::KeyspaceCounters;
 use crate::options::KeyspaceOptions;
 use crate::pressure::Pace;
 use crate::replacing::Replacing;
-
-/// Keyspaces of one chunk of the map; also what one leaf page of the catalog holds.
-pub(crate) const CHUNK_KEYSPACES: usize = 64;
 
 /// The database at one moment.
 pub(crate) struct State {
@@ -40,43 +38,25 @@ pub(crate) struct State {
     pub keyspaces: Keyspaces,
 }
 
-/// A persistent map from id to keyspace: a copy shares every chunk but those that change.
+/// A persistent map from id to keyspace: a copy shares all but the path to what changes ([`IdMap`]).
 #[derive(Clone, Default)]
-pub(crate) struct Keyspaces {
-    /// Sorted by number; none is empty.
-    chunks: Vec<Arc<Chunk>>,
-}
-
-/// Keyspaces `number * 64 .. number * 64 + 64`.
-#[derive(Clone)]
-pub(crate) struct Chunk {
-    /// Ids divided by [`CHUNK_KEYSPACES`].
-    pub number: u32,
-    /// Sorted by id.
-    pub keyspaces: Vec<Arc<KeyspaceState>>,
-}
+pub(crate) struct Keyspaces(IdMap<Arc<KeyspaceState>>);
 
 impl Keyspaces {
-    /// The keyspace of an id. Two binary searches, the first over one element unless there are many.
+    /// The keyspace of an id. O(log n): one step for each factor of 64.
     #[inline]
     pub fn get(&self, id: KeyspaceId) -> Option<&Arc<KeyspaceState>> {
-        let number = id.0 / CHUNK_KEYSPACES as u32;
-        let chunk = match &self.chunks[..] {
-            [only] if only.number == number => only,
-            chunks => &chunks[chunks.binary_search_by_key(&number, |c| c.number).ok()?],
-        };
-        match &chunk.keyspaces[..] {
-            [only] => (only.id == id).then_some(only),
-            keyspaces => keyspaces
-                .binary_search_by_key(&id, |k| k.id)
-                .ok()
-                .map(|i| &keyspaces[i]),
-        }
+        self.0.get(id.0)
     }
 
     /// All keyspaces in the order of their ids.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<KeyspaceState>> {
-        self.chunks.iter().flat_map(|c| &c.keyspaces)
+        self.iter_from(KeyspaceId(0))
+    }
+
+    /// Those of an id and above.
+    pub fn iter_from(&self, id: KeyspaceId) -> impl Iterator<Item = &Arc<KeyspaceState>> {
+        self.0.iter_from(id.0).map(|(_, keyspace)| keyspace)
     }
 
     /// A map of one keyspace, or of none if that is not there.
@@ -88,42 +68,14 @@ impl Keyspaces {
         only
     }
 
-    /// The chunks in the order of their numbers.
-    pub fn chunks(&self) -> &[Arc<Chunk>] {
-        &self.chunks
-    }
-
-    /// Adds a keyspace or replaces the one of the same id.
+    /// Adds a keyspace or replaces the one of the same id. O(log n).
     pub fn insert(&mut self, keyspace: Arc<KeyspaceState>) {
-        let number = keyspace.id.0 / CHUNK_KEYSPACES as u32;
-        match self.chunks.binary_search_by_key(&number, |c| c.number) {
-            Ok(place) => {
-                let chunk = Arc::make_mut(&mut self.chunks[place]);
-                match chunk.keyspaces.binary_search_by_key(&keyspace.id, |k| k.id) {
-                    Ok(at) => chunk.keyspaces[at] = keyspace,
-                    Err(at) => chunk.keyspaces.insert(at, keyspace),
-                }
-            }
-            Err(place) => self.chunks.insert(
-                place,
-                Arc::new(Chunk {
-                    number,
-                    keyspaces: vec![keyspace],
-                }),
-            ),
-        }
+        self.0.insert(keyspace.id.0, keyspace);
     }
 
-    /// Removes a keyspace.
+    /// Removes a keyspace. O(log n).
     pub fn remove(&mut self, id: KeyspaceId) {
-        let number = id.0 / CHUNK_KEYSPACES as u32;
-        if let Ok(place) = self.chunks.binary_search_by_key(&number, |c| c.number) {
-            let chunk = Arc::make_mut(&mut self.chunks[place]);
-            chunk.keyspaces.retain(|k| k.id != id);
-            if chunk.keyspaces.is_empty() {
-                self.chunks.remove(place);
-            }
-        }
+        self.0.remove(id.0);
     }
 }
 
@@ -156,6 +108,8 @@ pub(crate) struct WriteWindow {
     pub unlogged: AtomicBool,
     /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the first of them enters.
     pub unlogged_batch: AtomicBool,
+    /// Its keyspace is among those that are written ([`crate::written::Written`]): set before the first write enters.
+    pub noted: AtomicBool,
     /// Deletes in it that ranges passed, which show nothing for them and take as long as records do. A view's ranges count in the window that the
     /// view has as its active one, so that those of older views say nothing of a window that took the place of theirs.
     pub passed: AtomicU64,
@@ -169,6 +123,7 @@ impl WriteWindow {
             window: Arc::new(window),
             unlogged: AtomicBool::new(false),
             unlogged_batch: AtomicBool::new(false),
+            noted: AtomicBool::new(false),
             passed: AtomicU64::new(0),
         })
     }
@@ -291,14 +246,14 @@ impl RangeLength {
 
 impl KeyspaceShared {
     /// For a keyspace that is being created or found in the catalog.
-    pub fn new(id: KeyspaceId, name: &str, window_bytes: u64, ample: u64) -> Arc<Self> {
+    pub fn new(id: KeyspaceId, name: &str, window_bytes: u64, sizes: &Arc<TreeSizes>) -> Arc<Self> {
         Arc::new(KeyspaceShared {
             id,
             name: name.into(),
             window_bytes: AtomicU64::new(window_bytes),
-            ample_window_bytes: AtomicU64::new(ample),
+            ample_window_bytes: AtomicU64::new(window_bytes),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),
-            tree_size: TreeSize::default(),
+            tree_size: TreeSize::new(sizes),
             forecast: Forecast::default(),
             pace: Pace::default(),
             range_length: RangeLength::default(),

@@ -173,13 +173,13 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             return Ok(report);
         }
         report.keyspaces += 1;
-        let Some(entry) = base.catalog.get(stored.id) else {
+        let Some(tree) = base.catalog.tree(stored.id) else {
             continue;
         };
         let place = || format!("keyspace {:?}", stored.name);
         let mut findings = Vec::new();
         let room = report.room(options);
-        let outcome = entry.version.verify(&mut |finding| {
+        let outcome = tree.verify(&mut |finding| {
             if findings.len() < room {
                 let place = format!("{}: {}", place(), finding.place);
                 findings.push(Finding::new(place, finding.message));
@@ -193,7 +193,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
         if report.is_full(options) {
             return Ok(report);
         }
-        match entry.version.stats() {
+        match tree.stats() {
             Ok(stats) => {
                 report.groups += stats.groups;
                 report.nodes += stats.nodes;
@@ -203,7 +203,7 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
             }
             Err(error) => report.damage(&place(), error)?,
         }
-        let walked = entry.version.pages(&mut |page| pages.add(page));
+        let walked = tree.pages(&mut |page| pages.add(page));
         if let Err(error) = walked {
             report.damage(&place(), error)?;
         }
@@ -232,11 +232,11 @@ pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
         "the data file is a copy and was not closed; all pages are checked before it is served"
     );
     for stored in &base.stored {
-        let Some(entry) = base.catalog.get(stored.id) else {
+        let Some(tree) = base.catalog.tree(stored.id) else {
             continue;
         };
         let mut first = None;
-        entry.version.verify(&mut |finding| {
+        tree.verify(&mut |finding| {
             first.get_or_insert(finding);
         })?;
         if let Some(finding) = first {
@@ -326,6 +326,7 @@ struct Keyspaces {
     names: BTreeMap<Box<str>, KeyspaceId>,
     /// For each of them, the LSN from which on a replay applies operations.
     replayed_from: BTreeMap<KeyspaceId, Lsn>,
+    by_id: BTreeMap<KeyspaceId, Box<str>>,
     next_id: u32,
     /// What the log says of them below is known from the catalog.
     schema_from: Lsn,
@@ -335,13 +336,10 @@ impl Keyspaces {
     /// As a checkpoint knew them.
     fn of(base: &Base) -> Self {
         let names = base.stored.iter().map(|k| (k.name.clone(), k.id));
-        let applied = |id| {
-            base.catalog
-                .get(id)
-                .map_or(base.catalog.applied, |e| e.applied)
-        };
+        let applied = |id| base.catalog.applied_of(id).unwrap_or(base.catalog.applied);
         Keyspaces {
             replayed_from: base.stored.iter().map(|k| (k.id, applied(k.id))).collect(),
+            by_id: names.clone().map(|(name, id)| (id, name)).collect(),
             names: names.collect(),
             next_id: base.catalog.next_id,
             schema_from: base.catalog.applied,
@@ -371,11 +369,15 @@ impl Keyspaces {
         match change {
             Schema::Create { id, name, .. } if id.0 == self.next_id => {
                 self.next_id += 1;
-                self.names.insert(name.into(), id);
+                let name: Box<str> = name.into();
+                self.by_id.insert(id, name.clone());
+                self.names.insert(name, id);
                 self.replayed_from.insert(id, record.lsn);
             }
             Schema::Drop(gone) => {
-                self.names.retain(|_, id| *id != gone);
+                if let Some(name) = self.by_id.remove(&gone) {
+                    self.names.remove(&name);
+                }
                 self.replayed_from.remove(&gone);
             }
             _ => {}

@@ -229,16 +229,17 @@ impl Warm {
             return Ok(());
         }
         let state = core.observe()?.state.clone();
-        let mut records = 0u64;
-        for keyspace in state.keyspaces.iter() {
-            let size = &keyspace.shared.tree_size;
-            // One that could not be read is tried again; the others are read in as if it held nothing.
-            let known = size.get().is_some() && size.is_readable();
-            if !known && core.measure(size, &*keyspace.version).is_err() {
-                size.unreadable();
+        if !core.tree_sizes.are_known() {
+            for keyspace in state.keyspaces.iter() {
+                let size = &keyspace.shared.tree_size;
+                // One that could not be read is tried again; the others are read in as if it held nothing.
+                let known = size.get().is_some() && size.is_readable();
+                if !known && core.measure(size, &*keyspace.version).is_err() {
+                    size.unreadable();
+                }
             }
-            records = records.saturating_add(size.get().map_or(0, |held| held.records));
         }
+        let records = core.tree_sizes.held().map_or(0, |held| held.records);
         let worth = kind.worth(&core, records);
         if missed < self.since + worth {
             return Ok(());
@@ -259,7 +260,7 @@ impl Warm {
         if !fits {
             return Ok(());
         }
-        core.release_pool(&state);
+        core.release_pool();
         core.records.set_share(match kind {
             Kind::Records => RECORDS_PERMILLE,
             Kind::Blocks => BLOCKS_PERMILLE,

@@ -83,6 +83,7 @@ impl Core {
                 None => self.state.load(),
             };
             enter(
+                self,
                 early.as_deref().unwrap_or(&state),
                 &Operation {
                     keyspace: shared.id,
@@ -159,7 +160,7 @@ impl Core {
                 .flatten()
                 .flatten()
             {
-                enter(&state, &operation, appended.lsn, durability);
+                enter(self, &state, &operation, appended.lsn, durability);
                 let is_put = matches!(operation.op, Op::Put(_));
                 let size = operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
                 if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
@@ -381,12 +382,22 @@ impl Core {
 
 /// Puts an operation into the window that owns its LSN. A keyspace dropped or cleared meanwhile takes nothing.
 #[inline]
-pub(crate) fn enter(state: &State, operation: &Operation<'_>, lsn: Lsn, durability: Durability) {
-    let window = state
-        .keyspaces
-        .get(operation.keyspace)
-        .and_then(|k| k.window_of(lsn));
-    let Some(window) = window else { return };
+pub(crate) fn enter(
+    core: &Core,
+    state: &State,
+    operation: &Operation<'_>,
+    lsn: Lsn,
+    durability: Durability,
+) {
+    let Some(keyspace) = state.keyspaces.get(operation.keyspace) else {
+        return;
+    };
+    let Some(window) = keyspace.window_of(lsn) else {
+        return;
+    };
+    if !window.noted.load(Ordering::Acquire) {
+        core.note_written(keyspace, window);
+    }
     if durability == Durability::None
         && !window.unlogged.load(Ordering::Relaxed)
         && !mutant::active(53)

@@ -215,3 +215,73 @@ fn a_window_in_which_ranges_pass_many_deletes_is_cut() {
         database.close().unwrap();
     }
 }
+
+/// A queue that was emptied, and is polled by a process that writes nothing, was gone over whole with each poll, for ever: only a write
+/// cut the memtable in which its deletes lay.
+#[test]
+fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
+    const RECORDS: u64 = 6000;
+    const KEYSPACES: u64 = 3;
+    for (seed, backward) in [(5, false), (6, true)] {
+        let world = World::new(seed);
+        let options = options().checkpoint_distance(CheckpointDistance::Fixed(32));
+        let database = world.open(&options);
+        let queues: Vec<_> = (0..KEYSPACES)
+            .map(|number| database.keyspace(&format!("queue {number}")).unwrap())
+            .collect();
+        // As many ranges as writes all the time: where users turn from the one to the other, memtables are looked at for that.
+        let other = database.default_keyspace();
+        other.put("a", "1").unwrap();
+        let range = || assert!(other.first().unwrap().is_some());
+        for queue in &queues {
+            for i in 0..RECORDS {
+                queue.put(key(i), value(i, 20)).unwrap();
+                range();
+            }
+        }
+        // The records are in the trees, the deletes in memtables.
+        database.checkpoint().unwrap();
+        for queue in &queues {
+            for i in 0..RECORDS {
+                queue.delete(key(i)).unwrap();
+                range();
+            }
+        }
+        world.sim.settle();
+        let poll = |queue: &Keyspace| {
+            let before = database.metrics().scanned_deletes;
+            let found = match backward {
+                false => queue.first().unwrap(),
+                true => queue.last().unwrap(),
+            };
+            assert_eq!(found, None);
+            database.metrics().scanned_deletes - before
+        };
+        for queue in &queues {
+            let first = poll(queue);
+            assert!(first >= RECORDS, "{first} deletes in {}", queue.name());
+        }
+        let writes = |metrics: &terrapin::Metrics| metrics.puts + metrics.deletes;
+        let before = database.metrics();
+        for round in 0..1000 {
+            for queue in &queues {
+                poll(queue);
+            }
+            if round % 50 == 0 {
+                world.sim.settle();
+            }
+        }
+        world.sim.settle();
+        let after = database.metrics();
+        assert_eq!(writes(&after), writes(&before));
+        for queue in &queues {
+            let last = poll(queue);
+            assert!(last < RECORDS / 20, "{last} deletes in {}", queue.name());
+        }
+        // A million deletes pay in the memtable, and as many in the tree.
+        let passed = after.scanned_deletes - before.scanned_deletes;
+        assert!(passed < KEYSPACES * 4 << 20, "{passed} deletes");
+        database.close().unwrap();
+        world.verify();
+    }
+}

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
-use terrapin_pages::group::GroupSums;
+use terrapin_pages::group::{GroupRef, GroupSums};
 use terrapin_pages::{Changes, PageRef};
 
 use super::Task;
@@ -13,17 +13,25 @@ use super::frame::{Frame, SlotChild, Target};
 use super::hidden::Hiding;
 use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
-use crate::load::{load_child, load_node};
+use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Node, Segment, Sums};
 use crate::plan::{Bounds, Pending, count};
 
 /// A part of a level comes to so many segments of full size at least.
 const PART_GROUPS_MIN: u64 = 4;
 
-/// Merges runs into the node of a page.
+/// Where a node is that runs are merged into.
+pub(super) enum Origin {
+    /// On a page.
+    Page(PageRef),
+    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for it.
+    Leaf(GroupRef),
+}
+
+/// Merges runs into a node.
 pub(super) struct Descend {
     target: Target,
-    page: PageRef,
+    origin: Origin,
     height: u16,
     range: KeyRange,
     /// What comes in, newest first.
@@ -51,10 +59,19 @@ impl Load {
     }
 }
 
+/// Key and value bytes of what comes in.
+fn arriving(loads: &[Load]) -> u64 {
+    let mut bytes = 0;
+    loads
+        .iter()
+        .for_each(|load| count(&mut bytes, load.arriving));
+    bytes
+}
+
 impl Descend {
     pub(super) fn new(
         target: Target,
-        page: PageRef,
+        origin: Origin,
         height: u16,
         range: KeyRange,
         incoming: Vec<Run>,
@@ -62,7 +79,7 @@ impl Descend {
     ) -> Self {
         Descend {
             target,
-            page,
+            origin,
             height,
             range,
             incoming,
@@ -77,8 +94,17 @@ impl Descend {
         id: u64,
         changes: &mut Changes,
     ) -> Result<(Frame, Vec<Task>)> {
-        let loaded = load_node(&context.store, &self.page, self.height)?;
-        changes.released.push(self.page.id);
+        let loaded = match &self.origin {
+            Origin::Page(page) => {
+                let loaded = match (&self.target, &context.root_node) {
+                    (Target::Root, Some(root)) => root.clone(),
+                    _ => load_node(&context.store, page, self.height)?,
+                };
+                changes.released.push(page.id);
+                loaded
+            }
+            Origin::Leaf(leaf) => Arc::new(LoadedNode::new(Node::above(*leaf))?),
+        };
         let node = Node::clone(&loaded);
         let ranges = ranges(&node, &self.range);
         let mut hiding = Hiding::by_all_of(context, &loaded);
@@ -86,17 +112,19 @@ impl Descend {
             hiding.sample(context, &self.incoming, &ranges)?;
         }
         let loads = self.loads(context, &node, &ranges, &hiding)?;
+        let bounds = self.bounds(context, &node, &loads);
         let flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
             self.window_set(context, &ranges)
         } else {
-            self.flush_set(context, &node, &loads)?
+            self.flush_set(context, &node, &loads, &bounds)?
         };
 
         let mut frame = Frame::new(id, self.target, node, self.range.clone());
         let mut tasks = Vec::new();
-        tasks.extend(self.write_level(context, &mut frame, &flush, &loads, &hiding));
+        let bound = bounds.bytes_max();
+        tasks.extend(self.write_level(context, &mut frame, &flush, &loads, (bound, &hiding)));
         for pivot in (0..flush.len()).filter(|&pivot| flush[pivot]) {
             let range = &ranges[pivot];
             let mut incoming: Vec<Run> = self
@@ -128,7 +156,7 @@ impl Descend {
                     let height = self.height - 1;
                     let task = Descend::new(
                         target,
-                        page,
+                        Origin::Page(page),
                         height,
                         range.clone(),
                         incoming,
@@ -145,8 +173,13 @@ impl Descend {
     }
 
     /// What is flushed for the sake of cheap writes and of space: see [`crate::plan`].
-    fn flush_set(&self, context: &Context, node: &Node, loads: &[Load]) -> Result<Vec<bool>> {
-        let policy = &context.policy;
+    fn flush_set(
+        &self,
+        context: &Context,
+        node: &Node,
+        loads: &[Load],
+        bounds: &Bounds,
+    ) -> Result<Vec<bool>> {
         let dead = dead_bytes(context, node)?;
         let pivots: Vec<Pending> = loads
             .iter()
@@ -157,11 +190,16 @@ impl Descend {
                 dead,
             })
             .collect();
-        let (mut arriving, mut hidden) = (0, 0);
-        for load in loads {
-            count(&mut arriving, load.arriving);
-            count(&mut hidden, load.hidden);
-        }
+        Ok(context.policy.flush_set(&pivots, arriving(loads), bounds))
+    }
+
+    /// What the node may keep in its buffer.
+    fn bounds(&self, context: &Context, node: &Node, loads: &[Load]) -> Bounds {
+        let policy = &context.policy;
+        let mut hidden = 0;
+        loads
+            .iter()
+            .for_each(|load| count(&mut hidden, load.hidden));
         let mut below = Sums::default();
         for pivot in &node.pivots {
             below.add(&pivot.child.sums());
@@ -173,11 +211,18 @@ impl Descend {
             ),
             _ => None,
         };
-        let bounds = Bounds {
-            buffer_bytes: policy.buffer_bytes_max(pivots.len()),
-            waste: policy.waste_max(below.live_bytes().saturating_sub(hidden), replaced),
+        let buffer_bytes = match (&self.origin, node.lone_leaf()) {
+            (Origin::Leaf(_), Some(leaf)) => {
+                let least = u64::from(context.options.block_bytes);
+                policy.first_buffer_bytes_max(leaf.logical_bytes, arriving(loads), least)
+            }
+            (Origin::Page(_), Some(leaf)) => policy.lone_buffer_bytes_max(leaf.logical_bytes),
+            (_, None) => policy.buffer_bytes_max(node.pivots.len()),
         };
-        Ok(policy.flush_set(&pivots, arriving, &bounds))
+        Bounds {
+            buffer_bytes,
+            waste: policy.waste_max(below.live_bytes().saturating_sub(hidden), replaced),
+        }
     }
 
     /// What is flushed while space is short: where the window brings a record, and nothing that only a node above had. A slice of a window is
@@ -271,7 +316,7 @@ impl Descend {
         frame: &mut Frame,
         flush: &[bool],
         loads: &[Load],
-        hiding: &Hiding,
+        (bound, hiding): (u64, &Hiding),
     ) -> Vec<Task> {
         if self.kept(context, frame, flush).is_empty() {
             return Vec::new();
@@ -298,7 +343,11 @@ impl Descend {
         let levels: Vec<u64> = there.iter().map(sum).collect();
         let level = match is_short {
             true => 0,
-            false => context.policy.level_for(weights.iter().sum(), &levels),
+            false => {
+                let rest = weights.iter().sum();
+                let unit = context.policy.level_unit(context.brings, rest, bound);
+                context.policy.level_for(rest, &levels, unit)
+            }
         };
         for &(pivot, bytes) in there.iter().take(level + 1).flatten() {
             count(&mut weights[pivot], bytes);
@@ -411,7 +460,9 @@ fn sums_of_window(
 /// live part. Only for nodes above leaves, whose buffers are bounded for the sake of space.
 fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
     let mut dead = vec![0; node.pivots.len()];
-    if node.height > 1 || context.policy.share_permille.is_none() {
+    // A segment for one pivot goes with that, whatever else it holds.
+    let is_lone = node.pivots.len() == 1;
+    if node.height > 1 || is_lone || context.policy.share_permille.is_none() {
         return Ok(dead);
     }
     for segment in node.levels.iter().flatten() {

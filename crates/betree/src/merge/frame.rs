@@ -11,7 +11,7 @@ use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
 use super::Task;
-use super::descend::Descend;
+use super::descend::{Descend, Origin};
 use super::nodes::{concatenate, load_open, split, write_node};
 use super::runs::{Context, Key, KeyRange, Run};
 use super::write::{LevelPart, WriteLeaves, WrittenLeaves};
@@ -543,7 +543,7 @@ impl Frame {
         };
         Ok(Task::Descend(Box::new(Descend::new(
             target,
-            page,
+            Origin::Page(page),
             self.height - 1,
             range,
             incoming,

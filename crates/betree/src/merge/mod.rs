@@ -27,9 +27,10 @@ use terrapin_base::{Condition, Error, Result, Signal};
 use terrapin_pages::Changes;
 use terrapin_structure::{Merge, MergeStep, Merged};
 
+use crate::load::LoadedNode;
 use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
-use descend::Descend;
+use descend::{Descend, Origin};
 use first::first_tasks;
 use frame::{Frame, Settled, Slot, Target};
 use runs::Run;
@@ -65,8 +66,11 @@ enum Outcome {
     Leaves(Target, WrittenLeaves),
     Level(LevelPart, Option<Vec<Segment>>),
     Slots(Target, Vec<Slot>, u16),
-    Root(Root),
+    Root(Made),
 }
+
+/// A new root, and its node, if it is one.
+type Made = (Root, Option<Arc<LoadedNode>>);
 
 /// What the lock protects.
 #[derive(Default)]
@@ -77,7 +81,7 @@ struct Graph {
     running: usize,
     frames: BTreeMap<u64, Frame>,
     changes: Changes,
-    root: Option<Root>,
+    root: Option<Made>,
     failed: Option<Error>,
     /// `finish` or `abandon` was called.
     is_over: bool,
@@ -104,10 +108,15 @@ pub(crate) struct TreeMerge(Arc<Shared>);
 
 impl TreeMerge {
     /// Plans a merge below a root.
-    pub(crate) fn begin(context: Context, root: Root) -> Arc<Self> {
-        let context = Arc::new(context);
+    pub(crate) fn begin(mut context: Context, root: Root) -> Arc<Self> {
         let all = KeyRange::default();
         let arriving = context.input.estimate(None, None).bytes;
+        // A compaction writes levels as if it were a full window.
+        context.brings = match context.stretch {
+            Some(_) => context.group_bytes(),
+            None => arriving,
+        };
+        let context = Arc::new(context);
         let is_compaction = context.stretch.is_some();
         let incoming = || match is_compaction {
             true => Vec::new(),
@@ -116,7 +125,13 @@ impl TreeMerge {
         let (frame, tasks) = match root {
             Root::Node(page, height) => {
                 let range = all.clone();
-                let task = Descend::new(Target::Root, page, height, range, incoming(), arriving);
+                let origin = Origin::Page(page);
+                let task = Descend::new(Target::Root, origin, height, range, incoming(), arriving);
+                (None, vec![Task::Descend(Box::new(task))])
+            }
+            Root::Leaf(leaf) if !is_compaction && !context.policy.flush_what_comes => {
+                let (range, origin) = (all.clone(), Origin::Leaf(leaf));
+                let task = Descend::new(Target::Root, origin, 1, range, incoming(), arriving);
                 (None, vec![Task::Descend(Box::new(task))])
             }
             Root::Leaf(leaf) => {
@@ -131,7 +146,7 @@ impl TreeMerge {
         let is_idle = !is_compaction && context.input.clone().cursor(None, None).key().is_none();
         let graph = if is_idle {
             Graph {
-                root: Some(root),
+                root: Some((root, context.root_node.clone())),
                 ..Graph::default()
             }
         } else {
@@ -358,14 +373,20 @@ impl Merge for TreeMerge {
 
     fn finish(&self) -> Result<Merged> {
         let over = || Error::internal("a merge was finished before it was done, or twice");
-        let root = {
+        let (root, node) = {
             let graph = self.0.graph.lock();
-            graph.root.filter(|_| !graph.is_over).ok_or_else(over)?
+            let made = graph.root.clone().filter(|_| !graph.is_over);
+            made.ok_or_else(over)?
         };
         // Until then what it wrote is here for `abandon`, should this panic.
         let context = &self.0.context;
-        let version = TreeVersion::next(&context.store, root, &context.leaf_filters)
-            .inspect_err(|_| self.abandon())?;
+        let (store, leaf_filters) = (&context.store, &context.leaf_filters);
+        let version = match (&root, node) {
+            (Root::Node(..), None) => {
+                TreeVersion::next(store, root, leaf_filters).inspect_err(|_| self.abandon())?
+            }
+            (_, node) => TreeVersion::made(store, root, node, leaf_filters),
+        };
         let mut graph = self.0.graph.lock();
         if std::mem::replace(&mut graph.is_over, true) {
             return Err(over());

@@ -1,14 +1,17 @@
 //! The last task: from what the root has become to the new root. Nodes are put on top while there are several; a root of one
 //! child and an empty buffer gives way to the child.
 
+use std::sync::Arc;
+
 use terrapin_base::{Error, Result};
 use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
+use super::Made;
 use super::frame::{Slot, SlotChild};
 use super::nodes::{split, write_node};
 use super::runs::{Context, Key};
-use crate::load::{HEIGHT_MAX, load_node};
+use crate::load::{HEIGHT_MAX, LoadedNode, load_node};
 use crate::node::{Child, Node, Pivot, Root};
 
 /// The new root. `height` is that of the slots: 0 for leaves.
@@ -17,7 +20,7 @@ pub(super) fn make_root(
     mut slots: Vec<Slot>,
     mut height: u16,
     changes: &mut Changes,
-) -> Result<Root> {
+) -> Result<Made> {
     while slots.len() > 1 {
         height += 1;
         if height > HEIGHT_MAX {
@@ -46,14 +49,22 @@ pub(super) fn make_root(
         slots = split(context, node, Key::default(), changes)?;
     }
     let child = match slots.pop().map(|slot| slot.child) {
-        None => return Ok(Root::Empty),
+        None => return Ok((Root::Empty, None)),
         Some(SlotChild::Child(child)) => child,
         Some(SlotChild::Open(open)) => match lone_child(&open.node) {
             Some(child) => {
                 height -= 1;
                 child
             }
-            None => write_node(context, &open.node, changes)?,
+            None => {
+                let mut node = open.node;
+                node.tidy();
+                if let Child::Node { page, .. } = write_node(context, &node, changes)? {
+                    let made = LoadedNode::new(node)?;
+                    return Ok((Root::Node(page, height), Some(Arc::new(made))));
+                }
+                return Err(Error::internal("a node was written as a leaf"));
+            }
         },
         Some(_) => return Err(Error::internal("the root was made before its children")),
     };
@@ -66,15 +77,15 @@ fn shrink(
     mut child: Child,
     mut height: u16,
     changes: &mut Changes,
-) -> Result<Root> {
+) -> Result<Made> {
     loop {
         let page = match child {
-            Child::Leaf(leaf) => return Ok(Root::Leaf(leaf)),
+            Child::Leaf(leaf) => return Ok((Root::Leaf(leaf), None)),
             Child::Node { page, .. } => page,
         };
         let node = load_node(&context.store, &page, height)?;
         let Some(only) = lone_child(&node) else {
-            return Ok(Root::Node(page, height));
+            return Ok((Root::Node(page, height), Some(node)));
         };
         changes.released.push(page.id);
         child = only;

@@ -14,6 +14,7 @@ use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageC
 
 use crate::cursor::GroupCursor;
 use crate::leaf_filters::LeafFilters;
+use crate::load::LoadedNode;
 use crate::node::Segment;
 use crate::plan::Policy;
 use crate::walk::ReadAhead;
@@ -30,6 +31,10 @@ pub(crate) struct Context {
     pub(crate) budget: Arc<Budget>,
     /// What lookups learnt of leaves' filters.
     pub(crate) leaf_filters: Arc<LeafFilters>,
+    /// The node that the tree begins with, if that is in memory.
+    pub(crate) root_node: Option<Arc<LoadedNode>>,
+    /// Bytes that the merge brings to the tree, roughly. [`TreeMerge::begin`](super::TreeMerge::begin) sets it.
+    pub(crate) brings: u64,
     /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in nothing. None in other merges.
     pub(crate) stretch: Option<KeyRange>,
 }

@@ -16,7 +16,9 @@ use terrapin_pages::PageRef;
 
 use crate::options::KeyspaceOptions;
 use crate::record::format::{STRUCTURE_LEVELED, check_name, put_options, read_id, read_options};
-use crate::state::CHUNK_KEYSPACES;
+
+/// Keyspaces of neighbouring numbers that a leaf page has room for.
+pub(crate) const LEAF_KEYSPACES: u32 = 64;
 
 /// What the root page says.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -103,14 +105,14 @@ pub(crate) fn encode_leaf(keyspaces: &[Stored]) -> Vec<u8> {
 pub(crate) fn decode_leaf(number: u32, bytes: &[u8]) -> Result<Vec<Stored>> {
     let mut reader = Reader::new("catalog leaf", bytes);
     let count = reader.varint()?;
-    if count == 0 || count > CHUNK_KEYSPACES as u64 {
+    if count == 0 || count > u64::from(LEAF_KEYSPACES) {
         return Err(reader.corrupt("impossible number of keyspaces"));
     }
     let mut keyspaces: Vec<Stored> = Vec::new();
     for _ in 0..count {
         let id = read_id(&mut reader)?;
         let ordered = keyspaces.last().is_none_or(|last| last.id < id);
-        if id.0 / CHUNK_KEYSPACES as u32 != number || !ordered {
+        if id.0 / LEAF_KEYSPACES != number || !ordered {
             return Err(reader.corrupt("keyspaces out of order or in the wrong leaf"));
         }
         if reader.varint()? != STRUCTURE_LEVELED {

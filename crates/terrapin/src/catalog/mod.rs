@@ -4,16 +4,17 @@
 
 pub(crate) mod format;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_structure::Version;
 
-use format::{RootPage, Stored, decode_leaf, encode_leaf};
+use format::{LEAF_KEYSPACES, RootPage, Stored, decode_leaf, encode_leaf};
 
-use crate::state::{CHUNK_KEYSPACES, State};
+use crate::id_map::IdMap;
+use crate::state::State;
 
 /// Where every log begins: what a database without a catalog needs of it.
 const LOG_START: Lsn = Lsn(4096);
@@ -27,23 +28,18 @@ pub(crate) struct Catalog {
     pub applied: Lsn,
     /// The next keyspace's number.
     pub next_id: u32,
-    leaves: BTreeMap<u32, LeafPage>,
-    keyspaces: BTreeMap<KeyspaceId, Entry>,
+    /// By number: that of a keyspace divided by [`LEAF_KEYSPACES`].
+    leaves: IdMap<LeafPage>,
+    /// The trees that it leads to, by keyspace.
+    trees: IdMap<Arc<dyn Version>>,
+    /// Keyspaces with an applied LSN of their own, below which every record is in the tree. All others are applied as far as the catalog.
+    applied_apart: BTreeMap<KeyspaceId, Lsn>,
 }
 
 #[derive(Clone)]
 struct LeafPage {
     page: PageRef,
     content: Arc<[u8]>,
-}
-
-/// One keyspace in a durable catalog.
-#[derive(Clone)]
-pub(crate) struct Entry {
-    /// Every record below is in `version`.
-    pub applied: Lsn,
-    /// The tree that the catalog leads to.
-    pub version: Arc<dyn Version>,
 }
 
 /// What a checkpoint did to one keyspace.
@@ -62,6 +58,9 @@ pub(crate) struct Following<'a> {
     pub frozen: &'a State,
     /// The next keyspace's number as of the cut.
     pub next_id: u32,
+    /// Keyspaces of which something may have changed: those that were created, dropped, cleared or given options since the last catalog,
+    /// and those with a record in a memtable of `frozen`. Any other one without an applied LSN of its own is as it was.
+    pub changed: &'a BTreeSet<KeyspaceId>,
     /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied: no less than before.
     pub applied: Lsn,
     /// What the checkpoint made of each keyspace of `frozen`.
@@ -114,13 +113,27 @@ impl Catalog {
 
     /// Takes note of an opened tree.
     pub fn adopt(&mut self, stored: &Stored, version: Arc<dyn Version>) {
-        let applied = stored.applied.unwrap_or(self.applied);
-        self.keyspaces.insert(stored.id, Entry { applied, version });
+        self.trees.insert(stored.id.0, version);
+        self.set_applied(stored.id, stored.applied);
     }
 
-    /// What it says of a keyspace.
-    pub fn get(&self, id: KeyspaceId) -> Option<&Entry> {
-        self.keyspaces.get(&id)
+    fn set_applied(&mut self, id: KeyspaceId, apart: Option<Lsn>) {
+        match apart {
+            Some(applied) => drop(self.applied_apart.insert(id, applied)),
+            None => drop(self.applied_apart.remove(&id)),
+        }
+    }
+
+    /// The tree of a keyspace, if there is one of that number.
+    pub fn tree(&self, id: KeyspaceId) -> Option<&Arc<dyn Version>> {
+        self.trees.get(id.0)
+    }
+
+    /// Below which LSN every record of a keyspace is in its tree.
+    pub fn applied_of(&self, id: KeyspaceId) -> Option<Lsn> {
+        self.tree(id)?;
+        let apart = self.applied_apart.get(&id);
+        Some(apart.copied().unwrap_or(self.applied))
     }
 
     /// Everything below is in durable trees: where the log may be trimmed to (D3).
@@ -128,26 +141,23 @@ impl Catalog {
         if mutant::active(38) {
             return self.applied;
         }
-        self.keyspaces
-            .values()
-            .map(|k| k.applied)
-            .min()
-            .unwrap_or(self.applied)
-            .min(self.applied)
+        let apart = self.applied_apart.values().copied();
+        apart.fold(self.applied, Lsn::min)
     }
 
     /// Nothing at or above it is in any tree: what D2 has synced of the log reaches it.
     pub fn applied_through(&self) -> Lsn {
-        let applied = self.keyspaces.values().map(|k| k.applied);
-        applied.fold(self.applied, Lsn::max)
+        let apart = self.applied_apart.values().copied();
+        apart.fold(self.applied, Lsn::max)
     }
 
     /// The catalog's own pages.
     pub fn pages(&self) -> impl Iterator<Item = PageUse> {
-        self.root
-            .iter()
-            .map(PageUse::from)
-            .chain(self.leaves.values().map(|l| PageUse::from(&l.page)))
+        self.root.iter().map(PageUse::from).chain(
+            self.leaves
+                .iter_from(0)
+                .map(|(_, l)| PageUse::from(&l.page)),
+        )
     }
 
     /// Every page that the catalog and its trees refer to, once for each reference (D4). Of a damaged tree what leads to its pages may be unreadable:
@@ -160,23 +170,23 @@ impl Catalog {
             self.pages().try_for_each(&mut *visit)?;
         }
         let mut unread = None;
-        for (&id, entry) in &self.keyspaces {
+        for (id, tree) in self.trees.iter_from(0) {
             let mut is_refused = false;
-            let walked = entry
-                .version
-                .pages(&mut |page| visit(page).inspect_err(|_| is_refused = true));
+            let walked = tree.pages(&mut |page| visit(page).inspect_err(|_| is_refused = true));
             match walked {
                 Err(error) if is_refused || !error.is_of_data() => return Err(error),
-                Err(error) => unread = unread.or(Some((id, error))),
+                Err(error) => unread = unread.or(Some((KeyspaceId(id), error))),
                 Ok(()) => {}
             }
         }
         Ok(unread)
     }
 
-    /// Writes the catalog that follows this one. What it writes and lets go is added to `changes`, trees that were dropped or
-    /// cleared among it. Of those a node may be unreadable: that is added to `unread`, and nobody lets go what it leads to. It is free after
-    /// the next open (D4), which no longer sees it.
+    /// Writes the catalog that follows this one: the leaves of keyspaces that may have changed, if they did, and a root. What it
+    /// writes and lets go is added to `changes`, trees that were dropped or cleared among it. Of those a node may be unreadable: that is
+    /// added to `unread`, and nobody lets go what it leads to. It is free after the next open (D4), which no longer sees it.
+    ///
+    /// O(64 · keyspaces that may have changed), and the root, which has some twenty bytes for each leaf.
     pub fn follow(
         &self,
         store: &PageStore,
@@ -184,105 +194,107 @@ impl Catalog {
         changes: &mut Changes,
         unread: &mut Vec<Error>,
     ) -> Result<Catalog> {
-        let &Following {
-            frozen,
-            next_id,
-            applied,
-            outcome,
-            class,
-        } = following;
         let next_id = match mutant::active(50) {
-            true => frozen
-                .keyspaces
-                .iter()
-                .map(|k| k.id.0 + 1)
-                .max()
-                .unwrap_or(1),
-            false => next_id,
+            true => {
+                let all = following.frozen.keyspaces.iter();
+                all.map(|k| k.id.0 + 1).max().unwrap_or(1)
+            }
+            false => following.next_id,
         };
         let mut next = Catalog {
-            applied,
+            applied: following.applied,
             next_id,
-            ..Catalog::default()
+            ..self.clone()
         };
-        let mut kept = std::collections::BTreeSet::new();
-        for chunk in frozen.keyspaces.chunks() {
-            let mut stored = Vec::with_capacity(CHUNK_KEYSPACES);
-            for keyspace in &chunk.keyspaces {
-                let outcome = outcome(keyspace.id)?;
-                // A tree that grew out of the last catalog's: its merge said what it let go.
-                if self
-                    .get(keyspace.id)
-                    .is_some_and(|last| Arc::ptr_eq(&last.version, &keyspace.version))
-                {
-                    kept.insert(keyspace.id);
-                }
-                stored.push(Stored {
-                    id: keyspace.id,
-                    name: keyspace.shared.name.clone(),
-                    options: keyspace.options,
-                    applied: (!outcome.quiet).then_some(outcome.applied),
-                    root: outcome.version.root(),
-                });
-                next.keyspaces.insert(
-                    keyspace.id,
-                    Entry {
-                        applied: outcome.applied,
-                        version: outcome.version,
-                    },
-                );
-            }
-            let content = encode_leaf(&stored);
-            let leaf = match self.leaves.get(&chunk.number) {
-                Some(last) if *last.content == *content => last.clone(),
-                last => {
-                    changes.released.extend(last.map(|l| l.page.id));
-                    let page = store.write_page(PageKind::CatalogLeaf, &content, class)?;
-                    changes.added.push(PageUse::from(&page));
-                    LeafPage {
-                        page,
-                        content: content.into(),
-                    }
-                }
-            };
-            next.leaves.insert(chunk.number, leaf);
+        let apart = self.applied_apart.keys();
+        let numbers = apart.chain(following.changed);
+        let numbers: BTreeSet<u32> = numbers.map(|id| id.0 / LEAF_KEYSPACES).collect();
+        for number in numbers {
+            next.follow_leaf(self, number, store, following, changes, unread)?;
         }
-        for (number, leaf) in &self.leaves {
-            if !next.leaves.contains_key(number) {
-                changes.released.push(leaf.page.id);
-            }
-        }
-        for (id, last) in &self.keyspaces {
-            if !kept.contains(id) {
-                let walked = last.version.pages(&mut |page| {
-                    changes.released.push(page.id);
-                    Ok(())
-                });
-                if let Err(error) = walked {
-                    let error = error.with("while", "letting go of a dropped or cleared tree");
-                    unread.push(error.with("keyspace number", id));
-                }
-            }
-        }
-        let leaves = next
-            .leaves
-            .iter()
-            .map(|(&number, leaf)| (number, leaf.page))
-            .collect();
-        let root = store.write_page(
-            PageKind::CatalogRoot,
-            &RootPage {
-                applied,
-                next_id,
-                leaves,
-            }
-            .encode(),
-            class,
-        )?;
+        let leaves = next.leaves.iter_from(0);
+        let root = RootPage {
+            applied: next.applied,
+            next_id,
+            leaves: leaves.map(|(number, leaf)| (number, leaf.page)).collect(),
+        };
+        let root = store.write_page(PageKind::CatalogRoot, &root.encode(), following.class)?;
         changes.released.extend(self.root.map(|r| r.id));
         changes.added.push(PageUse::from(&root));
         next.root = Some(root);
         Ok(next)
+    }
+
+    /// Brings the keyspaces of one leaf from what `last` says to what comes next.
+    fn follow_leaf(
+        &mut self,
+        last: &Catalog,
+        number: u32,
+        store: &PageStore,
+        following: &Following<'_>,
+        changes: &mut Changes,
+        unread: &mut Vec<Error>,
+    ) -> Result<()> {
+        let first = KeyspaceId(number * LEAF_KEYSPACES);
+        let is_here = |id: KeyspaceId| id.0 / LEAF_KEYSPACES == number;
+        let mut stored = Vec::with_capacity(LEAF_KEYSPACES as usize);
+        let mut kept = BTreeSet::new();
+        let keyspaces = following.frozen.keyspaces.iter_from(first);
+        for keyspace in keyspaces.take_while(|keyspace| is_here(keyspace.id)) {
+            let id = keyspace.id;
+            let outcome = (following.outcome)(id)?;
+            // A tree that grew out of the last catalog's: its merge said what it let go.
+            if last
+                .tree(id)
+                .is_some_and(|last| Arc::ptr_eq(last, &keyspace.version))
+            {
+                kept.insert(id);
+            }
+            let applied = (!outcome.quiet).then_some(outcome.applied);
+            stored.push(Stored {
+                id,
+                name: keyspace.shared.name.clone(),
+                options: keyspace.options,
+                applied,
+                root: outcome.version.root(),
+            });
+            self.trees.insert(id.0, outcome.version);
+            self.set_applied(id, applied);
+        }
+        let trees = last.trees.iter_from(first.0);
+        let trees = trees.map(|(id, tree)| (KeyspaceId(id), tree));
+        for (id, tree) in trees.take_while(|(id, _)| is_here(*id)) {
+            if following.frozen.keyspaces.get(id).is_none() {
+                self.trees.remove(id.0);
+                self.set_applied(id, None);
+            }
+            if kept.contains(&id) {
+                continue;
+            }
+            let walked = tree.pages(&mut |page| {
+                changes.released.push(page.id);
+                Ok(())
+            });
+            if let Err(error) = walked {
+                let error = error.with("while", "letting go of a dropped or cleared tree");
+                unread.push(error.with("keyspace number", id));
+            }
+        }
+        let content = encode_leaf(&stored);
+        let before = last.leaves.get(number);
+        if before.is_some_and(|before| *before.content == *content) {
+            return Ok(());
+        }
+        changes.released.extend(before.map(|leaf| leaf.page.id));
+        if stored.is_empty() {
+            self.leaves.remove(number);
+            return Ok(());
+        }
+        let page = store.write_page(PageKind::CatalogLeaf, &content, following.class)?;
+        changes.added.push(PageUse::from(&page));
+        let content = content.into();
+        self.leaves.insert(number, LeafPage { page, content });
+        Ok(())
     }
 }
 

@@ -36,12 +36,12 @@ impl Drain {
         }
     }
 
-    /// The keyspace whose tree is next, if one is. A look at each keyspace.
+    /// The keyspace whose tree is next, if one is.
     pub fn next<'a>(&mut self, state: &'a State) -> Option<&'a Arc<KeyspaceState>> {
         if self.is_over || self.bytes_max < GROUP_EXTENTS_MIN * EXTENT_ALIGNMENT {
             return None;
         }
-        let next = state.keyspaces.iter().find(|k| k.id >= self.at.0);
+        let next = state.keyspaces.iter_from(self.at.0).next();
         match next.map(|keyspace| keyspace.id) {
             Some(id) if id > self.at.0 => self.at = (id, Box::default()),
             Some(_) => {}

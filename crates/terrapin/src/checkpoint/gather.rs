@@ -39,7 +39,9 @@ impl Gathering {
 
     /// Whether a window has something that could be merged.
     pub fn has_some(core: &Core) -> bool {
-        (core.state.load().keyspaces.iter()).any(|k| !k.active.window.is_empty())
+        let state = core.state.load();
+        let noted = core.noted_of(&state);
+        noted.iter().any(|k| !k.active.window.is_empty())
     }
 
     /// Whether the log has a file to go on with after the one that it writes.

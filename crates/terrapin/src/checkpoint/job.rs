@@ -29,6 +29,7 @@
 mod failure;
 mod install;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, Job, KeyspaceId, Lsn, Result, Step, mutant};
@@ -61,6 +62,8 @@ pub(crate) struct Coordinator {
     superblock: Superblock,
     phase: Phase,
     rest_ns: u64,
+    /// Keyspaces that were created, dropped, cleared or given options since the last catalog ([`crate::core::Install::changed`]).
+    changed: BTreeSet<KeyspaceId>,
     /// The round at hand compacts, and merges no window.
     compacting: bool,
     /// A merge found no space: windows are merged in slices until one is through, or there is room.
@@ -110,6 +113,7 @@ impl Coordinator {
             superblock,
             phase: Phase::Idle,
             rest_ns: REST_NS_MIN,
+            changed: BTreeSet::new(),
             compacting: false,
             slicing: false,
             tried_room: false,
@@ -144,6 +148,9 @@ impl Coordinator {
         let core = self.core.clone();
         // Somebody else may make room on the disk, and nobody tells.
         core.see_whether_room_is_back();
+        if core.schedule.take_up_cut() {
+            core.cut_full();
+        }
         let may_compact = self.may_compact();
         let gathers = self.gathering.go_on(&core);
         if Self::has_work(&core, gathers) {
@@ -155,6 +162,7 @@ impl Coordinator {
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core, gathers)
+                || core.schedule.is_cut_asked()
                 || core.schedule.space_is_short() != is_short
         });
         Step::Pending(match look_ns {
@@ -194,7 +202,8 @@ impl Coordinator {
         let oldest = self.catalog.durable_through();
         let end = core.log.as_ref().map_or(oldest, |l| l.tail());
         let middle = Lsn(oldest.0 + end.0.saturating_sub(oldest.0) / 2);
-        let applied = |id| self.catalog.get(id).map_or(Lsn(0), |k| k.applied);
+        let applied = |id| self.catalog.applied_of(id).unwrap_or(Lsn(0));
+        self.changed.append(&mut install.changed);
         let cut = core.cut(&mut install, |keyspace| {
             let window = &keyspace.active;
             // A window that was empty at the last checkpoint has an old start, and newer records.
@@ -207,10 +216,9 @@ impl Coordinator {
             let sealed = cut.state.keyspaces.get(*id).and_then(|k| k.sealed.as_ref());
             sealed.is_some_and(|s| s.cut == *cut_at)
         });
-        let mut parts: Vec<Part> = cut
-            .state
-            .keyspaces
-            .iter()
+        let mut parts: Vec<Part> = core
+            .noted_of(&cut.state)
+            .into_iter()
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
         self.seals = core.schedule.seals();
@@ -494,9 +502,14 @@ impl Coordinator {
         let mut changes = std::mem::take(&mut round.changes);
         let mut unread = Vec::new();
         let parts = round.parts_by_id();
+        // After the round has settled: every keyspace with a record below the cut is among the written ones.
+        let mut changed = self.changed.clone();
+        changed.extend(core.written.ids());
+        changed.extend(parts.iter().map(|part| part.keyspace.id));
         let following = Following {
             frozen: &round.frozen,
             next_id: round.next_id,
+            changed: &changed,
             applied: round.applied(self.catalog.applied),
             outcome: &|id| round.outcome(&self.catalog, id, &parts),
             class: round.class(),

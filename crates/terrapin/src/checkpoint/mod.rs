@@ -69,6 +69,8 @@ pub(crate) struct Schedule {
     running: Mutex<Option<Arc<RunningMerge>>>,
     /// The log has grown past its limit: what holds it up is to be checkpointed.
     log_is_long: AtomicBool,
+    /// Ranges have paid for a window's being cut: the coordinator is to look which are due.
+    cut_is_asked: AtomicBool,
     /// The disk is nearly full: windows are small.
     space_is_scarce: AtomicBool,
     /// The disk is full: puts are refused, windows are large again, and cut once deletes have come together ([`gather`]; D10).
@@ -103,6 +105,24 @@ impl Schedule {
     /// A round takes care of the log's length.
     pub fn log_is_being_shortened(&self) {
         self.log_is_long.store(false, Ordering::Release);
+    }
+
+    /// Asks for the windows that are due to be cut.
+    #[cold]
+    pub fn ask_for_cut(&self) {
+        if !self.cut_is_asked.swap(true, Ordering::AcqRel) {
+            self.work.notify();
+        }
+    }
+
+    /// Whether somebody asked for that and nobody took it up. Not while the disk is full: deletes come together then ([`gather`]).
+    pub fn is_cut_asked(&self) -> bool {
+        self.cut_is_asked.load(Ordering::Acquire) && !self.space_is_short()
+    }
+
+    /// Takes that up; whether there was something to take up.
+    fn take_up_cut(&self) -> bool {
+        self.is_cut_asked() && self.cut_is_asked.swap(false, Ordering::AcqRel)
     }
 
     /// The signal that jobs wait on.

@@ -102,7 +102,7 @@ impl Round {
 
     /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was. With [`Round::parts_by_id`].
     pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId, parts: &[&Part]) -> Result<Outcome> {
-        let before = catalog.get(id).map_or(Lsn(0), |k| k.applied);
+        let before = catalog.applied_of(id).unwrap_or(Lsn(0));
         let part = parts.binary_search_by_key(&id, |part| part.keyspace.id);
         let part = part.ok().map(|at| parts[at]);
         let merged = part

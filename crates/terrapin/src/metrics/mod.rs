@@ -65,6 +65,7 @@ pub(crate) struct Counters {
     pub deletes: Counter,
     pub scans: Counter,
     pub scanned_records: Counter,
+    pub scanned_deletes: Counter,
     pub batches: Counter,
     pub user_bytes_written: Counter,
     pub syncs: Counter,
@@ -198,6 +199,9 @@ pub struct Metrics {
     pub scans: u64,
     /// Records that ranges fetched.
     pub scanned_records: u64,
+    /// Deletes that ranges went over in memtables and trees without finding a record there. Where this grows faster than
+    /// [`Metrics::scanned_records`], ranges begin in a part that was emptied; the engine merges those deletes away once they cost more.
+    pub scanned_deletes: u64,
     /// Batches written.
     pub batches: u64,
     /// Key and value bytes of puts and deletes.

@@ -161,7 +161,7 @@ impl Coordinator {
     fn forecast_anew(&self) {
         let now_ns = self.core.env.now_ns();
         let state = self.core.state.load();
-        for keyspace in state.keyspaces.iter().filter(|k| k.sealed.is_some()) {
+        for keyspace in (self.core.noted_of(&state).iter()).filter(|k| k.sealed.is_some()) {
             keyspace.shared.forecast.sealed(now_ns);
         }
     }
@@ -205,14 +205,19 @@ impl Coordinator {
     /// Whether there is something to do, with nothing but windows sealed that could not be merged: trees to be given up, deletes to be merged that may make
     /// room on a full disk, or a compaction.
     fn have_others_work(core: &Core, compacts: bool, gathers: bool) -> bool {
-        if core.schedule.has_trees_to_give_up() {
+        if core.schedule.has_trees_to_give_up() || core.schedule.is_cut_asked() {
             return true;
         }
         match core.schedule.space_is_short() {
             true => {
-                Self::merges_deletes(core, gathers)
-                    && (core.state.load().keyspaces.iter())
+                let has_deletes = || {
+                    let state = core.state.load();
+                    let noted = core.noted_of(&state);
+                    noted
+                        .iter()
                         .any(|k| k.sealed.is_none() && !k.active.window.is_empty())
+                };
+                Self::merges_deletes(core, gathers) && has_deletes()
             }
             false => compacts && core.compactions.is_any_asked(),
         }

@@ -71,12 +71,14 @@ impl Coordinator {
             });
             core.schedule.unsealed(unsealed);
             self.seals += unsealed as u64;
+            core.forget_unwritten(&install);
             core.rebalance(&install);
             last
         };
         drop(last);
         self.superblock = superblock;
         self.catalog = next;
+        self.changed.clear();
         let durable_through = self.catalog.durable_through();
         let merged = round.merged();
         self.take_note_of_slices(&round.parts);
