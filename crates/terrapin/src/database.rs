@@ -114,59 +114,6 @@ impl Database {
         Options::new().open(path)
     }
 
-    /// Checkpoints everything, so that the next open replays nothing, and lets the files, the caches and the listeners go. Handles,
-    /// snapshots and iterators that still live get `Closed` from then on. Another close waits until the first is over, and returns what that came to.
-    ///
-    /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then but writes
-    /// of [`Durability::None`] since the last checkpoint or [`Database::flush`]: the next open replays the log.
-    ///
-    /// ```
-    /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-close-{}", std::process::id()));
-    /// # let database = terrapin::Database::open(&directory)?;
-    /// # let fruit = database.keyspace("fruit")?;
-    /// fruit.put("apple", "sweet")?;
-    /// database.close()?; // the next open replays nothing
-    /// assert_eq!(fruit.get("apple").unwrap_err().kind(), terrapin::ErrorKind::Closed);
-    /// # database.close()?;
-    /// # let _ = std::fs::remove_dir_all(directory);
-    /// # Ok(()) }
-    /// ```
-    pub fn close(&self) -> Result<()> {
-        let core = self.core();
-        if let Some(closing) = core.health.close() {
-            let began_ns = core.env.now_ns();
-            let outcome = self.close_first();
-            events::closed(core, began_ns, outcome.as_ref().copied());
-            closing.ended(outcome.clone());
-            return outcome;
-        }
-        loop {
-            if let Some(outcome) = core.health.close_outcome() {
-                return outcome;
-            }
-            let closing = core.clone();
-            let over = move || closing.health.close_outcome().is_some();
-            core.env
-                .wait(&Condition::new(core.health.close_signal(), over))?;
-        }
-    }
-
-    fn close_first(&self) -> Result<()> {
-        let core = self.core();
-        let mut outcome = Ok(());
-        if let Some(log) = &core.log {
-            outcome = core.checkpoint_through(log.end());
-            if outcome.is_ok() {
-                core.give_space_back();
-            }
-            // Nobody waits for a checkpoint of what comes behind the log's end.
-            core.schedule.stop();
-            outcome = outcome.and(log.close());
-        }
-        outcome.and(self.owner.shut())
-    }
-
     /// Where it lies; none on a disk of the caller's.
     #[must_use]
     pub fn path(&self) -> Option<&Path> {
@@ -584,6 +531,7 @@ impl Core {
     fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         let mut failure = None;
+        let begun = self.schedule.tight_rounds();
         loop {
             let releases = self.schedule.releases();
             {
@@ -607,10 +555,15 @@ impl Core {
             if let Some(error) = self.log()?.failed() {
                 return Err(error);
             }
+            if self.schedule.is_too_tight(begun) {
+                return Err(self.too_tight(through));
+            }
             let schedule = self.schedule.clone();
             self.env
                 .wait(&Condition::new(self.schedule.progress(), move || {
-                    schedule.releases() != releases || schedule.failures() != failures
+                    schedule.releases() != releases
+                        || schedule.failures() != failures
+                        || schedule.is_too_tight(begun)
                 }))?;
             self.health.check_open()?;
             let failed = self.schedule.failures();

@@ -7,6 +7,8 @@ use terrapin_base::sync::{AtomicBool, Ordering};
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, Result, Signal};
 
+use crate::closing::Closed;
+
 type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// Closed or open; the last background error; whom to tell of the next.
@@ -14,7 +16,7 @@ type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 pub(crate) struct Health {
     closed: AtomicBool,
     /// What the close that began first came to, once it is over.
-    outcome: OnceLock<Result<()>>,
+    outcome: OnceLock<Result<Closed>>,
     ended: Arc<Signal>,
     background: Mutex<Option<Error>>,
     /// Why the first job that panicked did: its duty is done no more.
@@ -49,13 +51,13 @@ impl Health {
         first.then(|| Closing(self))
     }
 
-    fn close_ended(&self, outcome: Result<()>) {
+    fn close_ended(&self, outcome: Result<Closed>) {
         self.outcome.get_or_init(|| outcome);
         self.ended.notify();
     }
 
     /// What the close that began first came to; none while it goes on.
-    pub fn close_outcome(&self) -> Option<Result<()>> {
+    pub fn close_outcome(&self) -> Option<Result<Closed>> {
         self.outcome.get().cloned()
     }
 
@@ -131,7 +133,7 @@ pub(crate) struct Closing<'a>(&'a Health);
 
 impl Closing<'_> {
     /// What it came to.
-    pub fn ended(self, outcome: Result<()>) {
+    pub fn ended(self, outcome: Result<Closed>) {
         self.0.close_ended(outcome);
     }
 }
@@ -160,8 +162,8 @@ mod tests {
         let health = Health::default();
         let closing = health.close().expect("it was open");
         assert!(health.close().is_none() && health.close_outcome().is_none());
-        closing.ended(Ok(()));
-        assert!(matches!(health.close_outcome(), Some(Ok(()))));
+        closing.ended(Ok(Closed::default()));
+        assert!(matches!(health.close_outcome(), Some(Ok(_))));
     }
 
     #[test]

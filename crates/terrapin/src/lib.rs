@@ -139,6 +139,7 @@ mod batch;
 mod catalog;
 mod checkpoint;
 mod chunk;
+mod closing;
 mod compaction;
 mod core;
 mod cut;
@@ -184,6 +185,7 @@ mod warm;
 mod write;
 
 pub use batch::Batch;
+pub use closing::Closed;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
 pub use estimate::Estimate;
 pub use integer_key::IntegerKey;

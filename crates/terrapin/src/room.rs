@@ -31,7 +31,7 @@ enum WindowSize {
 
 impl Core {
     /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not use.
-    fn room(&self) -> u64 {
+    pub fn room(&self) -> u64 {
         // A file system that does not say has room until it refuses some.
         let Ok(on_disk) = self.disk.free_bytes() else {
             return u64::MAX;

@@ -37,7 +37,7 @@ impl Count {
             count(self.range.of(&keyspace, self.hex)?)?
         };
         output::say(count)?;
-        database.close()
+        crate::database::close(&database)
     }
 }
 

@@ -81,7 +81,7 @@ impl Export {
         } else {
             self.write_file(records, dialect)?;
         }
-        database.close()
+        crate::database::close(&database)
     }
 
     fn write_file(&self, records: Records, dialect: Dialect) -> Result<()> {

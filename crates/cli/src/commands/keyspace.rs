@@ -60,7 +60,7 @@ impl Keyspace {
                 for keyspace in database.keyspaces()? {
                     output::say(keyspace.name)?;
                 }
-                database.close()
+                crate::database::close(&database)
             }
             Action::Create {
                 database,
@@ -70,17 +70,17 @@ impl Keyspace {
                 let options = KeyspaceOptions::new().checkpoint_distance(*chi);
                 let database = database.open_or_create_for(name, *chi)?;
                 database.create_keyspace(name, options)?;
-                database.close()
+                crate::database::close(&database)
             }
             Action::Drop { database, name } => {
                 let database = database.open()?;
                 database.drop_keyspace(name)?;
-                database.close()
+                crate::database::close(&database)
             }
             Action::Clear { database, name } => {
                 let database = database.open()?;
                 database.open_keyspace(name)?.clear()?;
-                database.close()
+                crate::database::close(&database)
             }
         }
     }

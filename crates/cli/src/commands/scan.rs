@@ -82,7 +82,7 @@ impl Scan {
             Some(limit) => range.limit(limit),
             None => range,
         })?;
-        database.close()
+        crate::database::close(&database)
     }
 
     fn print(&self, mut range: Range) -> Result<()> {

@@ -30,7 +30,7 @@ impl Stat {
         } else {
             output::say(as_text(&stat, space_bytes).trim_end())?;
         }
-        database.close()
+        crate::database::close(&database)
     }
 }
 

@@ -137,6 +137,6 @@ impl Ycsb {
                 }
             })
         });
-        ran.and(failure.map_or(Ok(()), Err)).and(database.close())
+        ran.and(failure.map_or(Ok(()), Err)).and(crate::database::close(&database))
     }
 }
