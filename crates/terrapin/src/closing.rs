@@ -83,7 +83,6 @@ impl Database {
                     Ok(Closed::default())
                 }
                 Err(error) if error.kind() == ErrorKind::NoSpace && !core.holds_unlogged() => {
-                    tracing::warn!(%error, "closed on a full disk: the next open replays the log");
                     let durable = core.schedule.durable_through();
                     Ok(Closed {
                         replay_bytes: through.0.saturating_sub(durable.0),

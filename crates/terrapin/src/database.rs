@@ -12,7 +12,6 @@ use terrapin_wal::LogMetrics;
 use crate::batch::Batch;
 use crate::core::Core;
 use crate::cut::window_live_bytes;
-use crate::events;
 use crate::keyspace::Keyspace;
 use crate::metrics::{MemoryUse, Metrics};
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
@@ -313,7 +312,8 @@ impl Database {
 
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
     /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
-    /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with; `Closed`.
+    /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with (on a full
+    /// disk as [`Database::checkpoint`]); `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -342,7 +342,8 @@ impl Database {
     }
 
     /// Merges every window into its tree and makes that durable; returns when it is, and free space was given back to the file system. An error is
-    /// that of an attempt that failed meanwhile; attempts go on in the background. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
+    /// that of an attempt that failed meanwhile; attempts go on in the background. On a full disk it waits for a bounded number of rounds
+    /// (64 that let no memtable go), then it is `NoSpace`: what is not merged stays in the log, and another call goes on. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

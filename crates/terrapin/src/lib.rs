@@ -161,6 +161,7 @@ mod metrics;
 mod open;
 mod options;
 mod owner;
+mod patience;
 mod pressure;
 mod read;
 mod reclaim;

@@ -21,6 +21,7 @@ use crate::fit::TreeSize;
 use crate::forecast::Forecast;
 use crate::metrics::KeyspaceCounters;
 use crate::options::KeyspaceOptions;
+use crate::patience::Mark;
 use crate::pressure::Pace;
 use crate::replacing::Replacing;
 
@@ -217,6 +218,8 @@ pub(crate) struct KeyspaceShared {
     pub forecast: Forecast,
     /// What writers are held to while there is one.
     pub pace: Pace,
+    /// That one waited for a sealed window in vain: the window's cut is the progress.
+    pub stalled: Mark,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,
     /// What they visited since it was compacted.
@@ -301,6 +304,7 @@ impl KeyspaceShared {
             tree_size: TreeSize::default(),
             forecast: Forecast::default(),
             pace: Pace::default(),
+            stalled: Mark::default(),
             range_length: RangeLength::default(),
             visits: Visits::default(),
             replacing: Replacing::default(),

@@ -314,7 +314,7 @@ impl Space {
             match self.grow(wanted, class) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    let last = self.last_resort(wanted, class);
+                    let last = self.last_resort(wanted, class, &error);
                     if last.is_err() {
                         // Whoever tries again wants the file system to be asked again.
                         self.state.lock().refusal = None;
@@ -397,10 +397,12 @@ impl Space {
             let may_be_there = gap.unasked;
             let asked = match self.refused(gap.extent.bytes) {
                 Err(error) if !may_be_there => Err((error, true)),
-                _ => self.ask(gap.extent.offset, gap.extent.bytes).map_err(|error| {
-                    let is_hole = self.let_go(gap.extent);
-                    (error, is_hole)
-                }),
+                _ => self
+                    .ask(gap.extent.offset, gap.extent.bytes)
+                    .map_err(|error| {
+                        let is_hole = self.let_go(gap.extent);
+                        (error, is_hole)
+                    }),
             };
             if let Err((error, is_hole)) = asked {
                 let mut state = self.state.lock();
@@ -477,7 +479,7 @@ impl Space {
 
     /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve, or what it lacks, which comes before
     /// anything else; then short runs for one that is long enough.
-    fn last_resort(&self, wanted: u64, class: SpaceClass) -> Result<Extent> {
+    fn last_resort(&self, wanted: u64, class: SpaceClass, refused: &Error) -> Result<Extent> {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
         }
@@ -497,7 +499,12 @@ impl Space {
             return Ok(extent);
         }
         let state = self.state.lock();
-        Err(Error::new(ErrorKind::NoSpace, "the disk is full")
+        let what = match refused.is_quota() {
+            true => "a quota of the file system is met",
+            false => "the disk is full",
+        };
+        Err(Error::new(ErrorKind::NoSpace, what)
+            .because_of(refused)
             .with("file", self.file.describe())
             .with("bytes wanted", wanted)
             .with("bytes free in the file", state.free.all.total())

@@ -62,8 +62,6 @@ pub(crate) struct Schedule {
     /// How many of them could not be merged, and are not being tried again; and the bytes of window memory that their keyspaces hold.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
-    /// How many have gone from the state.
-    gone: AtomicU64,
     /// Rounds that were tried from the reserve, committed or not; and as many when a window last went.
     tight_rounds: AtomicU64,
     tight_rounds_at_release: AtomicU64,
@@ -150,16 +148,10 @@ impl Schedule {
         self.sealed.fetch_sub(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
         if count > 0 {
-            self.gone.fetch_add(count as u64, Ordering::AcqRel);
             let rounds = self.tight_rounds.load(Ordering::Acquire);
             self.tight_rounds_at_release
                 .fetch_max(rounds, Ordering::AcqRel);
         }
-    }
-
-    /// Changes with every sealed window that goes: what a write waits for that found its keyspace's window, or memory, full.
-    pub fn gone(&self) -> u64 {
-        self.gone.load(Ordering::Acquire)
     }
 
     /// A round from the reserve was tried.
@@ -375,9 +367,10 @@ impl Core {
     /// Why nobody waits on for a checkpoint on a full disk.
     pub fn too_tight(&self, through: Lsn) -> Error {
         let left = through.0.saturating_sub(self.schedule.durable_through().0);
+        let what = self.what_is_full();
         let error = Error::new(
             ErrorKind::NoSpace,
-            "the disk is too full to merge what memory holds within a bounded number of rounds; it stays in the log, and merging goes on in the background: free disk space",
+            format!("{what}: not all that memory holds could be merged in a bounded number of rounds; the rest is in the log, and merging goes on in the background"),
         )
         .with("bytes of log not merged", left)
         .with("rounds", TIGHT_ROUNDS_MAX);

@@ -137,6 +137,7 @@ impl Ycsb {
                 }
             })
         });
-        ran.and(failure.map_or(Ok(()), Err)).and(crate::database::close(&database))
+        ran.and(failure.map_or(Ok(()), Err))
+            .and(crate::database::close(&database))
     }
 }

@@ -113,9 +113,9 @@ impl Coordinator {
             }
         }
         if error.kind() == ErrorKind::NoSpace {
-            core.run_short();
+            core.run_short(&error);
             if !self.slicing {
-                tracing::warn!(%error, "the disk is full; merging from the reserve");
+                tracing::warn!(%error, "merging from the reserve");
                 self.slicing = true;
                 self.phase = Phase::Idle;
                 return Step::Again;
