@@ -143,7 +143,8 @@ struct Gap {
 #[derive(Debug, Default)]
 struct State {
     free: Free,
-    /// Forgotten with each commit, each failed allocation, and whatever goes back to the file system.
+    /// Forgotten with each commit and each failed allocation, which asks anew before it fails, and with whatever goes back to the file
+    /// system.
     refusal: Option<Refusal>,
     pages: Pages,
     reserve_target: u64,
@@ -302,6 +303,8 @@ impl Space {
         let wanted =
             wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
         let mut holes = true;
+        // What was refused before this call may be there by now.
+        let mut may_be_stale = self.state.lock().refusal.is_some();
         loop {
             if let Some((extent, gaps)) = self.take(wanted, class, holes) {
                 match self.fill(extent, &gaps) {
@@ -316,8 +319,11 @@ impl Space {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     let last = self.last_resort(wanted, class, &error);
                     if last.is_err() {
-                        // Whoever tries again wants the file system to be asked again.
                         self.state.lock().refusal = None;
+                        if std::mem::take(&mut may_be_stale) {
+                            holes = true;
+                            continue;
+                        }
                     }
                     return last;
                 }
