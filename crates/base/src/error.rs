@@ -35,7 +35,7 @@ pub enum ErrorKind {
     Locked,
     /// The operating system refused an operation.
     Io,
-    /// The disk, quota or reserve is full.
+    /// The disk or the reserve is full, or a quota is met ([`Error::is_quota`]).
     NoSpace,
     /// The operating system denied access.
     PermissionDenied,
@@ -153,6 +153,19 @@ impl Error {
         self.0.source.as_deref()
     }
 
+    /// The same error with what the operating system said in another one, if it said something.
+    #[must_use]
+    pub fn because_of(mut self, cause: &Error) -> Self {
+        Arc::make_mut(&mut self.0).source = cause.0.source.clone();
+        self
+    }
+
+    /// Whether the operating system refused because a quota is met (`EDQUOT`): the file system itself may have room.
+    #[must_use]
+    pub fn is_quota(&self) -> bool {
+        self.io_error().and_then(Errno::from_io_error) == Some(Errno::DQUOT)
+    }
+
     /// Whether the operating system refused because the process or it itself is short of something (descriptors, memory), which says nothing
     /// of the file.
     #[must_use]
@@ -267,6 +280,25 @@ mod tests {
         assert!(of_data(io::Error::other("short read")) && Error::corrupt("a node").is_of_data());
         assert!(!of_data(io::Error::from(Errno::MFILE)) && !Error::internal("a bug").is_of_data());
         assert!(!Error::new(ErrorKind::Unsupported, "a feature").is_of_data());
+    }
+
+    #[test]
+    fn a_quota_is_told_from_a_full_disk_also_in_errors_that_follow_from_it() {
+        let refused = |errno: Errno| Error::io("cannot allocate", io::Error::from(errno));
+        let (quota, full) = (refused(Errno::DQUOT), refused(Errno::NOSPC));
+        assert_eq!(
+            (quota.kind(), full.kind()),
+            (ErrorKind::NoSpace, ErrorKind::NoSpace)
+        );
+        assert!(quota.is_quota() && !full.is_quota());
+        let follows = |cause| Error::new(ErrorKind::NoSpace, "no room").because_of(cause);
+        assert!(follows(&quota).is_quota() && !follows(&full).is_quota());
+        let bug = Error::internal("a bug");
+        assert!(!follows(&bug).is_quota());
+        assert_eq!(
+            io::Error::from(follows(&quota)).kind(),
+            io::ErrorKind::QuotaExceeded
+        );
     }
 
     /// As reports of whole chains print it.

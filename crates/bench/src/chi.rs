@@ -75,7 +75,7 @@ impl ChiSweep {
             .open(directory)?;
         let step = self.measure(chi, directory, &database, progress);
         let closed = database.close();
-        step.and_then(|step| closed.map(|()| step))
+        step.and_then(|step| closed.map(|_| step))
     }
 
     fn measure(

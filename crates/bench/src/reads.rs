@@ -101,7 +101,7 @@ impl ReadsBench {
             time: None,
         })?;
         driver.settle()?;
-        database.close()
+        database.close().map(drop)
     }
 
     /// Measures everything once; `turn` says that it is another time.

@@ -36,6 +36,18 @@ impl DatabaseArgs {
     }
 }
 
+/// Closes a database, and warns where the next open has something to do that this close could not.
+pub fn close(database: &Database) -> Result<()> {
+    let closed = database.close()?;
+    if let Some(cause) = closed.cause {
+        output::warn(format_args!(
+            "closed, and nothing is lost, but the next open replays {} bytes of log: {cause}",
+            closed.replay_bytes
+        ));
+    }
+    Ok(())
+}
+
 /// The database that a command writes to. Whatever it writes itself, it may find a log whose
 /// records are merged, too.
 #[derive(Args, Clone)]

@@ -150,3 +150,38 @@ fn an_exchange_that_fails_leaves_the_reserve_as_it_was() {
     }
     write().unwrap();
 }
+
+/// Each page asked the file system for holes that it could not fill, for growth that it had refused for the page before, and for pieces of
+/// known holes. A real one takes milliseconds for each refusal: merges on a full ext4 took minutes.
+#[test]
+fn a_full_file_system_is_not_asked_again_for_every_page() {
+    let refused = |medium: &SimDisk| medium.stats(DATA_FILE).refusals;
+
+    // Short runs are exchanged for long ones.
+    let medium = SimDisk::new(23);
+    let (store, _) = full_of_short_runs(&medium);
+    let before = refused(&medium);
+    let (pages, _) = fill_with(&store, 40_000, SpaceClass::Normal);
+    assert!(pages.len() > 4, "{} pages", pages.len());
+    let count = refused(&medium) - before;
+    assert!(count <= 4, "{count} refusals for {} pages", pages.len());
+
+    // Holes are known, and the reserve gets less with each page.
+    let medium = SimDisk::new(24);
+    let store = create(&medium, options(4 * MIB, MIB));
+    let (pages, _) = {
+        medium.set_capacity(6 * MIB);
+        fill_with(&store, 200_000, SpaceClass::Normal)
+    };
+    checkpoint(&store, added(&pages));
+    let every_other = pages.iter().step_by(2).map(|page| page.id);
+    checkpoint(&store, released(every_other));
+    store.begin_reclaim();
+    while store.reclaim_step().unwrap() {}
+    medium.set_capacity(medium.used_bytes());
+    let before = refused(&medium);
+    let (pages, _) = fill_with(&store, 30_000, SpaceClass::Reserve);
+    assert!(pages.len() > 20, "{} pages", pages.len());
+    let count = refused(&medium) - before;
+    assert!(count <= 8, "{count} refusals for {} pages", pages.len());
+}

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
-use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
+use terrapin_base::sync::{AtomicBool, AtomicU64, Backoff, Ordering, atomic::fence};
 
 use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
@@ -26,6 +26,7 @@ use crate::fit::TreeSizes;
 use crate::health::Health;
 use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
+use crate::patience::Marks;
 use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
 use crate::swap::ArcSwap;
 use crate::turns::Turns;
@@ -85,6 +86,10 @@ pub(crate) struct Core {
     pub window_memory_high: AtomicU64,
     /// Bytes that small windows of all who wrote would have come to when puts were refused last.
     pub refused_window_bytes: AtomicU64,
+    /// What puts are refused for is a quota, not a full disk.
+    pub meets_quota: AtomicBool,
+    /// What writes waited for in vain.
+    pub marks: Marks,
     /// Counters and histograms behind `metrics()`.
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
@@ -183,6 +188,8 @@ impl Core {
             turns: Turns::default(),
             window_memory_high: AtomicU64::new(window_memory_high),
             refused_window_bytes: AtomicU64::new(0),
+            meets_quota: AtomicBool::new(false),
+            marks: Marks::default(),
             counters: Counters::default(),
             health: Health::default(),
             log_space: OnceLock::new(),

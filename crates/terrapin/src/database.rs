@@ -6,13 +6,11 @@ use std::sync::Arc;
 use terrapin_base::sync::Ordering;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result};
-use terrapin_disk::Process;
 use terrapin_structure::{PageParts, StructureStats};
 use terrapin_wal::LogMetrics;
 
 use crate::batch::Batch;
 use crate::core::Core;
-use crate::events;
 use crate::keyspace::Keyspace;
 use crate::metrics::{MemoryUse, Metrics};
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
@@ -113,63 +111,6 @@ impl Database {
     /// ```
     pub fn open(path: impl AsRef<Path>) -> Result<Database> {
         Options::new().open(path)
-    }
-
-    /// Checkpoints everything, so that the next open replays nothing, and lets the files, the caches and the listeners go. Handles,
-    /// snapshots and iterators that still live get `Closed` from then on. Another close waits until the first is over, and returns what that came to.
-    ///
-    /// If the checkpoint fails, the database is closed all the same, and the error is returned. Nothing acknowledged is lost then but writes
-    /// of [`Durability::None`] since the last checkpoint or [`Database::flush`]: the next open replays the log.
-    ///
-    /// ```
-    /// # fn main() -> terrapin::Result<()> {
-    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-close-{}", std::process::id()));
-    /// # let database = terrapin::Database::open(&directory)?;
-    /// # let fruit = database.keyspace("fruit")?;
-    /// fruit.put("apple", "sweet")?;
-    /// database.close()?; // the next open replays nothing
-    /// assert_eq!(fruit.get("apple").unwrap_err().kind(), terrapin::ErrorKind::Closed);
-    /// # database.close()?;
-    /// # let _ = std::fs::remove_dir_all(directory);
-    /// # Ok(()) }
-    /// ```
-    pub fn close(&self) -> Result<()> {
-        let core = self.core();
-        if !core.health.process().is_this() {
-            return Err(Process::foreign());
-        }
-        if let Some(closing) = core.health.close() {
-            let began_ns = core.env.now_ns();
-            let outcome = self.close_first();
-            events::closed(core, began_ns, outcome.as_ref().copied());
-            closing.ended(outcome.clone());
-            return outcome;
-        }
-        loop {
-            if let Some(outcome) = core.health.close_outcome() {
-                return outcome;
-            }
-            let closing = core.clone();
-            let over = move || closing.health.close_outcome().is_some();
-            core.env
-                .wait(&Condition::new(core.health.close_signal(), over))?;
-        }
-    }
-
-    fn close_first(&self) -> Result<()> {
-        let core = self.core();
-        let mut outcome = Ok(());
-        if let Some(log) = &core.log {
-            outcome = core.checkpoint_through(log.end());
-            if outcome.is_ok() {
-                core.give_space_back();
-            }
-            // Nobody waits for a checkpoint of what comes behind the log's end.
-            core.schedule.stop();
-            outcome = outcome.and(log.close());
-        }
-        let closed = outcome.is_ok();
-        outcome.and(self.owner.shut_as(closed))
     }
 
     /// Where it lies; none on a disk of the caller's.
@@ -371,7 +312,8 @@ impl Database {
 
     /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
     /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
-    /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with; `Closed`.
+    /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with (on a full
+    /// disk as [`Database::checkpoint`]); `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -400,7 +342,8 @@ impl Database {
     }
 
     /// Merges every window into its tree and makes that durable; returns when it is, and free space was given back to the file system. An error is
-    /// that of an attempt that failed meanwhile; attempts go on in the background. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
+    /// that of an attempt that failed meanwhile; attempts go on in the background. On a full disk it waits for a bounded number of rounds
+    /// (64 that let no memtable go), then it is `NoSpace`: what is not merged stays in the log, and another call goes on. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -589,6 +532,7 @@ impl Core {
     fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         let mut failure = None;
+        let begun = self.schedule.tight_rounds();
         loop {
             let releases = self.schedule.releases();
             {
@@ -614,10 +558,15 @@ impl Core {
             if let Some(error) = self.log()?.failed() {
                 return Err(error);
             }
+            if self.schedule.is_too_tight(begun) {
+                return Err(self.too_tight(through));
+            }
             let schedule = self.schedule.clone();
             self.env
                 .wait(&Condition::new(self.schedule.progress(), move || {
-                    schedule.releases() != releases || schedule.failures() != failures
+                    schedule.releases() != releases
+                        || schedule.failures() != failures
+                        || schedule.is_too_tight(begun)
                 }))?;
             self.health.check_open()?;
             let failed = self.schedule.failures();

@@ -6,6 +6,7 @@
 
 use terrapin_base::{Error, Lsn};
 
+use crate::closing::Closed;
 use crate::core::Core;
 
 /// What an open found: called once the database serves.
@@ -65,11 +66,21 @@ pub(crate) fn checkpointed(core: &Core, generation: u64, merged: Merged) {
 }
 
 /// A close ended.
-pub(crate) fn closed(core: &Core, began_ns: u64, outcome: Result<(), &Error>) {
+pub(crate) fn closed(core: &Core, began_ns: u64, outcome: Result<&Closed, &Error>) {
     let directory = core.disk.describe();
     let duration_ms = core.milliseconds_since(began_ns);
     match outcome {
-        Ok(()) => tracing::info!(directory, duration_ms, "closed the database"),
+        Ok(Closed {
+            replay_bytes,
+            cause: Some(cause),
+        }) => tracing::warn!(
+            directory,
+            duration_ms,
+            replay_bytes,
+            %cause,
+            "closed the database on a full disk; the next open replays the log"
+        ),
+        Ok(_) => tracing::info!(directory, duration_ms, "closed the database"),
         Err(error) => tracing::error!(
             directory,
             duration_ms,

@@ -8,6 +8,8 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, Result, Signal};
 use terrapin_disk::Process;
 
+use crate::closing::Closed;
+
 type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 
 /// Closed or open; the last background error; whom to tell of the next.
@@ -17,7 +19,7 @@ pub(crate) struct Health {
     process: Process,
     closed: AtomicBool,
     /// What the close that began first came to, once it is over.
-    outcome: OnceLock<Result<()>>,
+    outcome: OnceLock<Result<Closed>>,
     ended: Arc<Signal>,
     background: Mutex<Option<Error>>,
     /// Why the first job that panicked did: its duty is done no more.
@@ -65,13 +67,13 @@ impl Health {
         first.then(|| Closing(self))
     }
 
-    fn close_ended(&self, outcome: Result<()>) {
+    fn close_ended(&self, outcome: Result<Closed>) {
         self.outcome.get_or_init(|| outcome);
         self.ended.notify();
     }
 
     /// What the close that began first came to; none while it goes on.
-    pub fn close_outcome(&self) -> Option<Result<()>> {
+    pub fn close_outcome(&self) -> Option<Result<Closed>> {
         self.outcome.get().cloned()
     }
 
@@ -147,7 +149,7 @@ pub(crate) struct Closing<'a>(&'a Health);
 
 impl Closing<'_> {
     /// What it came to.
-    pub fn ended(self, outcome: Result<()>) {
+    pub fn ended(self, outcome: Result<Closed>) {
         self.0.close_ended(outcome);
     }
 }
@@ -176,8 +178,8 @@ mod tests {
         let health = Health::default();
         let closing = health.close().expect("it was open");
         assert!(health.close().is_none() && health.close_outcome().is_none());
-        closing.ended(Ok(()));
-        assert!(matches!(health.close_outcome(), Some(Ok(()))));
+        closing.ended(Ok(Closed::default()));
+        assert!(matches!(health.close_outcome(), Some(Ok(_))));
     }
 
     #[test]

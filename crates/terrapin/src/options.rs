@@ -297,9 +297,15 @@ impl Options {
         self
     }
 
-    /// How long a write waits for merges and the log's disk before it fails with [`ErrorKind::Stalled`]; it is not done then. It does not
-    /// bound how long a [`Durability::Sync`] write, which is done, waits for its sync: that takes what the device takes (of a delete on a disk
-    /// without room for the log it does, and the error is [`ErrorKind::NoSpace`] then). Default 60 s.
+    /// How long one write waits in all, for merges, memory and the log's disk, before it fails with [`ErrorKind::Stalled`]; it is not done
+    /// then. Default 60 s.
+    ///
+    /// After a write has waited for the whole limit, writes that would wait for the same thing fail at once, until it makes progress: a
+    /// window is sealed or merged, the log's ring is drained further, or a checkpoint shortens the log. So many writes in a row wait for
+    /// the limit once, not once each. Pause before you try again.
+    ///
+    /// The limit does not bound how long a [`Durability::Sync`] write, which is done, waits for its sync: that takes what the device takes.
+    /// (It does for a delete on a disk without room for the log; the error is [`ErrorKind::NoSpace`] then.)
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;

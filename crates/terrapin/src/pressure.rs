@@ -25,6 +25,7 @@ use terrapin_wal::Log;
 
 use crate::core::{Core, Loaded};
 use crate::metrics::{Counter, Histogram};
+use crate::patience::{Mark, Patience};
 use crate::state::{KeyspaceShared, KeyspaceState};
 
 /// A shorter wait is left to add up.
@@ -46,7 +47,13 @@ const PIECE_BYTES: u64 = 2 << 10;
 impl Core {
     /// Lets a write of so many bytes go on, at once or after a wait. `frees`: it only deletes, and may go on while the disk is full (D10).
     #[inline]
-    pub fn admit(&self, shared: &Arc<KeyspaceShared>, bytes: u64, frees: bool) -> Result<Admitted> {
+    pub fn admit(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        bytes: u64,
+        frees: bool,
+        patience: &mut Patience,
+    ) -> Result<Admitted> {
         self.health.check_open()?;
         let pieces = shared.pace.pieces(bytes, shared.piece_bytes());
         let state = self.load_state();
@@ -62,7 +69,7 @@ impl Core {
             });
         }
         drop(state);
-        self.admit_piece(shared, bytes, pieces, frees, free_running)?;
+        self.admit_piece(shared, (bytes, pieces, frees), free_running, patience)?;
         Ok(Admitted {
             state: None,
             looks: pieces > 0,
@@ -73,10 +80,9 @@ impl Core {
     fn admit_piece(
         &self,
         shared: &Arc<KeyspaceShared>,
-        bytes: u64,
-        pieces: u64,
-        frees: bool,
+        (bytes, pieces, frees): (u64, u64, bool),
         free_running: bool,
+        patience: &mut Patience,
     ) -> Result<()> {
         if pieces > 0 {
             self.spare_the_ring(shared)?;
@@ -85,7 +91,7 @@ impl Core {
             }
         }
         if !free_running || self.schedule.space_is_short() {
-            self.admit_slowly(shared, bytes, pieces, frees)?;
+            self.admit_slowly(shared, (bytes, pieces, frees), patience)?;
         }
         Ok(())
     }
@@ -152,13 +158,13 @@ impl Core {
     fn admit_slowly(
         &self,
         shared: &Arc<KeyspaceShared>,
-        bytes: u64,
-        pieces: u64,
-        frees: bool,
+        (bytes, pieces, frees): (u64, u64, bool),
+        patience: &mut Patience,
     ) -> Result<()> {
         let since = self.env.now_ns();
-        if frees {
-            self.let_the_log_be_trimmed(bytes)?;
+        let deadline = patience.until_ns(self);
+        if frees && !self.let_the_log_be_trimmed(bytes, patience)? {
+            return Err(self.log_is_not_trimmed(since));
         }
         let mut charged = false;
         let mut was_cut = false;
@@ -181,12 +187,15 @@ impl Core {
                 let memory_is_short = self.budget.used(Purpose::Window) > self.window_memory_max();
                 let is_held = keyspace.sealed.is_some();
                 let is_releasing = self.schedule.releasing_count() > 0;
-                if is_held && keyspace.is_full() {
-                    Hold::UntilRelease
-                } else if memory_is_short && !is_releasing && !was_cut {
+                let cut = keyspace.sealed.as_ref().map(|sealed| sealed.cut.0);
+                let is_full = is_held && keyspace.is_full();
+                let waits_for_its_own = is_full || (memory_is_short && !is_releasing);
+                if memory_is_short && !is_releasing && !was_cut && !is_full {
                     Hold::CutFirst
-                } else if memory_is_short && (is_releasing || is_held) {
-                    Hold::UntilRelease
+                } else if let Some(cut) = cut.filter(|_| waits_for_its_own) {
+                    Hold::UntilRelease(&shared.stalled, cut)
+                } else if memory_is_short && is_releasing {
+                    Hold::UntilRelease(&self.marks.memory, self.schedule.seals())
                 } else if !is_held || charged {
                     // Where memory is short nothing of it is in windows that a merge could free, but of keyspaces whose own writers wait for that.
                     Hold::No
@@ -196,6 +205,7 @@ impl Core {
                 }
             };
             let now = self.env.now_ns();
+            let mut in_vain = None;
             let paced = matches!(wait, Hold::Until(_));
             let waits = match paced {
                 true => &self.counters.waits.pace,
@@ -209,7 +219,13 @@ impl Core {
                     continue;
                 }
                 Hold::Until(at) => at,
-                Hold::UntilRelease => since.saturating_add(self.settings.stall_limit_ns),
+                Hold::UntilRelease(mark, progress) if mark.holds(progress) => {
+                    return Err(self.does_not_keep_up(shared, since));
+                }
+                Hold::UntilRelease(mark, progress) => {
+                    in_vain = Some((mark, progress));
+                    deadline
+                }
             };
             let schedule = self.schedule.clone();
             let released = Condition::new(self.schedule.progress(), move || {
@@ -226,28 +242,36 @@ impl Core {
                 shared.pace.late(now.saturating_sub(wait));
             }
             // Who was only paced finds room, or comes to wait for some.
-            if !paced
+            if let Some((mark, progress)) = in_vain
                 && outcome == Wait::TimedOut
-                && now.saturating_sub(since) >= self.settings.stall_limit_ns
+                && now >= deadline
             {
-                self.counters.writes_refused.add(1);
-                self.counters.write_wait_ns.add(now - since);
-                let error = Error::new(
-                    ErrorKind::Stalled,
-                    "the write was not done: merging does not keep up",
-                )
-                .with("keyspace", &shared.name)
-                .with("waited_ms", (now - since) / 1_000_000);
-                return Err(match self.health.background_error() {
-                    Some(cause) => error.with("last background error", cause),
-                    None => error,
-                });
+                mark.leave(progress);
+                return Err(self.does_not_keep_up(shared, since));
             }
         }
         self.counters
             .write_wait_ns
             .add(self.env.now_ns().saturating_sub(since));
         Ok(())
+    }
+
+    /// Why a write is refused that waited since then, or that would wait for what another one has waited for in vain.
+    fn does_not_keep_up(&self, shared: &KeyspaceShared, since: u64) -> Error {
+        let waited = self.env.now_ns().saturating_sub(since);
+        self.counters.writes_refused.add(1);
+        self.counters.write_wait_ns.add(waited);
+        let error = Error::new(
+            ErrorKind::Stalled,
+            "the write was not done: merging does not keep up; until it has made room, writes that need room fail at once",
+        )
+        .with("keyspace", &shared.name)
+        .with("waited_ms", waited / 1_000_000)
+        .with("limit_ms", self.settings.stall_limit_ns / 1_000_000);
+        match self.health.background_error() {
+            Some(cause) => error.with("last background error", cause),
+            None => error,
+        }
     }
 
     /// [`ErrorKind::NoSpace`] while the disk is full: for what does not free any.
@@ -262,33 +286,62 @@ impl Core {
         })
     }
 
-    /// A delete on a full disk leaves the log what a checkpoint needs of it: it waits for one that trims it. If none succeeds it goes on, and
-    /// the log says what is the matter.
-    pub fn let_the_log_be_trimmed(&self, bytes: u64) -> Result<()> {
+    /// A delete on a full disk leaves the log what a checkpoint needs of it: it waits for one that trims it. If one fails, or merges
+    /// everything and trims too little, the delete goes on, and the log says what is the matter. False where none has ended in time.
+    pub fn let_the_log_be_trimmed(&self, bytes: u64, patience: &mut Patience) -> Result<bool> {
         let Some(log) = self.log.as_ref() else {
-            return Ok(());
+            return Ok(true);
         };
         if !self.schedule.space_is_short() || !log.files_are_short(bytes) {
-            return Ok(());
+            return Ok(true);
         }
         // Read before the log's failure, as in `recovery::make_room`.
         let (schedule, failures) = (self.schedule.clone(), self.schedule.failures());
         if let Some(error) = log.failed() {
             return Err(error);
         }
+        let progress = self.schedule.durable_through().0;
         let through = log.end();
         self.schedule.ask(through);
-        let over = Condition::new(self.schedule.progress(), move || {
-            schedule.durable_through() >= through
-                || schedule.failures() != failures
-                || schedule.is_stopping()
-        });
-        let deadline = self.env.now_ns() + self.settings.stall_limit_ns;
-        self.env.wait(&over.until(deadline)).map(drop)
+        let mut is_over = self.marks.trim.holds(progress);
+        if !is_over {
+            let trimmed = log.clone();
+            let over = Condition::new(self.schedule.progress(), move || {
+                !trimmed.files_are_short(bytes)
+                    || schedule.durable_through() >= through
+                    || schedule.failures() != failures
+                    || schedule.is_stopping()
+            });
+            let outcome = self.env.wait(&over.until(patience.until_ns(self)))?;
+            is_over = outcome == Wait::TimedOut;
+        }
+        if !is_over || !log.files_are_short(bytes) {
+            return Ok(true);
+        }
+        self.marks.trim.leave(progress);
+        Ok(false)
+    }
+
+    /// Why a delete is refused that waited since then for the log of a full disk to be trimmed, or that another one has waited for in vain.
+    fn log_is_not_trimmed(&self, since: u64) -> Error {
+        let waited = self.env.now_ns().saturating_sub(since);
+        self.counters.writes_refused.add(1);
+        self.counters.write_wait_ns.add(waited);
+        let what = self.what_is_full();
+        let error = Error::new(
+            ErrorKind::Stalled,
+            format!("the write was not done: {what}, and no checkpoint has shortened the log; until one has, deletes fail at once"),
+        )
+        .with("waited_ms", waited / 1_000_000)
+        .with("limit_ms", self.settings.stall_limit_ns / 1_000_000);
+        match self.schedule.last_error() {
+            Some(cause) => error.with("last error", cause),
+            None => error,
+        }
     }
 
     /// Charges pieces to the keyspace's virtual clock; whether, and until when, the writer waits for it.
-    fn pace(&self, keyspace: &KeyspaceState, pieces: u64) -> Hold {
+    fn pace(&self, keyspace: &KeyspaceState, pieces: u64) -> Hold<'static> {
         if pieces == 0 {
             return Hold::No;
         }
@@ -382,13 +435,13 @@ pub(crate) struct Admitted {
     pub looks: bool,
 }
 
-enum Hold {
+enum Hold<'a> {
     /// Goes on.
     No,
     /// Waits for its pace.
     Until(u64),
-    /// Waits until a merge is done and its window gone.
-    UntilRelease,
+    /// Waits until a merge is done and its window gone, unless another one did so in vain at that progress.
+    UntilRelease(&'a Mark, u64),
     /// Window memory is short and nothing sealed is about to free any: something has to be, if anything can.
     CutFirst,
 }

@@ -30,18 +30,19 @@ enum WindowSize {
 
 impl Core {
     /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not use.
-    fn room(&self) -> u64 {
+    pub fn room(&self) -> u64 {
         // A file system that does not say has room until it refuses some.
         let Ok(on_disk) = self.disk.free_bytes() else {
             return u64::MAX;
         };
+        on_disk.saturating_add(self.room_in_file())
+    }
+
+    /// Bytes that the data file holds and does not use.
+    fn room_in_file(&self) -> u64 {
         let used = self.store.live_bytes() + self.store.retired_bytes();
-        let in_file = self
-            .store
-            .allocated_bytes()
-            .unwrap_or(0)
-            .saturating_sub(used);
-        on_disk.saturating_add(in_file)
+        let allocated = self.store.allocated_bytes().unwrap_or(0);
+        allocated.saturating_sub(used)
     }
 
     /// Bytes that windows of a state hold, and may come to hold before anybody looks again. Memory bounds that.
@@ -149,8 +150,9 @@ impl Core {
         }
     }
 
-    /// An allocation found the disk full: puts are refused until there is room.
-    pub fn run_short(&self) {
+    /// An allocation found the disk full, or a quota met: puts are refused until there is room.
+    pub fn run_short(&self, cause: &Error) {
+        self.meets_quota.store(cause.is_quota(), Ordering::Relaxed);
         self.set_space_is_scarce(true);
         self.set_space_is_short(&self.state.load());
     }
@@ -186,13 +188,33 @@ impl Core {
     pub fn see_whether_room_is_back(&self) {
         if self.schedule.space_is_short() && self.has_room_again_for(self.accepted_again()) {
             self.schedule.set_space_is_short(false);
+            self.meets_quota.store(false, Ordering::Relaxed);
             self.rebalance(&self.install.lock());
             self.watch_room();
         }
     }
 
+    /// What there is no room for more in.
+    pub fn what_is_full(&self) -> &'static str {
+        match self.meets_quota.load(Ordering::Relaxed) {
+            true => "a quota of the file system is met",
+            false => "the disk is full",
+        }
+    }
+
     /// Why a put is refused.
     pub fn no_room(&self) -> Error {
+        if self.meets_quota.load(Ordering::Relaxed) {
+            // What is free on the disk says nothing, and what the quota leaves only the system knows.
+            let log = self.log.as_ref().map_or(0, |log| log.metrics().disk_bytes);
+            return Error::new(
+                ErrorKind::NoSpace,
+                "a quota of the file system is met: raise it, or delete records; deletes are still accepted",
+            )
+            .with("bytes of the data file", self.store.allocated_bytes().unwrap_or(0))
+            .with("bytes of the log", log)
+            .with("bytes free in the data file", self.room_in_file());
+        }
         let needed = with_an_eighth(self.room_needed_for(self.accepted_again()));
         let error = Error::new(
             ErrorKind::NoSpace,

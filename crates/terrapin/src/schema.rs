@@ -11,10 +11,10 @@ use terrapin_wal::{Append, Appended, Log};
 
 use crate::core::{Core, Install};
 use crate::options::{CheckpointDistance, KeyspaceOptions};
+use crate::patience::Patience;
 use crate::record::Schema;
 use crate::record::format::check_name;
 use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
-use crate::write::LOG_IS_SLOW;
 
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
@@ -214,10 +214,12 @@ impl Core {
         if let Some(error) = log.failed() {
             return Err(error);
         }
-        let since = self.env.now_ns();
-        let deadline = since.saturating_add(self.settings.stall_limit_ns);
+        let mut patience = Patience::default();
+        let since = patience.since_ns(self);
+        let deadline = patience.until_ns(self);
         match frees {
-            true => self.let_the_log_be_trimmed(0)?,
+            // It goes on in any case: clears and drops make room where nothing else does.
+            true => self.let_the_log_be_trimmed(0, &mut patience).map(drop)?,
             false => self.check_room()?,
         }
         loop {
@@ -232,7 +234,8 @@ impl Core {
                         self.rebalance(&install);
                     }
                     drop(install);
-                    self.after_write(log, &appended, false, self.settings.durability, frees)?;
+                    let how = (self.settings.durability, frees);
+                    self.after_write(log, &appended, false, how, &mut patience)?;
                     return Ok(shared);
                 }
                 Ok(Attempt::Full(condition)) => {
@@ -244,12 +247,13 @@ impl Core {
                     self.wait_for_log_space(log, error, frees, deadline)?
                 }
             };
-            self.env.wait(&condition.until(deadline))?;
-            if self.env.now_ns() >= deadline {
-                let waited_ms = (self.env.now_ns() - since) / 1_000_000;
-                return Err(
-                    Error::new(ErrorKind::Stalled, LOG_IS_SLOW).with("waited_ms", waited_ms)
-                );
+            let condition = condition.until(deadline);
+            let is_known = self.marks.log.holds(log.drained().0);
+            if !is_known {
+                self.env.wait(&condition)?;
+            }
+            if (is_known && !condition.holds()) || self.env.now_ns() >= deadline {
+                return Err(self.log_is_slow(log, since));
             }
         }
     }

@@ -22,6 +22,7 @@ use crate::forecast::Forecast;
 use crate::id_map::IdMap;
 use crate::metrics::KeyspaceCounters;
 use crate::options::KeyspaceOptions;
+use crate::patience::Mark;
 use crate::pressure::Pace;
 use crate::replacing::Replacing;
 
@@ -172,6 +173,8 @@ pub(crate) struct KeyspaceShared {
     pub forecast: Forecast,
     /// What writers are held to while there is one.
     pub pace: Pace,
+    /// That one waited for a sealed window in vain: the window's cut is the progress.
+    pub stalled: Mark,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,
     /// What they visited since it was compacted.
@@ -256,6 +259,7 @@ impl KeyspaceShared {
             tree_size: TreeSize::new(sizes),
             forecast: Forecast::default(),
             pace: Pace::default(),
+            stalled: Mark::default(),
             range_length: RangeLength::default(),
             visits: Visits::default(),
             replacing: Replacing::default(),

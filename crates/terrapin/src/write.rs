@@ -12,6 +12,7 @@ use terrapin_wal::{Append, Appended, Log};
 use crate::batch::{Batch, check_sizes};
 use crate::core::Core;
 use crate::options::Durability;
+use crate::patience::Patience;
 use crate::record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
 use crate::record::{Operation, Operations};
 use crate::state::{KeyspaceShared, State};
@@ -19,7 +20,7 @@ use crate::state::{KeyspaceShared, State};
 /// How long a delete waits before it tries again to find room in the log of a full disk, in nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
 /// Why a write or change is [`ErrorKind::Stalled`] that found no room in the log's ring in time.
-pub(crate) const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep up";
+const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep up";
 /// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into the next.
 const SYNC_BYTES: u64 = 8 << 10;
 
@@ -50,7 +51,8 @@ impl Core {
         let bytes = key.len() + value.len();
         let frees = matches!(op, Op::Delete);
         let early = mutant::active(46).then(|| self.state.load_full());
-        let admitted = self.admit(shared, bytes as u64, frees)?;
+        let mut patience = Patience::default();
+        let admitted = self.admit(shared, bytes as u64, frees, &mut patience)?;
         let head = match op {
             Op::Put(_) => Head::put(shared.id, key.len()),
             Op::Delete => Head::delete(shared.id),
@@ -74,7 +76,7 @@ impl Core {
             other => {
                 // Nothing is held over a wait.
                 loaded = None;
-                self.append_when(log, kind, payload, frees, other)?
+                self.append_when(log, (kind, payload), frees, other, &mut patience)?
             }
         };
         let full = {
@@ -103,7 +105,7 @@ impl Core {
         self.counters.user_bytes_written.add(bytes as u64);
         let is_put = matches!(op, Op::Put(_));
         shared.counters.wrote(is_put, bytes as u64);
-        self.after_write(log, &appended, full, durability, frees)?;
+        self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
     }
@@ -129,7 +131,8 @@ impl Core {
         let timer = self.counters.put_timer(&self.env);
         self.env.breathe();
         let frees = batch.only_deletes();
-        let looks = self.admit_batch(batch, payload)?;
+        let mut patience = Patience::default();
+        let looks = self.admit_batch(batch, payload, &mut patience)?;
         // What is not in the log cannot be merged in slices, which what is written to a disk that is nearly full may have to be (D10).
         let is_alone = batch.len() == 1;
         let durability = match durability {
@@ -137,8 +140,8 @@ impl Core {
             durability => durability,
         };
         let appended = match durability {
-            Durability::None => self.append(log, UNLOGGED, &[], frees)?,
-            _ => self.append(log, BATCH, &[payload], frees)?,
+            Durability::None => self.append(log, (UNLOGGED, &[]), frees, &mut patience)?,
+            _ => self.append(log, (BATCH, &[payload]), frees, &mut patience)?,
         };
         let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
         {
@@ -182,16 +185,16 @@ impl Core {
         self.counters.deletes.add(deletes);
         self.counters.batches.add(1);
         self.counters.user_bytes_written.add(bytes as u64);
-        self.after_write(log, &appended, full, durability, frees)?;
+        self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
         self.counters.put_done(&self.env, timer);
         Ok(())
     }
 
     /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error before anything is done.
     /// Whether a window may have become full ([`Admitted::looks`]).
-    fn admit_batch(&self, batch: &Batch, payload: &[u8]) -> Result<bool> {
+    fn admit_batch(&self, batch: &Batch, payload: &[u8], patience: &mut Patience) -> Result<bool> {
         let frees = batch.only_deletes();
-        let admit = |id: KeyspaceId, bytes: u64| {
+        let mut admit = |id: KeyspaceId, bytes: u64| {
             let shared = self
                 .state
                 .load()
@@ -199,7 +202,7 @@ impl Core {
                 .get(id)
                 .map(|k| k.shared.clone());
             match shared {
-                Some(shared) => Ok(self.admit(&shared, bytes, frees)?.looks),
+                Some(shared) => Ok(self.admit(&shared, bytes, frees, patience)?.looks),
                 None => Err(self.dropped().with("keyspace number", id)),
             }
         };
@@ -224,10 +227,16 @@ impl Core {
 
     /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long. `NoSpace` on a full disk, unless the
     /// record `frees`: that waits for the checkpoint that makes room.
-    pub fn append(&self, log: &Log, kind: u8, payload: &[&[u8]], frees: bool) -> Result<Appended> {
+    fn append(
+        &self,
+        log: &Log,
+        (kind, payload): (u8, &[&[u8]]),
+        frees: bool,
+        patience: &mut Patience,
+    ) -> Result<Appended> {
         match log.try_append(kind, payload) {
             Ok(Append::Done(appended)) => Ok(appended),
-            other => self.append_when(log, kind, payload, frees, other),
+            other => self.append_when(log, (kind, payload), frees, other, patience),
         }
     }
 
@@ -235,13 +244,13 @@ impl Core {
     fn append_when(
         &self,
         log: &Log,
-        kind: u8,
-        payload: &[&[u8]],
+        (kind, payload): (u8, &[&[u8]]),
         frees: bool,
         mut last: Result<Append>,
+        patience: &mut Patience,
     ) -> Result<Appended> {
         let since = self.env.now_ns();
-        let deadline = since.saturating_add(self.settings.stall_limit_ns);
+        let deadline = patience.until_ns(self);
         loop {
             let condition = match last {
                 Ok(Append::Done(appended)) => {
@@ -255,30 +264,46 @@ impl Core {
             };
             // Kept until the log was asked again: as long as it is there, others leave the record its room.
             let condition = condition.until(deadline);
-            self.env.wait(&condition)?;
+            if !self.marks.log.holds(log.drained().0) {
+                self.env.wait(&condition)?;
+            } else if !condition.holds() {
+                return Err(self.log_is_slow(log, since));
+            }
             if self.env.now_ns() >= deadline {
-                let waited = self.env.now_ns() - since;
-                self.counters.writes_refused.add(1);
-                self.counters.write_wait_ns.add(waited);
-                self.counters.waits.log.record(waited);
-                return Err(Error::new(ErrorKind::Stalled, LOG_IS_SLOW)
-                    .with("waited_ms", waited / 1_000_000));
+                return Err(self.log_is_slow(log, since));
             }
             self.health.check_open()?;
             last = log.try_append(kind, payload);
         }
     }
 
+    /// Why a record is refused that waited for room in the log since then, or would wait as another one did in vain.
+    pub fn log_is_slow(&self, log: &Log, since: u64) -> Error {
+        self.marks.log.leave(log.drained().0);
+        let waited = self.env.now_ns().saturating_sub(since);
+        self.counters.writes_refused.add(1);
+        self.counters.write_wait_ns.add(waited);
+        self.counters.waits.log.record(waited);
+        Error::new(ErrorKind::Stalled, LOG_IS_SLOW)
+            .with("waited_ms", waited / 1_000_000)
+            .with("limit_ms", self.settings.stall_limit_ns / 1_000_000)
+    }
+
     /// Waits until the log is durable so far. `NoSpace` on a full disk, unless the record `frees`, as with [`Core::append`].
-    fn sync_log(&self, log: &Log, through: Lsn, frees: bool) -> Result<()> {
-        let deadline = self
-            .env
-            .now_ns()
-            .saturating_add(self.settings.stall_limit_ns);
+    fn sync_log(
+        &self,
+        log: &Log,
+        through: Lsn,
+        frees: bool,
+        patience: &mut Patience,
+    ) -> Result<()> {
         loop {
             let condition = match log.sync(through) {
                 Ok(()) => return Ok(()),
-                Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
+                Err(error) => {
+                    let deadline = patience.until_ns(self);
+                    self.wait_for_log_space(log, error, frees, deadline)?
+                }
             };
             self.env.wait(&condition)?;
         }
@@ -295,8 +320,13 @@ impl Core {
         if error.kind() != ErrorKind::NoSpace {
             return Err(error);
         }
-        self.disk_is_full(log);
-        if !frees || self.env.now_ns() >= deadline {
+        self.disk_is_full(log, &error);
+        let drained = log.drained().0;
+        if !frees || self.marks.log.holds(drained) {
+            return Err(error);
+        }
+        if self.env.now_ns() >= deadline {
+            self.marks.log.leave(drained);
             return Err(error);
         }
         Ok(self.log_space_may_be_back())
@@ -313,10 +343,10 @@ impl Core {
 
     /// The log has no file to go on with: what is left of its current one is for deletes, and for the checkpoint that trims it (D10).
     #[cold]
-    fn disk_is_full(&self, log: &Log) {
+    fn disk_is_full(&self, log: &Log, cause: &Error) {
         if !self.schedule.space_is_short() {
-            tracing::warn!("the disk is full: the log cannot grow");
-            self.run_short();
+            tracing::warn!(error = %cause, "the log cannot grow");
+            self.run_short(cause);
         }
         self.schedule.ask(log.end());
     }
@@ -327,8 +357,8 @@ impl Core {
         log: &Log,
         appended: &Appended,
         full: bool,
-        durability: Durability,
-        frees: bool,
+        (durability, frees): (Durability, bool),
+        patience: &mut Patience,
     ) -> Result<()> {
         if full {
             let start = self.env.now_ns();
@@ -370,7 +400,7 @@ impl Core {
         }
         if durability == Durability::Sync && !mutant::active(15) {
             let start = self.env.now_ns();
-            self.sync_log(log, appended.end, frees)?;
+            self.sync_log(log, appended.end, frees, patience)?;
             self.counters.syncs.add(1);
             self.counters
                 .sync_latency

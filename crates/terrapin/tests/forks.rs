@@ -116,7 +116,7 @@ fn a_child_gets_an_error_from_all_that_its_parent_opened_and_leaves_it_as_it_is(
             database.checkpoint(),
             database.stat().map(drop),
             database.set_memory(16 << 20),
-            database.close(),
+            database.close().map(drop),
         ];
         let refused = outcomes.iter().position(|outcome| {
             let error = outcome.as_ref().err();

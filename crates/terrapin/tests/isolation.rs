@@ -360,9 +360,7 @@ fn writers_that_wait_for_a_window_go_on_once_it_may_be_larger() {
         .stall_limit(Duration::from_secs(5));
     let database = world.open(&options);
     let bad = database.keyspace("bad").unwrap();
-    let refused = (0..10_000).find_map(|i| bad.put(key(5000 + i), value(i, 100)).err());
-    assert_eq!(refused.unwrap().kind(), ErrorKind::Stalled);
-    // Another one is asleep when the dial is turned.
+    // A writer is asleep when the dial is turned.
     let since = world.env.now_ns();
     let turn = Turn {
         env: world.env.clone(),
@@ -370,9 +368,12 @@ fn writers_that_wait_for_a_window_go_on_once_it_may_be_larger() {
         at_ns: since + 1_000_000_000,
     };
     world.env.spawn(Box::new(turn)).unwrap();
-    bad.put("more", value(0, 500)).unwrap();
-    let waited = world.env.now_ns() - since;
-    assert!((1_000_000_000..2_000_000_000).contains(&waited), "{waited}");
+    let waited = |i| {
+        bad.put(key(5000 + i), value(i, 100)).unwrap();
+        Some(world.env.now_ns() - since).filter(|waited| *waited >= 1_000_000_000)
+    };
+    let waited = (0..10_000).find_map(waited).expect("no writer had to wait");
+    assert!(waited < 2_000_000_000, "{waited}");
     drop(bad);
     world.kill(database);
 }

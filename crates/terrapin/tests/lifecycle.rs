@@ -517,7 +517,7 @@ fn options_that_make_no_sense_are_refused() {
     // It was taken, and nothing compressed.
     let zstd = world.try_open(&tiny().compression(terrapin::Compression::Zstd));
     match zstd.map_err(|error| error.kind()) {
-        Ok(database) if cfg!(feature = "zstd") => database.close().unwrap(),
+        Ok(database) if cfg!(feature = "zstd") => drop(database.close().unwrap()),
         outcome => assert_eq!(outcome.unwrap_err(), ErrorKind::Unsupported),
     }
     let error = world

@@ -24,5 +24,5 @@ fn run(job: &Job) -> Result<()> {
     let database = Options::new().memory(memory).open(&job.directory)?;
     let store = TerrapinStore::new(database.clone(), Durability::Process, memory);
     worker::drive(job, &store)?;
-    database.close()
+    database.close().map(drop)
 }

@@ -17,6 +17,6 @@ impl Checkpoint {
     pub fn run(&self) -> Result<()> {
         let database = self.database.open()?;
         database.checkpoint()?;
-        database.close()
+        crate::database::close(&database)
     }
 }

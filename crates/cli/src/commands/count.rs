@@ -45,7 +45,7 @@ impl Count {
             true => output::say(json!({ "records": records, "approximate": self.approximate }))?,
             false => output::say(records)?,
         }
-        database.close()
+        crate::database::close(&database)
     }
 }
 

@@ -28,6 +28,6 @@ impl Delete {
         let key = bytes::argument(&self.key, self.hex)?;
         let database = self.database.open()?;
         self.keyspace.find(&database)?.delete(key)?;
-        database.close()
+        crate::database::close(&database)
     }
 }

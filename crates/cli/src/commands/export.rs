@@ -107,10 +107,10 @@ impl Export {
         };
         let Some(path) = path else {
             write_all(records, Writer::new(dialect, output::Stored::new()))?;
-            return database.close();
+            return crate::database::close(&database);
         };
         let written = self.write_file(records, dialect, &path)?;
-        database.close()?;
+        crate::database::close(&database)?;
         let seconds = clock.now_ns().saturating_sub(start_ns) as f64 / 1e9;
         if self.json {
             output::say(json!({ "records": written, "seconds": seconds }))?;

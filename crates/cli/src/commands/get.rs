@@ -44,7 +44,7 @@ impl Get {
         } else {
             self.print(&value).map_err(output::stdout_failed)?;
         }
-        database.close()?;
+        crate::database::close(&database)?;
         Ok(ExitCode::SUCCESS)
     }
 

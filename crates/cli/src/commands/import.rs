@@ -311,7 +311,7 @@ impl Loader<'_> {
             let ended = ended.map(|()| self.records);
             return ended.map_err(|error| error.with("records imported before it", 0));
         };
-        match (ended, target.database.close()) {
+        match (ended, crate::database::close(&target.database)) {
             (Ok(()), Ok(())) => Ok(self.records),
             (Ok(()), Err(error)) => Err(error.with("records imported before it", target.written)),
             (Err(error), closed) => {

@@ -70,17 +70,17 @@ impl Keyspace {
                 let options = KeyspaceOptions::new().checkpoint_distance(*chi);
                 let database = database.open_or_create_for(&keyspace.name, *chi)?;
                 database.create_keyspace(&keyspace.name, options)?;
-                database.close()
+                crate::database::close(&database)
             }
             Action::Drop { database, keyspace } => {
                 let database = database.open()?;
                 database.drop_keyspace(&keyspace.name)?;
-                database.close()
+                crate::database::close(&database)
             }
             Action::Clear { database, keyspace } => {
                 let database = database.open()?;
                 database.open_keyspace(&keyspace.name)?.clear()?;
-                database.close()
+                crate::database::close(&database)
             }
             Action::Help(help) => return help.run(&["keyspace"]),
         }
@@ -105,5 +105,5 @@ fn list(database: &DatabaseArgs, json: bool) -> Result<()> {
             output::say(keyspace.name)?;
         }
     }
-    database.close()
+    crate::database::close(&database)
 }

@@ -41,7 +41,7 @@ impl Put {
         check_size("value", value.len(), VALUE_BYTES_MAX)?;
         let database = self.database.open_or_create()?;
         self.keyspace.find_or_create(&database)?.put(key, value)?;
-        database.close()
+        crate::database::close(&database)
     }
 
     fn value(&self) -> Result<Vec<u8>> {

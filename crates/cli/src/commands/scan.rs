@@ -137,7 +137,7 @@ impl Scan {
             true => self.print_json(walk)?,
             false => self.print(walk)?,
         }
-        database.close()
+        crate::database::close(&database)
     }
 
     fn print(&self, mut walk: Walk) -> Result<()> {

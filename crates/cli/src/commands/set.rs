@@ -43,7 +43,7 @@ impl Set {
                         .set_checkpoint_distance(distance)?,
                     None => database.set_checkpoint_distance(distance)?,
                 }
-                database.close()
+                crate::database::close(&database)
             }
         }
     }

@@ -48,7 +48,7 @@ impl Stat {
                 .for_each(|keyspace| text.keyspace(keyspace));
             output::say(text.0.trim_end())?;
         }
-        database.close()
+        crate::database::close(&database)
     }
 
     fn chosen<'a>(&self, stat: &'a DatabaseStat) -> Result<Vec<&'a KeyspaceStat>> {

@@ -67,7 +67,7 @@ pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
     if compacted {
         compact(&database, &sim)?;
     }
-    database.close()
+    database.close().map(drop)
 }
 
 /// Asks for ranges until no buffer holds anything.

@@ -71,6 +71,8 @@ pub enum FaultError {
     Io,
     /// `ENOSPC`: [`terrapin_base::ErrorKind::NoSpace`].
     NoSpace,
+    /// `EDQUOT`, a quota that is met: [`terrapin_base::ErrorKind::NoSpace`].
+    Quota,
     /// `EMFILE`: [`terrapin_base::ErrorKind::Io`].
     TooManyFiles,
 }
@@ -139,6 +141,10 @@ pub struct IoStats {
     pub written_bytes: u64,
     /// Syncs.
     pub syncs: u64,
+    /// Allocations.
+    pub allocations: u64,
+    /// Allocations that failed, for lack of space or otherwise.
+    pub refusals: u64,
 }
 
 /// One call, as a trace records it.

@@ -65,6 +65,7 @@ pub(super) fn os_error(number: i32, op: Op, name: &str) -> Error {
 pub(super) const EIO: i32 = 5;
 const EMFILE: i32 = 24;
 const ENOSPC: i32 = 28;
+const EDQUOT: i32 = 122;
 
 fn not_found(name: &str) -> Error {
     Error::new(ErrorKind::NotFound, "no such file").with("file", name)
@@ -204,6 +205,7 @@ impl World {
                 let number = match fault.error {
                     FaultError::Io => EIO,
                     FaultError::NoSpace => ENOSPC,
+                    FaultError::Quota => EDQUOT,
                     FaultError::TooManyFiles => EMFILE,
                 };
                 verdict = Verdict::Fail(os_error(number, op, name));
@@ -525,6 +527,25 @@ impl World {
     }
 
     pub(super) fn allocate_now(
+        &mut self,
+        life: u64,
+        number: u64,
+        name: &str,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<()> {
+        let done = self.allocate_if_it_fits(life, number, name, offset, bytes);
+        let refused = u64::from(done.is_err());
+        self.stats_total.allocations += 1;
+        self.stats_total.refusals += refused;
+        if let Ok(inode) = self.inode(number, name) {
+            inode.stats.allocations += 1;
+            inode.stats.refusals += refused;
+        }
+        done
+    }
+
+    fn allocate_if_it_fits(
         &mut self,
         life: u64,
         number: u64,

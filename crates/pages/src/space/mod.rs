@@ -124,9 +124,28 @@ impl Free {
     }
 }
 
+/// What the file system refused last. While a disk is full it is not asked for as much again: ext4 and XFS write their journals
+/// before they refuse, which takes milliseconds, and one merge asks for hundreds of pages.
+#[derive(Debug)]
+struct Refusal {
+    /// The least number of bytes that was refused.
+    bytes: u64,
+    error: Error,
+}
+
+/// A part of an extent that is not known to be allocated.
+struct Gap {
+    extent: Extent,
+    /// Nobody has asked the file system yet whether it is.
+    unasked: bool,
+}
+
 #[derive(Debug, Default)]
 struct State {
     free: Free,
+    /// Forgotten with each commit and each failed allocation, which asks anew before it fails, and with whatever goes back to the file
+    /// system.
+    refusal: Option<Refusal>,
     pages: Pages,
     reserve_target: u64,
     /// What a checkpoint writes: the most of the recent ones, forgotten by an eighth each.
@@ -284,6 +303,8 @@ impl Space {
         let wanted =
             wanted.ok_or_else(|| Error::internal("impossible allocation").with("bytes", bytes))?;
         let mut holes = true;
+        // What was refused before this call may be there by now.
+        let mut may_be_stale = self.state.lock().refusal.is_some();
         loop {
             if let Some((extent, gaps)) = self.take(wanted, class, holes) {
                 match self.fill(extent, &gaps) {
@@ -296,16 +317,48 @@ impl Space {
             match self.grow(wanted, class) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
-                    return self.last_resort(wanted, class);
+                    let last = self.last_resort(wanted, class, &error);
+                    if last.is_err() {
+                        self.state.lock().refusal = None;
+                        if std::mem::take(&mut may_be_stale) {
+                            holes = true;
+                            continue;
+                        }
+                    }
+                    return last;
                 }
                 Err(error) => return Err(error),
             }
         }
     }
 
+    /// Why the file system would refuse so many bytes: it did so a moment ago.
+    fn refused(&self, bytes: u64) -> Result<()> {
+        match &self.state.lock().refusal {
+            Some(refusal) if bytes >= refusal.bytes => Err(refusal.error.clone()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Asks the file system for bytes, and takes note of a refusal.
+    fn ask(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.file.allocate(offset, bytes).inspect_err(|error| {
+            if error.kind() == ErrorKind::NoSpace {
+                let error = error.clone();
+                self.state.lock().refusal = Some(Refusal { bytes, error });
+            }
+        })
+    }
+
+    /// As [`Space::ask`], for bytes that the file does not have, unless the file system has refused as many.
+    fn obtain(&self, offset: u64, bytes: u64) -> Result<()> {
+        self.refused(bytes)?;
+        self.ask(offset, bytes)
+    }
+
     /// Takes free space, if there is a run of that size, and says which parts of it are not allocated yet. What touches the
     /// end of the file is taken last, so that the file can become shorter; without `holes`, only ready space is taken.
-    fn take(&self, wanted: u64, class: SpaceClass, holes: bool) -> Option<(Extent, Vec<Extent>)> {
+    fn take(&self, wanted: u64, class: SpaceClass, holes: bool) -> Option<(Extent, Vec<Gap>)> {
         let mut state = self.state.lock();
         state.sweep();
         let target = state.reserve_target;
@@ -335,24 +388,38 @@ impl Space {
             .or_else(hole)
             .or_else(|| free.ready.fit(wanted, None))
             .or_else(tail_hole)?;
-        let gaps = free.ready.gaps(found);
+        let gaps = free.ready.gaps(found).into_iter().map(|extent| Gap {
+            extent,
+            unasked: free.unasked.overlaps(extent),
+        });
+        let gaps = gaps.collect();
         free.take(found);
         Some((found, gaps))
     }
 
     /// Allocates the parts of a taken extent that need it; gives the whole extent back on failure.
-    fn fill(&self, extent: Extent, gaps: &[Extent]) -> Result<()> {
+    fn fill(&self, extent: Extent, gaps: &[Gap]) -> Result<()> {
         for (i, gap) in gaps.iter().enumerate() {
-            if let Err(error) = self.file.allocate(gap.offset, gap.bytes) {
-                let is_hole = self.let_go(*gap);
+            let may_be_there = gap.unasked;
+            let asked = match self.refused(gap.extent.bytes) {
+                Err(error) if !may_be_there => Err((error, true)),
+                _ => self
+                    .ask(gap.extent.offset, gap.extent.bytes)
+                    .map_err(|error| {
+                        let is_hole = self.let_go(gap.extent);
+                        (error, is_hole)
+                    }),
+            };
+            if let Err((error, is_hole)) = asked {
                 let mut state = self.state.lock();
                 let free = &mut state.free;
                 free.add(extent, true, true);
-                for gap in &gaps[i..] {
-                    free.ready.remove(*gap);
-                }
-                for gap in &gaps[i + usize::from(is_hole)..] {
-                    free.unasked.insert(*gap);
+                for (later, gap) in gaps[i..].iter().enumerate() {
+                    free.ready.remove(gap.extent);
+                    let may_be_there = if later == 0 { !is_hole } else { gap.unasked };
+                    if may_be_there {
+                        free.unasked.insert(gap.extent);
+                    }
                 }
                 return Err(error);
             }
@@ -392,10 +459,10 @@ impl Space {
         };
         let needed = needed.max(EXTENT_ALIGNMENT);
         let step = growth_bytes(end);
-        let grown = match self.file.allocate(end, needed.max(step)) {
+        let grown = match self.obtain(end, needed.max(step)) {
             Ok(()) => needed.max(step),
             Err(error) if error.kind() == ErrorKind::NoSpace && step > needed => {
-                self.file.allocate(end, needed)?;
+                self.obtain(end, needed)?;
                 needed
             }
             Err(error) => return Err(error),
@@ -418,7 +485,7 @@ impl Space {
 
     /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve, or what it lacks, which comes before
     /// anything else; then short runs for one that is long enough.
-    fn last_resort(&self, wanted: u64, class: SpaceClass) -> Result<Extent> {
+    fn last_resort(&self, wanted: u64, class: SpaceClass, refused: &Error) -> Result<Extent> {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
         }
@@ -438,7 +505,12 @@ impl Space {
             return Ok(extent);
         }
         let state = self.state.lock();
-        Err(Error::new(ErrorKind::NoSpace, "the disk is full")
+        let what = match refused.is_quota() {
+            true => "a quota of the file system is met",
+            false => "the disk is full",
+        };
+        Err(Error::new(ErrorKind::NoSpace, what)
+            .because_of(refused)
             .with("file", self.file.describe())
             .with("bytes wanted", wanted)
             .with("bytes free in the file", state.free.all.total())
@@ -473,6 +545,7 @@ impl Space {
     pub(crate) fn commit(&self, generation: Generation, changes: &Changes) {
         let mut state = self.state.lock();
         let (written, released) = state.pages.commit(generation, changes);
+        state.refusal = None;
         state.note(written, released);
         state.at_rest = false;
         state.sweep();

@@ -156,6 +156,7 @@ impl Space {
             Some(Piece::Punch(extent)) => (extent.bytes, self.punch(extent)),
         };
         done?;
+        self.state.lock().refusal = None;
         Ok(Reclaimed {
             bytes,
             more: self.reclaim_needed(),

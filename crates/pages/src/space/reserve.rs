@@ -122,8 +122,9 @@ impl Space {
                 return None;
             }
             let missing = missing.next_multiple_of(EXTENT_ALIGNMENT);
-            // Ready space is all in the reserve by now: what is left are ranges of unknown state.
-            let unasked = free.all.fit(missing, None).or_else(|| free.all.largest());
+            // Ready space is all in the reserve by now, and holes are known: the file system was asked for them.
+            let unasked = free.unasked.fit(missing, None);
+            let unasked = unasked.or_else(|| free.unasked.largest());
             let half = refused.next_above(unasked.map_or(0, |extent| extent.bytes));
             half.or_else(|| unasked.inspect(|extent| free.take(*extent)))
         })?;

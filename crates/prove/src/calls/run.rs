@@ -33,6 +33,9 @@ impl Failing {
     /// Every way in which a call fails.
     pub fn ways(call: u64, event: &IoEvent) -> Vec<Failing> {
         let mut errors = vec![FaultError::Io, FaultError::NoSpace];
+        if matches!(event.op, Op::Allocate | Op::Write) {
+            errors.push(FaultError::Quota);
+        }
         if matches!(event.op, Op::Open | Op::OpenRing) {
             errors.push(FaultError::TooManyFiles);
         }
@@ -74,9 +77,10 @@ impl Failing {
 
     /// Whether an error that is the fault's consequence says so.
     pub fn explains(&self, kind: ErrorKind, text: &str) -> Result<(), String> {
+        let finds_no_room = matches!(self.error, FaultError::NoSpace | FaultError::Quota);
         let fits = match kind {
-            ErrorKind::Io => self.error != FaultError::NoSpace,
-            ErrorKind::NoSpace => self.error == FaultError::NoSpace,
+            ErrorKind::Io => !finds_no_room,
+            ErrorKind::NoSpace => finds_no_room,
             ErrorKind::Poisoned => self.may_poison(),
             ErrorKind::Stalled => self.lasting,
             _ => false,
@@ -84,8 +88,15 @@ impl Failing {
         if !fits {
             return Err(format!("{kind:?} does not fit the fault: {text}"));
         }
-        // The disk's own text names the call and the file; that of a full disk says so and names the file, or what still goes on.
-        if text.contains("simulated fault") || text.contains("the disk is full") {
+        // The disk's own text names the call and the file; that of a full disk, or of a quota, says so and names the file, or what still goes on.
+        let what = match self.error {
+            FaultError::Quota => "quota",
+            _ => "the disk is full",
+        };
+        if self.error == FaultError::Quota && text.contains("the disk is full") {
+            return Err(format!("a quota is no full disk: {text}"));
+        }
+        if text.contains("simulated fault") || text.contains(what) {
             return Ok(());
         }
         Err(format!("the error does not tell what failed: {text}"))
@@ -441,7 +452,7 @@ impl Run {
                 self.at = "at the end, closed".to_owned();
                 let closed = self.subject.database().and_then(terrapin::Database::close);
                 match closed {
-                    Ok(()) if !poisoned => {}
+                    Ok(_) if !poisoned => {}
                     Err(error) if poisoned && error.kind() == ErrorKind::Poisoned => {}
                     other => return Err(format!("poisoned: {poisoned}, and close says {other:?}")),
                 }

@@ -123,7 +123,7 @@ impl Pair {
             }
             drop(keyspace);
             match closed || whose == b'-' {
-                true => database.close()?,
+                true => drop(database.close()?),
                 false => process.kill(Some(database)),
             }
             Ok::<(), Find>(())

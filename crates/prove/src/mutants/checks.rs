@@ -368,7 +368,7 @@ pub(super) fn whole_batches(_scratch: &Path) -> Outcome {
         over.store(true, Ordering::Release);
         outcome
     });
-    outcome.and(database.close().map_err(text("close")))
+    outcome.and(database.close().map(drop).map_err(text("close")))
 }
 
 fn whole_batch(database: &Database, keyspace: &Keyspace, keys: &[Vec<u8>; 2]) -> Outcome {

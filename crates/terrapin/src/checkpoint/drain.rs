@@ -23,6 +23,8 @@ pub(super) struct Drain {
     bytes_max: u64,
     /// There is nothing more to be had until another slice is merged.
     is_over: bool,
+    /// The most room that the shortest stretch did not find enough.
+    refused_room: u64,
 }
 
 impl Drain {
@@ -33,6 +35,7 @@ impl Drain {
             bytes: group_bytes,
             bytes_max: group_bytes,
             is_over: true,
+            refused_room: 0,
         }
     }
 
@@ -55,14 +58,15 @@ impl Drain {
         (&self.at.1, self.bytes)
     }
 
-    /// A slice is merged.
-    pub fn is_left(&mut self) {
-        self.is_over = false;
+    /// A slice is merged, and left so much room. Where that is no more than a stretch found too little, none is tried.
+    pub fn is_left(&mut self, room: u64) {
+        self.is_over = room <= self.refused_room;
     }
 
     /// A stretch is merged; another begins there, or the tree has no more, or none that can be read.
     pub fn went_on(&mut self, next: Option<Box<[u8]>>) {
         self.bytes = (self.bytes * 2).min(self.bytes_max);
+        self.refused_room = 0;
         match (next, self.at.0.0.checked_add(1)) {
             (Some(next), _) => self.at.1 = next,
             (None, Some(id)) => self.at = (KeyspaceId(id), Box::default()),
@@ -70,12 +74,13 @@ impl Drain {
         }
     }
 
-    /// A stretch found no room: a shorter one may, but for the shortest.
-    pub fn found_no_room(&mut self) {
+    /// A stretch found that room to be too little: a shorter one may do with it, but for the shortest.
+    pub fn found_no_room(&mut self, room: u64) {
         self.bytes /= 2;
         if self.bytes < self.bytes_max / 4 {
             self.bytes = self.bytes_max;
             self.is_over = true;
+            self.refused_room = self.refused_room.max(room);
         }
     }
 

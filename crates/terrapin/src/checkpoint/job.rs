@@ -20,7 +20,7 @@
 //! meanwhile waits for as long as sixteen page groups take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
 //! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
-//! a time, halved until its pages fit (D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
+//! a time, as long as the room allows ([`Portion`]; D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
 //! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
 //! before the next one, until it is whole again (`drain`). Once there is room again what is left of a window is merged as ever. Deletes come
@@ -42,6 +42,7 @@ use super::drain::Drain;
 use super::gather::Gathering;
 use super::input::{Preparation, WindowInput};
 use super::merges::{RunningMerge, guarded};
+use super::portion::Portion;
 use super::rest::{Aside, Rest};
 use super::round::{Part, Round};
 use crate::catalog::{Catalog, Following};
@@ -77,8 +78,8 @@ pub(crate) struct Coordinator {
     seals: u64,
     /// What was asked for when it began.
     asked: Asked,
-    /// Bytes of the next slice, and how far each sealed window is merged.
-    slice_bytes: u64,
+    /// How long the next slice is, and how far each sealed window is merged.
+    portion: Portion,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
     /// Emptying trees for room, and whether the round at hand does that.
     drain: Drain,
@@ -121,7 +122,7 @@ impl Coordinator {
             aside: Aside::default(),
             seals: 0,
             asked: Asked::default(),
-            slice_bytes: core.settings.merge.group_bytes,
+            portion: Portion::new(core.settings.merge.group_bytes),
             slices: Vec::new(),
             drain: Drain::new(core.settings.merge.group_bytes),
             draining: false,
@@ -313,7 +314,7 @@ impl Coordinator {
                 .iter()
                 .find(|(id, cut, _)| *id == part.keyspace.id && *cut == sealed.cut);
             self.is_whole = round.sliced && part.is_whole();
-            let slice = (round.sliced && !self.is_whole).then_some(self.slice_bytes);
+            let slice = (round.sliced && !self.is_whole).then(|| self.portion.bytes());
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
                 WindowInput::prepare(window.window.clone(), window.start, sealed.cut);

@@ -12,6 +12,7 @@ mod gather;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod merges;
+mod portion;
 mod rest;
 mod round;
 
@@ -24,6 +25,10 @@ use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Signal};
 use crate::core::Core;
 use crate::health::closed;
 use merges::RunningMerge;
+
+/// Rounds from the reserve that a checkpoint, a flush, or a close waits for without a window's having gone (decision 0038). A round writes
+/// no more than there is room for, and syncs four times, so that this is a bound of work. What is not merged then is in the log.
+const TIGHT_ROUNDS_MAX: u64 = 64;
 
 /// What was asked for: to be more is to reach further, or to be asked for more often.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +62,9 @@ pub(crate) struct Schedule {
     /// How many of them could not be merged, and are not being tried again; and the bytes of window memory that their keyspaces hold.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
+    /// Rounds that were tried from the reserve, committed or not; and as many when a window last went.
+    tight_rounds: AtomicU64,
+    tight_rounds_at_release: AtomicU64,
     /// Rounds committed.
     releases: AtomicU64,
     /// Rounds failed.
@@ -159,6 +167,33 @@ impl Schedule {
     pub fn unsealed(&self, count: usize) {
         self.sealed.fetch_sub(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
+        if count > 0 {
+            let rounds = self.tight_rounds.load(Ordering::Acquire);
+            self.tight_rounds_at_release
+                .fetch_max(rounds, Ordering::AcqRel);
+        }
+    }
+
+    /// A round from the reserve was tried.
+    pub fn tried_tight_round(&self) {
+        self.tight_rounds.fetch_add(1, Ordering::AcqRel);
+        self.progress.notify();
+    }
+
+    /// What begins to wait for a checkpoint now has seen so many rounds from the reserve: for [`Schedule::tight_rounds_since`].
+    pub fn tight_rounds(&self) -> u64 {
+        self.tight_rounds.load(Ordering::Acquire)
+    }
+
+    /// How many were tried since that count, and since a window last went.
+    pub fn tight_rounds_since(&self, begun: u64) -> u64 {
+        let from = self.tight_rounds_at_release.load(Ordering::Acquire);
+        self.tight_rounds().saturating_sub(begun.max(from))
+    }
+
+    /// Whether a wait that began at that count is over: too many rounds from the reserve have let no window go.
+    pub fn is_too_tight(&self, begun: u64) -> bool {
+        self.tight_rounds_since(begun) >= TIGHT_ROUNDS_MAX
     }
 
     /// Changes with every window that is sealed, and every sealed one that goes, by one for each.
@@ -349,12 +384,30 @@ impl Core {
         self.log()?.rest()
     }
 
-    /// Waits until everything below an LSN is in durable trees. A round that began since and fails ends the wait with its error; so does the end of the jobs, which is a close.
+    /// Why nobody waits on for a checkpoint on a full disk.
+    pub fn too_tight(&self, through: Lsn) -> Error {
+        let left = through.0.saturating_sub(self.schedule.durable_through().0);
+        let what = self.what_is_full();
+        let error = Error::new(
+            ErrorKind::NoSpace,
+            format!("{what}: not all that memory holds could be merged in a bounded number of rounds; the rest is in the log, and merging goes on in the background"),
+        )
+        .with("bytes of log not merged", left)
+        .with("rounds", TIGHT_ROUNDS_MAX);
+        match self.health.background_error() {
+            Some(cause) => error.with("last background error", cause),
+            None => error,
+        }
+    }
+
+    /// Waits until everything below an LSN is in durable trees. A round that began since and fails ends the wait with its error; so does the end of the jobs,
+    /// which is a close; and on a full disk so do [`TIGHT_ROUNDS_MAX`] rounds.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
             return Err(error);
         }
+        let begun = self.schedule.tight_rounds();
         let times = self.schedule.ask_again(through);
         loop {
             let schedule = self.schedule.clone();
@@ -363,6 +416,7 @@ impl Core {
                     schedule.durable_through() >= through
                         || schedule.failures() != failures
                         || schedule.is_stopping()
+                        || schedule.is_too_tight(begun)
                 }))?;
             let failed = self.schedule.failures();
             // Why it failed is read before how far rounds came: one that commits takes it away after it said how far.
@@ -375,6 +429,7 @@ impl Core {
                 Some(error) if failed != failures && is_mine => return Err(error),
                 // A close waits here, too: that the database is being closed ends nobody's wait.
                 _ if self.schedule.is_stopping() => return Err(closed()),
+                _ if self.schedule.is_too_tight(begun) => return Err(self.too_tight(through)),
                 // The next round committed, but not as far, or one failed that began before this asked.
                 _ => failures = failed,
             }

@@ -427,6 +427,12 @@ impl Log {
         (used + waiting, self.0.ring_bytes)
     }
 
+    /// How far the ring is drained: what lies below is in segments, and its room in the ring is free.
+    #[must_use]
+    pub fn drained(&self) -> Lsn {
+        Lsn(self.0.space.freed())
+    }
+
     /// Holds when [`Log::ring_fill`] is so many bytes at most, and when the log has ended or failed.
     #[must_use]
     pub fn drained_to(&self, used: u64) -> Condition {

@@ -151,6 +151,7 @@ impl Ycsb {
                 }
             })
         });
-        ran.and(failure.map_or(Ok(()), Err)).and(database.close())
+        ran.and(failure.map_or(Ok(()), Err))
+            .and(crate::database::close(&database))
     }
 }

@@ -512,7 +512,7 @@ impl Stage<'_> {
             ..
         } = self;
         let start = Instant::now();
-        database.close()?;
+        crate::database::close(&database)?;
         let closed = start.elapsed();
         drop((keyspace, database));
         let start = Instant::now();
@@ -537,7 +537,7 @@ impl Stage<'_> {
             opened.as_secs_f64() * 1e3,
             counted(replayed, "log record")
         ))?;
-        database.close()?;
+        crate::database::close(&database)?;
         let options = VerifyOptions::new().memory(memory);
         let start = Instant::now();
         let report = verify::verify(directory, &options)?;

@@ -39,7 +39,7 @@ struct Stage {
 
 /// Files of a store that was closed in order.
 pub fn of_a_closed_store(scratch: &Path, share: u64) -> Result<u64, Find> {
-    let close = |store: &Store| store.database().close();
+    let close = |store: &Store| store.database().close().map(drop);
     Stage::set(scratch, share, close, Survives::Acknowledged)?.mutilate()
 }
 

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{ErrorKind as IoKind, Write as _};
 use std::path::Path;
+use std::time::Duration;
 
 use terrapin::{Database, ErrorKind, Keyspace, Options};
 use terrapin_base::Env;
@@ -22,20 +23,28 @@ const PUTS_MAX: u64 = 200_000;
 /// How often it is seen whether writes go again, every tenth of a second.
 const TRIES: u32 = 600;
 
+/// Rounds that a checkpoint or a close may take on a full disk: 64 for each window that it merges, and some that begin before.
+const ROUNDS_MAX: u64 = 160;
+
 /// Fills an ext4 by puts, and again by somebody else's file.
 pub fn ext4(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Ext4, scratch, 24 << 20)?;
     gives_back(&system)?;
     filled_by_puts(&system)?;
+    closes_within_bounds(&system)?;
     let cases = filled_by_somebody_else(&system)?;
-    Ok(7 + cases)
+    Ok(9 + cases)
 }
 
 /// Fills an XFS by somebody else's file.
 pub fn xfs(scratch: &Path) -> Result<u64, Find> {
     let system = FileSystem::new(Kind::Xfs, scratch, 320 << 20)?;
     gives_back(&system)?;
-    Ok(1 + filled_by_somebody_else(&system)?)
+    let cases = filled_by_somebody_else(&system)?;
+    // Puts alone would take long to fill it.
+    take_all_but(&system.path().join("ballast"), 24 << 20)?;
+    closes_within_bounds(&system)?;
+    Ok(3 + cases)
 }
 
 /// A file that finds no space to grow is as long as before, and what it took on the way is there for others.
@@ -185,6 +194,76 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
     holds(&keyspace, &state, "reopened")?;
     database.close()?;
     fs::remove_dir_all(&directory)?;
+    Ok(())
+}
+
+/// Half of the records are deleted while a snapshot keeps their pages; then a checkpoint, and a close, do a bounded number of rounds
+/// (decision 0038). What they leave, the next open replays.
+fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
+    let directory = system.path().join("bounded");
+    let options = options().stall_limit(Duration::from_secs(2));
+    let mut state = Map::new();
+    let database = options.open(&directory)?;
+    let keyspace = database.default_keyspace();
+    let stored = fill(&keyspace, 0, &mut state)?;
+    let snapshot = database.snapshot()?;
+    for key in (0..stored).step_by(2).map(key) {
+        match keyspace.delete(&key) {
+            Ok(()) => state.remove(&key),
+            // What the snapshot keeps is not free.
+            Err(error) if error.kind() == ErrorKind::Stalled => break,
+            Err(error) => return Err(Find(format!("a delete beside a snapshot: {error}"))),
+        };
+    }
+    let rounds = || database.metrics().checkpoints + database.metrics().checkpoints_failed;
+    let bounded = |what: &str, before: u64| match rounds() - before {
+        ..=ROUNDS_MAX => Ok(()),
+        taken => Err(Find(format!("on a full disk {what} took {taken} rounds"))),
+    };
+    let before = rounds();
+    match database.checkpoint() {
+        Ok(()) => {}
+        Err(error) if error.kind() == ErrorKind::NoSpace => {}
+        Err(error) => return Err(Find(format!("a checkpoint on a full disk: {error}"))),
+    }
+    bounded("a checkpoint", before)?;
+    drop(snapshot);
+    let before = rounds();
+    let closed = database.close()?;
+    bounded("a close", before)?;
+    if (closed.replay_bytes > 0) != closed.cause.is_some() {
+        return Err(Find(format!("a close that says {closed:?}")));
+    }
+    sound(&directory, "after a close on a full disk", false)?;
+    let database = options.open(&directory)?;
+    holds(
+        &database.default_keyspace(),
+        &state,
+        "reopened on a full disk",
+    )?;
+    let replayed = database.metrics().replayed_records;
+    if closed.replay_bytes == 0 && replayed > 0 {
+        return Err(Find(format!(
+            "{replayed} records were replayed after {closed:?}"
+        )));
+    }
+    database.close()?;
+    fs::remove_dir_all(&directory)?;
+    Ok(())
+}
+
+/// Somebody else takes all space but so many bytes.
+fn take_all_but(path: &Path, bytes: u64) -> Result<(), Find> {
+    let directory = path.parent().unwrap_or(path);
+    let free = RealDisk::open(Env::threads(), directory, false)?.free_bytes()?;
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let options = DiskOptions {
+        create_new: true,
+        write: true,
+        ..DiskOptions::default()
+    };
+    let file = RealDisk::open(Env::threads(), directory, false)?.open(&name, options)?;
+    file.allocate(0, free.saturating_sub(bytes))?;
     Ok(())
 }
 

@@ -84,8 +84,9 @@ impl Coordinator {
         self.forecast_anew();
         let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
         if std::mem::take(&mut self.draining) && !is_poisoned {
+            core.schedule.tried_tight_round();
             match error.kind() {
-                ErrorKind::NoSpace => self.drain.found_no_room(),
+                ErrorKind::NoSpace => self.drain.found_no_room(core.room()),
                 _ => {
                     self.drain.went_on(None);
                     let error = error.with("while", "emptying buffers on a full disk");
@@ -112,18 +113,18 @@ impl Coordinator {
             }
         }
         if error.kind() == ErrorKind::NoSpace {
-            core.run_short();
+            core.run_short(&error);
             if !self.slicing {
-                tracing::warn!(%error, "the disk is full; merging from the reserve");
+                tracing::warn!(%error, "merging from the reserve");
                 self.slicing = true;
                 self.phase = Phase::Idle;
                 return Step::Again;
             }
+            core.schedule.tried_tight_round();
             if self.is_whole {
                 // By way of buffers it may take less.
                 self.slicing = false;
-            } else if self.slice_bytes > 1 {
-                self.slice_bytes /= 2;
+            } else if self.portion.found_no_room() {
                 self.phase = Phase::Idle;
                 return Step::Again;
             }

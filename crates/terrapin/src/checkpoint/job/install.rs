@@ -89,11 +89,22 @@ impl Coordinator {
             parts,
             frozen,
             trees_let_go,
+            sliced,
             ..
         } = *round;
+        let wrote = changes.added.iter().map(|page| page.bytes).sum();
+        let merges_slice = sliced && !self.draining;
+        let goes_on = parts.iter().any(|part| part.rest_from.is_some());
         // Before the pages are given up, so that the frozen state's pin does not hold them.
         drop((parts, frozen));
         core.store.commit(superblock.generation, changes);
+        if merges_slice {
+            let room = core.room();
+            self.drain.is_left(room);
+            if goes_on {
+                self.portion.fitted(wrote, room);
+            }
+        }
         if self.aside.is_empty() {
             let failed = || core.log.as_ref().and_then(|log| log.failed());
             core.health.recovered(failed);
@@ -120,6 +131,9 @@ impl Coordinator {
         }
         core.schedule.gave_trees_up(trees_let_go);
         core.schedule.committed(durable_through);
+        if sliced {
+            core.schedule.tried_tight_round();
+        }
         // Writers that wait with a full window: it can be sealed now.
         core.cut_full();
     }
@@ -128,16 +142,12 @@ impl Coordinator {
         if self.draining {
             return;
         }
-        if self.slicing {
-            self.drain.is_left();
-        }
         for part in parts {
             self.slices.retain(|(id, _, _)| *id != part.keyspace.id);
             self.tried_room &= part.sealed.is_none() || part.rest_from.is_some();
             if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
                 self.slices
                     .push((part.keyspace.id, sealed.cut, from.clone()));
-                self.slice_bytes = (self.slice_bytes * 2).min(self.core.settings.merge.group_bytes);
             }
         }
     }
