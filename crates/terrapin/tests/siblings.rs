@@ -47,7 +47,7 @@ fn live(world: &World, mark: u8, end: End) -> Map {
     let content = all(&keyspace);
     drop(keyspace);
     match end {
-        End::Closed => database.close().unwrap(),
+        End::Closed => drop(database.close().unwrap()),
         End::Killed => world.kill(database),
     }
     content
