@@ -14,7 +14,7 @@ use std::fmt;
 use terrapin_base::Lsn;
 use terrapin_base::sync::Arc;
 
-use crate::leaf::{LeafRef, VersionRef};
+use crate::leaf::{LeafRef, VersionRef, Versions};
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, Stop};
 use crate::{Op, Window};
 
@@ -187,6 +187,16 @@ impl<'a> Cursor<'a> {
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.version().lsn()
+    }
+
+    /// The version shown and all older ones of its key, newest first. They may reach below the
+    /// cursor's lower LSN bound.
+    ///
+    /// # Panics
+    /// If the cursor stands nowhere.
+    #[must_use]
+    pub fn versions(&self) -> Versions<'a> {
+        Versions::from(self.version())
     }
 
     #[inline]
@@ -434,6 +444,45 @@ impl OwnedCursor {
     #[must_use]
     pub fn lsn(&self) -> Lsn {
         self.cursor.lsn()
+    }
+
+    /// See [`Cursor::versions`].
+    ///
+    /// # Panics
+    /// If the cursor stands nowhere.
+    #[must_use]
+    pub fn versions(&self) -> Versions<'_> {
+        self.cursor.versions()
+    }
+}
+
+impl OwnedCursor {
+    /// As [`Cursor::versions`], for those who cannot borrow.
+    ///
+    /// # Panics
+    /// If the cursor stands nowhere.
+    #[must_use]
+    pub fn versions_owned(&self) -> OwnedVersions {
+        OwnedVersions {
+            versions: self.cursor.versions(),
+            window: self.window.clone(),
+        }
+    }
+}
+
+/// The versions of one key, newest first, and the window that they lie in. What it shows borrows from it.
+#[derive(Debug)]
+pub struct OwnedVersions {
+    /// Borrows from `window`, as in [`OwnedCursor`]; declared, hence dropped, before it.
+    versions: Versions<'static>,
+    #[allow(dead_code)] // keeps the versions in place
+    window: Arc<Window>,
+}
+
+impl OwnedVersions {
+    /// The newest version below a bound that was not shown yet. Bounds only descend. O(versions passed).
+    pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Op<'_>)> {
+        self.versions.find(|(lsn, _)| *lsn < before)
     }
 }
 

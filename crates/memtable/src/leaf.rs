@@ -136,6 +136,39 @@ impl<'a> VersionRef<'a> {
     pub(crate) fn was_read(self) -> bool {
         self.head().what.load(Ordering::Relaxed) & READ != 0
     }
+
+    /// The next older version of its key.
+    fn older(self) -> Option<Self> {
+        let older = self.head().older.load(Ordering::Acquire);
+        Some(VersionRef(NonNull::new(older)?, PhantomData))
+    }
+}
+
+/// The versions of one key from one version on, newest first, each with its LSN. Operations of one
+/// batch share an LSN: of several on one key the last operation comes first.
+#[derive(Clone)]
+pub struct Versions<'a>(Option<VersionRef<'a>>);
+
+impl<'a> Versions<'a> {
+    pub(crate) fn from(newest: VersionRef<'a>) -> Self {
+        Versions(Some(newest))
+    }
+}
+
+impl<'a> Iterator for Versions<'a> {
+    type Item = (Lsn, Op<'a>);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let version = self.0?;
+        self.0 = version.older();
+        Some((version.lsn(), version.op()))
+    }
+}
+
+impl std::fmt::Debug for Versions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.clone()).finish()
+    }
 }
 
 /// What adding a version to a chain came to.

@@ -30,8 +30,9 @@ mod slots;
 mod window;
 
 pub use chunk::Pool;
-pub use cursor::{Cursor, OwnedCursor};
+pub use cursor::{Cursor, OwnedCursor, OwnedVersions};
 pub use estimate::Estimate;
+pub use leaf::Versions;
 pub use window::Window;
 
 /// What a version says about its key.

@@ -78,6 +78,8 @@ pub(crate) struct Core {
     pub written: Written,
     /// What all trees hold.
     pub tree_sizes: Arc<TreeSizes>,
+    /// What views have in the place of windows that are gone. It is always empty.
+    pub no_window: Arc<Window>,
     /// Whether users read beside their writes.
     pub mix: Mix,
     /// Whose turn it is among writers.
@@ -163,6 +165,7 @@ impl Core {
         if settings.record_cache {
             records.set_share(FIRST_PERMILLE);
         }
+        let no_window = Arc::new(Window::new(&budget));
         Arc::new(Core {
             env,
             settings,
@@ -184,6 +187,7 @@ impl Core {
             views: Views::default(),
             written,
             tree_sizes,
+            no_window,
             mix: Mix::default(),
             turns: Turns::default(),
             window_memory_high: AtomicU64::new(window_memory_high),

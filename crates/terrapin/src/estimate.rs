@@ -6,7 +6,8 @@ use terrapin_base::{Lsn, Result};
 use terrapin_structure::KeyBounds;
 
 use crate::key_range::is_empty;
-use crate::read::windows;
+use crate::read::{Layer, layers};
+use crate::run::Spilled;
 use crate::state::KeyspaceState;
 
 /// About how much a range of keys holds: see [`Keyspace::approximate`](crate::Keyspace::approximate).
@@ -59,8 +60,13 @@ fn add_up(
     }
     let tree = keyspace.version.estimate(bounds)?;
     let (mut records, mut bytes, mut deleted) = (tree.records, tree.bytes, 0);
-    for window in windows(keyspace, before).into_iter().flatten() {
-        let inside = window.estimate(in_windows, before);
+    let none = Spilled::default();
+    let spilled = keyspace.spilled.as_deref().unwrap_or(&none);
+    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+        let inside = match layer {
+            Layer::Window(window) => window.estimate(in_windows, before),
+            Layer::Run(run) => run.estimate(bounds, before)?,
+        };
         records = u64::saturating_add(records, inside.records);
         bytes = u64::saturating_add(bytes, inside.bytes);
         deleted = u64::saturating_add(deleted, inside.tombstones);

@@ -2,7 +2,8 @@
 //!
 //! An iterator holds its view, and pages, but never a window: it serves records from chunks, for which what windows hold is copied, and each
 //! refill loads the view's state anew, goes on with the tree's scan where it stands, and seeks the windows once it comes to the next
-//! key that they are known to have (a view sees no other). So the fold job may take the windows from under an idle iterator at any time. What both ends have not fetched
+//! key that they are known to have (a view sees no other). So runs may take the place of windows under an idle iterator at any time; their scans
+//! stand beside the tree's. What both ends have not fetched
 //! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
 
 use std::ops::Bound;
@@ -17,6 +18,7 @@ use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::compaction::KeySpan;
 use crate::key_range::{OwnedBounds, borrowed, is_empty};
 use crate::read::windows;
+use crate::run::{Run, RunScan};
 use crate::state::KeyspaceState;
 use crate::view::{Held, ViewHandle};
 
@@ -78,7 +80,7 @@ struct End {
     /// What is wrong behind these.
     failed: Option<Error>,
     scan: Option<TreeScan>,
-    /// What the view's windows have behind what was fetched.
+    /// What the view's windows and runs have behind what was fetched.
     in_windows: InWindows,
     /// Records fetched so far.
     total_records: usize,
@@ -99,7 +101,7 @@ impl Default for End {
     }
 }
 
-/// What is known of a view's windows, which show the view the same for as long as it has them.
+/// What is known of a view's windows, and of the runs in their places, which show the view the same for as long as it has them.
 #[derive(Default)]
 enum InWindows {
     #[default]
@@ -115,6 +117,8 @@ struct TreeScan {
     /// What the view held when it was opened ([`Held::turn`]).
     turn: u64,
     scan: Box<dyn Scan>,
+    /// Scans of the runs in the place of the active and the sealed window, if the view has runs.
+    runs: Option<Box<[Option<RunScan>; 2]>>,
 }
 
 impl Range {
@@ -459,7 +463,8 @@ impl Range {
             Some(scan) => scan,
             none => {
                 let expected = if known { ahead } else { 0 };
-                let opened = TreeScan::open(&held, keyspace, region, expected).map_err(named)?;
+                let opened = TreeScan::open(&held, keyspace, view.before, region, expected);
+                let opened = opened.map_err(named)?;
                 let tree = none.insert(opened);
                 core.range_visited(keyspace, tree.scan.runs() as u64);
                 tree
@@ -482,16 +487,15 @@ impl Range {
             Err(error) => Err(error),
             Ok(None) => {
                 let mut passed = 0;
-                let before = view.before;
-                let merged = merge(
-                    keyspace,
-                    before,
-                    tree,
+                let (scan, runs) = (&mut *tree.scan, tree.runs.as_deref_mut());
+                let merged = Merging {
+                    scan,
                     region,
                     in_windows,
-                    batch,
-                    &mut passed,
-                );
+                    chunk: batch,
+                    passed: &mut passed,
+                }
+                .above(keyspace, view.before, runs);
                 if passed > 0 {
                     core.range_passed_in_window(&keyspace.active, passed);
                     core.counters.scanned_deletes.add(passed);
@@ -683,18 +687,36 @@ impl TreeScan {
     fn open(
         held: &Held,
         keyspace: &KeyspaceState,
+        before: Lsn,
         region: Region<'_>,
         expected: usize,
     ) -> Result<Self> {
         let bounds = (borrowed(region.lower), borrowed(region.upper));
         let version = &keyspace.version;
         let scan = version.scan_expecting(bounds, region.direction, expected)?;
+        let open = |run: &Option<Arc<Run>>| {
+            let run = run.as_ref();
+            run.map(|run| run.scan(bounds, region.direction, before, expected))
+                .transpose()
+        };
+        let runs = match &keyspace.spilled {
+            Some(spilled) => Some(Box::new([open(&spilled.active)?, open(&spilled.sealed)?])),
+            None => None,
+        };
         let turn = held.turn;
-        Ok(TreeScan { turn, scan })
+        Ok(TreeScan { turn, scan, runs })
     }
 }
 
 impl InWindows {
+    /// The next key, if it is known.
+    fn next(&self) -> Option<&[u8]> {
+        match self {
+            InWindows::Next(next) => Some(next),
+            InWindows::Unknown | InWindows::Nothing => None,
+        }
+    }
+
     /// Takes note of the next key.
     fn note(&mut self, next: Option<&[u8]>) {
         let memory = match std::mem::take(self) {
@@ -782,70 +804,157 @@ fn from_tree(
     Ok(next.is_none().then_some(true))
 }
 
-/// Merges the windows with the tree from one end of the region until the chunk is full (`false`) or the region is at its
-/// end (`true`). Of equal keys the newest counts, and a tombstone hides what is older; those of the active window are counted (`passed`).
-fn merge(
-    keyspace: &KeyspaceState,
-    before: Lsn,
-    tree: &mut TreeScan,
-    region: Region<'_>,
-    in_windows: &mut InWindows,
-    chunk: &mut Batch,
-    passed: &mut u64,
-) -> Result<bool> {
-    let direction = region.direction;
-    let next = match &*in_windows {
-        InWindows::Next(next) => Some(&next[..]),
-        InWindows::Unknown | InWindows::Nothing => None,
-    };
-    let mut cursors = windows(keyspace, before).map(|window| {
-        let mut cursor = window?.cursor(Lsn(0), before);
-        region.seek(&mut cursor, next);
-        cursor.is_valid().then_some(cursor)
-    });
-    let sooner = |a: &[u8], b: &[u8]| match direction {
-        Direction::Forward => a < b,
-        Direction::Backward => a > b,
-    };
+/// Fills a chunk from the tree and what lies above it.
+struct Merging<'a> {
+    scan: &'a mut dyn Scan,
+    region: Region<'a>,
+    in_windows: &'a mut InWindows,
+    chunk: &'a mut Batch,
+    /// Deletes of the active window that were gone over.
+    passed: &'a mut u64,
+}
 
-    loop {
-        // The window whose key comes first; of equal keys the newer window.
-        let mut first: Option<(usize, &[u8])> = None;
-        for (place, cursor) in cursors.iter().enumerate() {
-            if let Some(key) = cursor.as_ref().and_then(Cursor::key)
-                && first.is_none_or(|(_, best)| sooner(key, best))
-            {
-                first = Some((place, key));
-            }
+/// What is merged with a tree: it stands on a key, or at its end.
+trait Source {
+    fn key(&self) -> Option<&[u8]>;
+    fn op(&self) -> Op<'_>;
+    fn go_on(&mut self, direction: Direction) -> Result<()>;
+}
+
+impl Source for Cursor<'_> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        Cursor::key(self)
+    }
+
+    #[inline]
+    fn op(&self) -> Op<'_> {
+        Cursor::op(self)
+    }
+
+    #[inline]
+    fn go_on(&mut self, direction: Direction) -> Result<()> {
+        match direction {
+            Direction::Forward => self.next(),
+            Direction::Backward => self.prev(),
         }
-        let first = first.filter(|(_, key)| region.ends_behind(key));
-        // The tree's records before that.
-        let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
-        let filled = tree.scan.fill(until, chunk)?;
-        if filled == Filled::Full || first.is_some() && chunk.is_full() {
-            in_windows.note(first.map(|(_, key)| key));
-            return Ok(false);
+        Ok(())
+    }
+}
+
+/// What a view has above its tree.
+#[allow(clippy::large_enum_variant)] // there are two, and they stay where they are
+enum Above<'a> {
+    Window(Cursor<'a>),
+    Run(&'a mut RunScan),
+}
+
+impl Source for Above<'_> {
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Above::Window(cursor) => cursor.key(),
+            Above::Run(run) => run.key(),
         }
-        let Some((place, key)) = first else {
-            return Ok(true);
+    }
+
+    fn op(&self) -> Op<'_> {
+        match self {
+            Above::Window(cursor) => cursor.op(),
+            Above::Run(run) => run.op(),
+        }
+    }
+
+    fn go_on(&mut self, direction: Direction) -> Result<()> {
+        match self {
+            Above::Window(cursor) => cursor.go_on(direction),
+            // Its direction was said when it began.
+            Above::Run(run) => run.advance(),
+        }
+    }
+}
+
+impl Merging<'_> {
+    /// Merges the windows, or the runs that are there for them, with the tree, as [`Merging::with`].
+    fn above(
+        self,
+        keyspace: &KeyspaceState,
+        before: Lsn,
+        runs: Option<&mut [Option<RunScan>; 2]>,
+    ) -> Result<bool> {
+        let (region, next) = (self.region, self.in_windows.next());
+        let windows = windows(keyspace, before).map(|window| {
+            let mut cursor = window?.cursor(Lsn(0), before);
+            region.seek(&mut cursor, next);
+            cursor.is_valid().then_some(cursor)
+        });
+        let Some(runs) = runs else {
+            return self.with(windows);
         };
-        match cursors[place].as_ref().map(Cursor::op) {
-            Some(Op::Put(mut value)) => {
-                if chunk.keys_only() {
-                    value = &[];
-                }
-                chunk.push(key, value, 0);
+        let [mut newer, mut older] = windows.map(|window| window.map(Above::Window));
+        for (source, run) in [&mut newer, &mut older].into_iter().zip(runs) {
+            if let Some(run) = run {
+                run.start()?;
+                *source = Some(Above::Run(run));
             }
-            // The active window is the first of them.
-            Some(Op::Delete) if place == 0 => *passed += 1,
-            _ => {}
         }
-        tree.scan.skip(key);
-        for cursor in cursors.iter_mut().flatten() {
-            if cursor.key() == Some(key) {
-                match direction {
-                    Direction::Forward => cursor.next(),
-                    Direction::Backward => cursor.prev(),
+        self.with([newer, older])
+    }
+
+    /// Merges sources, the newer first, with the tree from one end of the region until the chunk is full (`false`) or the region
+    /// is at its end (`true`). Of equal keys the newest counts, and a tombstone hides what is older; those of the active
+    /// window are counted (`passed`).
+    fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
+        let Merging {
+            scan,
+            region,
+            in_windows,
+            chunk,
+            passed,
+        } = self;
+        let direction = region.direction;
+        let sooner = |a: &[u8], b: &[u8]| match direction {
+            Direction::Forward => a < b,
+            Direction::Backward => a > b,
+        };
+
+        loop {
+            // The source whose key comes first; of equal keys the newer one.
+            let mut first: Option<(usize, &[u8])> = None;
+            for (place, source) in sources.iter().enumerate() {
+                if let Some(key) = source.as_ref().and_then(S::key)
+                    && first.is_none_or(|(_, best)| sooner(key, best))
+                {
+                    first = Some((place, key));
+                }
+            }
+            let first = first.filter(|(_, key)| region.ends_behind(key));
+            // The tree's records before that.
+            let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
+            let filled = scan.fill(until, chunk)?;
+            if filled == Filled::Full || first.is_some() && chunk.is_full() {
+                in_windows.note(first.map(|(_, key)| key));
+                return Ok(false);
+            }
+            let Some((place, key)) = first else {
+                return Ok(true);
+            };
+            match sources[place].as_ref().map(S::op) {
+                Some(Op::Put(mut value)) => {
+                    if chunk.keys_only() {
+                        value = &[];
+                    }
+                    chunk.push(key, value, 0);
+                }
+                // The active window is the first of them.
+                Some(Op::Delete) if place == 0 => *passed += 1,
+                _ => {}
+            }
+            scan.skip(key);
+            let has_key = |source: &Option<S>| source.as_ref().and_then(S::key) == Some(key);
+            let go_on = [has_key(&sources[0]), has_key(&sources[1])];
+            for (source, goes_on) in sources.iter_mut().zip(go_on) {
+                if goes_on && let Some(source) = source {
+                    source.go_on(direction)?;
                 }
             }
         }

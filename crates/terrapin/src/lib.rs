@@ -171,6 +171,7 @@ mod recovery;
 mod relay;
 mod replacing;
 mod room;
+mod run;
 mod schema;
 mod snapshot;
 mod space;

@@ -523,6 +523,7 @@ fn start(
             active: WriteWindow::new(start, Window::with_pool(&budget, &pool)),
             sealed: None,
             version: tree.map_or_else(|| base.structure.empty(), Arc::clone),
+            spilled: None,
         }));
     }
     let default_keyspace = names

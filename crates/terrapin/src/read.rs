@@ -1,4 +1,7 @@
-//! Reads of the newest published state: two windows at most, then the tree. No lock, and no allocation but the value's.
+//! Reads of the newest published state: two windows at most, then the tree. No lock, and no allocation but the value's. A view may
+//! have runs in the place of windows.
+
+use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Result, Slice, checksum::hash64, mutant};
 use terrapin_memtable::{Op, Window};
@@ -10,6 +13,7 @@ use crate::estimate::{self, Estimate};
 use crate::iter::Range;
 use crate::key_range::{KeyRange, OwnedBounds, owned, prefix_range};
 use crate::keyspace::Keyspace;
+use crate::run::{Answer, Run, Spilled};
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
 
@@ -392,8 +396,63 @@ pub(crate) fn are_windows_silent(keyspace: &KeyspaceState, before: Lsn, key: &[u
     windows.all(|window| window.get(key, before).is_none())
 }
 
+/// What a view's keyspace has above its tree, newest first: the windows that may hold records below `before`, or the runs that
+/// took their places.
+pub(crate) fn layers<'a>(
+    keyspace: &'a KeyspaceState,
+    spilled: &'a Spilled,
+    before: Lsn,
+) -> [Option<Layer<'a>>; 2] {
+    let [active, sealed] = windows(keyspace, before);
+    let layer = |window: Option<&'a Window>, run: &'a Option<Arc<Run>>| match run {
+        Some(run) => Some(Layer::Run(run)),
+        None => window.map(Layer::Window),
+    };
+    [
+        layer(active, &spilled.active),
+        layer(sealed, &spilled.sealed),
+    ]
+}
+
+/// One of what a view's keyspace has above its tree.
+pub(crate) enum Layer<'a> {
+    /// It is in memory yet.
+    Window(&'a Window),
+    /// It was written.
+    Run(&'a Arc<Run>),
+}
+
+/// What windows and runs of a view say of a key, if anything.
+fn in_layers(
+    keyspace: &KeyspaceState,
+    spilled: &Spilled,
+    before: Lsn,
+    key: &[u8],
+    hash: u64,
+) -> Result<Answer> {
+    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+        let answer = match layer {
+            Layer::Window(window) => window
+                .read(key, before)
+                .map(|op| op.value().map(Slice::copy)),
+            Layer::Run(run) => run.get(key, hash, before)?,
+        };
+        if answer.is_some() {
+            return Ok(answer);
+        }
+    }
+    Ok(None)
+}
+
 #[inline]
 pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<Option<Slice>> {
+    if let Some(spilled) = &keyspace.spilled {
+        let hash = hash64(key);
+        return match in_layers(keyspace, spilled, before, key, hash)? {
+            Some(value) => Ok(value),
+            None => keyspace.version.get(key, hash),
+        };
+    }
     match in_windows(keyspace, before, key) {
         Some(op) => Ok(op.value().map(Slice::copy)),
         None => keyspace.version.get(key, hash64(key)),
@@ -426,6 +485,13 @@ fn newest(
 }
 
 pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<bool> {
+    if let Some(spilled) = &keyspace.spilled {
+        let hash = hash64(key);
+        return match in_layers(keyspace, spilled, before, key, hash)? {
+            Some(value) => Ok(value.is_some()),
+            None => keyspace.version.contains(key, hash),
+        };
+    }
     match in_windows(keyspace, before, key) {
         Some(op) => Ok(op.value().is_some()),
         None => keyspace.version.contains(key, hash64(key)),
@@ -440,6 +506,9 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     cached: impl Fn(&[u8], u64) -> Option<Slice>,
     keep: impl Fn(&[u8], u64, Option<&Slice>),
 ) -> Result<Vec<Option<Slice>>> {
+    if let Some(spilled) = &keyspace.spilled {
+        return multi_get_in_layers(keyspace, spilled, before, keys);
+    }
     let mut values = vec![None; keys.len()];
     let mut below = Vec::with_capacity(keys.len());
     let mut places = Vec::with_capacity(keys.len());
@@ -468,6 +537,48 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     }
     for (&place, (key, hash)) in places.iter().zip(below) {
         keep(key, hash, values[place].as_ref());
+    }
+    Ok(values)
+}
+
+/// As [`get`] for each of `keys`, of a view that has runs: layer by layer for all keys that none above said anything of.
+fn multi_get_in_layers<K: AsRef<[u8]>>(
+    keyspace: &KeyspaceState,
+    spilled: &Spilled,
+    before: Lsn,
+    keys: &[K],
+) -> Result<Vec<Option<Slice>>> {
+    let mut values = vec![None; keys.len()];
+    let mut below: Vec<(&[u8], u64)> = Vec::with_capacity(keys.len());
+    below.extend(keys.iter().map(|key| (key.as_ref(), hash64(key.as_ref()))));
+    let mut places: Vec<usize> = (0..keys.len()).collect();
+    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+        let mut answers = vec![None; below.len()];
+        match layer {
+            Layer::Window(window) => {
+                for (answer, (key, _)) in answers.iter_mut().zip(&below) {
+                    let op = window.read(key, before);
+                    *answer = op.map(|op| op.value().map(Slice::copy));
+                }
+            }
+            Layer::Run(run) => run.multi_get(&below, before, &mut answers)?,
+        }
+        let mut is_open = Vec::with_capacity(answers.len());
+        for (&place, answer) in places.iter().zip(answers) {
+            is_open.push(answer.is_none());
+            if let Some(value) = answer {
+                values[place] = value;
+            }
+        }
+        let mut open = is_open.iter();
+        below.retain(|_| open.next() == Some(&true));
+        let mut open = is_open.iter();
+        places.retain(|_| open.next() == Some(&true));
+    }
+    let mut found = vec![None; below.len()];
+    keyspace.version.multi_get(&below, &mut found)?;
+    for (place, value) in places.into_iter().zip(found) {
+        values[place] = value;
     }
     Ok(values)
 }

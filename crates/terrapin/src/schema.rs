@@ -302,6 +302,7 @@ impl Core {
             active: WriteWindow::new(lsn, self.new_window()),
             sealed: None,
             version: self.structure.empty(),
+            spilled: None,
         }));
         install.names.insert(name.into(), id);
         install.changed.insert(id);

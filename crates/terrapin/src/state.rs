@@ -25,6 +25,7 @@ use crate::options::KeyspaceOptions;
 use crate::patience::Mark;
 use crate::pressure::Pace;
 use crate::replacing::Replacing;
+use crate::run::Spilled;
 
 /// The database at one moment.
 pub(crate) struct State {
@@ -69,6 +70,16 @@ impl Keyspaces {
         only
     }
 
+    /// The keyspaces that another map does not have as they are here, with what it has in their
+    /// place. O(n).
+    pub fn differing_from<'a>(
+        &'a self,
+        other: &'a Keyspaces,
+    ) -> impl Iterator<Item = (&'a Arc<KeyspaceState>, Option<&'a Arc<KeyspaceState>>)> {
+        let pairs = self.iter().map(|keyspace| (keyspace, other.get(keyspace.id)));
+        pairs.filter(|(keyspace, now)| now.is_none_or(|now| !Arc::ptr_eq(now, keyspace)))
+    }
+
     /// Adds a keyspace or replaces the one of the same id. O(log n).
     pub fn insert(&mut self, keyspace: Arc<KeyspaceState>) {
         self.0.insert(keyspace.id.0, keyspace);
@@ -97,6 +108,8 @@ pub(crate) struct KeyspaceState {
     pub sealed: Option<SealedWindow>,
     /// What lies on disk: every record that belongs to neither window.
     pub version: Arc<dyn Version>,
+    /// Of a view's state: what stands in the place of windows that are gone. The current state has none.
+    pub spilled: Option<Arc<Spilled>>,
 }
 
 /// A window and the LSN from which on it takes a keyspace's writes.
@@ -119,9 +132,14 @@ pub(crate) struct WriteWindow {
 impl WriteWindow {
     /// An empty window.
     pub fn new(start: Lsn, window: Window) -> Arc<Self> {
+        Self::over(start, Arc::new(window))
+    }
+
+    /// Over a window that is there.
+    pub fn over(start: Lsn, window: Arc<Window>) -> Arc<Self> {
         Arc::new(WriteWindow {
             start,
-            window: Arc::new(window),
+            window,
             unlogged: AtomicBool::new(false),
             unlogged_batch: AtomicBool::new(false),
             noted: AtomicBool::new(false),

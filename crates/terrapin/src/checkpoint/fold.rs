@@ -1,100 +1,44 @@
-//! Folding: registered views give their windows back (DESIGN §5, "held snapshots pin pages, never windows").
+//! The fold job: views that are left with windows which the current state does not have give them back (DESIGN §5, "held
+//! snapshots pin pages, never windows").
 //!
-//! A checkpoint merges a window whole; a view from the middle of it still needs the window to tell what was written
-//! before its bound. So once a window has left the current state, and a view that still holds it is older than a second
-//! (or memory is short), this job merges what the view sees of the window into the version that the view holds, on
-//! private pages, and gives the view a state with that version and without the window. The pages die with the
-//! view. Nothing of this is durable: a view does not outlive the process.
-//!
-//! Views of the same moment are folded once, together, and those of later moments go on from where the one before came to: all views that
-//! need a window merge it about once. A range's view lets go of the windows of all keyspaces but its own, which it never looks at.
-//!
-//! The design's other form, a root for every held view made by the checkpoint itself in LSN steps, shares more pages, but
-//! cannot serve a view that was young when the checkpoint began; see `docs/decisions/0002-folding-views.md`.
+//! A checkpoint writes what old views need of its windows itself, before it commits (`spill.rs`). What is left for this job are
+//! windows of views that were young then and grew old, of keyspaces that were cleared or dropped, and those whose run
+//! could not be written. Once a view of such a window is older than a second, or window memory is short, the job writes the
+//! window's run, for all views that hold the window, and gives it to them. A range's view lets go of the
+//! windows of all keyspaces but its own, which it never looks at.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step, mutant};
-use terrapin_memtable::Window;
-use terrapin_pages::PrivatePages;
-use terrapin_structure::{Merge, MergeInput, MergeStep, Version};
+use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, Step};
 
-use super::input::{Preparation, WindowInput};
+use super::held::{AGE_NS, Finished, Holders, hand_over, retired};
 use super::merges::guarded;
 use crate::core::Core;
-use crate::state::{KeyspaceState, State, WriteWindow};
+use crate::run::RunWriter;
+use crate::state::{State, WriteWindow};
 use crate::view::{Held, View};
 
-/// Age from which on a view gives its windows back.
-const AGE_NS: u64 = 1_000_000_000;
-/// Pause of a view whose fold failed, and of all on a full disk.
+/// Pause of a window whose run could not be written, and of all on a full disk.
 const RETRY_NS: u64 = 1_000_000_000;
-
-/// Most folds that go on from one another: a view keeps the pages of all that its own went on from.
-const CHAIN_MAX: usize = 64;
 
 /// The job.
 pub(crate) struct FoldJob {
     core: Arc<Core>,
-    work: Option<Fold>,
-    /// What the last one came to, while a view may go on from there.
-    last: Option<Folded>,
-    /// Moments whose fold failed, and when each is tried again: the others do not wait for them.
-    failed: Vec<(Lsn, u64)>,
-    /// Nothing is folded before: the disk was full.
+    work: Option<RunWriter>,
+    /// Runs that no view has yet. They are handed over together, but for large ones.
+    finished: Vec<Finished>,
+    /// Windows whose run failed, and when each is tried again: the others do not wait for them.
+    failed: Vec<(Weak<WriteWindow>, u64)>,
+    /// No run is written before: the disk was full.
     rests_until_ns: Option<u64>,
-}
-
-/// One window on its way into a private version, as the views of one moment see it.
-struct Fold {
-    before: Lsn,
-    held: Arc<Held>,
-    keyspace: KeyspaceId,
-    /// Where it begins: with nothing of the window, or with what an earlier one came to.
-    from: Folded,
-    stage: Stage,
-}
-
-/// The versions of a window below a bound are merged into what lay below the window.
-#[derive(Clone)]
-struct Folded {
-    window: Arc<WriteWindow>,
-    below: Arc<dyn Version>,
-    before: Lsn,
-    merged: Arc<dyn Version>,
-    /// The pages of `merged` that are not `below`'s.
-    pages: Vec<Arc<PrivatePages>>,
-}
-
-impl Folded {
-    /// Nothing of a window.
-    fn nothing(window: &Arc<WriteWindow>, below: &Arc<dyn Version>) -> Self {
-        Folded {
-            window: window.clone(),
-            below: below.clone(),
-            before: window.start,
-            merged: below.clone(),
-            pages: Vec::new(),
-        }
-    }
-
-    /// Whether it is of that window, in a keyspace with that version below it.
-    fn is_of(&self, window: &Arc<WriteWindow>, below: &Arc<dyn Version>) -> bool {
-        Arc::ptr_eq(&self.window, window) && Arc::ptr_eq(&self.below, below)
-    }
-}
-
-enum Stage {
-    /// The window is being measured.
-    Prepare(Box<Preparation>),
-    /// Its records flow into new pages.
-    Merge(Arc<dyn Merge>),
 }
 
 /// What looking for work found.
 enum Search {
-    Found(Box<Fold>),
+    Found(Box<RunWriter>),
+    /// Views were given something: look again.
+    Again,
     /// Nothing yet; look again at that time at the latest, if any.
     Later(Option<u64>),
 }
@@ -105,7 +49,7 @@ impl FoldJob {
         FoldJob {
             core,
             work: None,
-            last: None,
+            finished: Vec::new(),
             failed: Vec::new(),
             rests_until_ns: None,
         }
@@ -116,181 +60,83 @@ impl FoldJob {
         self.failed.retain(|(_, retry)| *retry > now);
         // Then views give windows back whatever their age.
         let short = self.core.windows_are_large();
-        // In this order: then no view is of a later state than `state`, and what it lacks was merged (or cleared) indeed. A
-        // window of a later state would look the same, and be folded below an older one.
+        // In this order: then no view is of a later state than `state`. A window of a later state would look as if it had left.
         let views = self.core.views.all();
         let state = self.core.state.load_full();
-        let (mut later, mut released) = (None, narrow(&views, &state));
-        let mut goes_on = false;
-        for view in views {
-            let Ok(held) = view.held() else { continue };
-            // Those that were not narrowed hold nothing that was retired.
-            if view.only.is_some_and(|only| !held.is_of_only(only)) {
+        let narrowed = narrow(&views, &state);
+        let holders = Holders::of(&views);
+        let mut later = None;
+        let mut due = None;
+        for retired in holders.retired(&state) {
+            let is_finished = |finished: &Finished| finished.is_of(&retired.window);
+            if due.is_some() || self.finished.iter().any(is_finished) {
                 continue;
             }
-            let Some((keyspace, window)) = retired(&held, &state) else {
-                continue;
-            };
-            let Ok(below) = held.keyspace(keyspace).map(|k| k.version.clone()) else {
-                continue;
-            };
-            if window.start >= view.before {
-                // Nothing in it is for this view.
-                let state = without(&self.core, &held.state, keyspace, &window.window, below);
-                let next = held.next(state, held.private.clone());
-                view.replace(&held, Arc::new(next));
-                // It may hold another.
-                later = Some(now);
-                released = true;
+            let wanted = holders.want_of(&retired);
+            if wanted.moments.is_empty() {
+                self.finished.push(Finished::unseen(&retired));
                 continue;
             }
-            let last = self
-                .last
-                .as_ref()
-                .filter(|last| last.is_of(&window, &below));
-            goes_on |= last.is_some();
-            let failed = self.failed.iter().find(|(at, _)| *at == view.before);
-            let due = match failed {
+            let is_it = |(window, _): &&(Weak<WriteWindow>, u64)| {
+                std::ptr::eq(window.as_ptr(), Arc::as_ptr(&retired.window))
+            };
+            let due_ns = match self.failed.iter().find(is_it) {
                 Some((_, retry)) => *retry,
                 None if short => now,
-                None => view.born_ns.saturating_add(AGE_NS),
+                None => wanted.oldest_ns.saturating_add(AGE_NS),
             };
-            if now < due {
-                later = Some(later.map_or(due, |at: u64| at.min(due)));
-                continue;
+            if now < due_ns {
+                later = Some(later.map_or(due_ns, |at: u64| at.min(due_ns)));
+            } else {
+                let (id, window) = (retired.keyspace, retired.window);
+                due = Some(RunWriter::new(&self.core, id, window, wanted.moments));
             }
-            let before = match mutant::active(47) {
-                true => Lsn(u64::MAX),
-                false => view.before,
-            };
-            let from = match last {
-                Some(last) if last.before <= view.before && last.pages.len() < CHAIN_MAX => {
-                    last.clone()
-                }
-                _ => Folded::nothing(&window, &below),
-            };
-            let preparation = WindowInput::prepare(window.window.clone(), from.before, before);
-            let stage = Stage::Prepare(Box::new(preparation));
-            return Search::Found(Box::new(Fold {
-                before: view.before,
-                held,
-                keyspace,
-                from,
-                stage,
-            }));
         }
-        if !goes_on {
-            released |= self.last.take().is_some();
+        if let Some(writer) = due {
+            return Search::Found(Box::new(writer));
         }
-        if released {
-            // Their memory may be what writers wait for.
+        // The views' states, before their windows are counted as released.
+        drop((holders, views));
+        if self.hand_over() || narrowed {
             self.core.schedule.released();
+            return Search::Again;
         }
         Search::Later(later)
     }
 
-    /// One step of the fold at hand; `true` when it is over.
+    /// Gives views what is finished; whether there was anything for any.
+    fn hand_over(&mut self) -> bool {
+        let finished = std::mem::take(&mut self.finished);
+        !finished.is_empty() && hand_over(&self.core, &finished)
+    }
+
+    /// One step of the run at hand; `true` when it is over.
     fn advance(&mut self) -> Result<bool> {
-        let Some(fold) = &mut self.work else {
+        let Some(writer) = &mut self.work else {
             return Ok(true);
         };
-        if !self.core.views.any(|view| fold.serves(view)) {
-            // Let go meanwhile.
+        if Arc::strong_count(&writer.window) == 1 {
+            // All views were let go meanwhile.
             self.abandon();
             return Ok(true);
         }
-        match &mut fold.stage {
-            Stage::Prepare(preparation) => {
-                let Some(input) = preparation.step() else {
-                    return Ok(false);
-                };
-                if input.estimate(None, None).records == 0 {
-                    let merged = fold.from.merged.clone();
-                    self.last = Some(fold.finish(&self.core, merged, None));
-                    return Ok(true);
-                }
-                let mut options = self.core.settings.merge.clone();
-                options.space_is_short = false;
-                options.is_private = true;
-                let merge = self
-                    .core
-                    .structure
-                    .begin_merge(&fold.from.merged, input, &options)?;
-                fold.stage = Stage::Merge(merge);
-                Ok(false)
-            }
-            Stage::Merge(merge) => match merge.step()? {
-                MergeStep::Again => Ok(false),
-                MergeStep::Pending(_) => {
-                    Err(Error::internal("a merge with one worker waits for another"))
-                }
-                MergeStep::Done => {
-                    let merged = merge.finish()?;
-                    let pages = self.core.store.private(merged.changes);
-                    let pages = Some(Arc::new(pages));
-                    self.last = Some(fold.finish(&self.core, merged.version, pages));
-                    self.core.counters.folds.add(1);
-                    Ok(true)
-                }
-            },
+        let Some(run) = guarded(|| writer.step())? else {
+            return Ok(false);
+        };
+        let finished = Finished::written(writer, run, Lsn(u64::MAX));
+        self.finished.push(finished);
+        let bytes: u64 = self.finished.iter().map(Finished::bytes).sum();
+        if bytes >= self.core.settings.merge.group_bytes && self.hand_over() {
+            // The views' windows may have been the last to hold memory that writers wait for.
+            self.work = None;
+            self.core.schedule.released();
         }
+        Ok(true)
     }
 
     fn abandon(&mut self) {
-        if let Some(Fold {
-            stage: Stage::Merge(merge),
-            ..
-        }) = self.work.take()
-        {
-            merge.abandon();
-        }
-    }
-}
-
-impl Fold {
-    /// Whether the result will be what that view sees, too.
-    fn serves(&self, view: &View) -> bool {
-        let same = |held: &Held| {
-            // Private pages come with a state of their own.
-            Arc::ptr_eq(&held.state, &self.held.state)
-        };
-        view.before == self.before && view.held().is_ok_and(|held| same(&held))
-    }
-
-    /// Gives every view that it serves the version in the place of the window.
-    fn finish(
-        &self,
-        core: &Core,
-        merged: Arc<dyn Version>,
-        added: Option<Arc<PrivatePages>>,
-    ) -> Folded {
-        let state = without(
-            core,
-            &self.held.state,
-            self.keyspace,
-            &self.from.window.window,
-            merged.clone(),
-        );
-        let mut pages = self.from.pages.clone();
-        pages.extend(added.filter(|_| !mutant::active(48)));
-        let mut private = self.held.private.clone();
-        private.extend(pages.iter().cloned());
-        let next = Arc::new(self.held.next(state, private));
-        for view in core
-            .views
-            .all()
-            .into_iter()
-            .filter(|view| self.serves(view))
-        {
-            if let Ok(held) = view.held() {
-                view.replace(&held, next.clone());
-            }
-        }
-        Folded {
-            before: self.before,
-            merged,
-            pages,
-            ..self.from.clone()
+        if let Some(mut writer) = self.work.take() {
+            writer.abandon();
         }
     }
 }
@@ -304,26 +150,23 @@ impl Job for FoldJob {
         let schedule = self.core.schedule.clone();
         if schedule.is_stopping() {
             self.abandon();
-            self.last = None;
+            self.finished.clear();
             return Step::Done;
         }
         if self.work.is_some() {
-            match guarded(|| self.advance()) {
+            match self.advance() {
                 Ok(false) => {}
-                Ok(true) => {
-                    self.work = None;
-                    // The view's windows may have been the last to hold memory that writers wait for.
-                    schedule.released();
-                }
+                Ok(true) => self.work = None,
                 Err(error) => {
                     let retry_ns = self.core.env.now_ns().saturating_add(RETRY_NS);
                     if error.kind() == ErrorKind::NoSpace {
                         self.rests_until_ns = Some(retry_ns);
-                    } else if let Some(fold) = &self.work {
-                        self.failed.push((fold.before, retry_ns));
+                    } else if let Some(writer) = &self.work {
+                        let window = Arc::downgrade(&writer.window);
+                        self.failed.push((window, retry_ns));
                     }
                     self.abandon();
-                    tracing::warn!(%error, "a view could not give its window back; it will be tried again");
+                    tracing::warn!(%error, "views could not give a window back; it will be tried again");
                 }
             }
             return Step::Again;
@@ -337,10 +180,11 @@ impl Job for FoldJob {
             );
         }
         match self.search() {
-            Search::Found(fold) => {
-                self.work = Some(*fold);
+            Search::Found(writer) => {
+                self.work = Some(*writer);
                 Step::Again
             }
+            Search::Again => Step::Again,
             Search::Later(at) => {
                 let seen = schedule.clone();
                 let changed = Condition::new(schedule.work(), move || {
@@ -365,10 +209,9 @@ fn narrow(views: &[Arc<View>], current: &State) -> bool {
         let (Some(only), Ok(held)) = (view.only, view.held()) else {
             continue;
         };
-        if held.is_of_only(only) || retired(&held, current).is_none() {
+        if held.is_of_only(only) || !holds_retired(&held, current) {
             continue;
         }
-        // Private pages come with a state of their own: who holds the same state holds the same pages.
         let (_, next) = narrowed
             .entry((Arc::as_ptr(&held.state).addr(), only))
             .or_insert_with(|| (held.state.clone(), Arc::new(held.narrowed_to(only))));
@@ -377,72 +220,25 @@ fn narrow(views: &[Arc<View>], current: &State) -> bool {
     !narrowed.is_empty()
 }
 
-/// A window that a view holds and the current state does not: the older one of a keyspace first, since the merge of the
-/// newer goes on top.
-fn retired(held: &Held, current: &State) -> Option<(KeyspaceId, Arc<WriteWindow>)> {
-    held.state.keyspaces.iter().find_map(|keyspace| {
-        let now = current.keyspaces.get(keyspace.id);
-        let is_current = |window: &Arc<WriteWindow>| {
-            now.is_some_and(|now| {
-                Arc::ptr_eq(&now.active.window, &window.window)
-                    || now
-                        .sealed
-                        .as_ref()
-                        .is_some_and(|s| Arc::ptr_eq(&s.records.window, &window.window))
-            })
-        };
-        let windows = keyspace
-            .sealed
-            .as_ref()
-            .map(|s| &s.records)
-            .into_iter()
-            .chain([&keyspace.active]);
-        let window = windows
-            .filter(|w| !w.window.is_empty())
-            .find(|w| !is_current(w))?;
-        Some((keyspace.id, window.clone()))
-    })
-}
-
-/// The same state with `version` in the place of a keyspace's window and version.
-fn without(
-    core: &Core,
-    state: &State,
-    id: KeyspaceId,
-    window: &Arc<Window>,
-    version: Arc<dyn Version>,
-) -> State {
-    let mut keyspaces = state.keyspaces.clone();
-    if let Some(keyspace) = keyspaces.get(id) {
-        let mut next = KeyspaceState {
-            version,
-            ..(**keyspace).clone()
-        };
-        if next
-            .sealed
-            .as_ref()
-            .is_some_and(|s| Arc::ptr_eq(&s.records.window, window))
-        {
-            next.sealed = None;
-        } else {
-            next.active = WriteWindow::new(next.active.start, Window::new(&core.budget));
-        }
-        keyspaces.insert(Arc::new(next));
-    }
-    State {
-        generation: state.generation,
-        pin: state.pin.clone(),
-        floor: state.floor,
-        keyspaces,
-    }
+/// Whether a view holds a window that the current state does not.
+fn holds_retired(held: &Held, current: &State) -> bool {
+    let mut differing = held.state.keyspaces.differing_from(&current.keyspaces);
+    !held.is_settled && differing.any(|(keyspace, now)| retired(keyspace, now).next().is_some())
 }
 
 #[cfg(test)]
 mod tests {
-    use terrapin_structure::Merged;
+    use terrapin_structure::{Merge, MergeStep, Merged};
 
     use super::*;
     use crate::Options;
+    use crate::core::Core;
+
+    fn holds_a_window(core: &Core) -> bool {
+        let state = core.state.load();
+        let mut views = core.views.all().into_iter();
+        views.any(|view| holds_retired(&view.held().unwrap(), &state))
+    }
 
     struct Panics;
 
@@ -477,10 +273,7 @@ mod tests {
         sim.advance_ns(2 * AGE_NS);
         sim.settle();
         let core = database.core();
-        assert!(!core.views.any(|view| {
-            let held = view.held().unwrap();
-            retired(&held, &core.state.load()).is_some()
-        }));
+        assert!(!holds_a_window(core));
         let folds = core.counters.folds.get();
         assert_eq!(folds, 2, "one for both ranges of a keyspace");
         for range in &mut ranges {
@@ -517,34 +310,21 @@ mod tests {
         sim.settle();
         sim.set_breathing(false);
         let core = database.core();
-        let holds_a_window = || {
-            core.views.any(|view| {
-                let held = view.held().unwrap();
-                retired(&held, &core.state.load()).is_some()
-            })
-        };
-        assert!(holds_a_window());
+        assert!(holds_a_window(core));
         sim.advance_ns(AGE_NS);
         // In the place of the database's own, which is not stepped any more.
         let mut job = FoldJob::new(core.clone());
-        let is_merging = |job: &FoldJob| {
-            let stage = job.work.as_ref().map(|fold| &fold.stage);
-            matches!(stage, Some(Stage::Merge(_)))
-        };
-        while !is_merging(&job) {
+        while !job.work.as_ref().is_some_and(RunWriter::is_writing) {
             assert!(matches!(job.step(), Step::Again));
         }
-        let fold = job.work.as_mut().unwrap();
-        let begun = std::mem::replace(&mut fold.stage, Stage::Merge(Arc::new(Panics)));
-        if let Stage::Merge(begun) = begun {
-            begun.abandon();
-        }
+        let writer = job.work.as_mut().unwrap();
+        writer.replace_merge(Arc::new(Panics)).abandon();
         assert!(matches!(job.step(), Step::Again));
         assert_eq!((job.work.is_none(), job.failed.len()), (true, 1));
-        assert!(matches!(job.step(), Step::Pending(_)) && holds_a_window());
+        assert!(matches!(job.step(), Step::Pending(_)) && holds_a_window(core));
         sim.advance_ns(RETRY_NS);
         while matches!(job.step(), Step::Again) {}
-        assert!(!holds_a_window());
+        assert!(!holds_a_window(core));
         let value = snapshot.get(&keyspace, "a").unwrap();
         assert_eq!(value.as_deref(), Some(&b"1"[..]));
         drop((job, snapshot));

@@ -1,7 +1,7 @@
 //! The coordinator: one round after the other, each cut into steps.
 //!
 //! ```text
-//! idle ─ freeze ─ settle ─┬─ (prepare ─ merge)* ─ catalog ─ commit ─ install ─ idle
+//! idle ─ freeze ─ settle ─┬─ (prepare ─ merge)* ─ spill ─ catalog ─ commit ─ install ─ idle
 //!                         └─ on an error: give the pages back, rest, freeze again
 //! ```
 //!
@@ -45,6 +45,7 @@ use super::merges::{RunningMerge, guarded};
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
 use super::round::{Part, Round};
+use super::spill::Spilling;
 use crate::catalog::{Catalog, Following};
 use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
@@ -93,6 +94,7 @@ enum Phase {
     Settle(Box<Round>),
     Prepare(Box<Round>, Box<Preparation>),
     Merge(Box<Round>, Arc<RunningMerge>),
+    Spill(Box<Round>, Box<Spilling>),
     Catalog(Box<Round>),
     Commit(Box<Committing>),
     Rest(Rest),
@@ -270,6 +272,7 @@ impl Coordinator {
             at: 0,
             changes: Changes::default(),
             unread: Vec::new(),
+            spilled: Vec::new(),
             failed: None,
             trees_let_go,
             shortens_log: long,
@@ -335,7 +338,19 @@ impl Coordinator {
             self.phase = Phase::Prepare(round, Box::new(preparation));
             return Ok(Step::Again);
         }
-        self.phase = Phase::Catalog(round);
+        self.phase = match Spilling::of(&self.core, &round) {
+            Some(spilling) => Phase::Spill(round, Box::new(spilling)),
+            None => Phase::Catalog(round),
+        };
+        Ok(Step::Again)
+    }
+
+    /// Writes what views need of the windows that are merged.
+    fn spill(&mut self, mut round: Box<Round>, mut spilling: Box<Spilling>) -> Result<Step> {
+        self.phase = match spilling.step(&self.core, &mut round) {
+            true => Phase::Catalog(round),
+            false => Phase::Spill(round, spilling),
+        };
         Ok(Step::Again)
     }
 
@@ -605,6 +620,7 @@ impl Job for Coordinator {
             Phase::Settle(round) => self.settle(round),
             Phase::Prepare(round, preparation) => self.prepare(round, preparation),
             Phase::Merge(round, running) => self.merge(round, running),
+            Phase::Spill(round, spilling) => self.spill(round, spilling),
             Phase::Catalog(round) => self.catalog(round),
             Phase::Commit(committing) => self.commit(committing),
         };

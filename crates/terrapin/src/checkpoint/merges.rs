@@ -110,7 +110,7 @@ impl RunningMerge {
 }
 
 /// Does a piece of a merge. A panic in a structure fails that merge, not the process' only job for such merges.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))
 }

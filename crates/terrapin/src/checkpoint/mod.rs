@@ -9,12 +9,14 @@ pub(crate) mod commit;
 mod drain;
 pub(crate) mod fold;
 mod gather;
+mod held;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod merges;
 mod portion;
 mod rest;
 mod round;
+mod spill;
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};

@@ -7,6 +7,7 @@ use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
 use terrapin_pages::{Changes, SpaceClass};
 use terrapin_structure::Version;
 
+use super::held::Finished;
 use crate::catalog::{Catalog, Outcome};
 use crate::events::Merged;
 use crate::state::{KeyspaceState, SealedWindow, State};
@@ -27,6 +28,8 @@ pub(super) struct Round {
     pub changes: Changes,
     /// What could not be read of trees that are let go.
     pub unread: Vec<Error>,
+    /// Windows of it that views need no more once it is durable.
+    pub spilled: Vec<Finished>,
     /// Why a part of it was left out.
     pub failed: Option<Error>,
     /// [`super::Schedule::trees_let_go`] when it began.

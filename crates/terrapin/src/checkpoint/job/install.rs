@@ -5,6 +5,7 @@ use std::sync::Arc;
 use terrapin_base::ErrorKind;
 
 use super::{Committing, Coordinator, REST_NS_MIN};
+use crate::checkpoint::held::hand_over;
 use crate::checkpoint::round::{Part, Round};
 use crate::compaction::Stretches;
 use crate::events;
@@ -76,6 +77,8 @@ impl Coordinator {
             last
         };
         drop(last);
+        // Views that were made while the round ended hold its windows, too.
+        hand_over(&core, &round.spilled);
         self.superblock = superblock;
         self.catalog = next;
         self.changed.clear();
@@ -88,6 +91,7 @@ impl Coordinator {
             unread,
             parts,
             frozen,
+            spilled,
             trees_let_go,
             sliced,
             ..
@@ -96,7 +100,7 @@ impl Coordinator {
         let merges_slice = sliced && !self.draining;
         let goes_on = parts.iter().any(|part| part.rest_from.is_some());
         // Before the pages are given up, so that the frozen state's pin does not hold them.
-        drop((parts, frozen));
+        drop((parts, frozen, spilled));
         core.store.commit(superblock.generation, changes);
         if merges_slice {
             let room = core.room();

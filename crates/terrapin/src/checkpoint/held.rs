@@ -1,0 +1,309 @@
+//! Which registered views hold which windows, and how they come to hold runs instead.
+//!
+//! Views of one state hold the same, so they are looked at by state: all work is O(views) with a constant of some tens of
+//! nanoseconds, and O(states that views hold) for each window in question. What views of one state hold next is made
+//! once and shared, and so is the keyspace state that several states share.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use terrapin_base::{KeyspaceId, Lsn};
+
+use crate::core::Core;
+use crate::run::{Run, RunWriter, Written};
+use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
+use crate::view::{Held, View};
+
+/// Age from which on a view gives its windows back; any does where window memory is short.
+pub(super) const AGE_NS: u64 = 1_000_000_000;
+
+/// The registered views that hold windows, by what they hold.
+pub(super) struct Holders(Vec<Group>);
+
+/// Views that hold one state.
+struct Group {
+    state: Arc<State>,
+    /// The keyspace of ranges, which look at no other.
+    only: Option<KeyspaceId>,
+    /// Their bounds, ascending, each once.
+    moments: Vec<Lsn>,
+    /// When the oldest was made.
+    oldest_ns: u64,
+}
+
+/// What views want of a window.
+pub(super) struct Wanted {
+    /// The bounds of the views that see anything of it, ascending, each once.
+    pub moments: Vec<Lsn>,
+    /// When the oldest of their groups was made.
+    pub oldest_ns: u64,
+}
+
+/// A window that left the current state, and is held by views.
+pub(super) struct Retired {
+    pub keyspace: KeyspaceId,
+    pub window: Arc<WriteWindow>,
+    groups: Vec<usize>,
+}
+
+impl Holders {
+    /// Of all views. One that is being made may be missing.
+    pub fn of(views: &[Arc<View>]) -> Self {
+        let mut groups: Vec<Group> = Vec::new();
+        // By where the state lies; the groups keep the states there. Groups are in the order of the views.
+        let mut by_state: BTreeMap<(usize, Option<KeyspaceId>), usize> = BTreeMap::new();
+        for view in views {
+            let Ok(held) = view.held() else { continue };
+            if held.is_settled {
+                continue;
+            }
+            let place = Arc::as_ptr(&held.state).addr();
+            let at = *by_state.entry((place, view.only)).or_insert(groups.len());
+            if at == groups.len() {
+                groups.push(Group {
+                    state: held.state.clone(),
+                    only: view.only,
+                    moments: Vec::new(),
+                    oldest_ns: u64::MAX,
+                });
+            }
+            let group = &mut groups[at];
+            group.moments.push(view.before);
+            group.oldest_ns = group.oldest_ns.min(view.born_ns);
+        }
+        for group in &mut groups {
+            group.moments.sort_unstable();
+            group.moments.dedup();
+        }
+        Holders(groups)
+    }
+
+    /// Whether no view holds a window.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// What views want of a window that they hold, as they hold it now.
+    pub fn want(&self, id: KeyspaceId, window: &Arc<WriteWindow>) -> Wanted {
+        let holds = |group: &&Group| {
+            let is_looked_at = group.only.is_none_or(|only| only == id);
+            let keyspace = group.state.keyspaces.get(id).filter(|_| is_looked_at);
+            keyspace.is_some_and(|keyspace| place_of(keyspace, window).is_some())
+        };
+        wanted(self.0.iter().filter(holds), window)
+    }
+
+    /// What views want of a window that left the state.
+    pub fn want_of(&self, retired: &Retired) -> Wanted {
+        let groups = retired.groups.iter().map(|&at| &self.0[at]);
+        wanted(groups, &retired.window)
+    }
+
+    /// The windows that views hold and a state does not, which was the current one after the views were listed: what it
+    /// lacks was merged or cleared indeed. Of a keyspace the older window comes first.
+    pub fn retired(&self, current: &State) -> Vec<Retired> {
+        let mut all: Vec<Retired> = Vec::new();
+        let mut by_window: BTreeMap<usize, usize> = BTreeMap::new();
+        for (number, group) in self.0.iter().enumerate() {
+            let differing = group.state.keyspaces.differing_from(&current.keyspaces);
+            for (keyspace, now) in differing {
+                for window in retired(keyspace, now) {
+                    let place = Arc::as_ptr(window).addr();
+                    let at = *by_window.entry(place).or_insert(all.len());
+                    if at == all.len() {
+                        all.push(Retired {
+                            keyspace: keyspace.id,
+                            window: window.clone(),
+                            groups: Vec::new(),
+                        });
+                    }
+                    all[at].groups.push(number);
+                }
+            }
+        }
+        all
+    }
+}
+
+/// A keyspace's windows that hold something and are not among those that it has now, if it is there: the older one first.
+pub(super) fn retired<'a>(
+    keyspace: &'a KeyspaceState,
+    now: Option<&'a Arc<KeyspaceState>>,
+) -> impl Iterator<Item = &'a Arc<WriteWindow>> {
+    let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
+    let windows = sealed.into_iter().chain([&keyspace.active]);
+    windows.filter(move |window| {
+        !window.window.is_empty() && now.is_none_or(|now| place_of(now, window).is_none())
+    })
+}
+
+fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, window: &WriteWindow) -> Wanted {
+    let mut wanted = Wanted {
+        moments: Vec::new(),
+        oldest_ns: u64::MAX,
+    };
+    for group in groups {
+        // The others see nothing of it.
+        let from = group.moments.partition_point(|m| *m <= window.start);
+        if from < group.moments.len() {
+            wanted.moments.extend_from_slice(&group.moments[from..]);
+            wanted.oldest_ns = wanted.oldest_ns.min(group.oldest_ns);
+        }
+    }
+    wanted.moments.sort_unstable();
+    wanted.moments.dedup();
+    wanted
+}
+
+/// Where a keyspace has a window.
+enum Place {
+    Active,
+    Sealed,
+}
+
+fn place_of(keyspace: &KeyspaceState, window: &Arc<WriteWindow>) -> Option<Place> {
+    let is_sealed = |sealed: &SealedWindow| Arc::ptr_eq(&sealed.records, window);
+    if keyspace.sealed.as_ref().is_some_and(is_sealed) {
+        Some(Place::Sealed)
+    } else {
+        Arc::ptr_eq(&keyspace.active, window).then_some(Place::Active)
+    }
+}
+
+/// A window that views need no more: they have its run instead, or see nothing of it.
+pub(super) struct Finished {
+    keyspace: KeyspaceId,
+    window: Arc<WriteWindow>,
+    run: Written,
+    /// The run's moments.
+    moments: Arc<[Lsn]>,
+    /// The window holds nothing from here on: all later moments see the same of it.
+    end: Lsn,
+}
+
+impl Finished {
+    /// Nobody sees anything of a window.
+    pub fn unseen(retired: &Retired) -> Self {
+        Finished {
+            keyspace: retired.keyspace,
+            window: retired.window.clone(),
+            run: None,
+            moments: Arc::default(),
+            end: Lsn(u64::MAX),
+        }
+    }
+
+    /// A writer came to that. The window holds nothing from `end` on.
+    pub fn written(writer: &RunWriter, run: Written, end: Lsn) -> Self {
+        Finished {
+            keyspace: writer.keyspace,
+            window: writer.window.clone(),
+            run,
+            moments: writer.moments.clone(),
+            end,
+        }
+    }
+
+    /// Bytes of the run.
+    pub fn bytes(&self) -> u64 {
+        self.run.as_deref().map_or(0, Run::bytes)
+    }
+
+    /// Whether it is that window.
+    pub fn is_of(&self, window: &Arc<WriteWindow>) -> bool {
+        Arc::ptr_eq(&self.window, window)
+    }
+
+    /// Whether a view sees in the run what it sees in the window.
+    fn serves(&self, view: &View) -> bool {
+        let looks = view.only.is_none_or(|only| only == self.keyspace);
+        let moment = view.before.min(self.end);
+        !looks || view.before <= self.window.start || self.moments.binary_search(&moment).is_ok()
+    }
+}
+
+/// Gives all views that hold such windows what stands in their place, if that serves them; whether there were any.
+/// O(views + states that they hold · windows).
+pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
+    let mut handed_over = false;
+    // What is held next by who holds a state, with the windows that go: by where the state lies, which is kept so that no other
+    // comes to lie there.
+    type Next<'f> = Option<(Arc<Held>, Vec<&'f Finished>)>;
+    let mut next_of: BTreeMap<usize, (Arc<State>, Next<'_>)> = BTreeMap::new();
+    let mut replaced = Replaced::default();
+    for view in core.views.all() {
+        let Ok(held) = view.held() else { continue };
+        if held.is_settled {
+            continue;
+        }
+        let place = Arc::as_ptr(&held.state).addr();
+        let (_, next) = next_of.entry(place).or_insert_with(|| {
+            let state = held.state.clone();
+            let has = |finished: &&Finished| {
+                let keyspace = state.keyspaces.get(finished.keyspace);
+                keyspace.is_some_and(|k| place_of(k, &finished.window).is_some())
+            };
+            let gone: Vec<_> = finished.iter().filter(has).collect();
+            let next = (!gone.is_empty()).then(|| {
+                let next = held.next(replaced.state_without(core, &state, &gone));
+                (Arc::new(next), gone)
+            });
+            (state, next)
+        });
+        if let Some((next, gone)) = next
+            && gone.iter().all(|finished| finished.serves(&view))
+        {
+            view.replace(&held, next.clone());
+            handed_over = true;
+        }
+    }
+    handed_over
+}
+
+/// Keyspace states and what took their places: by where the former lie, which are kept there.
+#[derive(Default)]
+struct Replaced(BTreeMap<usize, (Arc<KeyspaceState>, Arc<KeyspaceState>)>);
+
+impl Replaced {
+    /// The same state with runs in the place of windows that it has.
+    fn state_without(&mut self, core: &Core, state: &State, gone: &[&Finished]) -> State {
+        let mut keyspaces = state.keyspaces.clone();
+        for finished in gone {
+            // Of a keyspace both windows may go.
+            if let Some(before) = keyspaces.get(finished.keyspace).cloned() {
+                let place = Arc::as_ptr(&before).addr();
+                let (_, after) = self.0.entry(place).or_insert_with(|| {
+                    let after = Arc::new(without(core, &before, finished));
+                    (before, after)
+                });
+                keyspaces.insert(after.clone());
+            }
+        }
+        State {
+            generation: state.generation,
+            pin: state.pin.clone(),
+            floor: state.floor,
+            keyspaces,
+        }
+    }
+}
+
+/// The same keyspace with a run in the place of a window.
+fn without(core: &Core, keyspace: &KeyspaceState, finished: &Finished) -> KeyspaceState {
+    let mut next = keyspace.clone();
+    let mut spilled = next.spilled.as_deref().cloned().unwrap_or_default();
+    match place_of(keyspace, &finished.window) {
+        Some(Place::Sealed) => {
+            next.sealed = None;
+            spilled.sealed = finished.run.clone();
+        }
+        Some(Place::Active) => {
+            next.active = WriteWindow::over(next.active.start, core.no_window.clone());
+            spilled.active = finished.run.clone();
+        }
+        None => {}
+    }
+    let has_run = spilled.active.is_some() || spilled.sealed.is_some();
+    next.spilled = has_run.then(|| Arc::new(spilled));
+    next
+}

@@ -1,0 +1,253 @@
+//! The versions of one key that a run keeps, and the bytes of the record that holds them.
+//!
+//! ```text
+//! short   0 │ for each version, newest first: LSN varint (from the second on the difference to the version before) │
+//!           (value length << 1 | is a delete) varint │ value bytes
+//! long    1 │ the chain's number varint; the versions are records of the run's second tree
+//! ```
+//!
+//! A record of the second tree has the key `chain number u64 │ !LSN u64 │ is a delete u8`, all big-endian, so that
+//! the versions of a chain follow one another, newest first, and the first record at or behind a place is the answer.
+//! Its value is the version's value. No value is too long for that, however long it may be for a short chain.
+
+use std::ops::Range;
+
+use terrapin_base::codec::{Reader, put_varint, varint_bytes};
+use terrapin_base::{Lsn, Result, mutant};
+use terrapin_memtable::Op;
+
+/// A chain of more bytes is long: a read of one version would decode too much of others.
+const SHORT_BYTES_MAX: usize = 4 << 10;
+const SHORT: u8 = 0;
+const LONG: u8 = 1;
+
+/// Those of a key's versions that views of some moments see, newest first, each with the moments (as a range of
+/// `moments`) that see it. A moment is an exclusive LSN bound; moments are in ascending order.
+/// O(versions + versions kept · log moments).
+pub(super) fn kept<'a>(
+    mut versions: impl Iterator<Item = (Lsn, Op<'a>)>,
+    moments: &[Lsn],
+) -> impl Iterator<Item = (Lsn, Op<'a>, Range<usize>)> {
+    // Moments from here on see a newer version.
+    let mut end = moments.len();
+    std::iter::from_fn(move || {
+        loop {
+            let last = *moments[..end].last()?;
+            let (lsn, op) = versions.next()?;
+            if lsn >= last {
+                continue;
+            }
+            let from = moments[..end - 1].partition_point(|moment| *moment <= lsn);
+            let seen_by = from..end;
+            end = from;
+            return Some((lsn, op, seen_by));
+        }
+    })
+}
+
+/// Bytes of a short chain of these versions; none where the chain is long.
+pub(super) fn short_bytes<'a>(versions: impl Iterator<Item = (Lsn, Op<'a>)>) -> Option<usize> {
+    let (mut bytes, mut newer) = (1, None);
+    for (lsn, op) in versions {
+        let value = op.value().unwrap_or_default();
+        bytes += varint_bytes(shown(lsn, newer)) + varint_bytes(what(op)) + value.len();
+        if bytes > SHORT_BYTES_MAX {
+            return None;
+        }
+        newer = Some(lsn);
+    }
+    Some(bytes)
+}
+
+/// Writes a short chain.
+pub(super) fn put_short<'a>(versions: impl Iterator<Item = (Lsn, Op<'a>)>, out: &mut Vec<u8>) {
+    out.push(SHORT);
+    let mut newer = None;
+    for (lsn, op) in versions {
+        put_varint(out, shown(lsn, newer));
+        put_varint(out, what(op));
+        out.extend_from_slice(op.value().unwrap_or_default());
+        newer = Some(lsn);
+    }
+}
+
+/// Writes what stands for a long chain.
+pub(super) fn put_long(number: u64, out: &mut Vec<u8>) {
+    out.push(LONG);
+    put_varint(out, number);
+}
+
+/// What of an LSN is written behind a newer one.
+fn shown(lsn: Lsn, newer: Option<Lsn>) -> u64 {
+    newer.map_or(lsn.0, |newer| newer.0 - lsn.0)
+}
+
+fn what(op: Op<'_>) -> u64 {
+    let bytes = op.value().map_or(0, <[u8]>::len) as u64;
+    bytes << 1 | u64::from(op == Op::Delete)
+}
+
+/// What a record says of its key at a moment.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Said<'a> {
+    /// Every version is of later.
+    Nothing,
+    /// This one counts.
+    Op(Op<'a>),
+    /// The chain of that number has it.
+    Long(u64),
+}
+
+/// What a record says at a moment. Errors: `Corrupt`.
+pub(super) fn look(record: &[u8], before: Lsn) -> Result<Said<'_>> {
+    let mut reader = Reader::new("a run for snapshots", record);
+    match reader.u8()? {
+        SHORT => {}
+        LONG => return Ok(Said::Long(reader.varint()?)),
+        _ => return Err(reader.corrupt("a chain of an unknown kind")),
+    }
+    let mut newer = None;
+    while reader.remaining() > 0 {
+        let shown = reader.varint()?;
+        let lsn = match newer {
+            None => Some(shown),
+            Some(newer) => u64::checked_sub(newer, shown),
+        };
+        let lsn = lsn.ok_or_else(|| reader.corrupt("versions out of order"))?;
+        let what = reader.varint()?;
+        let bytes = usize::try_from(what >> 1).map_err(|_| reader.corrupt("length too large"))?;
+        let value = reader.bytes(bytes)?;
+        if Lsn(lsn) < before || mutant::active(47) {
+            return Ok(Said::Op(match what & 1 {
+                0 => Op::Put(value),
+                _ => Op::Delete,
+            }));
+        }
+        newer = Some(lsn);
+    }
+    Ok(Said::Nothing)
+}
+
+/// Bytes of a key of the second tree.
+pub(super) const LONG_KEY_BYTES: usize = 17;
+
+/// The key of a version of a long chain.
+pub(super) fn long_key(number: u64, lsn: Lsn, op: Op<'_>) -> [u8; LONG_KEY_BYTES] {
+    let mut key = [0; LONG_KEY_BYTES];
+    key[..8].copy_from_slice(&number.to_be_bytes());
+    key[8..16].copy_from_slice(&(!lsn.0).to_be_bytes());
+    key[16] = u8::from(op == Op::Delete);
+    key
+}
+
+/// Where the version of a long chain is looked for that counts at a moment: the first record at or behind this key, if
+/// it is below the next chain. None where no version can be below the moment.
+pub(super) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTES], [u8; 8])> {
+    let newest = before.0.checked_sub(1)?;
+    let from = long_key(number, Lsn(newest), Op::Put(&[]));
+    Some((from, number.saturating_add(1).to_be_bytes()))
+}
+
+/// What a record of the second tree says.
+pub(super) fn long_op<'a>(key: &[u8], value: &'a [u8]) -> Result<Op<'a>> {
+    match key {
+        [.., 0] if key.len() == LONG_KEY_BYTES => Ok(Op::Put(value)),
+        [.., 1] if key.len() == LONG_KEY_BYTES => Ok(Op::Delete),
+        _ => Err(Reader::new("a run for snapshots", key).corrupt("a version of an unknown kind")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lsns(bounds: &[u64]) -> Vec<Lsn> {
+        bounds.iter().copied().map(Lsn).collect()
+    }
+
+    fn versions<'a>(all: &'a [(u64, Op<'a>)]) -> impl Iterator<Item = (Lsn, Op<'a>)> + Clone {
+        all.iter().map(|&(lsn, op)| (Lsn(lsn), op))
+    }
+
+    #[test]
+    fn a_version_is_kept_where_a_moment_sees_it_and_of_one_batch_the_last_operation() {
+        let all = [
+            (90, Op::Delete),
+            (70, Op::Put(b"c")),
+            (70, Op::Put(b"before c in its batch")),
+            (50, Op::Put(b"b")),
+            (40, Op::Put(b"nobody's")),
+            (30, Op::Put(b"a")),
+        ];
+        for (moments, expected) in [
+            (vec![30], vec![]),
+            (vec![31], vec![(30, 0..1)]),
+            (vec![10, 30, 31, 40], vec![(30, 2..4)]),
+            (vec![90], vec![(70, 0..1)]),
+            (vec![70, 71, 91], vec![(90, 2..3), (70, 1..2), (50, 0..1)]),
+            (vec![], vec![]),
+        ] {
+            let moments = lsns(&moments);
+            let kept: Vec<_> = kept(versions(&all), &moments)
+                .map(|(lsn, op, seen_by)| {
+                    assert!(op != Op::Put(b"before c in its batch"));
+                    (lsn.0, seen_by)
+                })
+                .collect();
+            assert_eq!(kept, expected, "{moments:?}");
+        }
+    }
+
+    #[test]
+    fn a_short_chain_says_at_each_moment_what_its_versions_said() {
+        let all = [
+            (u64::MAX - 1, Op::Put(b"new")),
+            (300, Op::Delete),
+            (299, Op::Put(b"")),
+            (7, Op::Put(&[1; 300])),
+        ];
+        let mut record = Vec::new();
+        put_short(versions(&all), &mut record);
+        assert_eq!(short_bytes(versions(&all)), Some(record.len()));
+        for before in [0, 7, 8, 299, 300, 301, 1 << 40, u64::MAX] {
+            let expected = all.iter().find(|(lsn, _)| *lsn < before);
+            let expected = expected.map_or(Said::Nothing, |(_, op)| Said::Op(*op));
+            assert_eq!(look(&record, Lsn(before)).unwrap(), expected, "{before}");
+        }
+        for bytes in 0..record.len() {
+            // Never a panic.
+            let _ = look(&record[..bytes], Lsn(1));
+        }
+        assert!(look(&[2], Lsn(1)).is_err() && look(&[], Lsn(1)).is_err());
+        assert!(look(&[SHORT, 5, 0, 6, 0], Lsn(1)).is_err(), "out of order");
+    }
+
+    #[test]
+    fn a_long_chain_stands_in_the_order_of_its_moments() {
+        let value = [0; SHORT_BYTES_MAX];
+        assert_eq!(short_bytes(versions(&[(1, Op::Put(&value))])), None);
+        let mut record = Vec::new();
+        put_long(9, &mut record);
+        assert_eq!(look(&record, Lsn(0)).unwrap(), Said::Long(9));
+        let (newer, older) = (
+            long_key(9, Lsn(20), Op::Delete),
+            long_key(9, Lsn(10), Op::Put(&[])),
+        );
+        assert!(newer < older);
+        for (before, finds) in [
+            (10, None),
+            (11, Some(older)),
+            (20, Some(older)),
+            (21, Some(newer)),
+        ] {
+            let (from, until) = long_place(9, Lsn(before)).unwrap();
+            let found = [newer, older].into_iter().find(|key| *key >= from);
+            assert_eq!(found, finds);
+            assert!(older[..] < until[..]);
+        }
+        assert!(long_place(9, Lsn(0)).is_none());
+        assert_eq!(long_op(&newer, b"").unwrap(), Op::Delete);
+        assert_eq!(long_op(&older, b"x").unwrap(), Op::Put(b"x"));
+        assert!(long_op(&older[..16], b"x").is_err());
+    }
+}
