@@ -144,7 +144,6 @@ fn main() -> Result<()> {
         compression: Compression::None,
         space_amplification_percent: Some(130),
         space_is_short: false,
-        is_private: false,
     };
     let mut version = tree.empty();
     for (generation, from) in (0..records).step_by(WINDOW_RECORDS as usize).enumerate() {

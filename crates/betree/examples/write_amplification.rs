@@ -185,7 +185,6 @@ fn measure(run: &Run) -> Result<()> {
         compression: Compression::None,
         space_amplification_percent: Some(130),
         space_is_short: false,
-        is_private: false,
     };
     let window_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.load_mib << 20) / RECORD_BYTES as u64;

@@ -42,22 +42,20 @@ pub(crate) struct GroupCursor {
 }
 
 impl GroupCursor {
-    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record. The merge replaces what lies in the range,
-    /// unless the group stays in use.
+    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record. The merge replaces what lies in the range.
     pub(crate) fn for_merge(
         store: &Arc<PageStore>,
         group: &GroupRef,
         lo: Option<&[u8]>,
         hi: Option<&[u8]>,
         ahead: ReadAhead,
-        is_replaced: bool,
     ) -> Result<Self> {
         let bounds = (
             lo.map_or(Bound::Unbounded, Bound::Included),
             hi.map_or(Bound::Unbounded, Bound::Excluded),
         );
         let mut cursor = Self::prepare(store, group, bounds, Direction::Forward, ahead)?;
-        cursor.is_replaced = is_replaced;
+        cursor.is_replaced = true;
         cursor.start()?;
         Ok(cursor)
     }

@@ -121,7 +121,6 @@ impl Bed {
             compression: Compression::None,
             space_amplification_percent: Some(130),
             space_is_short: false,
-            is_private: false,
         };
         let (version, generation) = (tree.empty(), store.superblock().generation);
         Bed {

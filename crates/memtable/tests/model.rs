@@ -54,6 +54,15 @@ fn check_reads(window: &Window, model: &Model, probes: &[Vec<u8>], bounds: &[(u6
         let mut forward = Vec::new();
         cursor.seek_first();
         while let Some(here) = at(&cursor) {
+            let mut versions: Vec<_> = cursor.versions().collect();
+            // Of one LSN the first counts.
+            versions.dedup_by_key(|(lsn, _)| *lsn);
+            let chain = model[here.0].range(..before).rev();
+            assert!(
+                versions
+                    .into_iter()
+                    .eq(chain.map(|(lsn, value)| (Lsn(*lsn), op(value))))
+            );
             forward.push(here);
             cursor.next();
         }
@@ -450,6 +459,25 @@ fn an_owned_cursor_outlives_its_window_handle() {
         cursor.next();
     }
     assert!(!cursor.is_valid());
+}
+
+#[test]
+fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
+    let window = Arc::new(Window::new(&Budget::new(1 << 20)));
+    for lsn in [10, 20, 20, 30, 40] {
+        window.insert(b"a", Lsn(lsn), Op::Put(&lsn.to_be_bytes()));
+    }
+    let mut cursor = window.cursor_owned(Lsn(0), Lsn(40));
+    cursor.seek_first();
+    assert_eq!(cursor.versions().next().map(|(lsn, _)| lsn), Some(Lsn(30)));
+    let mut versions = cursor.versions_owned();
+    drop((cursor, window));
+    for (before, shown) in [(35, 30), (30, 20), (20, 10)] {
+        let found = versions.below(Lsn(before));
+        let value = u64::to_be_bytes(shown);
+        assert_eq!(found, Some((Lsn(shown), Op::Put(&value))));
+    }
+    assert_eq!(versions.below(Lsn(10)), None);
 }
 
 #[test]

@@ -64,6 +64,9 @@ impl Profile {
 /// The keyspaces that come and go.
 const NAMES: [&str; 3] = ["users", "a/b", "log.2026"];
 
+/// How many snapshots runs hold at once: few, some, or dozens, which share what they need of a memtable.
+const SNAPSHOTS_MAX: [usize; 4] = [3, 3, 12, 48];
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     Mixed,
@@ -87,6 +90,8 @@ pub struct Generator {
     keyspaces: Vec<String>,
     /// And the keyspaces that there were.
     snapshots: Vec<(String, Vec<String>)>,
+    /// So many snapshots are held at once, at most.
+    snapshots_max: usize,
     ranges: Vec<String>,
     made: u64,
     queued: Vec<Operation>,
@@ -96,8 +101,10 @@ impl Generator {
     /// The generator of a seed.
     #[must_use]
     pub fn new(seed: u64, profile: Profile) -> Self {
+        let mut random = Random::new(seed);
         let mut generator = Generator {
-            random: Random::new(seed),
+            snapshots_max: *random.pick(&SNAPSHOTS_MAX),
+            random,
             phase: Phase::Mixed,
             phase_left: 0,
             at: 0,
@@ -352,7 +359,7 @@ impl Generator {
         let taken = self.made;
         self.made += 1;
         match self.random.below(8) {
-            0 | 1 if self.snapshots.len() < 3 => {
+            0 | 1 if self.snapshots.len() < self.snapshots_max => {
                 let name = format!("s{taken}");
                 self.snapshots.push((name.clone(), self.keyspaces.clone()));
                 Operation::Snapshot { name }

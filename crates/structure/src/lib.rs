@@ -81,8 +81,6 @@ pub struct MergeOptions {
     pub space_amplification_percent: Option<u32>,
     /// Disk space is short: flush what the input brings straight to the leaves, touch little else, and allocate from the reserve (D10).
     pub space_is_short: bool,
-    /// The result lies beside the version that it is made from, for views alone: what is cached of that is not the result's to inherit.
-    pub is_private: bool,
 }
 
 /// What a merge's step came to.

@@ -523,7 +523,6 @@ impl Options {
                 compression: self.compression,
                 space_amplification_percent,
                 space_is_short: false,
-                is_private: false,
             },
             sync_interval_ns: nanoseconds(self.sync_interval).max(1_000),
             record_cache: self.record_cache,

@@ -37,7 +37,7 @@ pub(crate) struct Held {
     pub turn: u64,
     /// Covers every record below the view's bound.
     pub state: Guard<Arc<State>>,
-    /// No keyspace of it has a window that holds anything: it stays as it is.
+    /// No keyspace of it has a window, not even an empty one, which later writes may enter: it stays as it is.
     pub is_settled: bool,
 }
 
@@ -68,8 +68,10 @@ impl Held {
     }
 
     /// What a view that held this holds next.
-    pub fn next(&self, state: State) -> Held {
-        let has_none = |k: &Arc<KeyspaceState>| k.sealed.is_none() && k.active.window.is_empty();
+    pub fn next(&self, core: &Core, state: State) -> Held {
+        let has_none = |k: &Arc<KeyspaceState>| {
+            k.sealed.is_none() && Arc::ptr_eq(&k.active.window, &core.no_window)
+        };
         let is_settled = state.keyspaces.iter().all(has_none);
         Held {
             turn: self.turn + 1,
@@ -79,13 +81,14 @@ impl Held {
     }
 
     /// The same without all other keyspaces, whose windows it then keeps no more.
-    pub fn narrowed_to(&self, id: KeyspaceId) -> Held {
-        self.next(State {
+    pub fn narrowed_to(&self, core: &Core, id: KeyspaceId) -> Held {
+        let state = State {
             generation: self.state.generation,
             pin: self.state.pin.clone(),
             floor: self.state.floor,
             keyspaces: self.state.keyspaces.only(id),
-        })
+        };
+        self.next(core, state)
     }
 }
 

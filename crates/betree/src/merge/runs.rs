@@ -308,7 +308,6 @@ impl RunCursor {
                     lo,
                     hi,
                     ReadAhead::MERGE,
-                    !self.context.options.is_private,
                 )?)),
             };
             if cursor.key().is_some() {

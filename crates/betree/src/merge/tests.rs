@@ -1,6 +1,5 @@
 //! Merges against a map, with trees so small-limbed that every rare path is common, and a check of every rule after each.
 
-mod beside;
 mod compaction;
 mod hidden;
 mod large;
@@ -14,7 +13,6 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::checksum::hash64;
 use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError};
@@ -175,7 +173,6 @@ impl Tree {
                 compression: Compression::None,
                 space_amplification_percent: space,
                 space_is_short: false,
-                is_private: false,
             },
             fanout,
             oracle: BTreeMap::new(),

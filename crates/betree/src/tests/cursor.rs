@@ -118,7 +118,7 @@ fn a_merge_reads_its_range_once_in_large_reads_and_fills_no_cache() {
     let index = store.pages().index(&group).unwrap();
     let (reads, bytes) = (store.block_reads(), store.block_bytes());
     let mut cursor =
-        GroupCursor::for_merge(store.pages(), &group, None, None, ReadAhead::MERGE, true).unwrap();
+        GroupCursor::for_merge(store.pages(), &group, None, None, ReadAhead::MERGE).unwrap();
     assert!(cursor.memory_bytes_max() <= u64::from(ReadAhead::MERGE.max_bytes));
     let mut count = 0;
     while cursor.key().is_some() {

@@ -100,7 +100,6 @@ pub fn merge(count: u64) -> Result<()> {
         compression: Compression::None,
         space_amplification_percent: Some(130),
         space_is_short: false,
-        is_private: false,
     };
     let mut version = tree.empty();
     let mut merge = |number: u64, window: Arc<Window>| -> Result<()> {

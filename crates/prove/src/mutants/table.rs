@@ -466,8 +466,8 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 47,
-        name: "a fold gives a view what was written after it",
-        place: "crates/terrapin/src/checkpoint/fold.rs",
+        name: "a run gives a view what was written after it",
+        place: "crates/terrapin/src/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -476,8 +476,8 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 48,
-        name: "a folded view's pages are freed at once",
-        place: "crates/terrapin/src/checkpoint/fold.rs",
+        name: "the pages of a run are freed at once",
+        place: "crates/terrapin/src/run/write.rs",
         breaks: "D5: no page is reused that a view reaches",
         script: Script::Random {
             seeds: 60,

@@ -63,7 +63,7 @@ impl FoldJob {
         // In this order: then no view is of a later state than `state`. A window of a later state would look as if it had left.
         let views = self.core.views.all();
         let state = self.core.state.load_full();
-        let narrowed = narrow(&views, &state);
+        let narrowed = narrow(&self.core, &views, &state);
         let holders = Holders::of(&views);
         let mut later = None;
         let mut due = None;
@@ -202,7 +202,7 @@ impl Job for FoldJob {
 
 /// Has ranges' views let go of all keyspaces but their own, if they hold a window that the current state does not; whether any did. Views of one
 /// moment and keyspace hold the same afterwards, so that they are folded together.
-fn narrow(views: &[Arc<View>], current: &State) -> bool {
+fn narrow(core: &Core, views: &[Arc<View>], current: &State) -> bool {
     // By where the state lies that was held before, which is kept so that no other comes to lie there, and by keyspace.
     let mut narrowed: BTreeMap<(usize, KeyspaceId), (Arc<State>, Arc<Held>)> = BTreeMap::new();
     for view in views {
@@ -214,7 +214,7 @@ fn narrow(views: &[Arc<View>], current: &State) -> bool {
         }
         let (_, next) = narrowed
             .entry((Arc::as_ptr(&held.state).addr(), only))
-            .or_insert_with(|| (held.state.clone(), Arc::new(held.narrowed_to(only))));
+            .or_insert_with(|| (held.state.clone(), Arc::new(held.narrowed_to(core, only))));
         view.replace(&held, next.clone());
     }
     !narrowed.is_empty()

@@ -245,7 +245,7 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
             };
             let gone: Vec<_> = finished.iter().filter(has).collect();
             let next = (!gone.is_empty()).then(|| {
-                let next = held.next(replaced.state_without(core, &state, &gone));
+                let next = held.next(core, replaced.state_without(core, &state, &gone));
                 (Arc::new(next), gone)
             });
             (state, next)

@@ -274,7 +274,8 @@ pub struct Metrics {
     pub memory: MemoryUse,
     /// Registered views, as of now: snapshots and iterators.
     pub views: u64,
-    /// How often a snapshot or iterator was moved from a window in memory to pages of its own, to free that window.
+    /// Memtables of which the versions that snapshots and iterators need were written to the disk, each once for all of
+    /// them, so that its memory could go.
     pub folds: u64,
 
     /// The keyspaces that were used since the database was opened, in the order of their numbers.
