@@ -408,10 +408,12 @@ pub(crate) fn layers<'a>(
         Some(run) => Some(Layer::Run(run)),
         None => window.map(Layer::Window),
     };
-    [
-        layer(active, &spilled.active),
-        layer(sealed, &spilled.sealed),
-    ]
+    let newer = layer(active, &spilled.active);
+    let older = layer(sealed, &spilled.sealed);
+    match mutant::active(341) {
+        true => [older, newer],
+        false => [newer, older],
+    }
 }
 
 /// One of what a view's keyspace has above its tree.

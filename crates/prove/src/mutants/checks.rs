@@ -563,6 +563,49 @@ pub(super) fn old_views(_scratch: &Path) -> Outcome {
     }
 }
 
+/// A snapshot that is taken between a checkpoint's list of views and its end sees all of the memtable that was merged.
+pub(super) fn late_views(_scratch: &Path) -> Outcome {
+    let mut merged = 0;
+    for steps in 0..120 {
+        let world = World::on(SimDisk::new(7));
+        let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
+        let database = world.open(&options).map_err(text("open"))?;
+        world.sim.set_breathing(false);
+        let keyspace = database.default_keyspace();
+        fill(&keyspace, 60, Durability::Process)?;
+        keyspace.put("a", "1").map_err(text("put"))?;
+        let early = database.snapshot().map_err(text("snapshot"))?;
+        keyspace.put("a", "2").map_err(text("put"))?;
+        world.sim.advance_ns(2_000_000_000);
+        // It is full, and sealed at once.
+        let smaller = keyspace.set_checkpoint_distance(CheckpointDistance::Fixed(1));
+        smaller.map_err(text("a smaller memtable"))?;
+        for _ in 0..steps {
+            world.sim.step();
+        }
+        let late = database.snapshot().map_err(text("snapshot"))?;
+        merged += database.metrics().checkpoints;
+        world.sim.settle();
+        if database.metrics().folds == 0 {
+            return Err("no run was written".to_owned());
+        }
+        for (snapshot, expected) in [(&early, "1"), (&late, "2")] {
+            let value = snapshot.get(&keyspace, "a").map_err(text("get"))?;
+            if value.as_deref() != Some(expected.as_bytes()) {
+                return Err(format!("{value:?} after {steps} steps, not {expected}"));
+            }
+        }
+        drop((early, late));
+        world.kill(Some(database));
+    }
+    match merged {
+        1..120 => Ok(()),
+        _ => Err(format!(
+            "{merged} checkpoints ended before the last snapshot"
+        )),
+    }
+}
+
 /// A second open of a directory is refused while the first is there (D9).
 pub(super) fn second_open(scratch: &Path) -> Outcome {
     let first = Database::open(scratch).map_err(text("open"))?;

@@ -843,6 +843,30 @@ pub const TABLE: &[Mutant] = &[
             units: 24,
         },
     },
+    Mutant {
+        number: 340,
+        name: "views of any moment get a run",
+        place: "crates/terrapin/src/checkpoint/held.rs",
+        breaks: "a snapshot sees one moment",
+        script: Script::Check("a snapshot beside a checkpoint", checks::late_views),
+    },
+    Mutant {
+        number: 341,
+        name: "of a view's runs the older one counts",
+        place: "crates/terrapin/src/read.rs",
+        breaks: "of equal keys the newest counts",
+        script: Script::Random {
+            seeds: 60,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 342,
+        name: "a long chain shows what was written after its moment",
+        place: "crates/terrapin/src/run/chain.rs",
+        breaks: "a snapshot sees one moment",
+        script: Script::Conformance,
+    },
 ];
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use terrapin_base::{KeyspaceId, Lsn};
+use terrapin_base::{KeyspaceId, Lsn, mutant};
 
 use crate::core::Core;
 use crate::run::{Run, RunWriter, Written};
@@ -218,7 +218,8 @@ impl Finished {
     fn serves(&self, view: &View) -> bool {
         let looks = view.only.is_none_or(|only| only == self.keyspace);
         let moment = view.before.min(self.end);
-        !looks || view.before <= self.window.start || self.moments.binary_search(&moment).is_ok()
+        let is_known = self.moments.binary_search(&moment).is_ok() || mutant::active(340);
+        !looks || view.before <= self.window.start || is_known
     }
 }
 

@@ -55,6 +55,28 @@ checkpoint
 pass 1500",
     },
     Workload {
+        name: "a checkpoint writes a run",
+        options: |c| c.chi = Some(16),
+        script: "\
+put a 1
+put long ~1@3000
+snapshot one
+put a 2
+put long ~2@3000
+snapshot two
+delete a
+pass 1500
+checkpoint
+%one get a
+%two get long
+%one range
+put long 3
+checkpoint
+release one
+%two range
+checkpoint",
+    },
+    Workload {
         name: "an open range across checkpoints",
         options: |c| c.chi = Some(1),
         script: "\
