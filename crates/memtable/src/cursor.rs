@@ -470,7 +470,8 @@ impl OwnedCursor {
     }
 }
 
-/// The versions of one key, newest first, and the window that they lie in. What it shows borrows from it.
+/// The versions of one key, newest first, and the window that they lie in. What it shows borrows
+/// from it.
 #[derive(Debug)]
 pub struct OwnedVersions {
     /// Borrows from `window`, as in [`OwnedCursor`]; declared, hence dropped, before it.
@@ -480,7 +481,8 @@ pub struct OwnedVersions {
 }
 
 impl OwnedVersions {
-    /// The newest version below a bound that was not shown yet. Bounds only descend. O(versions passed).
+    /// The newest version below a bound that was not shown yet. Bounds only descend. O(versions
+    /// passed).
     pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Op<'_>)> {
         self.versions.find(|(lsn, _)| *lsn < before)
     }

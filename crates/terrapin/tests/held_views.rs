@@ -1,5 +1,6 @@
-//! Many held snapshots: what they cost is bounded by what changed, and each sees its moment. The cases are attacks on the protocol of runs
-//! (`terrapin/src/run/`, `checkpoint/spill.rs`, `fold.rs`).
+//! Many held snapshots: what they cost is bounded by what changed, and each sees its moment. The
+//! cases are attacks on the protocol of runs (`terrapin/src/run/`, `checkpoint/spill.rs`,
+//! `fold.rs`).
 
 mod common;
 
@@ -64,7 +65,7 @@ fn delete(keyspace: &Keyspace, map: &mut Map, number: u64) {
     map.remove(&key(number));
 }
 
-/// As `tiny`, with pages of which little is padding: windows of 128 KiB.
+/// As `tiny`, with pages of which little is padding: memtables of 128 KiB.
 fn small() -> Options {
     tiny().group_bytes(32 << 10).block_bytes(4 << 10).fanout(8)
 }
@@ -75,8 +76,8 @@ fn used(database: &Database) -> u64 {
     space.pages.total() + space.other + space.retired
 }
 
-/// 600 snapshots of a keyspace that is overwritten had the window merged for each of them: every put waited for a checkpoint of its
-/// own in the end, and the file grew by a tree a snapshot.
+/// 600 snapshots of a keyspace that is overwritten had the memtable merged for each of them: every
+/// put waited for a checkpoint of its own in the end, and the file grew by a tree a snapshot.
 #[test]
 fn snapshots_every_few_puts_cost_what_changed() {
     const RECORDS: u64 = 3000;
@@ -133,7 +134,7 @@ fn snapshots_every_few_puts_cost_what_changed() {
     world.verify();
 }
 
-/// Each snapshot had the window of each keyspace merged for it.
+/// Each snapshot had the memtable of each keyspace merged for it.
 #[test]
 fn snapshots_of_many_keyspaces_cost_what_changed() {
     const KEYSPACES: usize = 20;
@@ -231,7 +232,8 @@ fn many_and_long_versions_of_one_key_are_seen_each_at_its_moment() {
     world.verify();
 }
 
-/// Part of what a view sees is in a run, part in a window; ranges that are under way go on across each change.
+/// Part of what a view sees is in a run, part in a memtable; ranges that are under way go on across
+/// each change.
 #[test]
 fn ranges_go_on_while_runs_take_the_place_of_windows() {
     let world = World::new(4);
@@ -291,7 +293,7 @@ fn ranges_go_on_while_runs_take_the_place_of_windows() {
         }
     };
     go_on(&mut ranges);
-    // The sealed window is merged, and goes from the views; the other is their active one yet.
+    // The sealed memtable is merged, and goes from the views; the other is their active one yet.
     while database.metrics().checkpoints < 2 {
         assert!(world.sim.step());
     }
@@ -320,7 +322,7 @@ fn ranges_go_on_while_runs_take_the_place_of_windows() {
     world.verify();
 }
 
-/// Views come while the window is merged, while its run is written, and while the round commits.
+/// Views come while the memtable is merged, while its run is written, and while the round commits.
 #[test]
 fn snapshots_taken_at_every_step_of_a_checkpoint_see_their_moments() {
     let world = World::new(5);
@@ -360,7 +362,7 @@ fn snapshots_taken_at_every_step_of_a_checkpoint_see_their_moments() {
         }
         let after = database.metrics();
         assert!(after.checkpoints > before.checkpoints);
-        // One for each window; no view of those steps is left out.
+        // One for each memtable; no view of those steps is left out.
         let runs = after.folds - before.folds;
         assert!((2..=4).contains(&runs), "{runs}");
     }
@@ -438,7 +440,8 @@ fn snapshots_outlive_clears_and_drops() {
     world.verify();
 }
 
-/// The disk has no room for what snapshots need: their windows stay in memory, deletes go on, and nothing is refused for good.
+/// The disk has no room for what snapshots need: their memtables stay in memory, deletes go on, and
+/// nothing is refused for good.
 #[test]
 fn deletes_go_on_where_no_run_can_be_written() {
     let world = World::new(7);
@@ -568,7 +571,8 @@ fn views_of_few_states_share_what_they_hold() {
     database.close().unwrap();
 }
 
-/// A view that got a run in one keyspace took its window in another one for none, because it was empty at that moment.
+/// A view that got a run in one keyspace took its memtable in another one for none, because it was
+/// empty at that moment.
 #[test]
 fn a_window_that_was_empty_goes_from_views_once_it_is_merged() {
     let world = World::new(10);

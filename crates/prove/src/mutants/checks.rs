@@ -563,7 +563,8 @@ pub(super) fn old_views(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A snapshot that is taken between a checkpoint's list of views and its end sees all of the memtable that was merged.
+/// A snapshot that is taken between a checkpoint's list of views and its end sees all of the
+/// memtable that was merged.
 pub(super) fn late_views(_scratch: &Path) -> Outcome {
     let mut merged = 0;
     for steps in 0..120 {

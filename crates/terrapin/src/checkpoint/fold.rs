@@ -1,11 +1,12 @@
-//! The fold job: views that are left with windows which the current state does not have give them back (DESIGN §5, "held
-//! snapshots pin pages, never windows").
+//! The fold job: views that are left with memtables which the current state does not have give them
+//! back (DESIGN §5, "held snapshots pin pages, never memtables").
 //!
-//! A checkpoint writes what old views need of its windows itself, before it commits (`spill.rs`). What is left for this job are
-//! windows of views that were young then and grew old, of keyspaces that were cleared or dropped, and those whose run
-//! could not be written. Once a view of such a window is older than a second, or window memory is short, the job writes the
-//! window's run, for all views that hold the window, and gives it to them. A range's view lets go of the
-//! windows of all keyspaces but its own, which it never looks at.
+//! A checkpoint writes what old views need of its memtables itself, before it commits (`spill.rs`).
+//! What is left for this job are memtables of views that were young then and grew old, of keyspaces
+//! that were cleared or dropped, and those whose run could not be written. Once a view of such a
+//! memtable is older than a second, or memtable memory is short, the job writes the memtable's run,
+//! for all views that hold the memtable, and gives it to them. A range's view lets go of the
+//! memtables of all keyspaces but its own, which it never looks at.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -19,7 +20,7 @@ use crate::run::RunWriter;
 use crate::state::{State, WriteWindow};
 use crate::view::{Held, View};
 
-/// Pause of a window whose run could not be written, and of all on a full disk.
+/// Pause of a memtable whose run could not be written, and of all on a full disk.
 const RETRY_NS: u64 = 1_000_000_000;
 
 /// The job.
@@ -58,9 +59,10 @@ impl FoldJob {
     fn search(&mut self) -> Search {
         let now = self.core.env.now_ns();
         self.failed.retain(|(_, retry)| *retry > now);
-        // Then views give windows back whatever their age.
+        // Then views give memtables back whatever their age.
         let short = self.core.windows_are_large();
-        // In this order: then no view is of a later state than `state`. A window of a later state would look as if it had left.
+        // In this order: then no view is of a later state than `state`. A memtable of a later state
+        // would look as if it had left.
         let views = self.core.views.all();
         let state = self.core.state.load_full();
         let narrowed = narrow(&self.core, &views, &state);
@@ -95,7 +97,7 @@ impl FoldJob {
         if let Some(writer) = due {
             return Search::Found(Box::new(writer));
         }
-        // The views' states, before their windows are counted as released.
+        // The views' states, before their memtables are counted as released.
         drop((holders, views));
         if self.hand_over() || narrowed {
             self.core.schedule.released();
@@ -127,7 +129,7 @@ impl FoldJob {
         self.finished.push(finished);
         let bytes: u64 = self.finished.iter().map(Finished::bytes).sum();
         if bytes >= self.core.settings.merge.group_bytes && self.hand_over() {
-            // The views' windows may have been the last to hold memory that writers wait for.
+            // The views' memtables may have been the last to hold memory that writers wait for.
             self.work = None;
             self.core.schedule.released();
         }
@@ -200,10 +202,12 @@ impl Job for FoldJob {
     }
 }
 
-/// Has ranges' views let go of all keyspaces but their own, if they hold a window that the current state does not; whether any did. Views of one
-/// moment and keyspace hold the same afterwards, so that they are folded together.
+/// Has ranges' views let go of all keyspaces but their own, if they hold a memtable that the
+/// current state does not; whether any did. Views of one moment and keyspace hold the same
+/// afterwards, so that they are folded together.
 fn narrow(core: &Core, views: &[Arc<View>], current: &State) -> bool {
-    // By where the state lies that was held before, which is kept so that no other comes to lie there, and by keyspace.
+    // By where the state lies that was held before, which is kept so that no other comes to lie
+    // there, and by keyspace.
     let mut narrowed: BTreeMap<(usize, KeyspaceId), (Arc<State>, Arc<Held>)> = BTreeMap::new();
     for view in views {
         let (Some(only), Ok(held)) = (view.only, view.held()) else {
@@ -220,7 +224,7 @@ fn narrow(core: &Core, views: &[Arc<View>], current: &State) -> bool {
     !narrowed.is_empty()
 }
 
-/// Whether a view holds a window that the current state does not.
+/// Whether a view holds a memtable that the current state does not.
 fn holds_retired(held: &Held, current: &State) -> bool {
     let mut differing = held.state.keyspaces.differing_from(&current.keyspaces);
     !held.is_settled && differing.any(|(keyspace, now)| retired(keyspace, now).next().is_some())
@@ -258,7 +262,7 @@ mod tests {
         fn abandon(&self) {}
     }
 
-    /// A range had the windows of all keyspaces merged for it.
+    /// A range had the memtables of all keyspaces merged for it.
     #[test]
     fn ranges_give_the_windows_of_other_keyspaces_back_as_they_are() {
         let (database, sim) = Options::small().open_simulated();
@@ -299,7 +303,7 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// The job was gone, and from then on every view kept its windows.
+    /// The job was gone, and from then on every view kept its memtables.
     #[test]
     fn a_fold_that_panics_is_tried_again() {
         let (database, sim) = Options::small().open_simulated();

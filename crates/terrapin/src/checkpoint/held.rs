@@ -1,8 +1,9 @@
-//! Which registered views hold which windows, and how they come to hold runs instead.
+//! Which registered views hold which memtables, and how they come to hold runs instead.
 //!
-//! Views of one state hold the same, so they are looked at by state: all work is O(views) with a constant of some tens of
-//! nanoseconds, and O(states that views hold) for each window in question. What views of one state hold next is made
-//! once and shared, and so is the keyspace state that several states share.
+//! Views of one state hold the same, so they are looked at by state: all work is O(views) with a
+//! constant of some tens of nanoseconds, and O(states that views hold) for each memtable in
+//! question. What views of one state hold next is made once and shared, and so is the keyspace
+//! state that several states share.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,10 +15,10 @@ use crate::run::{Run, RunWriter, Written};
 use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
 use crate::view::{Held, View};
 
-/// Age from which on a view gives its windows back; any does where window memory is short.
+/// Age from which on a view gives its memtables back; any does where memtable memory is short.
 pub(super) const AGE_NS: u64 = 1_000_000_000;
 
-/// The registered views that hold windows, by what they hold.
+/// The registered views that hold memtables, by what they hold.
 pub(super) struct Holders(Vec<Group>);
 
 /// Views that hold one state.
@@ -31,7 +32,7 @@ struct Group {
     oldest_ns: u64,
 }
 
-/// What views want of a window.
+/// What views want of a memtable.
 pub(super) struct Wanted {
     /// The bounds of the views that see anything of it, ascending, each once.
     pub moments: Vec<Lsn>,
@@ -39,7 +40,7 @@ pub(super) struct Wanted {
     pub oldest_ns: u64,
 }
 
-/// A window that left the current state, and is held by views.
+/// A memtable that left the current state, and is held by views.
 pub(super) struct Retired {
     pub keyspace: KeyspaceId,
     pub window: Arc<WriteWindow>,
@@ -50,7 +51,8 @@ impl Holders {
     /// Of all views. One that is being made may be missing.
     pub fn of(views: &[Arc<View>]) -> Self {
         let mut groups: Vec<Group> = Vec::new();
-        // By where the state lies; the groups keep the states there. Groups are in the order of the views.
+        // By where the state lies; the groups keep the states there. Groups are in the order of the
+        // views.
         let mut by_state: BTreeMap<(usize, Option<KeyspaceId>), usize> = BTreeMap::new();
         for view in views {
             let Ok(held) = view.held() else { continue };
@@ -78,12 +80,12 @@ impl Holders {
         Holders(groups)
     }
 
-    /// Whether no view holds a window.
+    /// Whether no view holds a memtable.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// What views want of a window that they hold, as they hold it now.
+    /// What views want of a memtable that they hold, as they hold it now.
     pub fn want(&self, id: KeyspaceId, window: &Arc<WriteWindow>) -> Wanted {
         let holds = |group: &&Group| {
             let is_looked_at = group.only.is_none_or(|only| only == id);
@@ -93,14 +95,15 @@ impl Holders {
         wanted(self.0.iter().filter(holds), window)
     }
 
-    /// What views want of a window that left the state.
+    /// What views want of a memtable that left the state.
     pub fn want_of(&self, retired: &Retired) -> Wanted {
         let groups = retired.groups.iter().map(|&at| &self.0[at]);
         wanted(groups, &retired.window)
     }
 
-    /// The windows that views hold and a state does not, which was the current one after the views were listed: what it
-    /// lacks was merged or cleared indeed. Of a keyspace the older window comes first.
+    /// The memtables that views hold and a state does not, which was the current one after the
+    /// views were listed: what it lacks was merged or cleared indeed. Of a keyspace the older
+    /// memtable comes first.
     pub fn retired(&self, current: &State) -> Vec<Retired> {
         let mut all: Vec<Retired> = Vec::new();
         let mut by_window: BTreeMap<usize, usize> = BTreeMap::new();
@@ -125,7 +128,8 @@ impl Holders {
     }
 }
 
-/// A keyspace's windows that hold something and are not among those that it has now, if it is there: the older one first.
+/// A keyspace's memtables that hold something and are not among those that it has now, if it is
+/// there: the older one first.
 pub(super) fn retired<'a>(
     keyspace: &'a KeyspaceState,
     now: Option<&'a Arc<KeyspaceState>>,
@@ -155,7 +159,7 @@ fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, window: &WriteWindow) -> 
     wanted
 }
 
-/// Where a keyspace has a window.
+/// Where a keyspace has a memtable.
 enum Place {
     Active,
     Sealed,
@@ -170,19 +174,19 @@ fn place_of(keyspace: &KeyspaceState, window: &Arc<WriteWindow>) -> Option<Place
     }
 }
 
-/// A window that views need no more: they have its run instead, or see nothing of it.
+/// A memtable that views need no more: they have its run instead, or see nothing of it.
 pub(super) struct Finished {
     keyspace: KeyspaceId,
     window: Arc<WriteWindow>,
     run: Written,
     /// The run's moments.
     moments: Arc<[Lsn]>,
-    /// The window holds nothing from here on: all later moments see the same of it.
+    /// The memtable holds nothing from here on: all later moments see the same of it.
     end: Lsn,
 }
 
 impl Finished {
-    /// Nobody sees anything of a window.
+    /// Nobody sees anything of a memtable.
     pub fn unseen(retired: &Retired) -> Self {
         Finished {
             keyspace: retired.keyspace,
@@ -193,7 +197,7 @@ impl Finished {
         }
     }
 
-    /// A writer came to that. The window holds nothing from `end` on.
+    /// A writer came to that. The memtable holds nothing from `end` on.
     pub fn written(writer: &RunWriter, run: Written, end: Lsn) -> Self {
         Finished {
             keyspace: writer.keyspace,
@@ -209,12 +213,12 @@ impl Finished {
         self.run.as_deref().map_or(0, Run::bytes)
     }
 
-    /// Whether it is that window.
+    /// Whether it is that memtable.
     pub fn is_of(&self, window: &Arc<WriteWindow>) -> bool {
         Arc::ptr_eq(&self.window, window)
     }
 
-    /// Whether a view sees in the run what it sees in the window.
+    /// Whether a view sees in the run what it sees in the memtable.
     fn serves(&self, view: &View) -> bool {
         let looks = view.only.is_none_or(|only| only == self.keyspace);
         let moment = view.before.min(self.end);
@@ -223,12 +227,12 @@ impl Finished {
     }
 }
 
-/// Gives all views that hold such windows what stands in their place, if that serves them; whether there were any.
-/// O(views + states that they hold · windows).
+/// Gives all views that hold such memtables what stands in their place, if that serves them;
+/// whether there were any. O(views + states that they hold · memtables).
 pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
     let mut handed_over = false;
-    // What is held next by who holds a state, with the windows that go: by where the state lies, which is kept so that no other
-    // comes to lie there.
+    // What is held next by who holds a state, with the memtables that go: by where the state lies,
+    // which is kept so that no other comes to lie there.
     type Next<'f> = Option<(Arc<Held>, Vec<&'f Finished>)>;
     let mut next_of: BTreeMap<usize, (Arc<State>, Next<'_>)> = BTreeMap::new();
     let mut replaced = Replaced::default();
@@ -266,11 +270,11 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
 struct Replaced(BTreeMap<usize, (Arc<KeyspaceState>, Arc<KeyspaceState>)>);
 
 impl Replaced {
-    /// The same state with runs in the place of windows that it has.
+    /// The same state with runs in the place of memtables that it has.
     fn state_without(&mut self, core: &Core, state: &State, gone: &[&Finished]) -> State {
         let mut keyspaces = state.keyspaces.clone();
         for finished in gone {
-            // Of a keyspace both windows may go.
+            // Of a keyspace both memtables may go.
             if let Some(before) = keyspaces.get(finished.keyspace).cloned() {
                 let place = Arc::as_ptr(&before).addr();
                 let (_, after) = self.0.entry(place).or_insert_with(|| {
@@ -289,7 +293,7 @@ impl Replaced {
     }
 }
 
-/// The same keyspace with a run in the place of a window.
+/// The same keyspace with a run in the place of a memtable.
 fn without(core: &Core, keyspace: &KeyspaceState, finished: &Finished) -> KeyspaceState {
     let mut next = keyspace.clone();
     let mut spilled = next.spilled.as_deref().cloned().unwrap_or_default();

@@ -1,12 +1,15 @@
-//! A checkpoint's last work before its catalog: the runs of its windows, for views that are going to be held.
+//! A checkpoint's last work before its catalog: the runs of its memtables, for views that are going
+//! to be held.
 //!
-//! Its place is behind the merges, so that snapshots which were taken meanwhile are served too, and before the commit, so
-//! that the window's memory goes when the round is over, whoever holds views: writers, who are held to a pace at which
-//! their next window lasts until then, wait a little longer for each of their writes, and for nothing else.
+//! Its place is behind the merges, so that snapshots which were taken meanwhile are served too, and
+//! before the commit, so that the memtable's memory goes when the round is over, whoever holds
+//! views: writers, who are held to a pace at which their next memtable lasts until then, wait a
+//! little longer for each of their writes, and for nothing else.
 //!
-//! A window gets a run where one of its views is older than a second, or window memory is short. Then it is for all views
-//! of the window, however young. What cannot be written, for want of room on the disk as a rule, is not in the way of the
-//! round: the fold job tries it again. A round that merges slices on a full disk writes no runs.
+//! A memtable gets a run where one of its views is older than a second, or memtable memory is
+//! short. Then it is for all views of the memtable, however young. What cannot be written, for want
+//! of room on the disk as a rule, is not in the way of the round: the fold job tries it again. A
+//! round that merges slices on a full disk writes no runs.
 
 use std::sync::Arc;
 
@@ -27,7 +30,7 @@ pub(super) struct Spilling {
 }
 
 impl Spilling {
-    /// For a round whose parts are merged; none where no view holds a window.
+    /// For a round whose parts are merged; none where no view holds a memtable.
     pub fn of(core: &Core, round: &Round) -> Option<Self> {
         if round.sliced || core.views.len() == 0 {
             return None;

@@ -1,4 +1,5 @@
-//! What a chunk of a range is filled from: a scan of the tree, and what lies above the tree, be it windows or the runs in their places.
+//! What a chunk of a range is filled from: a scan of the tree, and what lies above the tree, be it
+//! windows or the runs in their places.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -15,7 +16,8 @@ use crate::run::{Run, RunScan};
 use crate::state::KeyspaceState;
 use crate::view::Held;
 
-/// What is known of a view's windows, and of the runs in their places, which show the view the same for as long as it has them.
+/// What is known of a view's windows, and of the runs in their places, which show the view the same
+/// for as long as it has them.
 #[derive(Default)]
 pub(super) enum InWindows {
     #[default]
@@ -126,7 +128,8 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// Places a window's cursor at its first key of the region, or at `next`, which is known to be no further on than that.
+    /// Places a window's cursor at its first key of the region, or at `next`, which is known to be
+    /// no further on than that.
     fn seek(self, cursor: &mut Cursor<'_>, next: Option<&[u8]>) {
         match (self.direction, next) {
             (Direction::Forward, Some(next)) => cursor.seek(next),
@@ -137,8 +140,8 @@ impl<'a> Region<'a> {
     }
 }
 
-/// Fills a chunk from the tree alone, as far as the windows are known to have nothing: as [`Merging`] does, or none if they have what comes
-/// next, or nobody knows.
+/// Fills a chunk from the tree alone, as far as the windows are known to have nothing: as
+/// [`Merging`] does, or none if they have what comes next, or nobody knows.
 pub(super) fn from_tree(
     tree: &mut TreeScan,
     region: Region<'_>,
@@ -227,7 +230,8 @@ impl Source for Above<'_> {
 }
 
 impl Merging<'_> {
-    /// Merges the windows, or the runs that are there for them, with the tree, as [`Merging::with`].
+    /// Merges the windows, or the runs that are there for them, with the tree, as
+    /// [`Merging::with`].
     pub fn above(
         self,
         keyspace: &KeyspaceState,
@@ -253,9 +257,9 @@ impl Merging<'_> {
         self.with([newer, older])
     }
 
-    /// Merges sources, the newer first, with the tree from one end of the region until the chunk is full (`false`) or the region
-    /// is at its end (`true`). Of equal keys the newest counts, and a tombstone hides what is older; those of the active
-    /// window are counted (`passed`).
+    /// Merges sources, the newer first, with the tree from one end of the region until the chunk is
+    /// full (`false`) or the region is at its end (`true`). Of equal keys the newest counts, and a
+    /// tombstone hides what is older; those of the active window are counted (`passed`).
     fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
         let Merging {
             scan,

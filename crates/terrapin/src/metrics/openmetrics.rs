@@ -196,7 +196,7 @@ impl Metrics {
         text.counter("replayed_records", "", help, self.replayed_records);
         let help = "Snapshots and iterators that live.";
         text.gauge("views", "", help, self.views);
-        let help = "Snapshots and iterators that were moved from memory to pages.";
+        let help = "Memtables that were written to pages for snapshots and iterators.";
         text.counter("view_folds", "", help, self.folds);
         let help = "Writes that were refused because merges or the log's disk lagged behind.";
         text.counter("writes_refused", "", help, self.writes_refused);

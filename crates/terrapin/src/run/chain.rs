@@ -6,9 +6,10 @@
 //! long    1 │ the chain's number varint; the versions are records of the run's second tree
 //! ```
 //!
-//! A record of the second tree has the key `chain number u64 │ !LSN u64 │ is a delete u8`, all big-endian, so that
-//! the versions of a chain follow one another, newest first, and the first record at or behind a place is the answer.
-//! Its value is the version's value. No value is too long for that, however long it may be for a short chain.
+//! A record of the second tree has the key `chain number u64 │ !LSN u64 │ is a delete u8`, all
+//! big-endian, so that the versions of a chain follow one another, newest first, and the first
+//! record at or behind a place is the answer. Its value is the version's value. No value is too
+//! long for that, however long it may be for a short chain.
 
 use std::ops::Range;
 
@@ -21,9 +22,9 @@ const SHORT_BYTES_MAX: usize = 4 << 10;
 const SHORT: u8 = 0;
 const LONG: u8 = 1;
 
-/// Those of a key's versions that views of some moments see, newest first, each with the moments (as a range of
-/// `moments`) that see it. A moment is an exclusive LSN bound; moments are in ascending order.
-/// O(versions + versions kept · log moments).
+/// Those of a key's versions that views of some moments see, newest first, each with the moments
+/// (as a range of `moments`) that see it. A moment is an exclusive LSN bound; moments are in
+/// ascending order. O(versions + versions kept · log moments).
 pub(super) fn kept<'a>(
     mut versions: impl Iterator<Item = (Lsn, Op<'a>)>,
     moments: &[Lsn],
@@ -140,8 +141,8 @@ pub(super) fn long_key(number: u64, lsn: Lsn, op: Op<'_>) -> [u8; LONG_KEY_BYTES
     key
 }
 
-/// Where the version of a long chain is looked for that counts at a moment: the first record at or behind this key, if
-/// it is below the next chain. None where no version can be below the moment.
+/// Where the version of a long chain is looked for that counts at a moment: the first record at or
+/// behind this key, if it is below the next chain. None where no version can be below the moment.
 pub(super) fn long_place(number: u64, before: Lsn) -> Option<([u8; LONG_KEY_BYTES], [u8; 8])> {
     let newest = match mutant::active(342) {
         true => before.0,

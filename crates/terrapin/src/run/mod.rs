@@ -1,16 +1,18 @@
-//! Runs: what of a window held views need, on pages of its own, written once and shared by all of them.
+//! Runs: what of a memtable held views need, on pages of its own, written once and shared by all of
+//! them.
 //!
-//! A checkpoint merges a window's newest versions into the tree. Snapshots and ranges that were taken in the middle of the
-//! window see older versions, and a window is memory, which has to go. So the versions that any held view of the
-//! window sees are written as a [`Run`] (`write.rs`). From then on such a view consists of the tree below the
-//! window, the run, and its LSN: a [`Spilled`] keyspace state has the run in the place of the window. A view needs at
-//! most two runs a keyspace: of the window that was active when it was taken, and of the one that was sealed. What
-//! is written later lies above its LSN, and its tree is pinned.
+//! A checkpoint merges a memtable's newest versions into the tree. Snapshots and ranges that were
+//! taken in the middle of the memtable see older versions, and a memtable is memory, which has to
+//! go. So the versions that any held view of the memtable sees are written as a [`Run`]
+//! (`write.rs`). From then on such a view consists of the tree below the memtable, the run, and its
+//! LSN: a [`Spilled`] keyspace state has the run in the place of the memtable. A view needs at most
+//! two runs a keyspace: of the memtable that was active when it was taken, and of the one that was
+//! sealed. What is written later lies above its LSN, and its tree is pinned.
 //!
-//! A run is a tree of one record for each key, which holds the key's versions (`chain.rs`). So a read of a run costs
-//! what a read of a tree of one level does: a filter, and a block where the filter lets the key through. A second
-//! tree holds the versions of keys that have many or long ones. Neither is in a catalog: a run dies with its last view,
-//! or with the process.
+//! A run is a tree of one record for each key, which holds the key's versions (`chain.rs`). So a
+//! read of a run costs what a read of a tree of one level does: a filter, and a block where the
+//! filter lets the key through. A second tree holds the versions of keys that have many or long
+//! ones. Neither is in a catalog: a run dies with its last view, or with the process.
 
 mod chain;
 mod scan;
@@ -29,7 +31,7 @@ use chain::{Said, look};
 pub(crate) use scan::RunScan;
 pub(crate) use write::{RunWriter, Written};
 
-/// The versions of one window that held views see.
+/// The versions of one memtable that held views see.
 pub(crate) struct Run {
     /// A record for each key.
     keys: Arc<dyn Version>,
@@ -50,10 +52,10 @@ struct Seen {
     all: Estimate,
 }
 
-/// The runs that stand in the place of a keyspace's windows in a view's state.
+/// The runs that stand in the place of a keyspace's memtables in a view's state.
 #[derive(Clone, Default)]
 pub(crate) struct Spilled {
-    /// In the place of the active window.
+    /// In the place of the active memtable.
     pub active: Option<Arc<Run>>,
     /// In the place of the sealed one, which is older.
     pub sealed: Option<Arc<Run>>,
@@ -127,7 +129,8 @@ impl Run {
         }
     }
 
-    /// A scan of what it says in a range to a view of that LSN, about so many keys of which are going to be wanted.
+    /// A scan of what it says in a range to a view of that LSN, about so many keys of which are
+    /// going to be wanted.
     pub fn scan(
         self: &Arc<Self>,
         bounds: KeyBounds<'_>,
@@ -139,8 +142,9 @@ impl Run {
         Ok(RunScan::new(self.clone(), scan, before))
     }
 
-    /// About how much it says in a range to a view of that LSN: of what the view sees in all, the range's share of
-    /// the keys. Where all is asked for, that is exact for as many moments as a run remembers.
+    /// About how much it says in a range to a view of that LSN: of what the view sees in all, the
+    /// range's share of the keys. Where all is asked for, that is exact for as many moments as a
+    /// run remembers.
     pub fn estimate(&self, bounds: KeyBounds<'_>, before: Lsn) -> Result<Estimate> {
         let at = self.seen.partition_point(|seen| seen.before < before);
         let Some(seen) = self.seen.get(at).or_else(|| self.seen.last()) else {

@@ -9,8 +9,8 @@ use terrapin_structure::Scan;
 use super::Run;
 use super::chain::{Said, look};
 
-/// Stands on a key, or at the end. Keys of which the view sees no version do not come up. Key and value are copies, in
-/// memory that is used again.
+/// Stands on a key, or at the end. Keys of which the view sees no version do not come up. Key and
+/// value are copies, in memory that is used again.
 pub(crate) struct RunScan {
     run: Arc<Run>,
     scan: Box<dyn Scan>,
@@ -41,7 +41,8 @@ impl RunScan {
         }
     }
 
-    /// Goes to the first key, unless it was there already. First of all; after an error the scan is not used again.
+    /// Goes to the first key, unless it was there already. First of all; after an error the scan is
+    /// not used again.
     pub fn start(&mut self) -> Result<()> {
         match self.at {
             At::Start => self.advance(),

@@ -1,4 +1,5 @@
-//! Writing a run: the window is walked over once to learn what the run comes to, and once for each of its trees.
+//! Writing a run: the memtable is walked over once to learn what the run comes to, and once for
+//! each of its trees.
 
 use std::sync::Arc;
 
@@ -18,12 +19,12 @@ const STEP_KEYS: usize = 16 << 10;
 /// Moments of which a run remembers what they see, for estimates.
 const SEEN_MAX: usize = 256;
 
-/// Writes the run of one window in steps of bounded size.
+/// Writes the run of one memtable in steps of bounded size.
 pub(crate) struct RunWriter {
     core: Arc<Core>,
-    /// The window's keyspace.
+    /// The memtable's keyspace.
     pub keyspace: KeyspaceId,
-    /// The window. Nothing below the moments may be on its way into it any more.
+    /// The memtable. Nothing below the moments may be on its way into it any more.
     pub window: Arc<WriteWindow>,
     /// Exclusive LSN bounds of the views that the run is for, ascending, each once.
     pub moments: Arc<[Lsn]>,
@@ -32,14 +33,14 @@ pub(crate) struct RunWriter {
 }
 
 enum Stage {
-    /// The window is being measured.
+    /// The memtable is being measured.
     Measure(Box<Measure>),
     /// A tree is being written; what the second one comes to, if that follows.
     Write(Arc<dyn Merge>, Option<Estimate>),
     Done,
 }
 
-/// What a writer comes to: the run, or none where the views need nothing of the window.
+/// What a writer comes to: the run, or none where the views need nothing of the memtable.
 pub(crate) type Written = Option<Arc<Run>>;
 
 impl RunWriter {
@@ -163,7 +164,7 @@ impl RunWriter {
     }
 }
 
-/// A walk over a window: how much its run holds, and what each moment sees of it.
+/// A walk over a memtable: how much its run holds, and what each moment sees of it.
 struct Measure {
     cursor: OwnedCursor,
     moments: Arc<[Lsn]>,
@@ -280,8 +281,8 @@ enum Part {
     Long,
 }
 
-/// A window as the merge into one of a run's trees sees it. That merge has one task: how the bytes are spread over the keys does
-/// not matter.
+/// A memtable as the merge into one of a run's trees sees it. That merge has one task: how the
+/// bytes are spread over the keys does not matter.
 struct Input {
     window: Arc<Window>,
     moments: Arc<[Lsn]>,
@@ -325,7 +326,7 @@ struct ChainCursor {
     cursor: OwnedCursor,
     input: Arc<Input>,
     hi: Option<Box<[u8]>>,
-    /// Long chains before the window's key, and whether that has one.
+    /// Long chains before the memtable's key, and whether that has one.
     chains: u64,
     is_long: bool,
     /// Of the second tree: older versions of that key, and how many of the moments see one of them.
@@ -336,7 +337,7 @@ struct ChainCursor {
 }
 
 impl ChainCursor {
-    /// Shows the first record of the window's key, or of the next one that has any.
+    /// Shows the first record of the memtable's key, or of the next one that has any.
     fn look(&mut self) {
         self.is_inside = false;
         while let Some(key) = self.cursor.key() {
@@ -398,7 +399,7 @@ impl ChainCursor {
         self.is_inside = self.hi.as_deref().is_none_or(is_below);
     }
 
-    /// Goes to the window's next key.
+    /// Goes to the memtable's next key.
     fn pass(&mut self) {
         self.older = None;
         self.chains += u64::from(self.is_long);
