@@ -857,7 +857,7 @@ pub const TABLE: &[Mutant] = &[
         breaks: "of equal keys the newest counts",
         script: Script::Random {
             seeds: 60,
-            operations: 600,
+            operations: 4000,
         },
     },
     Mutant {
