@@ -59,6 +59,15 @@ impl Life {
         self.pieces.push(piece);
     }
 
+    /// It is known now where it ends. What its last segment holds behind that does not count.
+    pub(crate) fn ends_at(&mut self, end: u64) {
+        self.end = Some(end);
+        if let Some(last) = self.pieces.last_mut() {
+            let counts = block_up(end).saturating_sub(last.start);
+            last.capacity = last.capacity.min(counts);
+        }
+    }
+
     /// Where its segments end.
     fn limit(&self) -> u64 {
         self.pieces.last().map_or(0, Piece::end)
