@@ -53,6 +53,9 @@ use crate::uses::PageUses;
 use crate::verify::check_copy;
 use crate::warm::Warm;
 
+/// Most lives of the log that an open finds and leaves as they are: each costs it a file and a few reads.
+const LIVES_MAX: usize = 8;
+
 /// Opens a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     options.settle()?;
@@ -189,6 +192,7 @@ fn open_gated(
         files.create_log(&env, &disk, &settings)?;
     }
     let mut base = Base::read(&files.store, &files.superblock, &budget, settings.fanout)?;
+    let mut lives = 1;
     let (log, replay) = match files.log.take() {
         Some(log) => {
             base.find_space(&files, &settings)?;
@@ -201,6 +205,7 @@ fn open_gated(
             let found = scan_log(&env, &disk, options, needed_from)?;
             check_log(&found, &files.superblock, &base.catalog)?;
             check_copy(&files.store, &base)?;
+            lives = found.lives();
             if settings.read_only {
                 base.find_space(&files, &settings)?;
                 (None, Some(found.read_only()))
@@ -216,7 +221,7 @@ fn open_gated(
         }
     };
     start(
-        settings, env, gate, path, budget, records, files, base, log, replay,
+        settings, env, gate, path, budget, records, files, base, log, replay, lives,
     )
 }
 
@@ -488,6 +493,7 @@ fn start(
     base: Base,
     log: Option<Log>,
     replay: Option<Replay>,
+    lives: usize,
 ) -> Result<Database> {
     let Files {
         store, superblock, ..
@@ -589,15 +595,24 @@ fn start(
     if let Some(replay) = replay {
         recovery::replay(&core, replay, schema_from)?;
     }
-    // Each life of the log begins with a file, and processes that write little before they are killed never checkpoint. Where room is short it waits for
-    // an open that finds some, or for writers: a checkpoint would take room first.
-    if let Some(log) = &log
-        && log.metrics().disk_bytes > core.settings.log_bytes_max
-        && core.has_room()
-    {
-        core.schedule.shorten_log();
+    if let Some(log) = &log {
+        shorten_log(&core, log, lives);
     }
     Ok(Database { owner })
+}
+
+/// Has a checkpoint let go of what earlier lives of the log left, where that is much. Processes that end soon never checkpoint, so an open waits for it where the one
+/// before did not live to do it (decision 0031). The coordinator reports why a checkpoint fails; the database serves without it.
+fn shorten_log(core: &Core, log: &Log, lives: usize) {
+    let is_long = log.metrics().disk_bytes > core.settings.log_bytes_max;
+    if lives > LIVES_MAX || (is_long && lives > 1) {
+        if let Err(error) = core.checkpoint_through(log.end()) {
+            tracing::warn!(%error, lives, "the log of earlier lives stays as long as it is");
+        }
+    } else if is_long && core.has_room() {
+        // Where room is short it waits for an open that finds some, or for writers: a checkpoint would take room first.
+        core.schedule.shorten_log();
+    }
 }
 
 #[cfg(test)]
