@@ -259,6 +259,7 @@ pub(crate) fn scan_log(
 ) -> Result<Recovery> {
     Recovery::scan(env, disk, options, needed_from).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::corrupt("the log is missing, but there is a data file")
+            .with("file", "log-*")
             .with("directory", disk.describe()),
         _ => error,
     })
@@ -270,7 +271,7 @@ pub(crate) fn has_log(disk: &Arc<dyn Disk>) -> Result<bool> {
 }
 
 fn data_file_is_lost() -> Error {
-    Error::corrupt("the data file is missing or empty, but there is a log")
+    Error::corrupt("the data file is missing or empty, but there is a log").with("file", DATA_FILE)
 }
 
 /// A creation was interrupted before the log was there.
@@ -321,19 +322,16 @@ pub(crate) fn check_log(
     // Every applied LSN was synced before a superblock led to it (D3). A log that ends below one would leave that tree ahead of the others, and the
     // tree would take what is written next for what it has already.
     if found.end() < catalog.applied_through() {
-        return Err(
-            Error::corrupt("the log ends before what the trees hold already")
-                .with("end", found.end())
-                .with("applied", catalog.applied_through()),
-        );
+        return Err(found
+            .corrupt_at_end("the log ends before what the trees hold already")
+            .with("applied", catalog.applied_through()));
     }
     // A life of the log is durable before any superblock names it. Were the log behind, its next life would not be new.
     if found.incarnation() < superblock.incarnation {
-        return Err(
-            Error::corrupt("the log is of an earlier life than the superblock")
-                .with("log's life", found.incarnation())
-                .with("superblock's life", superblock.incarnation),
-        );
+        return Err(found
+            .corrupt_at_end("the log is of an earlier life than the superblock")
+            .with("log's life", found.incarnation())
+            .with("superblock's life", superblock.incarnation));
     }
     Ok(())
 }
@@ -430,9 +428,11 @@ impl Base {
         let structure: Arc<dyn Structure> = BeTree::new(store.clone(), params);
         let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
         for keyspace in &stored {
-            let version = structure
-                .open(&keyspace.root)
-                .map_err(|e| e.with("keyspace", &keyspace.name))?;
+            let version = structure.open(&keyspace.root).map_err(|e| {
+                catalog
+                    .place(e, keyspace.id)
+                    .with("keyspace", &keyspace.name)
+            })?;
             catalog.adopt(keyspace, version);
         }
         if superblock.catalog.is_none() {
@@ -535,7 +535,10 @@ fn start(
         .get(DEFAULT_KEYSPACE)
         .and_then(|&id| keyspaces.get(id))
         .map(|k| k.shared.clone())
-        .ok_or_else(|| Error::corrupt("the catalog lacks the default keyspace"))?;
+        .ok_or_else(|| {
+            let error = Error::corrupt("the catalog lacks the default keyspace");
+            base.catalog.place(error, KeyspaceId::DEFAULT)
+        })?;
     let position = replay.as_ref().map(|_| base.catalog.durable_through());
     let install = Install {
         names,

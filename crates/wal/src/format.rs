@@ -393,7 +393,9 @@ pub(crate) const LSN_LIMIT: u64 = 1 << 61;
 /// The number of the segment behind one. No log is ever that long, but a header may say anything.
 pub(crate) fn next_number(number: u64) -> Result<u64> {
     let next = number.checked_add(1);
-    next.ok_or_else(|| Error::corrupt("log segments are numbered to the end"))
+    next.ok_or_else(|| {
+        Error::corrupt("log segments are numbered to the end").with("file", segment_name(number))
+    })
 }
 
 /// `lsn` rounded up to a block.

@@ -83,10 +83,13 @@ impl Recovery {
         let mut chain = find_chain(headers)?;
         chain.check_lengths(&lengths)?;
         let Some(start) = chain.start_for(needed_from.0) else {
+            let oldest = chain.kept().front().map_or(0, |segment| segment.number);
             return Err(
                 Error::corrupt("the log begins after what the database needs of it")
+                    .with("file", segment_name(oldest))
                     .with("first", chain.first)
-                    .with("needed", needed_from),
+                    .with("needed", needed_from)
+                    .with("directory", disk.describe()),
             );
         };
         let ring = if names.iter().any(|n| n == RING_NAME) {
@@ -184,11 +187,9 @@ impl Recovery {
                 .with("directory", self.disk.describe()));
         }
         if self.end < self.needed_from {
-            return Err(
-                Error::corrupt("the log ends before what the database needs of it")
-                    .with("end", self.end)
-                    .with("needed", self.needed_from),
-            );
+            return Err(self
+                .corrupt_at_end("the log ends before what the database needs of it")
+                .with("needed", self.needed_from));
         }
         Ok(())
     }
@@ -208,6 +209,17 @@ impl Recovery {
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.end)
+    }
+
+    /// Corruption where the accepted log ends, by file and offset.
+    #[must_use]
+    pub fn corrupt_at_end(&self, message: &'static str) -> Error {
+        let life = self.chain.lives.len().saturating_sub(1);
+        let place = Place {
+            life,
+            position: self.end,
+        };
+        self.stream(place).corrupt(message)
     }
 
     /// LSN of the oldest record that is there.

@@ -385,7 +385,9 @@ impl Stream {
                 .with("offset", lsn & (ring.bytes - 1)),
             (None, None) => error,
         };
-        error.with("lsn", lsn)
+        error
+            .with("lsn", lsn)
+            .with("directory", self.files.disk.describe())
     }
 }
 
