@@ -320,7 +320,7 @@ impl Drain {
             tail.real_end > reached
         };
         self.sync = None;
-        if sync.of_records {
+        if sync.of_records && !mutant::active(91) {
             let wait_ns = self.log.options.sync_interval_ns.min(MARK_WAIT_NS_MAX);
             self.mark_due_ns = Some(self.log.env.now_ns().saturating_add(wait_ns));
         }

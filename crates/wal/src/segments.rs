@@ -423,7 +423,7 @@ impl Segments {
     pub(crate) fn give_ends_back(&self, below: u64) -> Result<()> {
         let mut kept = self.kept.lock();
         for segment in kept.iter_mut().take_while(|s| s.number < below) {
-            let used = match mutant::active(80) {
+            let used = match mutant::active(90) {
                 true => block_down(segment.end).saturating_sub(segment.start),
                 false => segment.used(),
             };
