@@ -74,7 +74,7 @@ fn is_refused(disk: &SimDisk) {
     assert!(!report.is_sound());
     let finding = report.findings[0].to_string();
     assert!(finding.contains(FIRST), "{finding}");
-    let error = process.open().err().expect("records are gone in silence");
+    let error = process.open().expect_err("records are gone in silence");
     assert_eq!(error.kind(), ErrorKind::Corrupt, "{error}");
     let has = |key| error.context().iter().any(|(name, _)| *name == key);
     assert!(has("file") && has("offset") && has("lsn"), "{error}");

@@ -23,7 +23,7 @@ use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
 use terrapin_disk::RingReader;
 
 use crate::format::{
-    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, block_up, branch_link,
+    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, branch_link, filler_bytes,
     next_number,
 };
 use crate::log::Shared;
@@ -223,17 +223,24 @@ impl Drain {
         self.deadline_ns = None;
         let begun_ns = self.log.env.now_ns();
         let synced = self.log.synced();
-        let mark_is_due = self.mark_due_ns.take().is_some_and(|due| begun_ns >= due);
+        let mark_is_due = self.mark_due_ns.take_if(|due| begun_ns >= *due).is_some();
+        let segments = &self.log.segments;
+        let has_file = segments.spare_count() > 0 && !segments.space_is_scarce();
         let (reach, asked, of_records) = {
             let mut tail = self.log.lock();
             let asked = self.log.sync_wanted.load(Ordering::Acquire) > synced;
             let of_records = asked || tail.real_end > synced;
+            // A mark takes no file that records may need. (The header of a file that is taken into use says what the mark says.)
+            let padded = tail.lsn + filler_bytes(tail.lsn);
+            let fits = has_file || padded <= self.current_end();
+            let of_mark = mark_is_due && fits && tail.lsn > self.drained;
             // Without records, either a change of segments has synced them meanwhile, or the mark of the last sync is due.
-            if !of_records && !(mark_is_due && self.has_room_for_mark(tail.lsn)) {
+            if !of_records && !of_mark {
                 return;
             }
             (self.log.pad(&mut tail), asked, of_records)
         };
+        self.mark_due_ns = None;
         self.target = reach;
         self.sync = Some(Sync {
             reach,
@@ -241,15 +248,6 @@ impl Drain {
             asked,
             of_records,
         });
-    }
-
-    /// Whether a mark that ends at the tail can be written without a file that records may need. (A file that is taken into use says in its header what the
-    /// mark says.)
-    fn has_room_for_mark(&self, tail: u64) -> bool {
-        let segments = &self.log.segments;
-        tail > self.drained
-            && (block_up(tail) <= self.current_end()
-                || segments.spare_count() > 0 && !segments.space_is_scarce())
     }
 
     fn write_piece(&mut self) -> Result<()> {
