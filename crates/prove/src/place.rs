@@ -1,4 +1,5 @@
-//! Whether an error of damage says where: which file, page or place in the log. Who has to mend a store, or to say what is lost, needs that first.
+//! Whether an error of damage says where: which file, page or place in the log. Who has to mend a
+//! store, or to say what is lost, needs that first.
 
 /// What an error's context may name a place by.
 const KEYS: [&str; 6] = [

@@ -53,7 +53,8 @@ use crate::uses::PageUses;
 use crate::verify::check_copy;
 use crate::warm::Warm;
 
-/// Most lives of the log that an open finds and leaves as they are: each costs it a file and a few reads.
+/// Most lives of the log that an open finds and leaves as they are: each costs it a file and a few
+/// reads.
 const LIVES_MAX: usize = 8;
 
 /// Opens a directory.
@@ -604,8 +605,10 @@ fn start(
     Ok(Database { owner })
 }
 
-/// Has a checkpoint let go of what earlier lives of the log left, where that is much. Processes that end soon never checkpoint, so an open waits for it where the one
-/// before did not live to do it (decision 0031). The coordinator reports why a checkpoint fails; the database serves without it.
+/// Has a checkpoint let go of what earlier lives of the log left, where that is much. Processes
+/// that end soon never checkpoint, so an open waits for it where the one before did not live to do
+/// it (decision 0031). The coordinator reports why a checkpoint fails; the database serves without
+/// it.
 fn shorten_log(core: &Core, log: &Log, lives: usize) {
     let is_long = log.metrics().disk_bytes > core.settings.log_bytes_max;
     if lives > LIVES_MAX || (is_long && lives > 1) {
@@ -613,7 +616,8 @@ fn shorten_log(core: &Core, log: &Log, lives: usize) {
             tracing::warn!(%error, lives, "the log of earlier lives stays as long as it is");
         }
     } else if is_long && core.has_room() {
-        // Where room is short it waits for an open that finds some, or for writers: a checkpoint would take room first.
+        // Where room is short it waits for an open that finds some, or for writers: a checkpoint
+        // would take room first.
         core.schedule.shorten_log();
     }
 }

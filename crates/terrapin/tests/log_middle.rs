@@ -1,4 +1,5 @@
-//! Damage in the middle of the log is refused with its place, by an open and by `verify`, and never cuts what was synced.
+//! Damage in the middle of the log is refused with its place, by an open and by `verify`, and never
+//! cuts what was synced.
 
 use terrapin::verify::{VerifyOptions, verify_on};
 use terrapin::{Database, ErrorKind, Options};

@@ -1,4 +1,5 @@
-//! Processes that end soon after they opened the database: what they leave on the disk, and what the next open costs.
+//! Processes that end soon after they opened the database: what they leave on the disk, and what
+//! the next open costs.
 
 use terrapin::{Database, ErrorKind, Options};
 use terrapin_base::{Env, Sim};
@@ -58,7 +59,8 @@ fn log_files(disk: &SimDisk) -> (usize, u64) {
     (lengths.len(), lengths.iter().sum())
 }
 
-/// 1,650 MiB were left after a hundred runs with default options, and opens took longer from run to run.
+/// 1,650 MiB were left after a hundred runs with default options, and opens took longer from run to
+/// run.
 #[test]
 fn runs_of_one_record_leave_few_files_and_opens_do_not_slow() {
     for power in [None, Some(CrashMode::KeepAll)] {

@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 
 use terrapin_base::{Error, Result, mutant};
 
-use crate::format::{BLOCK_BYTES, Seal, SegmentHeader, block_down, block_up, branch_link, segment_name};
+use crate::format::{
+    BLOCK_BYTES, Seal, SegmentHeader, block_down, block_up, branch_link, segment_name,
+};
 use crate::segments::Kept;
 use crate::stream::{Life, Piece};
 
@@ -61,8 +63,9 @@ impl Chain {
         found.or(in_gap)
     }
 
-    /// Holds the segments against the lengths of their files. What does not count of an earlier life's segment may have been given back
-    /// ([`crate::segments::Segments::give_ends_back`]); the newest segment is as long as it was made.
+    /// Holds the segments against the lengths of their files. What does not count of an earlier
+    /// life's segment may have been given back ([`crate::segments::Segments::give_ends_back`]); the
+    /// newest segment is as long as it was made.
     pub(crate) fn check_lengths(&mut self, lengths: &[u64]) -> Result<()> {
         for (segment, &bytes) in self.kept.iter_mut().zip(lengths) {
             let needed = BLOCK_BYTES + segment.used();

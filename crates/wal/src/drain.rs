@@ -12,9 +12,11 @@
 //!
 //! When the log is stopped without a close, what was not synced yet is, as far as there is space: the interval is a promise, and the process may live on.
 //!
-//! A sync of records leaves a mark in the ring, which says how far it reached. The next sync makes that mark durable. If no record follows, the drain syncs once
-//! more, soon after: otherwise a power cut, which takes the ring, would leave the last burst before an idle time without a mark, and damage in it would look like a
-//! torn tail (decision 0030). This sync covers no record and leaves no mark, so an idle log rests after it.
+//! A sync of records leaves a mark in the ring, which says how far it reached. The next sync makes
+//! that mark durable. If no record follows, the drain syncs once more, soon after: otherwise a
+//! power cut, which takes the ring, would leave the last burst before an idle time without a mark,
+//! and damage in it would look like a torn tail (decision 0030). This sync covers no record and
+//! leaves no mark, so an idle log rests after it.
 
 use std::ops::ControlFlow;
 
@@ -23,8 +25,8 @@ use terrapin_base::{Condition, Error, Job, Result, Step, mutant};
 use terrapin_disk::RingReader;
 
 use crate::format::{
-    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, branch_link, filler_bytes,
-    next_number,
+    BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, branch_link,
+    filler_bytes, next_number,
 };
 use crate::log::Shared;
 use crate::segments::Current;
@@ -83,7 +85,8 @@ pub(crate) struct Drain {
     small_sync_bytes: u64,
     /// When the next sync begins without being asked for.
     deadline_ns: Option<u64>,
-    /// When the last sync's mark is to be synced, if no record comes before: none when that mark is durable.
+    /// When the last sync's mark is to be synced, if no record comes before: none when that mark is
+    /// durable.
     mark_due_ns: Option<u64>,
     /// A segment was taken into use and no spare was prepared yet.
     lacks_spare: bool,
@@ -197,7 +200,8 @@ impl Drain {
         }
     }
 
-    /// Once nobody appends any more: whether the mark of the last sync is to be synced now. A log that was closed needs no mark.
+    /// Once nobody appends any more: whether the mark of the last sync is to be synced now. A log
+    /// that was closed needs no mark.
     fn wants_last_mark(&mut self) -> bool {
         if self.mark_due_ns.is_some() {
             let closed = self.log.lock().close_end.is_some();
@@ -230,11 +234,13 @@ impl Drain {
             let mut tail = self.log.lock();
             let asked = self.log.sync_wanted.load(Ordering::Acquire) > synced;
             let of_records = asked || tail.real_end > synced;
-            // A mark takes no file that records may need. (The header of a file that is taken into use says what the mark says.)
+            // A mark takes no file that records may need. (The header of a file that is taken into
+            // use says what the mark says.)
             let padded = tail.lsn + filler_bytes(tail.lsn);
             let fits = has_file || padded <= self.current_end();
             let of_mark = mark_is_due && fits && tail.lsn > self.drained;
-            // Without records, either a change of segments has synced them meanwhile, or the mark of the last sync is due.
+            // Without records, either a change of segments has synced them meanwhile, or the mark
+            // of the last sync is due.
             if !of_records && !of_mark {
                 return;
             }
@@ -312,7 +318,8 @@ impl Drain {
         let real_is_left = {
             let mut tail = self.log.lock();
             if sync.of_records {
-                // Before anyone learns of the sync, so that a lone writer's next record follows the mark in the same block.
+                // Before anyone learns of the sync, so that a lone writer's next record follows the
+                // mark in the same block.
                 self.log.mark(&mut tail, reached);
             }
             tail.real_end > reached
@@ -375,8 +382,10 @@ impl Drain {
         Ok(())
     }
 
-    /// The segment is full: syncs it to its end first, then takes the next into use. Who waits for a sync learns of it when the next segment's header says so on
-    /// stable storage, or a mark in the ring: damage to what they were told is durable never looks like a torn tail then (decision 0030).
+    /// The segment is full: syncs it to its end first, then takes the next into use. Who waits for
+    /// a sync learns of it when the next segment's header says so on stable storage, or a mark in
+    /// the ring: damage to what they were told is durable never looks like a torn tail then
+    /// (decision 0030).
     fn change_segment(&mut self) -> Result<Step> {
         let is_news = self.log.synced() < self.drained;
         if is_news {

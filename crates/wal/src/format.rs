@@ -248,8 +248,8 @@ pub(crate) fn decode_mark(seal: &Seal, lsn: u64, bytes: &[u8]) -> Option<u64> {
         .filter(|&synced| synced <= lsn)
 }
 
-/// As [`decode_mark`], for a block of the ring, of which only the remainder of its LSN is known. A mark stands less than a ring behind what it says was synced:
-/// all below that had left the ring.
+/// As [`decode_mark`], for a block of the ring, of which only the remainder of its LSN is known. A
+/// mark stands less than a ring behind what it says was synced: all below that had left the ring.
 pub(crate) fn decode_mark_in_ring(
     seal: &Seal,
     ring_bytes: u64,

@@ -3,15 +3,19 @@
 //! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring under the old incarnation, ending at E, and judge what
 //! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
-//! 0. the directory is synced, so that what the scan saw of it is true; spares become as large as segments are now; what does not count of earlier lives, or
-//!    is not needed any more, goes back to the file system; and a file is had for step 3, if a smaller one where there is little space;
+//! 0. the directory is synced, so that what the scan saw of it is true; spares become as large as
+//!    segments are now; what does not count of earlier lives, or is not needed any more, goes back
+//!    to the file system; and a file is had for step 3, if a smaller one where there is little
+//!    space;
 //! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring
 //!    (also where a segment's block is damaged), and what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
 //! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
 //!    directory is synced. Only from here on is anything different for the next recovery. Where the life before was empty, the segment takes its
-//!    only one's number, and its name at one stroke: opens that fail, or are killed before anybody writes, leave one such file, however many they are;
-//! 4. of the segments before it, what does not count goes back to the file system. (A recovery that was killed here leaves that to step 0 of the next.)
+//!    only one's number, and its name at one stroke: opens that fail, or are killed before anybody
+//!    writes, leave one such file, however many they are;
+//! 4. of the segments before it, what does not count goes back to the file system. (A recovery that
+//!    was killed here leaves that to step 0 of the next.)
 //!
 //! Killed before 3, recovery finds the same E again: from the same files, or from the segments that 1 has synced. Killed after it,
 //! the new life is empty, and E stands in its header.
@@ -551,7 +555,8 @@ fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
     Ok(RingFile { file, bytes })
 }
 
-/// The headers of the segments that follow each other without a gap up to the highest number, oldest first, and the lengths of their files.
+/// The headers of the segments that follow each other without a gap up to the highest number,
+/// oldest first, and the lengths of their files.
 fn read_headers(
     disk: &Arc<dyn Disk>,
     numbers: &[u64],

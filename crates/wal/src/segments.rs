@@ -291,8 +291,9 @@ impl Segments {
         Ok(())
     }
 
-    /// Sees to it that a spare waits for an open to go on in. Where the disk has no room for one of the size asked for, segments become as small as what it has
-    /// room for: an open must not need space (D10).
+    /// Sees to it that a spare waits for an open to go on in. Where the disk has no room for one of
+    /// the size asked for, segments become as small as what it has room for: an open must not need
+    /// space (D10).
     pub(crate) fn prepare_at_open(&mut self) -> Result<()> {
         let wanted = self.capacity;
         loop {
@@ -300,7 +301,8 @@ impl Segments {
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     let half = block_down(self.capacity / 2);
                     if half < SEGMENT_BYTES_MIN {
-                        // What a cut recovery left may be used again; else the open says what it lacks.
+                        // What a cut recovery left may be used again; else the open says what it
+                        // lacks.
                         self.capacity = wanted;
                         return Ok(());
                     }
@@ -418,8 +420,10 @@ impl Segments {
         Ok(())
     }
 
-    /// Gives what does not count of segments back to the file system: of those before segment `below`, whose ends later segments' durable headers say. Lives
-    /// that end soon leave as much as they wrote then (decision 0031). A power cut may undo it, and the next open does it again.
+    /// Gives what does not count of segments back to the file system: of those before segment
+    /// `below`, whose ends later segments' durable headers say. Lives that end soon leave as much
+    /// as they wrote then (decision 0031). A power cut may undo it, and the next open does it
+    /// again.
     pub(crate) fn give_ends_back(&self, below: u64) -> Result<()> {
         let mut kept = self.kept.lock();
         for segment in kept.iter_mut().take_while(|s| s.number < below) {

@@ -338,8 +338,9 @@ impl Stream {
         Ok(out)
     }
 
-    /// The highest LSN that a mark says was synced: at any later block's start in the last life's segments, and at any block's start in the ring. The ring's marks
-    /// may stand for places far behind the position: the drain frees the ring, and records were lost in between.
+    /// The highest LSN that a mark says was synced: at any later block's start in the last life's
+    /// segments, and at any block's start in the ring. The ring's marks may stand for places far
+    /// behind the position: the drain frees the ring, and records were lost in between.
     pub(crate) fn highest_mark(&mut self) -> Result<u64> {
         let Some(life) = self.lives.last() else {
             return Ok(0);
@@ -424,7 +425,8 @@ fn find_in(
     }))
 }
 
-/// Reads what starts at multiples of a block in that range, and shows the first bytes of each block.
+/// Reads what starts at multiples of a block in that range, and shows the first bytes of each
+/// block.
 fn each_block(
     range: Range<u64>,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,

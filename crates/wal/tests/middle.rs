@@ -1,4 +1,5 @@
-//! Damage in the middle of the last life: a record that was synced is refused, never taken for a torn tail, however the process ended.
+//! Damage in the middle of the last life: a record that was synced is refused, never taken for a
+//! torn tail, however the process ended.
 
 mod common;
 
@@ -19,7 +20,8 @@ const OPTIONS: LogOptions = LogOptions {
     database_id: DATABASE,
 };
 
-/// Appends records, syncs them once at the end, and lets some time pass. The interval never ends before that sync, so the log's only mark is that one's.
+/// Appends records, syncs them once at the end, and lets some time pass. The interval never ends
+/// before that sync, so the log's only mark is that one's.
 fn synced_once(medium: &SimDisk, records: u64, idle_ns: u64) {
     let process = Process::new(medium, 0);
     let log = process.create(OPTIONS).unwrap();
@@ -74,7 +76,8 @@ fn names_the_place(error: &Error, at: u64) {
     assert!(offset < at + BLOCK && at < offset + 20_000, "{error}");
 }
 
-/// The mark of the last sync lay in the ring, far behind the hole: it was looked for within a ring's length of the hole only.
+/// The mark of the last sync lay in the ring, far behind the hole: it was looked for within a
+/// ring's length of the hole only.
 #[test]
 fn a_bad_block_far_below_the_ring_is_refused_after_a_kill() {
     for records in [100, 400, 900] {
@@ -101,7 +104,8 @@ fn a_bad_block_far_below_the_ring_is_refused_after_a_kill() {
     }
 }
 
-/// The mark of the last sync was written with the next one: a power cut took it with the ring, however long the store had been idle.
+/// The mark of the last sync was written with the next one: a power cut took it with the ring,
+/// however long the store had been idle.
 #[test]
 fn a_bad_block_is_refused_after_an_idle_time_and_a_power_cut() {
     for mode in [CrashMode::LoseUnsynced, CrashMode::KeepAll] {
@@ -172,8 +176,9 @@ fn an_older_copy_of_the_log_file_is_refused_after_a_kill() {
     }
 }
 
-/// The counterexample to a rule that takes all that stands behind a hole for a proof of damage: nothing was synced, the kernel wrote the whole ring back, and
-/// of the drained blocks the power cut took the first ones.
+/// The counterexample to a rule that takes all that stands behind a hole for a proof of damage:
+/// nothing was synced, the kernel wrote the whole ring back, and of the drained blocks the power
+/// cut took the first ones.
 #[test]
 fn sound_records_behind_a_hole_that_was_never_synced_are_a_torn_tail() {
     let mut cut = 0;

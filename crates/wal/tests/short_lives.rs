@@ -1,4 +1,5 @@
-//! Many lives that end soon: what they leave on the disk follows from what they wrote, not from how many they were.
+//! Many lives that end soon: what they leave on the disk follows from what they wrote, not from how
+//! many they were.
 
 mod common;
 
@@ -9,7 +10,8 @@ use terrapin_disk::sim::CrashMode;
 use terrapin_wal::LogOptions;
 
 const SEGMENT: u64 = 1 << 20;
-/// What a life of one record leaves at most: a header, and the blocks of its record, its filler and its marks.
+/// What a life of one record leaves at most: a header, and the blocks of its record, its filler and
+/// its marks.
 const LIFE: u64 = 8 * 4096;
 
 const OPTIONS: LogOptions = LogOptions {
@@ -36,7 +38,8 @@ fn end(medium: &SimDisk, random: &mut Random) {
     }
 }
 
-/// Lives one after the other, each with a record that is synced; `limit` is asked after each for what the files may take.
+/// Lives one after the other, each with a record that is synced; `limit` is asked after each for
+/// what the files may take.
 fn lives(medium: &SimDisk, count: u64, seed: u64, limit: impl Fn(u64) -> u64) {
     let mut random = Random(seed);
     for life in 0..count {
@@ -110,7 +113,8 @@ fn opens_on_a_full_disk_do_not_use_it_up() {
     assert!(smaller > 0, "the disk was full, and nothing gave way");
 }
 
-/// An earlier life's file may be as short as what counts of it, and no shorter; the last life's file may not be short at all.
+/// An earlier life's file may be as short as what counts of it, and no shorter; the last life's
+/// file may not be short at all.
 #[test]
 fn a_file_that_is_shorter_than_what_counts_is_refused() {
     let medium = SimDisk::new(1);

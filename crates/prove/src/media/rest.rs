@@ -25,7 +25,8 @@ enum End {
     /// Flushed, and killed at once.
     FlushedKilled,
     PowerCut,
-    /// Flushed, idle for some seconds, and killed or cut off: the log's last mark is durable, so that damage to what was flushed looks like no torn tail.
+    /// Flushed, idle for some seconds, and killed or cut off: the log's last mark is durable, so
+    /// that damage to what was flushed looks like no torn tail.
     IdleKilled,
     IdlePowerCut,
 }
@@ -188,7 +189,8 @@ impl Resting {
         let text = format!("{rot:?} in sector {at} of {name} ({sectors} sectors)");
         let disk = self.disk.fork();
         if let Rot::OldFile = rot {
-            // With the ring gone, nothing knows better than an older copy of the last log file. An older data file is an older checkpoint.
+            // With the ring gone, nothing knows better than an older copy of the last log file. An
+            // older data file is an older checkpoint.
             let earlier = self.earlier.content(name)?;
             if in_data || self.end.is_power_cut() || earlier == content {
                 return None;

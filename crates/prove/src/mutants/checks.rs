@@ -312,7 +312,8 @@ pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A bad block in the middle of the log is refused: after a kill by the ring's marks, and after an idle time and a power cut by those of the log file.
+/// A bad block in the middle of the log is refused: after a kill by the ring's marks, and after an
+/// idle time and a power cut by those of the log file.
 pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
     let options = tiny().memory(8 << 20).log_segment_bytes(1 << 20);
     for idles in [false, true] {

@@ -343,8 +343,9 @@ impl Log {
     }
 
     /// Runs `install` under the append lock with a cut: every record that was appended before starts below it, every later one there or
-    /// above. It is where the last record ends that is no filler or mark: a sync through those would only add another mark. No cut is below an earlier
-    /// one. `install` is short (it installs a window) and must not call the log.
+    /// above. It is where the last record ends that is no filler or mark: a sync through those
+    /// would only add another mark. No cut is below an earlier one. `install` is short (it installs
+    /// a window) and must not call the log.
     pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's end before that.

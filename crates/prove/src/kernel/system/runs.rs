@@ -1,5 +1,6 @@
-//! Processes that end right after their first write, one after the other, in a small file system that is filled up half way: each opens and finds what the others
-//! wrote, and the log's files stay few and short (decision 0031).
+//! Processes that end right after their first write, one after the other, in a small file system
+//! that is filled up half way: each opens and finds what the others wrote, and the log's files stay
+//! few and short (decision 0031).
 
 use std::fs::{self, File};
 use std::io::Write as _;
@@ -85,7 +86,8 @@ fn log_files(directory: &Path) -> Result<(usize, u64), Find> {
     Ok((files, bytes))
 }
 
-/// Does the work of one run when the arguments say that this is one. It leaves without closing, or dies.
+/// Does the work of one run when the arguments say that this is one. It leaves without closing, or
+/// dies.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, directory, run] = arguments else {
         return None;
