@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn a_place_is_told_from_a_size() {
-        let error = Error::new(ErrorKind::Corrupt, "a file (page or not)");
+        let error = Error::new(ErrorKind::Corrupt, "a page of a file");
         assert!(!names_a_place(&error.to_string()));
         let sized = error
             .with("first", 4096)
