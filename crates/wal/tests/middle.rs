@@ -18,6 +18,8 @@ const OPTIONS: LogOptions = LogOptions {
     segment_bytes: 1 << 20,
     sync_interval_ns: 1_000_000_000,
     database_id: DATABASE,
+    branch: DATABASE,
+    known_branches: [DATABASE; 2],
 };
 
 /// Appends records, syncs them once at the end, and lets some time pass. The interval never ends

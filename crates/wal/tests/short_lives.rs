@@ -19,6 +19,8 @@ const OPTIONS: LogOptions = LogOptions {
     segment_bytes: SEGMENT,
     sync_interval_ns: 1_000_000,
     database_id: DATABASE,
+    branch: DATABASE,
+    known_branches: [DATABASE; 2],
 };
 
 /// Bytes of the log's files, without the ring.
