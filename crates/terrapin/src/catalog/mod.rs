@@ -115,7 +115,7 @@ impl Catalog {
 
     /// Names the page that holds a keyspace, or should, in an error.
     pub fn place(&self, error: Error, id: KeyspaceId) -> Error {
-        let leaf = self.leaves.get(&(id.0 / CHUNK_KEYSPACES as u32));
+        let leaf = self.leaves.get(id.0 / LEAF_KEYSPACES);
         let leaf = leaf.map(|leaf| &leaf.page);
         match leaf.or(self.root.as_ref()) {
             Some(page) => error.with("page", page.id).with("offset", page.offset),
