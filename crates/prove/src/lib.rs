@@ -17,6 +17,7 @@ pub mod linear;
 pub mod media;
 pub mod mutants;
 pub mod operations;
+mod place;
 pub mod protocol;
 mod run;
 

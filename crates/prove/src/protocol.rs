@@ -194,7 +194,7 @@ impl Checker {
             }
             Op::Sync if call.file == DATA_FILE => self.refresh(probe),
             Op::SyncDirectory => self.refresh(probe),
-            Op::Remove | Op::Rename if call.file.starts_with(SEGMENT_PREFIX) => {
+            Op::Remove | Op::Rename | Op::SetBytes if call.file.starts_with(SEGMENT_PREFIX) => {
                 self.log_is_there(probe)
             }
             _ => Ok(()),
@@ -290,7 +290,7 @@ impl Checker {
         Ok(())
     }
 
-    /// D3, once a segment is gone.
+    /// D3, once a segment is gone, or shorter.
     fn log_is_there(&self, probe: &Probe<'_>) -> Result<(), Breach> {
         for root in self.roots.values() {
             let Some(reach) = root.reach.as_ref().filter(|reach| reach.has_log) else {

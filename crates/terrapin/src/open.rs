@@ -53,6 +53,10 @@ use crate::uses::PageUses;
 use crate::verify::check_copy;
 use crate::warm::Warm;
 
+/// Most lives of the log that an open finds and leaves as they are: each costs it a file and a few
+/// reads.
+const LIVES_MAX: usize = 8;
+
 /// Opens a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     options.settle()?;
@@ -189,6 +193,7 @@ fn open_gated(
         files.create_log(&env, &disk, &settings)?;
     }
     let mut base = Base::read(&files.store, &files.superblock, &budget, settings.fanout)?;
+    let mut lives = 1;
     let (log, replay) = match files.log.take() {
         Some(log) => {
             base.find_space(&files, &settings)?;
@@ -201,6 +206,7 @@ fn open_gated(
             let found = scan_log(&env, &disk, options, needed_from)?;
             check_log(&found, &files.superblock, &base.catalog)?;
             check_copy(&files.store, &base)?;
+            lives = found.lives();
             if settings.read_only {
                 base.find_space(&files, &settings)?;
                 (None, Some(found.read_only()))
@@ -216,7 +222,7 @@ fn open_gated(
         }
     };
     start(
-        settings, env, gate, path, budget, records, files, base, log, replay,
+        settings, env, gate, path, budget, records, files, base, log, replay, lives,
     )
 }
 
@@ -254,6 +260,7 @@ pub(crate) fn scan_log(
 ) -> Result<Recovery> {
     Recovery::scan(env, disk, options, needed_from).map_err(|error| match error.kind() {
         ErrorKind::NotFound => Error::corrupt("the log is missing, but there is a data file")
+            .with("file", "log-*")
             .with("directory", disk.describe()),
         _ => error,
     })
@@ -265,7 +272,7 @@ pub(crate) fn has_log(disk: &Arc<dyn Disk>) -> Result<bool> {
 }
 
 fn data_file_is_lost() -> Error {
-    Error::corrupt("the data file is missing or empty, but there is a log")
+    Error::corrupt("the data file is missing or empty, but there is a log").with("file", DATA_FILE)
 }
 
 /// A creation was interrupted before the log was there.
@@ -316,19 +323,16 @@ pub(crate) fn check_log(
     // Every applied LSN was synced before a superblock led to it (D3). A log that ends below one would leave that tree ahead of the others, and the
     // tree would take what is written next for what it has already.
     if found.end() < catalog.applied_through() {
-        return Err(
-            Error::corrupt("the log ends before what the trees hold already")
-                .with("end", found.end())
-                .with("applied", catalog.applied_through()),
-        );
+        return Err(found
+            .corrupt_at_end("the log ends before what the trees hold already")
+            .with("applied", catalog.applied_through()));
     }
     // A life of the log is durable before any superblock names it. Were the log behind, its next life would not be new.
     if found.incarnation() < superblock.incarnation {
-        return Err(
-            Error::corrupt("the log is of an earlier life than the superblock")
-                .with("log's life", found.incarnation())
-                .with("superblock's life", superblock.incarnation),
-        );
+        return Err(found
+            .corrupt_at_end("the log is of an earlier life than the superblock")
+            .with("log's life", found.incarnation())
+            .with("superblock's life", superblock.incarnation));
     }
     Ok(())
 }
@@ -425,9 +429,11 @@ impl Base {
         let structure: Arc<dyn Structure> = BeTree::new(store.clone(), params);
         let (mut catalog, mut stored) = Catalog::read(store, superblock.catalog)?;
         for keyspace in &stored {
-            let version = structure
-                .open(&keyspace.root)
-                .map_err(|e| e.with("keyspace", &keyspace.name))?;
+            let version = structure.open(&keyspace.root).map_err(|e| {
+                catalog
+                    .place(e, keyspace.id)
+                    .with("keyspace", &keyspace.name)
+            })?;
             catalog.adopt(keyspace, version);
         }
         if superblock.catalog.is_none() {
@@ -488,6 +494,7 @@ fn start(
     base: Base,
     log: Option<Log>,
     replay: Option<Replay>,
+    lives: usize,
 ) -> Result<Database> {
     let Files {
         store, superblock, ..
@@ -530,7 +537,10 @@ fn start(
         .get(DEFAULT_KEYSPACE)
         .and_then(|&id| keyspaces.get(id))
         .map(|k| k.shared.clone())
-        .ok_or_else(|| Error::corrupt("the catalog lacks the default keyspace"))?;
+        .ok_or_else(|| {
+            let error = Error::corrupt("the catalog lacks the default keyspace");
+            base.catalog.place(error, KeyspaceId::DEFAULT)
+        })?;
     let position = replay.as_ref().map(|_| base.catalog.durable_through());
     let install = Install {
         names,
@@ -590,15 +600,27 @@ fn start(
     if let Some(replay) = replay {
         recovery::replay(&core, replay, schema_from)?;
     }
-    // Each life of the log begins with a file, and processes that write little before they are killed never checkpoint. Where room is short it waits for
-    // an open that finds some, or for writers: a checkpoint would take room first.
-    if let Some(log) = &log
-        && log.metrics().disk_bytes > core.settings.log_bytes_max
-        && core.has_room()
-    {
-        core.schedule.shorten_log();
+    if let Some(log) = &log {
+        shorten_log(&core, log, lives);
     }
     Ok(Database { owner })
+}
+
+/// Has a checkpoint let go of what earlier lives of the log left, where that is much. Processes
+/// that end soon never checkpoint, so an open waits for it where the one before did not live to do
+/// it (decision 0031). The coordinator reports why a checkpoint fails; the database serves without
+/// it.
+fn shorten_log(core: &Core, log: &Log, lives: usize) {
+    let is_long = log.metrics().disk_bytes > core.settings.log_bytes_max;
+    if lives > LIVES_MAX || (is_long && lives > 1) {
+        if let Err(error) = core.checkpoint_through(log.end()) {
+            tracing::warn!(%error, lives, "the log of earlier lives stays as long as it is");
+        }
+    } else if is_long && core.has_room() {
+        // Where room is short it waits for an open that finds some, or for writers: a checkpoint
+        // would take room first.
+        core.schedule.shorten_log();
+    }
 }
 
 #[cfg(test)]

@@ -76,7 +76,9 @@ impl Keyspaces {
         &'a self,
         other: &'a Keyspaces,
     ) -> impl Iterator<Item = (&'a Arc<KeyspaceState>, Option<&'a Arc<KeyspaceState>>)> {
-        let pairs = self.iter().map(|keyspace| (keyspace, other.get(keyspace.id)));
+        let pairs = self
+            .iter()
+            .map(|keyspace| (keyspace, other.get(keyspace.id)));
         pairs.filter(|(keyspace, now)| now.is_none_or(|now| !Arc::ptr_eq(now, keyspace)))
     }
 

@@ -12,7 +12,9 @@ use std::collections::VecDeque;
 
 use terrapin_base::{Error, Result, mutant};
 
-use crate::format::{Seal, SegmentHeader, branch_link, segment_name};
+use crate::format::{
+    BLOCK_BYTES, Seal, SegmentHeader, block_down, block_up, branch_link, segment_name,
+};
 use crate::segments::Kept;
 use crate::stream::{Life, Piece};
 
@@ -59,6 +61,25 @@ impl Chain {
             position: piece.first,
         });
         found.or(in_gap)
+    }
+
+    /// Holds the segments against the lengths of their files. What does not count of an earlier
+    /// life's segment may have been given back ([`crate::segments::Segments::give_ends_back`]); the
+    /// newest segment is as long as it was made.
+    pub(crate) fn check_lengths(&mut self, lengths: &[u64]) -> Result<()> {
+        for (segment, &bytes) in self.kept.iter_mut().zip(lengths) {
+            let needed = BLOCK_BYTES + segment.used();
+            if bytes < needed {
+                let error =
+                    Error::corrupt("a log segment's file is shorter than what counts of it");
+                return Err(error
+                    .with("file", segment_name(segment.number))
+                    .with("bytes", bytes)
+                    .with("needed", needed));
+            }
+            segment.capacity = segment.capacity.min(block_down(bytes) - BLOCK_BYTES);
+        }
+        Ok(())
     }
 
     /// Every segment, those included that hold nothing that counts.
@@ -143,6 +164,8 @@ pub(crate) fn find_chain(headers: Vec<SegmentHeader>) -> Result<Chain> {
                 end = next.previous_end;
                 counts = header.start < end || (begins_life && header.start == end);
                 if counts {
+                    // What lies behind the end was perhaps given back.
+                    piece.capacity = block_up(end) - header.start;
                     lives.push_front(Life {
                         seal,
                         end: Some(end),

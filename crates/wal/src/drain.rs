@@ -11,6 +11,12 @@
 //! here poisons the log, except the search for space, which is a shortage that ends by itself when space is found, and zeros ahead.
 //!
 //! When the log is stopped without a close, what was not synced yet is, as far as there is space: the interval is a promise, and the process may live on.
+//!
+//! A sync of records leaves a mark in the ring, which says how far it reached. The next sync makes
+//! that mark durable. If no record follows, the drain syncs once more, soon after: otherwise a
+//! power cut, which takes the ring, would leave the last burst before an idle time without a mark,
+//! and damage in it would look like a torn tail (decision 0030). This sync covers no record and
+//! leaves no mark, so an idle log rests after it.
 
 use std::ops::ControlFlow;
 
@@ -20,7 +26,7 @@ use terrapin_disk::RingReader;
 
 use crate::format::{
     BLOCK_BYTES, RECORD_HEADER_BYTES, RecordHeader, SegmentHeader, block_down, branch_link,
-    next_number,
+    filler_bytes, next_number,
 };
 use crate::log::Shared;
 use crate::segments::Current;
@@ -40,6 +46,8 @@ struct Zeros([u8; AHEAD_BYTES_MAX]);
 
 /// Shortest time between two searches for space that nobody asked for.
 const SHORTAGE_RETRY_NS: u64 = 10_000_000;
+/// Longest time from a sync that no record follows to the sync of its mark.
+const MARK_WAIT_NS_MAX: u64 = 1_000_000_000;
 
 /// A sync that is under way.
 #[derive(Clone, Copy)]
@@ -49,6 +57,8 @@ struct Sync {
     begun_ns: u64,
     /// Somebody waits for it.
     asked: bool,
+    /// It covers records, so that it leaves a mark.
+    of_records: bool,
 }
 
 /// The bound of whole records at or below `Drain::drained`.
@@ -75,6 +85,9 @@ pub(crate) struct Drain {
     small_sync_bytes: u64,
     /// When the next sync begins without being asked for.
     deadline_ns: Option<u64>,
+    /// When the last sync's mark is to be synced, if no record comes before: none when that mark is
+    /// durable.
+    mark_due_ns: Option<u64>,
     /// A segment was taken into use and no spare was prepared yet.
     lacks_spare: bool,
     /// When that is tried again at the earliest.
@@ -102,7 +115,9 @@ impl Job for Drain {
     fn step(&mut self) -> Step {
         self.log.woken.store(false, Ordering::SeqCst);
         let is_last = self.log.stopped.load(Ordering::Acquire);
-        if self.log.has_failed() || is_last && !self.log.wants_last_sync() {
+        if self.log.has_failed()
+            || is_last && !self.log.wants_last_sync() && !self.wants_last_mark()
+        {
             return Step::Done;
         }
         match self.advance() {
@@ -137,6 +152,7 @@ impl Drain {
             sync: None,
             small_sync_bytes: 0,
             deadline_ns: None,
+            mark_due_ns: None,
             lacks_spare: true,
             spare_retry_ns: 0,
         }
@@ -184,35 +200,59 @@ impl Drain {
         }
     }
 
+    /// Once nobody appends any more: whether the mark of the last sync is to be synced now. A log
+    /// that was closed needs no mark.
+    fn wants_last_mark(&mut self) -> bool {
+        if self.mark_due_ns.is_some() {
+            let closed = self.log.lock().close_end.is_some();
+            self.mark_due_ns = (!closed).then_some(0);
+        }
+        self.mark_due_ns.is_some() || self.sync.is_some()
+    }
+
     fn current_end(&self) -> u64 {
         self.current.start + self.log.segments.capacity()
     }
 
     fn sync_is_due(&self) -> bool {
         let log = &self.log;
+        let now_ns = log.env.now_ns();
+        let is_past = |time: Option<u64>| time.is_some_and(|time| now_ns >= time);
         log.sync_wanted.load(Ordering::Acquire) > log.synced()
-            || self
-                .deadline_ns
-                .is_some_and(|deadline| log.env.now_ns() >= deadline)
+            || is_past(self.deadline_ns)
+            || is_past(self.mark_due_ns)
     }
 
     fn begin_sync(&mut self) {
         self.deadline_ns = None;
         let begun_ns = self.log.env.now_ns();
         let synced = self.log.synced();
-        let (reach, asked) = {
+        let mark_is_due = self.mark_due_ns.take_if(|due| begun_ns >= *due).is_some();
+        let segments = &self.log.segments;
+        let has_file = segments.spare_count() > 0 && !segments.space_is_scarce();
+        let (reach, asked, of_records) = {
             let mut tail = self.log.lock();
             let asked = self.log.sync_wanted.load(Ordering::Acquire) > synced;
-            if !asked && tail.real_end <= synced {
-                return; // a change of segments has synced it meanwhile
+            let of_records = asked || tail.real_end > synced;
+            // A mark takes no file that records may need. (The header of a file that is taken into
+            // use says what the mark says.)
+            let padded = tail.lsn + filler_bytes(tail.lsn);
+            let fits = has_file || padded <= self.current_end();
+            let of_mark = mark_is_due && fits && tail.lsn > self.drained;
+            // Without records, either a change of segments has synced them meanwhile, or the mark
+            // of the last sync is due.
+            if !of_records && !of_mark {
+                return;
             }
-            (self.log.pad(&mut tail), asked)
+            (self.log.pad(&mut tail), asked, of_records)
         };
+        self.mark_due_ns = None;
         self.target = reach;
         self.sync = Some(Sync {
             reach,
             begun_ns,
             asked,
+            of_records,
         });
     }
 
@@ -277,12 +317,18 @@ impl Drain {
         }
         let real_is_left = {
             let mut tail = self.log.lock();
-            // Before anyone learns of the sync, so that a lone writer's next record follows the mark in the same block.
-            self.log.mark(&mut tail, reached);
-            tail.sync_end = reached;
+            if sync.of_records {
+                // Before anyone learns of the sync, so that a lone writer's next record follows the
+                // mark in the same block.
+                self.log.mark(&mut tail, reached);
+            }
             tail.real_end > reached
         };
         self.sync = None;
+        if sync.of_records && !mutant::active(91) {
+            let wait_ns = self.log.options.sync_interval_ns.min(MARK_WAIT_NS_MAX);
+            self.mark_due_ns = Some(self.log.env.now_ns().saturating_add(wait_ns));
+        }
         if real_is_left {
             let interval_ns = self.log.options.sync_interval_ns;
             self.deadline_ns = Some(sync.begun_ns.saturating_add(interval_ns));
@@ -336,17 +382,22 @@ impl Drain {
         Ok(())
     }
 
-    /// The segment is full: syncs it to its end first, then takes the next into use.
+    /// The segment is full: syncs it to its end first, then takes the next into use. Who waits for
+    /// a sync learns of it when the next segment's header says so on stable storage, or a mark in
+    /// the ring: damage to what they were told is durable never looks like a torn tail then
+    /// (decision 0030).
     fn change_segment(&mut self) -> Result<Step> {
-        if self.log.synced() < self.drained {
+        let is_news = self.log.synced() < self.drained;
+        if is_news {
             self.sync_current()?;
-            self.log.synced.store(self.drained, Ordering::Release);
-            self.log.tell_all();
-            return Ok(Step::Again);
         }
         let spare = match self.log.segments.obtain() {
             Ok(spare) => spare,
             Err(error) => {
+                if is_news {
+                    self.log.mark(&mut self.log.lock(), self.bound.whole_below);
+                    self.full_is_synced();
+                }
                 self.log.set_shortage(Some(error));
                 self.log.lock().wake_at = u64::MAX;
                 return Ok(Step::Pending(self.woken().until(self.retry_ns())));
@@ -365,11 +416,20 @@ impl Drain {
             previous_branch: branch_link(self.log.seal.branch),
         };
         self.current = self.log.segments.install(&spare, &header)?;
+        if is_news {
+            self.full_is_synced();
+        }
         self.lacks_spare = true;
         self.spare_retry_ns = 0;
         self.log.set_shortage(None);
         self.log.counters.segments.fetch_add(1, Ordering::Relaxed);
         Ok(Step::Again)
+    }
+
+    /// Everything that was drained is on stable storage, and the log says so.
+    fn full_is_synced(&self) {
+        self.log.synced.store(self.drained, Ordering::Release);
+        self.log.tell_all();
     }
 
     /// Nothing is under way: a target, or what to wait for.
@@ -392,17 +452,22 @@ impl Drain {
             }
             return ControlFlow::Continue(());
         }
-        if unsynced {
+        let deadline = if unsynced {
             tail.wake_at = self.drained + quarter + BLOCK_BYTES;
             drop(tail);
-            let deadline = self.wind_clock();
-            ControlFlow::Break(self.woken().until(deadline))
+            // The sync of these records makes the mark durable, too.
+            self.mark_due_ns = None;
+            Some(self.wind_clock())
         } else {
             tail.wake_at = 0;
             drop(tail);
             self.deadline_ns = None;
-            ControlFlow::Break(self.woken())
-        }
+            self.mark_due_ns
+        };
+        ControlFlow::Break(match deadline {
+            Some(deadline) => self.woken().until(deadline),
+            None => self.woken(),
+        })
     }
 
     /// Starts the interval's clock, unless it runs; when it is over.

@@ -248,6 +248,21 @@ pub(crate) fn decode_mark(seal: &Seal, lsn: u64, bytes: &[u8]) -> Option<u64> {
         .filter(|&synced| synced <= lsn)
 }
 
+/// As [`decode_mark`], for a block of the ring, of which only the remainder of its LSN is known. A
+/// mark stands less than a ring behind what it says was synced: all below that had left the ring.
+pub(crate) fn decode_mark_in_ring(
+    seal: &Seal,
+    ring_bytes: u64,
+    offset: u64,
+    bytes: &[u8],
+) -> Option<u64> {
+    let said = bytes.get(RECORD_HEADER_BYTES as usize..)?;
+    let synced = Reader::new("log mark", said).u64().ok()?;
+    // The ring's size is a power of two.
+    let behind = offset.wrapping_sub(synced) & (ring_bytes - 1);
+    decode_mark(seal, synced.checked_add(behind)?, bytes)
+}
+
 /// What stands in the first block of a segment. The stream's bytes `[start, start + capacity)` follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
@@ -378,7 +393,9 @@ pub(crate) const LSN_LIMIT: u64 = 1 << 61;
 /// The number of the segment behind one. No log is ever that long, but a header may say anything.
 pub(crate) fn next_number(number: u64) -> Result<u64> {
     let next = number.checked_add(1);
-    next.ok_or_else(|| Error::corrupt("log segments are numbered to the end"))
+    next.ok_or_else(|| {
+        Error::corrupt("log segments are numbered to the end").with("file", segment_name(number))
+    })
 }
 
 /// `lsn` rounded up to a block.
@@ -526,6 +543,23 @@ mod tests {
         assert_eq!(decode_mark(&SEAL, 12288, &mark), None);
         let lie = SEAL.record(KIND_MARK, &encode_mark(8193), 8192);
         assert_eq!(decode_mark(&SEAL, 8192, &lie), None);
+    }
+
+    #[test]
+    fn a_mark_in_the_ring_is_found_however_often_the_ring_went_round() {
+        let ring = 64 << 10;
+        for round in [0, 1, 2, 1000, (LSN_LIMIT / ring) - 2] {
+            for behind in [0, 4096, ring - 4096] {
+                let synced = round * ring + 8192;
+                let lsn = synced + behind;
+                let mark = SEAL.record(KIND_MARK, &encode_mark(synced), lsn);
+                let found = |offset| decode_mark_in_ring(&SEAL, ring, offset, &mark);
+                assert_eq!(found(lsn % ring), Some(synced));
+                assert_eq!(found((lsn + 4096) % ring), None);
+            }
+        }
+        assert_eq!(decode_mark_in_ring(&SEAL, ring, 0, &[0xff; 17]), None);
+        assert_eq!(decode_mark_in_ring(&SEAL, ring, 0, &[0; 3]), None);
     }
 
     fn header() -> SegmentHeader {

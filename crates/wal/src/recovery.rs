@@ -3,13 +3,19 @@
 //! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring under the old incarnation, ending at E, and judge what
 //! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
-//! 0. the directory is synced, so that what the scan saw of it is true, and spares become as large as segments are now;
+//! 0. the directory is synced, so that what the scan saw of it is true; spares become as large as
+//!    segments are now; what does not count of earlier lives, or is not needed any more, goes back
+//!    to the file system; and a file is had for step 3, if a smaller one where there is little
+//!    space;
 //! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring
 //!    (also where a segment's block is damaged), and what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
 //! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
 //!    directory is synced. Only from here on is anything different for the next recovery. Where the life before was empty, the segment takes its
-//!    only one's number, and its name at one stroke: opens that fail, or are killed before anybody writes, leave one such file, however many they are.
+//!    only one's number, and its name at one stroke: opens that fail, or are killed before anybody
+//!    writes, leave one such file, however many they are;
+//! 4. of the segments before it, what does not count goes back to the file system. (A recovery that
+//!    was killed here leaves that to step 0 of the next.)
 //!
 //! Killed before 3, recovery finds the same E again: from the same files, or from the segments that 1 has synced. Killed after it,
 //! the new life is empty, and E stands in its header.
@@ -33,7 +39,7 @@ use crate::format::{
 use crate::log::{Beginning, Log};
 use crate::options::{LogOptions, RING_BYTES_MIN};
 use crate::replay::Replay;
-use crate::segments::{SPARES_MIN, Segments, Spare, is_absent};
+use crate::segments::{SPARES_MIN, Segments, Spare, TrimError, is_absent};
 use crate::stream::{Life, Piece, RingFile, Stream};
 
 /// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by [`Recovery::begin`] or
@@ -76,14 +82,18 @@ impl Recovery {
         let options = options.check()?;
         let names = disk.list()?;
         let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();
-        let headers = read_headers(disk, &numbers, options.database_id)?;
+        let (headers, lengths) = read_headers(disk, &numbers, options.database_id)?;
         check_branch(&headers, &options)?;
-        let chain = find_chain(headers)?;
+        let mut chain = find_chain(headers)?;
+        chain.check_lengths(&lengths)?;
         let Some(start) = chain.start_for(needed_from.0) else {
+            let oldest = chain.kept().front().map_or(0, |segment| segment.number);
             return Err(
                 Error::corrupt("the log begins after what the database needs of it")
+                    .with("file", segment_name(oldest))
                     .with("first", chain.first)
-                    .with("needed", needed_from),
+                    .with("needed", needed_from)
+                    .with("directory", disk.describe()),
             );
         };
         let ring = if names.iter().any(|n| n == RING_NAME) {
@@ -181,11 +191,9 @@ impl Recovery {
                 .with("directory", self.disk.describe()));
         }
         if self.end < self.needed_from {
-            return Err(
-                Error::corrupt("the log ends before what the database needs of it")
-                    .with("end", self.end)
-                    .with("needed", self.needed_from),
-            );
+            return Err(self
+                .corrupt_at_end("the log ends before what the database needs of it")
+                .with("needed", self.needed_from));
         }
         Ok(())
     }
@@ -207,6 +215,17 @@ impl Recovery {
         Lsn(self.end)
     }
 
+    /// Corruption where the accepted log ends, by file and offset.
+    #[must_use]
+    pub fn corrupt_at_end(&self, message: &'static str) -> Error {
+        let life = self.chain.lives.len().saturating_sub(1);
+        let place = Place {
+            life,
+            position: self.end,
+        };
+        self.stream(place).corrupt(message)
+    }
+
     /// LSN of the oldest record that is there.
     #[must_use]
     pub fn first(&self) -> Lsn {
@@ -223,6 +242,12 @@ impl Recovery {
     #[must_use]
     pub fn records_to_replay(&self) -> u64 {
         self.replay_records
+    }
+
+    /// How many lives have left segments that count, the one that ends here included.
+    #[must_use]
+    pub fn lives(&self) -> usize {
+        self.chain.lives.len()
     }
 
     /// The life that ends here; [`Recovery::begin`] starts the next one.
@@ -266,12 +291,18 @@ impl Recovery {
         // One that was to be of another size, and was killed before it took the name.
         self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
         segments.take_over(&self.spares)?;
+        let first_of_last = last.pieces.first().map_or(0, |piece| piece.number);
+        segments.give_ends_back(first_of_last)?;
+        // A checkpoint was committed, and its process died before it trimmed.
+        let trimmed = segments.trim(Lsn(self.needed_from));
+        trimmed.map_err(TrimError::into_error)?;
+        segments.prepare_at_open()?;
 
         // 1.
         let (number, added) = self.copy_what_is_not_synced(&segments)?;
         if let Some(last) = self.chain.lives.last_mut() {
             added.into_iter().for_each(|piece| last.push(piece));
-            last.end = Some(self.end);
+            last.ends_at(self.end);
         }
 
         // 2. Before the new life, which is not clean: were it to begin without a ring, it would be refused.
@@ -298,6 +329,8 @@ impl Recovery {
         };
         let current = segments.install(&spare, &header)?;
         segments.drop_spares(SPARES_MIN)?;
+        // 4.
+        segments.give_ends_back(number)?;
 
         self.ring = None;
         let replay = Replay {
@@ -399,6 +432,7 @@ impl Recovery {
         segments.give_up_last(self.end)?;
         if let Some(last) = self.chain.lives.last_mut() {
             *last = folded;
+            last.ends_at(self.end);
         }
         Ok(Some(whole.number))
     }
@@ -521,27 +555,30 @@ fn open_ring_file(disk: &Arc<dyn Disk>) -> Result<RingFile> {
     Ok(RingFile { file, bytes })
 }
 
-/// The headers of the segments that follow each other without a gap up to the highest number, oldest first.
+/// The headers of the segments that follow each other without a gap up to the highest number,
+/// oldest first, and the lengths of their files.
 fn read_headers(
     disk: &Arc<dyn Disk>,
     numbers: &[u64],
     database_id: u64,
-) -> Result<Vec<SegmentHeader>> {
+) -> Result<(Vec<SegmentHeader>, Vec<u64>)> {
     let numbers: BTreeSet<u64> = numbers.iter().copied().collect();
     let Some(&highest) = numbers.last() else {
         return Err(
             Error::new(ErrorKind::NotFound, "there is no log").with("directory", disk.describe())
         );
     };
-    let mut headers = VecDeque::new();
+    let (mut headers, mut lengths) = (VecDeque::new(), VecDeque::new());
     for (&number, expected) in numbers.iter().rev().zip((0..=highest).rev()) {
         // What lies below a gap was given up: names go away oldest first, and what is needed of the log is checked against its first LSN.
         if number != expected {
             break;
         }
-        headers.push_front(read_header(disk, number, database_id)?);
+        let (header, bytes) = read_header(disk, number, database_id)?;
+        headers.push_front(header);
+        lengths.push_front(bytes);
     }
-    Ok(headers.into())
+    Ok((headers.into(), lengths.into()))
 }
 
 /// The newest segment belongs to the copy of the database that the log's user knows: older ones are judged by it.
@@ -555,7 +592,11 @@ fn check_branch(headers: &[SegmentHeader], options: &LogOptions) -> Result<()> {
     }
 }
 
-fn read_header(disk: &Arc<dyn Disk>, number: u64, database_id: u64) -> Result<SegmentHeader> {
+fn read_header(
+    disk: &Arc<dyn Disk>,
+    number: u64,
+    database_id: u64,
+) -> Result<(SegmentHeader, u64)> {
     let name = segment_name(number);
     let file = disk.open(
         &name,
@@ -584,12 +625,7 @@ fn read_header(disk: &Arc<dyn Disk>, number: u64, database_id: u64) -> Result<Se
             Error::corrupt("a log segment has another's name").with("number", header.number),
         ));
     }
-    if bytes - BLOCK_BYTES < header.capacity {
-        return Err(in_file(
-            Error::corrupt("a log segment is shorter than its header says").with("bytes", bytes),
-        ));
-    }
-    Ok(header)
+    Ok((header, bytes))
 }
 
 /// See [`Log::create`].

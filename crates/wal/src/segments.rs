@@ -16,7 +16,7 @@ use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering};
 use terrapin_base::{Error, ErrorKind, Lsn, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
-use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, segment_name, spare_name};
+use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up, segment_name, spare_name};
 use crate::options::SEGMENT_BYTES_MIN;
 
 /// Most files that wait to become segments again; what a trim frees beyond them goes back to the file system. In the midst of work a trim
@@ -50,6 +50,13 @@ pub(crate) struct Kept {
     pub(crate) capacity: u64,
     /// Known to have been written to its end.
     pub(crate) full: bool,
+}
+
+impl Kept {
+    /// Bytes of stream that count in it, up to a block's end.
+    pub(crate) fn used(&self) -> u64 {
+        block_up(self.end).saturating_sub(self.start)
+    }
 }
 
 /// A spare of an earlier life: its length and its name.
@@ -106,7 +113,7 @@ pub(crate) enum TrimError {
 
 impl TrimError {
     /// What went wrong, to whom both are alike.
-    fn into_error(self) -> Error {
+    pub(crate) fn into_error(self) -> Error {
         match self {
             TrimError::Undone(error) | TrimError::Unknown(error) => error,
         }
@@ -284,6 +291,37 @@ impl Segments {
         Ok(())
     }
 
+    /// Sees to it that a spare waits for an open to go on in. Where the disk has no room for one of
+    /// the size asked for, segments become as small as what it has room for: an open must not need
+    /// space (D10).
+    pub(crate) fn prepare_at_open(&mut self) -> Result<()> {
+        let wanted = self.capacity;
+        loop {
+            match self.prepare() {
+                Err(error) if error.kind() == ErrorKind::NoSpace => {
+                    let half = block_down(self.capacity / 2);
+                    if half < SEGMENT_BYTES_MIN {
+                        // What a cut recovery left may be used again; else the open says what it
+                        // lacks.
+                        self.capacity = wanted;
+                        return Ok(());
+                    }
+                    self.capacity = half;
+                }
+                prepared => {
+                    if self.capacity < wanted {
+                        let bytes = self.capacity;
+                        tracing::warn!(
+                            bytes,
+                            "no space for log files of the size asked for; they are smaller for now"
+                        );
+                    }
+                    return prepared;
+                }
+            }
+        }
+    }
+
     /// Makes a spare the next segment, or the newest in its place if the number is that one's: header, sync, name, sync of the directory. An error
     /// leaves open what is on the disk.
     pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Current> {
@@ -378,6 +416,26 @@ impl Segments {
                 name: spare,
                 written: segment.full,
             });
+        }
+        Ok(())
+    }
+
+    /// Gives what does not count of segments back to the file system: of those before segment
+    /// `below`, whose ends later segments' durable headers say. Lives that end soon leave as much
+    /// as they wrote then (decision 0031). A power cut may undo it, and the next open does it
+    /// again.
+    pub(crate) fn give_ends_back(&self, below: u64) -> Result<()> {
+        let mut kept = self.kept.lock();
+        for segment in kept.iter_mut().take_while(|s| s.number < below) {
+            let used = match mutant::active(90) {
+                true => block_down(segment.end).saturating_sub(segment.start),
+                false => segment.used(),
+            };
+            if used < segment.capacity {
+                let file = self.open_for_writing(segment.number)?;
+                file.set_bytes(BLOCK_BYTES + used)?;
+                segment.capacity = used;
+            }
         }
         Ok(())
     }

@@ -4,13 +4,15 @@
 //! ring space by whole records only, so no record has to be glued together from both. Nothing that is read here is believed before
 //! its checksum, and nothing is allocated for a length that the files could not hold (D8).
 
+use std::ops::Range;
+
 use terrapin_base::sync::Arc;
-use terrapin_base::{Error, Result};
+use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 
 use crate::format::{
     BLOCK_BYTES, KIND_CLOSE, MARK_BYTES, RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, RING_NAME,
-    RecordHeader, Seal, block_down, block_up, decode_mark, segment_name,
+    RecordHeader, Seal, block_down, block_up, decode_mark, decode_mark_in_ring, segment_name,
 };
 
 /// What is read ahead at a time.
@@ -55,6 +57,15 @@ impl Life {
             last.capacity = last.capacity.min(piece.start.saturating_sub(last.start));
         }
         self.pieces.push(piece);
+    }
+
+    /// It is known now where it ends. What its last segment holds behind that does not count.
+    pub(crate) fn ends_at(&mut self, end: u64) {
+        self.end = Some(end);
+        if let Some(last) = self.pieces.last_mut() {
+            let counts = block_up(end).saturating_sub(last.start);
+            last.capacity = last.capacity.min(counts);
+        }
     }
 
     /// Where its segments end.
@@ -327,29 +338,33 @@ impl Stream {
         Ok(out)
     }
 
-    /// The highest LSN that any later block's start says was synced: in the last life's segments behind the position, and in the ring.
+    /// The highest LSN that a mark says was synced: at any later block's start in the last life's
+    /// segments, and at any block's start in the ring. The ring's marks may stand for places far
+    /// behind the position: the drain frees the ring, and records were lost in between.
     pub(crate) fn highest_mark(&mut self) -> Result<u64> {
         let Some(life) = self.lives.last() else {
             return Ok(0);
         };
         let seal = life.seal;
-        let from = block_up(self.position);
-        let mut buffer = AlignedBuf::new();
         let mut highest = 0;
         let files = &mut self.files;
-        look_for_marks(
-            seal,
-            from,
-            life.limit(),
-            &mut buffer,
-            &mut highest,
+        let from = block_up(self.position);
+        each_block(
+            from..life.limit(),
             |at, out| files.read(life, at, out),
+            |lsn, block| highest = highest.max(decode_mark(&seal, lsn, block).unwrap_or(0)),
         )?;
-        if let Some(ring) = &self.ring {
-            let limit = block_down(self.position) + ring.bytes;
-            look_for_marks(seal, from, limit, &mut buffer, &mut highest, |at, out| {
-                ring.read(at, out)
-            })?;
+        if let Some(ring) = &self.ring
+            && !mutant::active(92)
+        {
+            each_block(
+                0..ring.bytes,
+                |at, out| ring.read(at, out),
+                |offset, block| {
+                    let mark = decode_mark_in_ring(&seal, ring.bytes, offset, block);
+                    highest = highest.max(mark.unwrap_or(0));
+                },
+            )?;
         }
         Ok(highest)
     }
@@ -373,7 +388,9 @@ impl Stream {
                 .with("offset", lsn & (ring.bytes - 1)),
             (None, None) => error,
         };
-        error.with("lsn", lsn)
+        error
+            .with("lsn", lsn)
+            .with("directory", self.files.disk.describe())
     }
 }
 
@@ -408,26 +425,22 @@ fn find_in(
     }))
 }
 
-/// Raises `highest` to what the marks at block starts in `[from, limit)` say.
-fn look_for_marks(
-    seal: Seal,
-    from: u64,
-    limit: u64,
-    buffer: &mut AlignedBuf,
-    highest: &mut u64,
+/// Reads what starts at multiples of a block in that range, and shows the first bytes of each
+/// block.
+fn each_block(
+    range: Range<u64>,
     mut read: impl FnMut(u64, &mut [u8]) -> Result<()>,
+    mut show: impl FnMut(u64, &[u8]),
 ) -> Result<()> {
-    let mut at = from;
-    while at < limit {
-        let count = WINDOW_BYTES.min(limit - at);
+    let mut buffer = AlignedBuf::new();
+    let mut at = range.start;
+    while at < range.end {
+        let count = WINDOW_BYTES.min(range.end - at);
         buffer.resize(count as usize, 0);
-        read(at, buffer)?;
-        for (index, block) in buffer.chunks(BLOCK_BYTES as usize).enumerate() {
-            let lsn = at + index as u64 * BLOCK_BYTES;
-            let head = &block[..block.len().min(MARK_BYTES as usize)];
-            if let Some(synced) = decode_mark(&seal, lsn, head) {
-                *highest = synced.max(*highest);
-            }
+        read(at, &mut buffer)?;
+        let blocks = buffer.chunks(BLOCK_BYTES as usize);
+        for (place, block) in (at..).step_by(BLOCK_BYTES as usize).zip(blocks) {
+            show(place, &block[..block.len().min(MARK_BYTES as usize)]);
         }
         at += count;
     }

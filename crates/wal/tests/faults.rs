@@ -490,7 +490,11 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
             segments(&process)
         });
         // The first may have written what only the ring had behind the others, where nobody knows it to be synced.
-        assert_eq!(counts[1], counts[3], "{records} records");
+        // Later ones give back the segment whose place the copy has taken.
+        assert!(
+            counts[2] <= counts[1] && counts[3] <= counts[1],
+            "{records}: {counts:?}"
+        );
         copied += counts[1] - before;
         medium.clear_faults();
         let (_, found) = process.recover(other).unwrap();

@@ -42,7 +42,7 @@ pub struct GroupReport {
 ///
 /// [`terrapin_base::ErrorKind::Corrupt`] for the first fault found, with page and place.
 pub fn check_group(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
-    check(bytes, group).map_err(|e| e.with("group", group.id).with("offset", group.offset))
+    check(bytes, group).map_err(|e| e.with("page", group.id).with("offset", group.offset))
 }
 
 fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {

@@ -220,7 +220,7 @@ impl Pages {
                     Error::corrupt("a tree refers to a page outside of the file"),
                     page,
                 )
-                .with("file bytes", file_bytes)
+                .with("length of the file", file_bytes)
             })?;
             newest_incarnation = newest_incarnation.max(Some(page.id.incarnation()));
             let known = live.entry(page.id).or_insert(Page {

@@ -542,10 +542,10 @@ impl PageStore {
             .ok()
             .filter(|_| inside)
             .ok_or_else(|| {
-                Error::corrupt("a reference beyond the end of the file")
+                self.place(Error::corrupt("a reference beyond the end of the file"))
                     .with("offset", offset)
                     .with("bytes", bytes)
-                    .with("file bytes", self.space.file_bytes())
+                    .with("length of the file", self.space.file_bytes())
             })
     }
 

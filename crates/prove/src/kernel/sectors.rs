@@ -18,6 +18,7 @@ use terrapin_disk::SimDisk;
 use terrapin_model::Random;
 
 use crate::Find;
+use crate::place::names_a_place;
 
 /// Every so many bytes one is flipped.
 const STRIDE: usize = 97;
@@ -234,7 +235,7 @@ impl Victim {
     fn answers(&self, database: &Database) -> Result<(), Find> {
         let keyspace = match database.open_keyspace("k") {
             Ok(keyspace) => keyspace,
-            Err(error) if error.kind() == ErrorKind::Corrupt => return Ok(()),
+            Err(error) if error.kind() == ErrorKind::Corrupt => return typed(&error),
             Err(error) => return Err(Find(format!("the keyspace: {error}"))),
         };
         let mut possible: Vec<&Map> = self.states.iter().collect();
@@ -292,6 +293,9 @@ impl Victim {
 /// Damage is answered by an error that says so.
 fn typed(error: &Error) -> Result<(), Find> {
     match error.kind() {
+        ErrorKind::Corrupt if !names_a_place(&error.to_string()) => Err(Find(format!(
+            "an error of damage that names no place: {error}"
+        ))),
         ErrorKind::Corrupt
         | ErrorKind::NotFound
         | ErrorKind::DatabaseNotFound

@@ -1,7 +1,8 @@
 //! Media faults: what the medium does behind the engine's back is noticed, and never changes an answer (D8). Counted are faults
 //! that were injected and met: by `verify`, by a read, or by the disk's own account of what it spoiled.
 //!
-//! What must come of each, beside what is true of all: no panic, no hang; an answer is right or an error of kind `Corrupt` or `Io` that says where;
+//! What must come of each, beside what is true of all: no panic, no hang; an answer is right or an
+//! error of kind `Corrupt` or `Io` that names a file, a page or an LSN;
 //! never "not there" for what is there; a range that ends early says so. Where `verify` finds nothing, everything reads rightly.
 //!
 //! | fault | while the store runs | at the next open |
@@ -9,7 +10,9 @@
 //! | rot at rest: bits, bytes, zeroed and foreign sectors, old versions, in the data file | | opens or is refused with `Corrupt`; reads of what is hit fail, all others are right; a damaged superblock slot is no harm |
 //! | the same in the log or its ring, closed store | | refused with `Corrupt`, or nothing is lost |
 //! | the same in the log or its ring, killed process | | refused with `Corrupt`, or at least everything synced is there, and a prefix of the rest: damage above the last mark looks like a torn tail |
-//! | the same in the log, after a power cut | | refused with `Corrupt`, or a prefix is there that lacks at most what the last sync covered: with the ring lost, that looks like a torn tail, too |
+//! | the same in the log, after an idle time and a power cut | | the same: the last sync's mark is durable (decision 0030) |
+//! | the same in the log, after a power cut in the midst of writes | | refused with `Corrupt`, or a prefix is there that lacks at most what the last sync covered: with the ring lost, that looks like a torn tail, too |
+//! | a block of zeros, or an older copy of a whole file of the log | | as any rot there; older copies after kills and closes only, since a power cut takes the ring that knows better |
 //! | a lost, torn, misdirected, flipped or reverted write | as rot; merges that meet it are given up and reported, and writers may come to wait for them | as rot |
 //! | a stale read, a flipped read, a short read, `EIO` once | that operation fails, or succeeds by another try | nothing is lost; the open may be refused as long as it lasts |
 //! | a bad sector, in the data file or the log: `EIO` for good | reads of what is hit fail, all others are right | the same; refused if the open needs it |

@@ -8,9 +8,12 @@ use super::store::{Plan, Seen, Tally, go_on, is_of_medium_error, look};
 use crate::Find;
 
 /// Places that are damaged in each of a unit's stores.
-const PLACES: usize = 40;
+const PLACES: usize = 24;
 /// Sectors that are tried before one that holds nothing is taken.
 const TRIES: usize = 12;
+/// How long a store is idle before it comes to rest.
+const IDLE_MS: u64 = 3_000;
+const BLOCK_BYTES: u64 = 4096;
 /// The superblock's two slots lie before this in the data file.
 const SLOTS_BYTES: u64 = 8192;
 
@@ -19,7 +22,28 @@ const SLOTS_BYTES: u64 = 8192;
 enum End {
     Closed,
     Killed,
+    /// Flushed, and killed at once.
+    FlushedKilled,
     PowerCut,
+    /// Flushed, idle for some seconds, and killed or cut off: the log's last mark is durable, so
+    /// that damage to what was flushed looks like no torn tail.
+    IdleKilled,
+    IdlePowerCut,
+}
+
+impl End {
+    const ALL: [End; 6] = [
+        End::Closed,
+        End::Killed,
+        End::FlushedKilled,
+        End::PowerCut,
+        End::IdleKilled,
+        End::IdlePowerCut,
+    ];
+
+    fn is_power_cut(self) -> bool {
+        matches!(self, End::PowerCut | End::IdlePowerCut)
+    }
 }
 
 /// What becomes of a place.
@@ -35,15 +59,21 @@ enum Rot {
     Foreign,
     /// What lay there in the middle of the workload.
     Old,
+    /// A block of zeros.
+    Block,
+    /// The whole file as it was in the middle of the workload.
+    OldFile,
 }
 
-const ROTS: [Rot; 6] = [
+const ROTS: [Rot; 8] = [
     Rot::Bit,
     Rot::Byte,
     Rot::Zeros,
     Rot::Noise,
     Rot::Foreign,
     Rot::Old,
+    Rot::Block,
+    Rot::OldFile,
 ];
 
 /// A store at rest.
@@ -71,7 +101,7 @@ struct Damage {
 /// Damages stores of a plan that came to rest in every way.
 pub(super) fn damage(plan: &Plan, tally: &mut Tally) -> Result<(), Find> {
     let mut random = Random::new(plan.seed ^ 0x0072_6573);
-    for end in [End::Closed, End::Killed, End::PowerCut] {
+    for end in End::ALL {
         let resting = rest(plan, end)?;
         let files: Vec<String> = resting.disk.handle().list()?;
         for _ in 0..PLACES {
@@ -103,13 +133,23 @@ fn rest(plan: &Plan, end: End) -> Result<Resting, Find> {
             oracle.apply(&Operation::Flush);
             subject.let_go();
         }
-        End::Killed => subject.crash(None),
-        End::PowerCut => subject.crash(Some(CrashMode::LoseUnsynced)),
+        End::Killed => {}
+        End::PowerCut => {}
+        End::FlushedKilled => Plan::apply(&mut subject, &mut oracle, &Operation::Flush)?,
+        End::IdleKilled | End::IdlePowerCut => {
+            for operation in [Operation::Flush, Operation::Pass { ms: IDLE_MS }] {
+                Plan::apply(&mut subject, &mut oracle, &operation)?;
+            }
+        }
+    }
+    let power = end.is_power_cut().then_some(CrashMode::LoseUnsynced);
+    if end != End::Closed {
+        subject.crash(power);
     }
     let before = oracle.clone();
-    let survives = match end {
-        End::PowerCut => Survives::Durable,
-        End::Closed | End::Killed => Survives::Acknowledged,
+    let survives = match end.is_power_cut() {
+        true => Survives::Durable,
+        false => Survives::Acknowledged,
     };
     let (mut sound, _) = plan.store(&disk.fork());
     sound.open()?;
@@ -144,36 +184,55 @@ impl Resting {
             }
             at = random.below(sectors);
         }
-        let old = sector(at)?;
         let rot = *random.pick(&ROTS);
+        let in_data = name == "data";
+        let text = format!("{rot:?} in sector {at} of {name} ({sectors} sectors)");
+        let disk = self.disk.fork();
+        if let Rot::OldFile = rot {
+            // With the ring gone, nothing knows better than an older copy of the last log file. An
+            // older data file is an older checkpoint.
+            let earlier = self.earlier.content(name)?;
+            if in_data || self.end.is_power_cut() || earlier == content {
+                return None;
+            }
+            disk.plant(name, &earlier);
+            return Some(Damage {
+                disk,
+                in_data,
+                in_slot: false,
+                text,
+            });
+        }
+        let (from, bytes) = match rot {
+            Rot::Block => (at * SECTOR_BYTES / BLOCK_BYTES * BLOCK_BYTES, BLOCK_BYTES),
+            _ => (at * SECTOR_BYTES, SECTOR_BYTES),
+        };
+        let old = content.get(from as usize..(from + bytes) as usize)?;
         let mut new = old.to_vec();
         match rot {
             Rot::Bit => new[random.index(old.len())] ^= 1 << random.below(8),
             Rot::Byte => new[random.index(old.len())] ^= random.between(1..256) as u8,
-            Rot::Zeros => new.fill(0),
+            Rot::Zeros | Rot::Block => new.fill(0),
             Rot::Noise => new.fill_with(|| random.bits() as u8),
             Rot::Foreign => new.copy_from_slice(sector(random.below(sectors))?),
-            Rot::Old => {
+            Rot::Old | Rot::OldFile => {
                 let earlier = self.earlier.content(name)?;
-                let from = (at * SECTOR_BYTES) as usize;
-                new.copy_from_slice(earlier.get(from..from + old.len())?);
+                new.copy_from_slice(earlier.get(from as usize..from as usize + old.len())?);
             }
         }
         if new == old {
             return None;
         }
-        let disk = self.disk.fork();
-        for (index, (new, old)) in new.iter().zip(old).enumerate() {
+        for (offset, (new, old)) in (from..).zip(new.iter().zip(old)) {
             if new != old {
-                disk.corrupt(name, at * SECTOR_BYTES + index as u64, new ^ old);
+                disk.corrupt(name, offset, new ^ old);
             }
         }
-        let in_data = name == "data";
         Some(Damage {
             disk,
             in_data,
-            in_slot: in_data && at < SLOTS_BYTES / SECTOR_BYTES && !matches!(rot, Rot::Old),
-            text: format!("{rot:?} in sector {at} of {name} ({sectors} sectors)"),
+            in_slot: in_data && from < SLOTS_BYTES && !matches!(rot, Rot::Old),
+            text,
         })
     }
 
@@ -198,16 +257,17 @@ impl Resting {
         let mut expected = self.oracle.clone();
         let mut cut = false;
         // Who was killed between the two slots left the older one without what is not logged: it is what the damaged one gives way to.
-        let older_slot = damage.in_slot && matches!(self.end, End::Killed);
+        let killed = !self.end.is_power_cut() && self.end != End::Closed;
+        let older_slot = damage.in_slot && killed;
         if (!damage.in_data || older_slot)
             && let Ok(state) = subject.state()
         {
             // A damaged end of the log may look like a torn one.
             let survives = match self.end {
                 End::Closed => Survives::Acknowledged,
-                End::Killed if older_slot => Survives::Acknowledged,
-                End::Killed => Survives::Durable,
+                _ if older_slot => Survives::Acknowledged,
                 End::PowerCut => Survives::Marked,
+                _ => Survives::Durable,
             };
             cut = state != *expected.state();
             expected = self.before.clone();

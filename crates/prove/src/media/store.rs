@@ -8,6 +8,7 @@ use terrapin_model::{
 };
 
 use crate::Find;
+use crate::place::names_a_place;
 use crate::run::caught;
 
 /// Of what one unit finds, so many are shown.
@@ -26,7 +27,9 @@ impl Plan {
     /// What a seed stands for.
     pub fn of(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let configuration = Configuration {
+        // Half of the stores keep a log that is much longer than its ring, in one file.
+        let has_long_log = random.one_in(2);
+        let mut configuration = Configuration {
             group_bytes: 1024 << random.below(3),
             block_bytes: *random.pick(&[512, 1024, 4096]),
             chi: Some(random.between(1..4) as u32),
@@ -35,11 +38,21 @@ impl Plan {
             threads: 1 + random.index(2),
             ..Configuration::small()
         };
+        if has_long_log {
+            configuration.chi = Some(500);
+            configuration.memory_bytes = 8 << 20;
+            configuration.segment_bytes = 512 << 10;
+        }
         let profile = Profile::small(&configuration, &mut random);
         let count = 40 + random.index(120);
+        let mut operations: Vec<_> = Generator::new(random.bits(), profile).take(count).collect();
+        if has_long_log {
+            let at = random.between(count as u64 / 2..count as u64) as usize;
+            operations.splice(at..at, burst(&mut random));
+        }
         Plan {
             seed,
-            operations: Generator::new(random.bits(), profile).take(count).collect(),
+            operations,
             configuration,
         }
     }
@@ -78,6 +91,17 @@ impl Plan {
             answer.difference(&expected)
         )))
     }
+}
+
+/// Puts that come to a few rings.
+fn burst(random: &mut Random) -> Vec<Operation> {
+    let put = |number| Operation::Put {
+        keyspace: "default".to_owned(),
+        key: Pattern::literal(format!("burst {number}")),
+        value: Pattern::Noise(number, 1000),
+        durability: Some(terrapin::Durability::Process),
+    };
+    (0..random.between(80..250)).map(put).collect()
 }
 
 /// What came of faults one after the other.
@@ -121,7 +145,7 @@ pub(super) enum Seen {
 
 /// Whether an error may come of a fault of the medium.
 pub(super) fn is_of_medium(kind: ErrorKind, text: &str) -> Result<(), String> {
-    let says_where = text.contains('(');
+    let says_where = names_a_place(text);
     match kind {
         ErrorKind::Corrupt | ErrorKind::Io if says_where => Ok(()),
         // Both slots hold something else's bytes, as after a write of many blocks to the wrong place: the file looks like one that never was ours.

@@ -312,6 +312,47 @@ pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
     }
 }
 
+/// A bad block in the middle of the log is refused: after a kill by the ring's marks, and after an
+/// idle time and a power cut by those of the log file.
+pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
+    let options = tiny().memory(8 << 20).log_segment_bytes(1 << 20);
+    for idles in [false, true] {
+        let world = World::on(SimDisk::new(1));
+        let database = world.open(&options).map_err(text("open"))?;
+        let keyspace = database.default_keyspace();
+        for number in 0..300u32 {
+            let put = keyspace.put(number.to_be_bytes(), [7; 1000]);
+            put.map_err(text("put"))?;
+        }
+        database.flush().map_err(text("flush"))?;
+        drop(keyspace);
+        for _ in 0..if idles { 30 } else { 0 } {
+            world.sim.advance_ns(100_000_000);
+            world.sim.settle();
+        }
+        world.kill(Some(database));
+        if idles {
+            world.disk.crash_power(CrashMode::LoseUnsynced);
+            let ring = world.disk.content("ring").map_or(0, |ring| ring.len());
+            world.disk.plant("ring", &vec![0; ring]);
+        }
+        world.disk.corrupt(FIRST_SEGMENT, 64 << 10, 0x20);
+        let next = World::on(world.disk.clone());
+        match next.open(&options) {
+            Err(error) if error.kind() == ErrorKind::Corrupt => {}
+            Err(error) => return Err(text("the next open")(error)),
+            Ok(database) => {
+                let count = database.default_keyspace().iter().count();
+                next.kill(Some(database));
+                return Err(format!(
+                    "idle {idles}: {count} of 300 records, and no error"
+                ));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// A creation may be cut short anywhere: the next open makes the database.
 pub(super) fn cut_creation(_scratch: &Path) -> Outcome {
     let options = tiny();

@@ -867,6 +867,30 @@ pub const TABLE: &[Mutant] = &[
         breaks: "a snapshot sees one moment",
         script: Script::Conformance,
     },
+    Mutant {
+        number: 90,
+        name: "the last block that counts of an earlier life is given back",
+        place: "crates/wal/src/segments.rs",
+        breaks: "D6: a recovery loses nothing that the one before accepted",
+        script: Script::Crash {
+            seeds: 100,
+            operations: 600,
+        },
+    },
+    Mutant {
+        number: 91,
+        name: "the mark of the last sync does not become durable",
+        place: "crates/wal/src/drain.rs",
+        breaks: "damage to what was synced looks like no torn tail after an idle time (decision 0030)",
+        script: Script::Check("a bad block in the log", checks::bad_block_in_log),
+    },
+    Mutant {
+        number: 92,
+        name: "marks in the ring do not count",
+        place: "crates/wal/src/stream.rs",
+        breaks: "damage to what was synced looks like no torn tail after a kill (decision 0030)",
+        script: Script::Check("a bad block in the log", checks::bad_block_in_log),
+    },
 ];
 
 #[cfg(test)]

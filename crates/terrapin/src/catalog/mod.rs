@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
-use terrapin_pages::{Changes, PageKind, PageRef, PageStore, PageUse, SpaceClass};
+use terrapin_pages::{Changes, DATA_FILE, PageKind, PageRef, PageStore, PageUse, SpaceClass};
 use terrapin_structure::Version;
 
 use format::{LEAF_KEYSPACES, RootPage, Stored, decode_leaf, encode_leaf};
@@ -104,11 +104,24 @@ impl Catalog {
         let mut names = std::collections::BTreeSet::new();
         for keyspace in &keyspaces {
             if keyspace.id.0 >= catalog.next_id || !names.insert(&keyspace.name) {
-                return Err(Error::corrupt("the catalog contradicts itself")
+                let error = Error::corrupt("the catalog contradicts itself");
+                return Err(catalog
+                    .place(error, keyspace.id)
                     .with("keyspace", &keyspace.name));
             }
         }
         Ok((catalog, keyspaces))
+    }
+
+    /// Names the page that holds a keyspace, or should, in an error.
+    pub fn place(&self, error: Error, id: KeyspaceId) -> Error {
+        let leaf = self.leaves.get(id.0 / LEAF_KEYSPACES);
+        let leaf = leaf.map(|leaf| &leaf.page);
+        match leaf.or(self.root.as_ref()) {
+            Some(page) => error.with("page", page.id).with("offset", page.offset),
+            None => error,
+        }
+        .with("file", DATA_FILE)
     }
 
     /// Takes note of an opened tree.

@@ -61,8 +61,6 @@ pub(crate) struct Tail {
     pub(crate) lsn: u64,
     /// End of the last record that is not a filler or mark.
     pub(crate) real_end: u64,
-    /// How far the last sync came that left a mark. A change of segments may have synced more, up to the midst of a record: no cut lies there.
-    pub(crate) sync_end: u64,
     /// End of the last record that is to be published.
     publish_end: u64,
     /// What the drain had freed when last looked at.
@@ -170,7 +168,6 @@ impl Log {
             writer: Some(writer),
             lsn: start,
             real_end: start,
-            sync_end: start,
             publish_end: start,
             freed_seen: start,
             wake_at: 0,
@@ -346,17 +343,16 @@ impl Log {
     }
 
     /// Runs `install` under the append lock with a cut: every record that was appended before starts below it, every later one there or
-    /// above. It is the tail or, where nothing came since a sync, how far that came: behind it stands the sync's own mark, and a sync through that would only
-    /// add another. No cut is below an earlier one. `install` is short (it installs a window) and must not call the log.
+    /// above. It is where the last record ends that is no filler or mark: a sync through those
+    /// would only add another mark. No cut is below an earlier one. `install` is short (it installs
+    /// a window) and must not call the log.
     pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's end before that.
-        let closed = tail.close_end.filter(|_| !mutant::active(75));
-        let end = match tail.real_end <= tail.sync_end {
-            true => tail.sync_end,
-            false => tail.lsn,
-        };
-        let lsn = Lsn(closed.unwrap_or(end));
+        let lsn = Lsn(match mutant::active(75) {
+            true => tail.lsn,
+            false => tail.real_end,
+        });
         let result = install(lsn);
         (
             result,

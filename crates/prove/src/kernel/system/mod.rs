@@ -7,6 +7,7 @@ mod forks;
 mod full;
 mod limits;
 mod memory;
+mod runs;
 mod store;
 
 use std::path::Path;
@@ -16,14 +17,16 @@ use crate::Find;
 
 /// Does a child's work of a case when the arguments say that this is one.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
-    limits::child(arguments).or_else(|| memory::child(arguments))
+    limits::child(arguments)
+        .or_else(|| memory::child(arguments))
+        .or_else(|| runs::child(arguments))
 }
 
 /// What is tried: how it is called, and how. It says how many things it tried.
 type Case = (&'static str, fn(&Path) -> Result<u64, Find>);
 
 /// The places and limits, once each.
-const CASES: [Case; 9] = [
+const CASES: [Case; 10] = [
     ("a database that is open elsewhere", access::open_elsewhere),
     ("files that may not grow", limits::file_size),
     ("too few descriptors", limits::descriptors),
@@ -33,6 +36,7 @@ const CASES: [Case; 9] = [
     ("a full XFS", full::xfs),
     ("children that were forked", forks::children),
     ("memory, with long keys", memory::long_keys),
+    ("many short runs", runs::short_runs),
 ];
 
 /// How many units there are: the cases, then shares of the mutilated files of a closed store and of a killed one in turn.

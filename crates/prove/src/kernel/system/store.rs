@@ -16,6 +16,7 @@ use crate::kernel::judge::{Content, Survives, judge};
 use crate::kernel::life::copy;
 use crate::kernel::plan::Story;
 use crate::kernel::report::{Acknowledged, Record};
+use crate::place::names_a_place;
 
 /// The thread of the story that is played.
 const WRITER: usize = 1;
@@ -168,15 +169,15 @@ fn listing(directory: &Path) -> std::io::Result<BTreeMap<OsString, (u64, SystemT
         .collect()
 }
 
-/// Whether an error says that the files are not what they should be, or not there.
+/// Whether an error says that the files are not what they should be, and where, or not there.
 #[must_use]
 pub fn refuses_files(error: &Error) -> bool {
-    matches!(
-        error.kind(),
-        ErrorKind::Corrupt
-            | ErrorKind::NotFound
-            | ErrorKind::DatabaseNotFound
-            | ErrorKind::NotADatabase
-            | ErrorKind::NewerFormat
-    )
+    match error.kind() {
+        ErrorKind::Corrupt => names_a_place(&error.to_string()),
+        ErrorKind::NotFound
+        | ErrorKind::DatabaseNotFound
+        | ErrorKind::NotADatabase
+        | ErrorKind::NewerFormat => true,
+        _ => false,
+    }
 }
