@@ -164,7 +164,8 @@ fn a_full_file_system_is_not_asked_again_for_every_page() {
     let (pages, _) = fill_with(&store, 40_000, SpaceClass::Normal);
     assert!(pages.len() > 4, "{} pages", pages.len());
     let count = refused(&medium) - before;
-    assert!(count <= 4, "{count} refusals for {} pages", pages.len());
+    // The last page asks anew before it fails: for growth, and for a piece.
+    assert!(count <= 4 + 2, "{count} refusals for {} pages", pages.len());
 
     // Holes are known, and the reserve gets less with each page.
     let medium = SimDisk::new(24);

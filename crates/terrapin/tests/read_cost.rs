@@ -330,7 +330,7 @@ fn records_that_were_read_many_at_once_are_cached() {
 /// memory. What every read of a block needs stays all the same.
 #[test]
 fn metadata_stays_in_memory_while_records_and_blocks_come_and_go() {
-    let world = World::new(8);
+    let world = World::new(10);
     let database = world.open(
         &tiny()
             .memory(24 << 20)
