@@ -27,6 +27,7 @@ use crate::health::Health;
 use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
 use crate::patience::Marks;
+use crate::stalls::Stalls;
 use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
 use crate::swap::ArcSwap;
 use crate::turns::Turns;
@@ -92,6 +93,8 @@ pub(crate) struct Core {
     pub meets_quota: AtomicBool,
     /// What writes waited for in vain.
     pub marks: Marks,
+    /// Writes that have stopped, for events.
+    pub stalls: Stalls,
     /// Counters and histograms behind `metrics()`.
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
@@ -194,6 +197,7 @@ impl Core {
             refused_window_bytes: AtomicU64::new(0),
             meets_quota: AtomicBool::new(false),
             marks: Marks::default(),
+            stalls: Stalls::default(),
             counters: Counters::default(),
             health: Health::default(),
             log_space: OnceLock::new(),

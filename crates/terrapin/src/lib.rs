@@ -120,6 +120,7 @@
 //! | info | opened the database | `directory`, `keyspaces`, `records` (replayed), `read_only`, `duration_ms` |
 //! | info | replaying the log; replayed the log | `bytes`, `records`, `duration_ms` |
 //! | info | checkpoint: merged memtables into their trees | `generation`, `keyspaces`, `bytes`, `duration_ms` |
+//! | info | a write stall began; a write stall ended | `cause`, `keyspace`, `duration_ms` |
 //! | info | closed the database | `directory`, `duration_ms` |
 //! | warn | the disk is full or nearly full, and what that means for writes | |
 //! | error | background work failed | `error` |
@@ -175,6 +176,7 @@ mod run;
 mod schema;
 mod snapshot;
 mod space;
+mod stalls;
 mod state;
 mod stock;
 mod swap;

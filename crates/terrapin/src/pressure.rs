@@ -232,8 +232,14 @@ impl Core {
                 schedule.releases() != releases || schedule.aside_count() != aside
             });
             let asleep = paced.then(|| self.turns.sleep_until(wait + shared.pace.late_ns()));
+            let stalled = in_vain.is_some().then(|| {
+                let cause = "merges do not keep up";
+                self.stalls
+                    .merge
+                    .begin(&self.env, cause, Some(&shared.name))
+            });
             let outcome = self.env.wait(&released.until(wait))?;
-            drop(asleep);
+            drop((asleep, stalled));
             was_cut = false;
             let waited_from = now;
             let now = now.max(self.env.now_ns());

@@ -265,6 +265,8 @@ impl Core {
             // Kept until the log was asked again: as long as it is there, others leave the record its room.
             let condition = condition.until(deadline);
             if !self.marks.log.holds(log.drained().0) {
+                let cause = "the log has no room";
+                let _stalled = self.stalls.log.begin(&self.env, cause, None);
                 self.env.wait(&condition)?;
             } else if !condition.holds() {
                 return Err(self.log_is_slow(log, since));

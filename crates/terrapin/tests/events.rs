@@ -105,3 +105,36 @@ fn open_recovery_checkpoints_and_close_are_heard_with_their_figures() {
     database.close().unwrap();
     listener.one("closed the database");
 }
+
+#[test]
+fn write_stalls_are_heard_when_they_begin_and_end_with_their_cause() {
+    let listener = Listener::default();
+    let subscriber = tracing_subscriber::registry().with(listener.clone());
+    let _guard = tracing::subscriber::set_default(subscriber);
+    let world = World::new(2);
+    let database = world.open(&tiny());
+    let keyspace = database.default_keyspace();
+    let stalls = |message: &str| {
+        let heard = listener.0.lock().unwrap();
+        let of_stalls = heard.iter().filter(|e| e.fields["message"] == message);
+        of_stalls.cloned().collect::<Vec<_>>()
+    };
+    // The merges of a simulation run while writers wait, and seldom besides.
+    world.sim.set_breathing(false);
+    for i in 0..20_000 {
+        keyspace.put(key(i), value(i, 100)).unwrap();
+        if !stalls("a write stall ended").is_empty() {
+            break;
+        }
+    }
+    let began = stalls("a write stall began");
+    let ended = stalls("a write stall ended");
+    assert!(
+        !began.is_empty() && began.len() == ended.len(),
+        "{began:?} {ended:?}"
+    );
+    assert!(began[0].fields["cause"].len() > 5, "{began:?}");
+    assert_eq!(began[0].fields["cause"], ended[0].fields["cause"]);
+    let _ = ended[0].number("duration_ms");
+    database.close().unwrap();
+}

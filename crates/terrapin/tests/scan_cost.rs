@@ -280,7 +280,7 @@ fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
         }
         // A million deletes pay in the memtable, and as many in the tree.
         let passed = after.scanned_deletes - before.scanned_deletes;
-        assert!(passed < KEYSPACES * 4 << 20, "{passed} deletes");
+        assert!(passed < (KEYSPACES * 4) << 20, "{passed} deletes");
         database.close().unwrap();
         world.verify();
     }
