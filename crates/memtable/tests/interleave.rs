@@ -241,9 +241,13 @@ fn a_pool_that_is_closed_keeps_nothing_of_a_window_that_goes_meanwhile() {
         let budget = Budget::new(1 << 30);
         let pool = Pool::new(&budget, 16 << 20);
         let window = Window::with_pool(&budget, &pool);
-        // So much at once has a whole chunk.
-        window.insert(b"turtle", Lsn(1), Op::Put(&vec![7u8; 400 << 10]));
-        assert!(window.arena_bytes() > Pool::CHUNK_BYTES);
+        // Chunks grow with the memtable, up to whole ones, which the pool takes back.
+        let value = vec![7u8; 400 << 10];
+        let mut lsn = 0;
+        while window.arena_bytes() <= 2 * Pool::CHUNK_BYTES {
+            lsn += 1;
+            window.insert(&[lsn as u8], Lsn(lsn), Op::Put(&value));
+        }
         let reader = spawn(move || drop(window));
         let closing = {
             let pool = pool.clone();

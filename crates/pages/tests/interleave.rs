@@ -29,7 +29,7 @@ fn blocks_are_read_shared_and_evicted_by_several_at_once() {
 /// As above, where blocks lie in slabs: there is room for one, and readers of two kinds want one each.
 #[test]
 fn slabs_are_filled_and_emptied_by_several_at_once() {
-    explore("pages-slabs", || read_and_evict(17 << 20, 60 << 10, 4));
+    explore("pages-slabs", || read_and_evict(17 << 20, 36 << 10, 4));
 }
 
 /// Readers of `times` as many records as fill a few blocks, and a shrinker, with so much room for caches under a budget.
