@@ -350,7 +350,8 @@ impl LoadedNode {
 
     /// The next segment that may hold a key, and its number among all: of the segments on its `way` that can hold it, one of a level, the
     /// first whose outline does not deny it. The way is that behind it then; at first it is the key's [`LoadedNode::way`].
-    #[inline]
+    // A get visits each level of each node on its way through here; merges call it, too.
+    #[inline(always)]
     pub(crate) fn next_candidate(
         &self,
         way: &mut Way,

@@ -126,7 +126,7 @@ impl PageStore {
     }
 
     /// As [`PageStore::may_contain_by`]; `see` is shown the partition that is asked, unless there are no handles for it.
-    #[inline]
+    #[inline(always)]
     pub(super) fn ask_by(
         &self,
         group: &GroupRef,
