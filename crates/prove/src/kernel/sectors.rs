@@ -385,9 +385,9 @@ fn used(data: &[u8], extent: &Range<u64>) -> Result<Range<u64>, Find> {
         .map(|units| units * 512)
         .filter(|&end| bytes[end - 128..].starts_with(b"TPGROUP3"))
         .filter(|&end| {
-            number(end - 80) == Some(extent.start) && number(end - 72) == Some(end as u64)
+            number(end - 112) == Some(extent.start) && number(end - 104) == Some(end as u64)
         })
-        .max_by_key(|&end| number(end - 88))
+        .max_by_key(|&end| number(end - 120))
         .map(|end| extent.start..extent.start + end as u64)
         .ok_or_else(nothing)
 }

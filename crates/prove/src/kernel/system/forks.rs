@@ -44,7 +44,13 @@ pub fn children(scratch: &Path) -> Result<u64, Find> {
         store.database().close()?;
         Ok(tale.check(&content, Survives::Acknowledged).is_ok())
     };
-    let child = Forked::run(|| u8::from(!holds_all().unwrap_or(false)));
+    let child = Forked::run(|| {
+        let outcome = holds_all();
+        if let Err(Find(why)) = &outcome {
+            eprintln!("a child of a closed database: {why}");
+        }
+        u8::from(!outcome.unwrap_or(false))
+    });
     match child?.ended()? {
         Some(0) => {}
         Some(_) => {
