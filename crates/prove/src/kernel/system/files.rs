@@ -138,6 +138,12 @@ impl Stage {
         let both = [(&self.older, "the older"), (&self.sibling, "the sibling")];
         for (donor, whose) in both {
             for kinds in [&["log"][..], &["log", "ring"], &["data", "ring"]] {
+                // All of the log as it was at an earlier moment of the same life is that moment, as
+                // long as no checkpoint came since: nothing can tell.
+                let is_same_life = donor == &self.older && self.survives != Survives::Acknowledged;
+                if is_same_life && kinds == ["log", "ring"] {
+                    continue;
+                }
                 let what = format!("all files of {kinds:?} replaced by those of {whose} database");
                 attempt(&what, &|| self.replace(kinds, donor))?;
             }

@@ -2,6 +2,7 @@
 //! once the parent has closed, and opens what the parent closed before the fork (D9).
 
 use std::path::Path;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use terrapin::{Error, ErrorKind};
@@ -15,8 +16,46 @@ const SEED: u64 = 11;
 /// Steps that fill many log files.
 const STEPS: u32 = 1500;
 
-/// Children that do nothing, one that opens what its parent has open, and one that opens what its parent closed.
+/// The first argument of the process that forks; its directory follows.
+const FORKING: &str = "--kernel-forking";
+
+/// Forks in a process of its own (this binary again): a child may open no database while another thread
+/// of its parent has one open, and other units run beside this one.
 pub fn children(scratch: &Path) -> Result<u64, Find> {
+    let output = Command::new(std::env::current_exe()?)
+        .arg(FORKING)
+        .arg(scratch)
+        .output()?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).trim().parse()?);
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    Err(Find(format!("{}: {}", output.status, said.trim())))
+}
+
+/// Does the work of the process that forks when the arguments say that this is one: the number of cases
+/// goes to the standard output.
+pub fn child(arguments: &[String]) -> Option<ExitCode> {
+    let [_, role, directory] = arguments else {
+        return None;
+    };
+    if role != FORKING {
+        return None;
+    }
+    Some(match fork(Path::new(directory)) {
+        Ok(cases) => {
+            println!("{cases}");
+            ExitCode::SUCCESS
+        }
+        Err(find) => {
+            eprintln!("{find}");
+            ExitCode::FAILURE
+        }
+    })
+}
+
+/// Children that do nothing, one that opens what its parent has open, and one that opens what its parent closed.
+fn fork(scratch: &Path) -> Result<u64, Find> {
     let directory = scratch.join("live");
     let options = small().options().stall_limit(Duration::from_secs(5));
     let mut store = Store::open(&directory, &options, Tale::of(SEED, 0))?;

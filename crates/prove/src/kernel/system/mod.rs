@@ -19,6 +19,7 @@ use crate::Find;
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     limits::child(arguments)
         .or_else(|| memory::child(arguments))
+        .or_else(|| forks::child(arguments))
         .or_else(|| runs::child(arguments))
 }
 
