@@ -818,20 +818,14 @@ pub const TABLE: &[Mutant] = &[
         name: "what messages hide is forgotten when they come into a buffer",
         place: "crates/betree/src/merge/write.rs",
         breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
-        script: Script::Layer {
-            name: "space",
-            units: 24,
-        },
+        script: Script::Check("space after deletes", checks::space_after_deletes),
     },
     Mutant {
         number: 85,
         name: "nodes leave out of their sums what messages hide",
         place: "crates/betree/src/node.rs",
         breaks: "space: deletes give it back, and figures say what is in use (decision 0035)",
-        script: Script::Layer {
-            name: "space",
-            units: 24,
-        },
+        script: Script::Check("space after deletes", checks::space_after_deletes),
     },
     Mutant {
         number: 86,
