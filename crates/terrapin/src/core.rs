@@ -89,6 +89,8 @@ pub(crate) struct Core {
     pub window_memory_high: AtomicU64,
     /// Bytes that small windows of all who wrote would have come to when puts were refused last.
     pub refused_window_bytes: AtomicU64,
+    /// [`Core::room`] when the disk was found full last.
+    pub refused_room_bytes: AtomicU64,
     /// What puts are refused for is a quota, not a full disk.
     pub meets_quota: AtomicBool,
     /// What writes waited for in vain.
@@ -195,6 +197,7 @@ impl Core {
             turns: Turns::default(),
             window_memory_high: AtomicU64::new(window_memory_high),
             refused_window_bytes: AtomicU64::new(0),
+            refused_room_bytes: AtomicU64::new(0),
             meets_quota: AtomicBool::new(false),
             marks: Marks::default(),
             stalls: Stalls::default(),

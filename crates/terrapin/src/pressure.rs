@@ -282,7 +282,7 @@ impl Core {
 
     /// [`ErrorKind::NoSpace`] while the disk is full: for what does not free any.
     pub fn check_room(&self) -> Result<()> {
-        if !self.schedule.space_is_short() {
+        if !self.schedule.space_is_short() || self.room_came_back() {
             return Ok(());
         }
         let error = self.no_room();

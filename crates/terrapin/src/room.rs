@@ -167,6 +167,8 @@ impl Core {
     fn set_space_is_short(&self, state: &State) {
         let writing = self.written_limits(state, WindowSize::Small);
         self.refused_window_bytes.store(writing, Ordering::Relaxed);
+        self.refused_room_bytes
+            .store(self.room(), Ordering::Relaxed);
         self.schedule.set_space_is_short(true);
         self.rebalance(&self.install.lock());
     }
@@ -192,6 +194,25 @@ impl Core {
             self.rebalance(&self.install.lock());
             self.watch_room();
         }
+    }
+
+    /// Whether puts are accepted again, for a put that is about to be refused: it need not wait for the
+    /// coordinator's next look. The coordinator alone tries again a disk that refuses space and reports
+    /// the same room as before: puts would have it try one failing round after the other. A few system
+    /// calls.
+    pub fn room_came_back(&self) -> bool {
+        let refused = self.refused_room_bytes.load(Ordering::Relaxed);
+        if self.room() <= with_an_eighth(refused) {
+            return false;
+        }
+        self.see_whether_room_is_back();
+        let is_back = !self.schedule.space_is_short();
+        if is_back {
+            // A checkpoint that failed for lack of room rests for up to ten seconds; memory may not
+            // last so long.
+            self.schedule.end_rest();
+        }
+        is_back
     }
 
     /// What there is no room for more in.

@@ -293,3 +293,104 @@ fn a_quota_that_is_met_is_named_and_is_over_once_it_is_raised() {
         world.verify();
     }
 }
+
+/// Puts were refused until the next look at the disk, up to a second, or ten after a failed checkpoint. The error of each named more bytes
+/// free than needed.
+#[test]
+fn the_first_put_after_room_came_back_is_accepted() {
+    for checkpoint_fails in [false, true] {
+        let full = Full::new(71, 12 << 20, 100);
+        if checkpoint_fails {
+            let snapshot = full.crowd();
+            // A checkpoint each 500 deletes, so that none of them stalls. Each one that fails doubles the
+            // rest that follows.
+            let mut failed = 0;
+            for number in 0..full.stored {
+                full.keyspace.delete(scattered(number)).unwrap();
+                if number % 500 == 0 {
+                    failed += u64::from(full.database.checkpoint().is_err());
+                }
+                if failed == 3 {
+                    break;
+                }
+            }
+            assert_eq!(failed, 3);
+            drop(snapshot);
+        }
+        full.world.disk.set_capacity(full.world.disk.used_bytes());
+        let refused = (0..).find_map(|number| full.keyspace.put(scattered(number), [8; 100]).err());
+        let refused = refused.expect("puts are refused");
+        assert_eq!(refused.kind(), ErrorKind::NoSpace, "{refused}");
+        full.world.disk.set_capacity(u64::MAX);
+        let since = full.world.env.now_ns();
+        // More than memory takes without a merge: no put waits for the end of a rest either.
+        for number in 0..40_000 {
+            full.keyspace.put(scattered(number), [8; 100]).unwrap();
+        }
+        let waited = full.world.env.now_ns() - since;
+        assert!(waited < 500_000_000, "{waited} ns");
+        full.database.close().unwrap();
+        full.world.verify();
+    }
+}
+
+/// An open that finds many lives of the log checkpoints before it serves. On a disk that is full then it served a store that refused puts
+/// after there was room, too.
+#[test]
+fn an_open_that_checkpoints_on_a_full_disk_accepts_puts_once_there_is_room() {
+    let mut ran_short = 0;
+    for seed in 72..80 {
+        let world = World::new(seed);
+        for life in 0..9 {
+            let database = world.open(&options());
+            let keyspace = database.default_keyspace();
+            for number in (life..10_000).step_by(20) {
+                keyspace.put(scattered(number), [life as u8; 700]).unwrap();
+            }
+            if life == 0 {
+                database.checkpoint().unwrap();
+            }
+            world.kill(database);
+        }
+        let more = (seed - 72) * (128 << 10);
+        world.disk.set_capacity(world.disk.used_bytes() + more);
+        let database = world.open(&options());
+        let keyspace = database.default_keyspace();
+        ran_short += u64::from(keyspace.put("full", "1").is_err());
+        world.disk.set_capacity(u64::MAX);
+        keyspace.put("again", "1").unwrap();
+        database.close().unwrap();
+        world.verify();
+    }
+    assert!(ran_short > 0, "no open ran short of room");
+}
+
+/// A disk that says that it has room and gives none: looks at it are no reason to try again.
+#[test]
+fn puts_on_a_disk_that_only_says_that_it_has_room_cause_no_rounds() {
+    let world = World::new(77);
+    let database = world.open(&options());
+    let keyspace = database.default_keyspace();
+    database.checkpoint().unwrap();
+    let no_room = Fault::nth(1, FaultError::NoSpace).on(Op::Allocate);
+    world.disk.inject(no_room.of(DATA_FILE).lasting());
+    let put = |number| keyspace.put(scattered(number), [7; 700]);
+    let mut stored = 0;
+    while put(stored).is_ok() {
+        stored += 1;
+        assert!(stored < 100_000, "the disk is never full");
+    }
+    let before = (rounds(&database.metrics()), world.env.now_ns());
+    for number in 0..1000 {
+        let _ = put(stored + number);
+    }
+    let rounds = rounds(&database.metrics()) - before.0;
+    let seconds = (world.env.now_ns() - before.1) / 1_000_000_000;
+    assert!(rounds <= 64 + 4 * seconds, "{rounds} rounds in {seconds} s");
+    world.disk.clear_faults();
+    world.sim.advance_ns(20_000_000_000);
+    world.sim.settle();
+    keyspace.put("again", "1").unwrap();
+    database.close().unwrap();
+    world.verify();
+}

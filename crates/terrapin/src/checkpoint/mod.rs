@@ -252,6 +252,11 @@ impl Schedule {
     /// A clear or a drop let a tree go: the next round gives its pages up. That makes room, so it ends a rest.
     pub fn let_tree_go(&self) {
         self.trees_let_go.fetch_add(1, Ordering::AcqRel);
+        self.end_rest();
+    }
+
+    /// Ends a rest after a failed round: there is reason to try again at once.
+    pub fn end_rest(&self) {
         self.asked_times.fetch_add(1, Ordering::AcqRel);
         self.work.notify();
     }
