@@ -1,6 +1,7 @@
-//! Random operations beside an oracle, the same operations under different options, and what space
-//! they leave in use.
+//! Random operations beside an oracle, the same operations under different options, what space they
+//! leave in use, and what they cost.
 
+mod costs;
 mod metamorphic;
 mod random;
 mod space;
@@ -10,5 +11,10 @@ use crate::Layer;
 /// The layers of this kind.
 #[must_use]
 pub fn layers() -> Vec<Layer> {
-    vec![random::layer(), metamorphic::layer(), space::layer()]
+    vec![
+        random::layer(),
+        metamorphic::layer(),
+        space::layer(),
+        costs::layer(),
+    ]
 }
