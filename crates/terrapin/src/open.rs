@@ -57,6 +57,40 @@ use crate::warm::Warm;
 /// reads.
 const LIVES_MAX: usize = 8;
 
+/// # Opening
+impl Options {
+    /// Opens the database in a directory. Errors:
+    ///
+    /// - [`ErrorKind::InvalidArgument`]: options that make no sense.
+    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that is to be replayed for reading only; or the
+    ///   system refuses addresses for so much memory.
+    /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for another one.
+    /// - [`ErrorKind::DatabaseNotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
+    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
+    /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
+    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was
+    ///   opened for writing as often as one can be, 16,777,215 times: export it, and import it into a new one.
+    /// - [`ErrorKind::Corrupt`], with file and place.
+    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the system said, the last also that it gives no thread.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
+        open_path(self, path.as_ref())
+    }
+
+    /// For tests: opens the database on a disk and in an environment of the caller's, such as simulated ones. Errors as for [`Options::open`].
+    #[doc(hidden)]
+    pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
+        open_on(self, env, disk)
+    }
+
+    /// A new database on a simulated disk, and its environment's clock and threads.
+    #[cfg(test)]
+    pub(crate) fn open_simulated(&self) -> (crate::Database, terrapin_base::Sim) {
+        let (env, sim) = Env::simulated(1);
+        let disk = terrapin_disk::SimDisk::new(1).handle();
+        (self.open_on(env, disk).unwrap(), sim)
+    }
+}
+
 /// Opens a directory.
 pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     options.settle()?;

@@ -1,17 +1,12 @@
 //! How a database is opened ([`Options`]), and what the engine makes of it ([`Settings`]: every default filled in, every
 //! figure checked).
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use terrapin_base::{Env, Error, ErrorKind, Result};
-use terrapin_disk::Disk;
+use terrapin_base::{Error, ErrorKind, Result};
 use terrapin_structure::MergeOptions;
 
 pub use terrapin_pages::block::Compression;
-
-use crate::database::Database;
 
 /// Memory of a database that names none, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
@@ -40,7 +35,7 @@ pub enum Durability {
     /// means that the outcome is unknown.
     Sync,
     /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads that can be repeated. End a load with
-    /// [`Database::flush`] or [`Database::close`]: dropping the handles makes nothing of it durable. A batch of it touches one keyspace.
+    /// [`crate::Database::flush`] or [`crate::Database::close`]: dropping the handles makes nothing of it durable. A batch of it touches one keyspace.
     ///
     /// It becomes durable whole or not at all, too. On a nearly full disk a batch of several operations goes into the log after all. If
     /// others use up the space that was kept for an earlier one, its keyspace waits for space: reads go on, deletes from it go on until a
@@ -196,7 +191,7 @@ impl Options {
 
     /// The one memory budget in bytes, for everything the database keeps in memory. At least 8 MiB; with a smaller
     /// [`Options::ring_bytes`] four times the ring, and never less than 1 MiB ([`MEMORY_BYTES_MIN`]). Default 256 MiB.
-    /// [`Database::set_memory`] changes it while the database is open.
+    /// [`crate::Database::set_memory`] changes it while the database is open.
     ///
     /// Naming it, be it with the default's value, also turns the system's page cache off for reads, so that the budget is all that there
     /// is; [`Options::system_cache`] turns it on again.
@@ -236,7 +231,7 @@ impl Options {
     }
 
     /// χ of keyspaces that have none of their own. Default [`CheckpointDistance::Auto`].
-    /// [`Database::set_checkpoint_distance`] changes it while the database is open.
+    /// [`crate::Database::set_checkpoint_distance`] changes it while the database is open.
     #[must_use]
     pub fn checkpoint_distance(mut self, distance: CheckpointDistance) -> Self {
         self.checkpoint_distance = distance;
@@ -398,39 +393,7 @@ impl Options {
     }
 }
 
-/// # Opening
 impl Options {
-    /// Opens the database in a directory. Errors:
-    ///
-    /// - [`ErrorKind::InvalidArgument`]: options that make no sense.
-    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that is to be replayed for reading only; or the
-    ///   system refuses addresses for so much memory.
-    /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for another one.
-    /// - [`ErrorKind::DatabaseNotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
-    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
-    /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
-    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was
-    ///   opened for writing as often as one can be, 16,777,215 times: export it, and import it into a new one.
-    /// - [`ErrorKind::Corrupt`], with file and place.
-    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the system said, the last also that it gives no thread.
-    pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
-        crate::open::open_path(self, path.as_ref())
-    }
-
-    /// For tests: opens the database on a disk and in an environment of the caller's, such as simulated ones. Errors as for [`Options::open`].
-    #[doc(hidden)]
-    pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
-        crate::open::open_on(self, env, disk)
-    }
-
-    /// A new database on a simulated disk, and its environment's clock and threads.
-    #[cfg(test)]
-    pub(crate) fn open_simulated(&self) -> (crate::Database, terrapin_base::Sim) {
-        let (env, sim) = Env::simulated(1);
-        let disk = terrapin_disk::SimDisk::new(1).handle();
-        (self.open_on(env, disk).unwrap(), sim)
-    }
-
     pub(crate) fn creates(&self) -> bool {
         self.create_if_missing && !self.read_only
     }
