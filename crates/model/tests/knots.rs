@@ -13,7 +13,7 @@ const LARGER: [(&str, usize); 5] = [
     ("betree", 5),
     ("disk", 9),
     ("pages", 4),
-    ("terrapin", 23),
+    ("terrapin", 13),
     ("wal", 8),
 ];
 

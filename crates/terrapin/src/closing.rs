@@ -1,33 +1,13 @@
-//! Closing a database, and what a close reports (decision 0038).
+//! Closing a database (decision 0038).
 
 use terrapin_base::sync::Ordering;
-use terrapin_base::{Condition, Error, ErrorKind, Result};
+use terrapin_base::{Condition, ErrorKind, Result};
 use terrapin_disk::Process;
 
+use crate::closed::Closed;
 use crate::core::Core;
 use crate::database::Database;
 use crate::events;
-
-/// What [`Database::close`] did. Everything acknowledged is on stable storage either way.
-///
-/// ```
-/// # fn main() -> terrapin::Result<()> {
-/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-closed-{}", std::process::id()));
-/// let database = terrapin::Database::open(&directory)?;
-/// database.default_keyspace().put("a", "1")?;
-/// let closed = database.close()?;
-/// assert_eq!(closed.replay_bytes, 0);
-/// # let _ = std::fs::remove_dir_all(directory);
-/// # Ok(()) }
-/// ```
-#[derive(Clone, Debug, Default)]
-#[non_exhaustive]
-pub struct Closed {
-    /// Bytes of log that the next open replays: 0, unless the disk was too full to merge what memory held.
-    pub replay_bytes: u64,
-    /// Why they were not merged: an error of kind [`ErrorKind::NoSpace`]. None where `replay_bytes` is 0.
-    pub cause: Option<Error>,
-}
 
 impl Database {
     /// Checkpoints everything, so that the next open replays nothing, and lets the files, the caches and the listeners go. Handles,

@@ -6,7 +6,7 @@
 
 use terrapin_base::{Error, Lsn};
 
-use crate::closing::Closed;
+use crate::closed::Closed;
 use crate::core::Core;
 
 /// What an open found: called once the database serves.

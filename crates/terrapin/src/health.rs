@@ -8,7 +8,7 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Error, ErrorKind, Result, Signal};
 use terrapin_disk::Process;
 
-use crate::closing::Closed;
+use crate::closed::Closed;
 
 type Listener = Arc<dyn Fn(&Error) + Send + Sync>;
 

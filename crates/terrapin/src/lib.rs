@@ -140,6 +140,7 @@ mod batch;
 mod catalog;
 mod checkpoint;
 mod chunk;
+mod closed;
 mod closing;
 mod compaction;
 mod core;
@@ -191,7 +192,7 @@ mod write;
 mod written;
 
 pub use batch::Batch;
-pub use closing::Closed;
+pub use closed::Closed;
 pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
 pub use estimate::Estimate;
 pub use integer_key::IntegerKey;
