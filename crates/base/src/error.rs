@@ -43,7 +43,8 @@ pub enum ErrorKind {
     ReadOnly,
     /// The database was closed.
     Closed,
-    /// The log could not be written or synced, or the data file not synced; reads go on, nothing durable is written until the database is opened again.
+    /// The log could not be written or synced, or the data file not synced; reads go on, nothing
+    /// durable is written until the database is opened again.
     Poisoned,
     /// The write waited for the disk longer than the limit and was not done.
     Stalled,
@@ -147,7 +148,8 @@ impl Error {
         &self.0.message
     }
 
-    /// What the operating system said, if it was the one to refuse: for its error number. It is part of what the error displays.
+    /// What the operating system said, if it was the one to refuse: for its error number. It is
+    /// part of what the error displays.
     #[must_use]
     pub fn io_error(&self) -> Option<&std::io::Error> {
         self.0.source.as_deref()
@@ -160,14 +162,15 @@ impl Error {
         self
     }
 
-    /// Whether the operating system refused because a quota is met (`EDQUOT`): the file system itself may have room.
+    /// Whether the operating system refused because a quota is met (`EDQUOT`): the file system
+    /// itself may have room.
     #[must_use]
     pub fn is_quota(&self) -> bool {
         self.io_error().and_then(Errno::from_io_error) == Some(Errno::DQUOT)
     }
 
-    /// Whether the operating system refused because the process or it itself is short of something (descriptors, memory), which says nothing
-    /// of the file.
+    /// Whether the operating system refused because the process or it itself is short of something
+    /// (descriptors, memory), which says nothing of the file.
     #[must_use]
     pub fn is_shortage(&self) -> bool {
         let short = [Errno::MFILE, Errno::NFILE, Errno::NOMEM, Errno::AGAIN];
@@ -175,8 +178,9 @@ impl Error {
         errno.is_some_and(|errno| short.contains(&errno))
     }
 
-    /// Whether it tells that data is damaged, or not to be had from the device: others may be sound. Not so what the process or the system is
-    /// short of, nor that something is closed, nor that this build cannot read it.
+    /// Whether it tells that data is damaged, or not to be had from the device: others may be
+    /// sound. Not so what the process or the system is short of, nor that something is closed, nor
+    /// that this build cannot read it.
     #[must_use]
     pub fn is_of_data(&self) -> bool {
         match self.kind() {
@@ -215,14 +219,15 @@ impl fmt::Debug for Error {
 }
 
 impl std::error::Error for Error {
-    /// What lies behind what the operating system said; that itself is displayed, and a report of the whole chain would say it twice.
+    /// What lies behind what the operating system said; that itself is displayed, and a report of
+    /// the whole chain would say it twice.
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(self.io_error()?)
     }
 }
 
-/// Of the kind that the operating system gave, or the nearest that there is; the error itself is inside
-/// ([`std::io::Error::get_ref`]).
+/// Of the kind that the operating system gave, or the nearest that there is; the error itself is
+/// inside ([`std::io::Error::get_ref`]).
 ///
 /// ```
 /// # extern crate terrapin_base as terrapin;

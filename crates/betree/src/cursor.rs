@@ -1,6 +1,7 @@
-//! A group cursor walks the records of one page group inside a key range, in either direction, and shows each key in one
-//! piece: what merges, and who looks at a whole segment, need. (Scans look at the blocks of a walk themselves.)
-//! Keys are put together in one reused buffer; there is no allocation per record.
+//! A group cursor walks the records of one page group inside a key range, in either direction, and
+//! shows each key in one piece: what merges, and who looks at a whole segment, need. (Scans look at
+//! the blocks of a walk themselves.) Keys are put together in one reused buffer; there is no
+//! allocation per record.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -34,7 +35,8 @@ pub(crate) struct GroupCursor {
     /// The current key; its first `prefix_bytes` are the block's prefix.
     key: Vec<u8>,
     prefix_bytes: usize,
-    /// Whether a merge moves the records elsewhere, and then how the current block stands in the cache.
+    /// Whether a merge moves the records elsewhere, and then how the current block stands in the
+    /// cache.
     is_replaced: bool,
     standing: Standing,
     /// Bytes that the messages of the current block hide, going forward.
@@ -42,7 +44,8 @@ pub(crate) struct GroupCursor {
 }
 
 impl GroupCursor {
-    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record. The merge replaces what lies in the range.
+    /// A forward cursor for a merge over `lo` (inclusive) to `hi` (exclusive), on its first record.
+    /// The merge replaces what lies in the range.
     pub(crate) fn for_merge(
         store: &Arc<PageStore>,
         group: &GroupRef,
@@ -60,7 +63,8 @@ impl GroupCursor {
         Ok(cursor)
     }
 
-    /// A cursor that stands nowhere yet and has read the index only: [`GroupCursor::start`] moves it to its first record.
+    /// A cursor that stands nowhere yet and has read the index only: [`GroupCursor::start`] moves
+    /// it to its first record.
     pub(crate) fn prepare(
         store: &Arc<PageStore>,
         group: &GroupRef,
@@ -117,7 +121,8 @@ impl GroupCursor {
         }
     }
 
-    /// How the current block stood in the cache when a merge came to it; behind the last record, as nothing.
+    /// How the current block stood in the cache when a merge came to it; behind the last record, as
+    /// nothing.
     #[inline]
     pub(crate) fn standing(&self) -> Standing {
         self.standing

@@ -1,5 +1,5 @@
-//! The arithmetic of a merge at one node: what goes down, and which level takes the rest (DESIGN §6; TurtleKV §3.2). It
-//! works on estimates and only decides what is cheap, never what is right.
+//! The arithmetic of a merge at one node: what goes down, and which level takes the rest (DESIGN
+//! §6; TurtleKV §3.2). It works on estimates and only decides what is cheap, never what is right.
 //!
 //! From the paper it differs in that a merge brings many batch units at once, so that as many are
 //! flushed as came in; that the rest skips to the level that holds it (§3.3's effect of χ, without
@@ -7,8 +7,9 @@
 //! these leaves, so that overwritten records do not double the space. A message counts for as much
 //! as it hides: a delete is short, and what it deletes takes space until the delete comes to it.
 
-/// Most bytes that are counted for a pivot, in each way of counting: more than any tree holds, and little enough for sums over a node's pivots, of which
-/// there are less than 2^16, to fit. Nodes may say what they like, and means of what they say are multiplied (D8).
+/// Most bytes that are counted for a pivot, in each way of counting: more than any tree holds, and
+/// little enough for sums over a node's pivots, of which there are less than 2^16, to fit. Nodes
+/// may say what they like, and means of what they say are multiplied (D8).
 const COUNTED_MAX: u64 = 1 << 47;
 
 /// The waste bound of a node above nodes is this many times smaller than that of a node above
@@ -33,12 +34,13 @@ pub(crate) struct Policy {
     pub(crate) group_bytes: u64,
     /// ρ: most pivots of a node.
     pub(crate) fanout: usize,
-    /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves' bytes, while flushes
-    /// replace what is there; none for the paper's bound only.
+    /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves'
+    /// bytes, while flushes replace what is there; none for the paper's bound only.
     pub(crate) share_permille: Option<u64>,
-    /// Disk space is short (D10): where the window brings a record, that goes straight to the leaf, with all that buffers hold for
-    /// the pivots on its way; what they hold for others goes one node down, into a level of its own. So a record makes a leaf anew, and a
-    /// level of each node between that and the root.
+    /// Disk space is short (D10): where the window brings a record, that goes straight to the leaf,
+    /// with all that buffers hold for the pivots on its way; what they hold for others goes one
+    /// node down, into a level of its own. So a record makes a leaf anew, and a level of each node
+    /// between that and the root.
     pub(crate) flush_what_comes: bool,
 }
 
@@ -101,9 +103,9 @@ impl Pending {
 }
 
 impl Policy {
-    /// β for an accepted space amplification in per cent: the buffers may hold a second copy of β of the leaves' bytes,
-    /// and half-empty blocks, filters and dead ranges of segments take about five per cent more (DESIGN §6: 130 → ¼,
-    /// 120 → 0.15).
+    /// β for an accepted space amplification in per cent: the buffers may hold a second copy of β
+    /// of the leaves' bytes, and half-empty blocks, filters and dead ranges of segments take about
+    /// five per cent more (DESIGN §6: 130 → ¼, 120 → 0.15).
     pub(crate) fn share_permille_of(space_amplification_percent: u32) -> u64 {
         u64::from(space_amplification_percent.saturating_sub(105)).clamp(5, 1000) * 10
     }
@@ -139,8 +141,9 @@ impl Policy {
         })
     }
 
-    /// Most bytes that a node above one leaf may keep in its buffer: β of the leaf's, as if every message replaced a record. What
-    /// recent flushes found is not known there, as such a node goes with each flush.
+    /// Most bytes that a node above one leaf may keep in its buffer: β of the leaf's, as if every
+    /// message replaced a record. What recent flushes found is not known there, as such a node goes
+    /// with each flush.
     pub(crate) fn lone_buffer_bytes_max(&self, leaf_bytes: u64) -> u64 {
         let share = self.share_permille.unwrap_or(1000);
         let waste = u128::from(leaf_bytes) * u128::from(share) / 1000;
@@ -148,8 +151,9 @@ impl Policy {
             .min(u64::try_from(waste).unwrap_or(u64::MAX))
     }
 
-    /// The same for a leaf that is the whole tree, to which `arriving` bytes come in. A buffer pays where it takes as much twice, and
-    /// the leaf is longer than the pages that it costs: a node, and the last blocks, index and filter of a segment. Elsewhere none.
+    /// The same for a leaf that is the whole tree, to which `arriving` bytes come in. A buffer pays
+    /// where it takes as much twice, and the leaf is longer than the pages that it costs: a node,
+    /// and the last blocks, index and filter of a segment. Elsewhere none.
     pub(crate) fn first_buffer_bytes_max(
         &self,
         leaf_bytes: u64,
@@ -163,9 +167,11 @@ impl Policy {
         }
     }
 
-    /// The bytes of the first level, from which those of the others follow, in a node that keeps `bound` bytes at most and gets `rest`
-    /// of a merge that brings `brings` to the tree: L. Where a whole merge brings far less, the first level would be written anew by merge
-    /// after merge that adds little to it; so it is as long as what comes, but long enough for the others to hold what the node keeps.
+    /// The bytes of the first level, from which those of the others follow, in a node that keeps
+    /// `bound` bytes at most and gets `rest` of a merge that brings `brings` to the tree: L. Where
+    /// a whole merge brings far less, the first level would be written anew by merge after merge
+    /// that adds little to it; so it is as long as what comes, but long enough for the others to
+    /// hold what the node keeps.
     pub(crate) fn level_unit(&self, brings: u64, rest: u64, bound: u64) -> u64 {
         match brings < self.group_bytes / SMALL_MERGE_PART {
             true => rest
@@ -175,8 +181,8 @@ impl Policy {
         }
     }
 
-    /// What a pivot has to have to be flushed though the rest fits: one and a half L. A leaf is about as long as L, so with less
-    /// a flush writes more of what was there.
+    /// What a pivot has to have to be flushed though the rest fits: one and a half L. A leaf is
+    /// about as long as L, so with less a flush writes more of what was there.
     fn heavy_bytes(&self) -> u64 {
         self.group_bytes + self.group_bytes / 2
     }
@@ -224,10 +230,11 @@ impl Policy {
         flush
     }
 
-    /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are their bytes, and the first holds
-    /// `unit` of them ([`Policy::level_unit`]), each further one twice as many. The last
-    /// level takes anything. A window is cut a little late, hence the sixteenth. A level also holds as much as the next one has:
-    /// levels then are still half as large as the next, or less, and a last level that took much is not written again for little.
+    /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are
+    /// their bytes, and the first holds `unit` of them ([`Policy::level_unit`]), each further one
+    /// twice as many. The last level takes anything. A window is cut a little late, hence the
+    /// sixteenth. A level also holds as much as the next one has: levels then are still half as
+    /// large as the next, or less, and a last level that took much is not written again for little.
     pub(crate) fn level_for(&self, rest: u64, levels: &[u64], unit: u64) -> usize {
         let mut sum = rest;
         let last = self.levels_max() - 1;
@@ -243,8 +250,9 @@ impl Policy {
     }
 }
 
-/// A moving average of how many messages in a thousand replace something. It forgets by the messages that come: as many as
-/// a sixteenth of the `records` in the leaves weigh as much as all before them.
+/// A moving average of how many messages in a thousand replace something. It forgets by the
+/// messages that come: as many as a sixteenth of the `records` in the leaves weigh as much as all
+/// before them.
 pub(crate) fn replaced_permille(before: u16, messages: u64, replaced: u64, records: u64) -> u16 {
     let old = u128::from(records / 16) + 1;
     let new = u128::from(messages);

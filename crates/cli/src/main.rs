@@ -1,8 +1,8 @@
 //! The `terrapin` command: a Terrapin database from the shell. Each subcommand is a file under
 //! `commands`; what text formats are read and written is under `formats`.
 //!
-//! A database is always the first argument. `-k NAME` is the keyspace that records are in; the commands
-//! of `keyspace` take the name of theirs behind the database.
+//! A database is always the first argument. `-k NAME` is the keyspace that records are in; the
+//! commands of `keyspace` take the name of theirs behind the database.
 //!
 //! Exit codes are those of `grep`: 0 when it is done, 1 when the answer is no (`get` finds no such
 //! key, `verify` damage), 2 when it failed or the command line makes no sense. Whatever goes wrong

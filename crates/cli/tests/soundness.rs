@@ -155,7 +155,8 @@ fn what_cannot_be_opened_is_not_called_damaged() {
     complaint(&output);
 }
 
-/// A missing log was exit code 2, as if it could not be looked at; and batches were counted as records.
+/// A missing log was exit code 2, as if it could not be looked at; and batches were counted as
+/// records.
 #[test]
 fn a_missing_file_is_damage_and_the_log_is_counted_in_operations() {
     let place = Place::new();

@@ -1,4 +1,5 @@
-//! Pipes whose reader goes away, links, what is open, and terminals. (A closed pipe behind what only prints is in `formats.rs`.)
+//! Pipes whose reader goes away, links, what is open, and terminals. (A closed pipe behind what
+//! only prints is in `formats.rs`.)
 
 mod common;
 
@@ -276,7 +277,8 @@ fn on_terminal_of<S: AsRef<std::ffi::OsStr>>(
     // It holds the terminal's other side open.
     drop(command);
     let (output, shown) = std::thread::scope(|scope| {
-        // A terminal whose other side is closed ends with an error, after all that it was given; one that is full waits for its reader.
+        // A terminal whose other side is closed ends with an error, after all that it was given;
+        // one that is full waits for its reader.
         let reader = scope.spawn(|| {
             let (mut ours, mut shown) = (File::from(ours), Vec::new());
             let mut piece = [0; 4096];

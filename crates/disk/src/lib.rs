@@ -1,9 +1,12 @@
-//! Files as the engine sees them (layer 1): [`Disk`] and [`File`], a production implementation on direct I/O, the shared
-//! memory of the log ([`LogRing`]), and a simulated disk with crashes and faults ([`SimDisk`]).
+//! Files as the engine sees them (layer 1): [`Disk`] and [`File`], a production implementation on
+//! direct I/O, the shared memory of the log ([`LogRing`]), and a simulated disk with crashes and
+//! faults ([`SimDisk`]).
 //!
-//! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe` is here in few places
-//! only: the memory of [`AlignedBuf`], [`LongBox`], [`Words`] and [`Slabs`], the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]),
-//! what is asked about a file's map, which process is a child ([`Process`]), how long a thread likes to compute ([`let_wakers_in`]), and what memory is asked for ahead ([`prefetch()`]).
+//! Both disks obey one contract, which one set of scripts checks (`tests/conformance.rs`). `unsafe`
+//! is here in few places only: the memory of [`AlignedBuf`], [`LongBox`], [`Words`] and [`Slabs`],
+//! the mapping behind [`LogRing`], reads under way, on io_uring ([`Flight`]), what is asked about a
+//! file's map, which process is a child ([`Process`]), how long a thread likes to compute
+//! ([`let_wakers_in`]), and what memory is asked for ahead ([`prefetch()`]).
 
 mod aligned;
 mod flight;
@@ -47,19 +50,20 @@ pub struct OpenOptions {
     pub write: bool,
     /// Bypass the kernel's page cache where the file system allows it.
     pub direct: bool,
-    /// Beside `direct`: reads that ask for it ([`File::read_cached_at`], [`Flight::cached`]) go by way of the page cache, which then has
-    /// what they read for as long as the system wants its memory for nothing else. All other reads and all writes bypass it.
+    /// Beside `direct`: reads that ask for it ([`File::read_cached_at`], [`Flight::cached`]) go by
+    /// way of the page cache, which then has what they read for as long as the system wants its
+    /// memory for nothing else. All other reads and all writes bypass it.
     pub cached: bool,
-    /// Only with `write` off: as long as the file is open, nobody may hold it for writing, while any number may share it
-    /// (D9). Writes nothing, and so works on a read-only file system too; where the system knows no locks, only writers of
-    /// this process are kept out.
+    /// Only with `write` off: as long as the file is open, nobody may hold it for writing, while
+    /// any number may share it (D9). Writes nothing, and so works on a read-only file system too;
+    /// where the system knows no locks, only writers of this process are kept out.
     pub shared: bool,
 }
 
 /// A database's directory: flat names, no paths.
 pub trait Disk: Send + Sync {
-    /// Opens or creates a file. [`terrapin_base::ErrorKind::Locked`] when another process (or handle) holds it in a way that
-    /// these options exclude.
+    /// Opens or creates a file. [`terrapin_base::ErrorKind::Locked`] when another process (or
+    /// handle) holds it in a way that these options exclude.
     fn open(&self, name: &str, options: OpenOptions) -> Result<Arc<dyn File>>;
     /// Names of the files there are, sorted.
     fn list(&self) -> Result<Vec<String>>;
@@ -69,9 +73,9 @@ pub trait Disk: Send + Sync {
     fn rename(&self, from: &str, to: &str) -> Result<()>;
     /// Makes creations, removals and renames durable.
     fn sync_directory(&self) -> Result<()>;
-    /// Creates the ring file (allocated, written once, synced with the directory) or opens it, and maps it.
-    /// A creation that fails may leave the file, to be removed before the next try. A reader that must not lock or write (D11) opens the
-    /// file as any other and reads it.
+    /// Creates the ring file (allocated, written once, synced with the directory) or opens it, and
+    /// maps it. A creation that fails may leave the file, to be removed before the next try. A
+    /// reader that must not lock or write (D11) opens the file as any other and reads it.
     fn open_ring(&self, name: &str, ring: RingOptions) -> Result<LogRing>;
     /// Bytes that may still be allocated.
     fn free_bytes(&self) -> Result<u64>;
@@ -79,8 +83,8 @@ pub trait Disk: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// What tells a file from all others of its file system, and from its copies. Two of them are of one file if they are equal
-/// ([`FileIdentity::is_of`]).
+/// What tells a file from all others of its file system, and from its copies. Two of them are of
+/// one file if they are equal ([`FileIdentity::is_of`]).
 ///
 /// ```
 /// use terrapin_disk::FileIdentity;
@@ -109,16 +113,18 @@ impl FileIdentity {
 
 /// A file of fixed identity. All methods may be called from any thread at once.
 pub trait File: Send + Sync {
-    /// Fills the buffer from that offset; reading past the end is an error ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works;
-    /// multiples of [`File::alignment`] in offset, length and memory avoid a copy.
+    /// Fills the buffer from that offset; reading past the end is an error
+    /// ([`terrapin_base::ErrorKind::Corrupt`]). Any alignment works; multiples of
+    /// [`File::alignment`] in offset, length and memory avoid a copy.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<()>;
-    /// As [`File::read_at`], of bytes that may be asked for again: by way of the page cache where the file was opened for that
-    /// ([`OpenOptions::cached`]).
+    /// As [`File::read_at`], of bytes that may be asked for again: by way of the page cache where
+    /// the file was opened for that ([`OpenOptions::cached`]).
     fn read_cached_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         self.read_at(buffer, offset)
     }
-    /// As [`File::read_at`], or as [`File::read_cached_at`] if it is `cached`; does something `meanwhile`, once, whether the read succeeds or not:
-    /// while the device reads, where that is waited for awake, else before it. What is done must not use files.
+    /// As [`File::read_at`], or as [`File::read_cached_at`] if it is `cached`; does something
+    /// `meanwhile`, once, whether the read succeeds or not: while the device reads, where that is
+    /// waited for awake, else before it. What is done must not use files.
     fn read_meanwhile(
         &self,
         buffer: &mut [u8],
@@ -132,14 +138,14 @@ pub trait File: Send + Sync {
             false => self.read_at(buffer, offset),
         }
     }
-    /// Begins the reads that were added to a flight: in parallel where the system can, as many as it takes at once; else they are done
-    /// here, in order. All reads of a flight are of one file.
+    /// Begins the reads that were added to a flight: in parallel where the system can, as many as
+    /// it takes at once; else they are done here, in order. All reads of a flight are of one file.
     fn start(&self, flight: &mut Flight) -> Result<()> {
         flight.read_waiting(&mut |buffer, offset| self.read_at(buffer, offset));
         Ok(())
     }
-    /// Begins what was not begun, waits for some reads of a flight, and shows each of these once: its number, and its bytes or what is
-    /// wrong with it. Nothing is shown when nothing is left.
+    /// Begins what was not begun, waits for some reads of a flight, and shows each of these once:
+    /// its number, and its bytes or what is wrong with it. Nothing is shown when nothing is left.
     fn show(&self, flight: &mut Flight, which: Show, shown: Shown<'_>) -> Result<()> {
         self.start(flight)?;
         flight.show(
@@ -149,7 +155,8 @@ pub trait File: Send + Sync {
         );
         Ok(())
     }
-    /// Writes at that offset, extending the file if need be. Offset and length must be multiples of [`File::alignment`] when opened `direct`.
+    /// Writes at that offset, extending the file if need be. Offset and length must be multiples of
+    /// [`File::alignment`] when opened `direct`.
     fn write_at(&self, buffer: &[u8], offset: u64) -> Result<()>;
     /// Makes written data and the file's size durable (`fdatasync`).
     fn sync(&self) -> Result<()>;
@@ -161,11 +168,13 @@ pub trait File: Send + Sync {
     fn allocated_bytes(&self) -> Result<u64>;
     /// Cuts or extends the file.
     fn set_bytes(&self, bytes: u64) -> Result<()>;
-    /// Allocates space, so that later writes there cannot run out of it; the file grows if need be. `NoSpace` when there is none. After
-    /// an error the file is as long as it was, also where the file system had taken what there was (ext4 does).
+    /// Allocates space, so that later writes there cannot run out of it; the file grows if need be.
+    /// `NoSpace` when there is none. After an error the file is as long as it was, also where the
+    /// file system had taken what there was (ext4 does).
     fn allocate(&self, offset: u64, bytes: u64) -> Result<()>;
-    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that cannot, or was found to be unable to
-    /// allocate it again, is no error: then nothing changes, content included.
+    /// Gives space back to the file system; the range reads as zeros afterwards. A file system that
+    /// cannot, or was found to be unable to allocate it again, is no error: then nothing changes,
+    /// content included.
     fn punch_hole(&self, offset: u64, bytes: u64) -> Result<()>;
     /// What direct I/O wants of offsets and lengths here: 512 or more, a power of two.
     fn alignment(&self) -> u32;
@@ -173,8 +182,8 @@ pub trait File: Send + Sync {
     fn describe(&self) -> String;
 }
 
-/// Reads a whole file that may be at most `bytes_max` long; a longer one is [`ErrorKind::Corrupt`], so that a damaged or
-/// foreign file cannot make anyone allocate without bound (D8).
+/// Reads a whole file that may be at most `bytes_max` long; a longer one is [`ErrorKind::Corrupt`],
+/// so that a damaged or foreign file cannot make anyone allocate without bound (D8).
 pub fn read_whole(file: &dyn File, bytes_max: u64) -> Result<Vec<u8>> {
     let bytes = file.bytes()?;
     let too_long = || {

@@ -1,12 +1,14 @@
-//! Bytes that are owned as a box owns them; long ones lie in memory of our own, in whole pages that go back to the kernel.
+//! Bytes that are owned as a box owns them; long ones lie in memory of our own, in whole pages that
+//! go back to the kernel.
 //!
-//! A general allocator keeps an arena for each thread or so. Long values of many lengths and lives, which threads free for each other, leave
-//! gaps in each of them: with keys of 50 to 65 KB a process held three times what it used. Here what is freed is pages, and any
-//! page can be given back. A few MiB of them stay for who asks next ([`KEPT_PAGES_MAX`]), charged to no budget, since faulting memory in costs
-//! about as much as filling it.
+//! A general allocator keeps an arena for each thread or so. Long values of many lengths and lives,
+//! which threads free for each other, leave gaps in each of them: with keys of 50 to 65 KB a
+//! process held three times what it used. Here what is freed is pages, and any page can be given
+//! back. A few MiB of them stay for who asks next ([`KEPT_PAGES_MAX`]), charged to no budget, since
+//! faulting memory in costs about as much as filling it.
 //!
-//! Pages come from chunks of addresses, of which only what is used is memory. So there are few mappings however many values there are: the
-//! kernel allows some 65,000.
+//! Pages come from chunks of addresses, of which only what is used is memory. So there are few
+//! mappings however many values there are: the kernel allows some 65,000.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -27,10 +29,12 @@ const CHUNK_BYTES: usize = 4 << 20;
 const PAGES: usize = CHUNK_BYTES / MEMORY_ALIGNMENT;
 /// Freed pages that keep their memory.
 const KEPT_PAGES_MAX: usize = PAGES;
-/// Miri checks the more of what comes from the allocator, and a checker of schedules has locks of another kind.
+/// Miri checks the more of what comes from the allocator, and a checker of schedules has locks of
+/// another kind.
 const IS_OURS: bool = !cfg!(miri) && !cfg!(terrapin_shuttle);
 
-/// Bytes, owned as by a `Box<[u8]>`: the same size, and short ones are one. From 16 KiB on their memory goes back to the kernel when they are dropped.
+/// Bytes, owned as by a `Box<[u8]>`: the same size, and short ones are one. From 16 KiB on their
+/// memory goes back to the kernel when they are dropped.
 ///
 /// ```
 /// use terrapin_disk::LongBox;
@@ -177,7 +181,8 @@ impl fmt::Debug for LongBox {
     }
 }
 
-/// Memory for so many bytes, of which nothing is said. Aborts, as any allocation does, when the system refuses.
+/// Memory for so many bytes, of which nothing is said. Aborts, as any allocation does, when the
+/// system refuses.
 fn take(bytes: usize) -> NonNull<u8> {
     if bytes > CHUNKED_BYTES_MAX {
         return Region::reserved(bytes).into_start();

@@ -1,11 +1,12 @@
 //! Memory for buffers: it comes from the kernel and goes back to it.
 //!
-//! A general allocator keeps what is freed for what comes next, and serves aligned requests badly: a freed buffer may be too
-//! short for the next of the same size, which wants room for its alignment besides. Buffers of many sizes and lives,
-//! freed by other threads than took them, then leave gaps that nobody can use, and the process comes to hold several times
-//! what it uses. A mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the last
-//! that were freed are kept for who asks next: [`KEPT_OF_LARGEST`] times what the largest of them takes and [`KEPT_BESIDES_BYTES`] in the whole
-//! process, within bounds, charged to no budget.
+//! A general allocator keeps what is freed for what comes next, and serves aligned requests badly:
+//! a freed buffer may be too short for the next of the same size, which wants room for its
+//! alignment besides. Buffers of many sizes and lives, freed by other threads than took them, then
+//! leave gaps that nobody can use, and the process comes to hold several times what it uses. A
+//! mapping leaves nothing behind. Since faulting memory in costs about as much as filling it, the
+//! last that were freed are kept for who asks next: [`KEPT_OF_LARGEST`] times what the largest of
+//! them takes and [`KEPT_BESIDES_BYTES`] in the whole process, within bounds, charged to no budget.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -18,10 +19,12 @@ use terrapin_base::MEMORY_ALIGNMENT;
 
 /// What freed memory may come to before it goes back to the kernel, at least and at most.
 const KEPT_BYTES: std::ops::RangeInclusive<usize> = 8 << 20..=24 << 20;
-/// Within those, so many of the largest pieces are kept: the page groups of two threads that merge, of which each fills one and what
-/// follows it. Where they are not kept, merges fault in all that they write.
+/// Within those, so many of the largest pieces are kept: the page groups of two threads that merge,
+/// of which each fills one and what follows it. Where they are not kept, merges fault in all that
+/// they write.
 const KEPT_OF_LARGEST: usize = 4;
-/// And besides so much, for buffers of readers: they come and go while a merge works, and would put out its groups.
+/// And besides so much, for buffers of readers: they come and go while a merge works, and would put
+/// out its groups.
 const KEPT_BESIDES_BYTES: usize = 3 << 20;
 /// A larger piece goes back at once.
 const KEPT_PIECE_BYTES_MAX: usize = *KEPT_BYTES.end() / KEPT_OF_LARGEST;
@@ -32,8 +35,9 @@ thread_local! {
     static LARGEST: Cell<usize> = const { Cell::new(0) };
 }
 
-/// The longest buffer, in bytes, that this thread has asked for since it last asked this. No count of the global allocator sees
-/// buffers, so this is how a test sees that hostile bytes do not make them long (D8).
+/// The longest buffer, in bytes, that this thread has asked for since it last asked this. No count
+/// of the global allocator sees buffers, so this is how a test sees that hostile bytes do not make
+/// them long (D8).
 pub fn largest_buffer() -> usize {
     LARGEST.take()
 }
@@ -49,8 +53,9 @@ impl Region {
         Region(Pages::NONE)
     }
 
-    /// At least `bytes`, rounded up to whole units of alignment and perhaps a quarter more; all initialised, to what is not
-    /// said. Panics when that exceeds an address space, as `Vec` does; aborts, as any allocation does, without memory.
+    /// At least `bytes`, rounded up to whole units of alignment and perhaps a quarter more; all
+    /// initialised, to what is not said. Panics when that exceeds an address space, as `Vec` does;
+    /// aborts, as any allocation does, without memory.
     pub(crate) fn new(bytes: usize) -> Self {
         Self::take(bytes, false)
     }
@@ -60,7 +65,8 @@ impl Region {
         Self::take(bytes, true)
     }
 
-    /// Zeros, of which no memory is taken before they are written to: a mapping of its own, rounded up to whole units of alignment.
+    /// Zeros, of which no memory is taken before they are written to: a mapping of its own, rounded
+    /// up to whole units of alignment.
     pub(crate) fn reserved(bytes: usize) -> Self {
         let bytes = bytes.next_multiple_of(MEMORY_ALIGNMENT);
         if bytes == 0 {
@@ -86,14 +92,16 @@ impl Region {
     /// As [`Region::release`], of a part by its address.
     ///
     /// # Safety
-    /// It is a part of a region, both ends are multiples of [`MEMORY_ALIGNMENT`], and nothing refers to it.
+    /// It is a part of a region, both ends are multiples of [`MEMORY_ALIGNMENT`], and nothing
+    /// refers to it.
     pub(crate) unsafe fn release_at(start: NonNull<u8>, bytes: usize) {
         // SAFETY: by contract.
         unsafe { system::release(start, bytes, system::page_bytes()) };
     }
 
-    /// Zeroes a part and gives its memory back, as far as that is whole pages of the system's; it is taken again when it is written to. Both ends
-    /// are multiples of [`MEMORY_ALIGNMENT`]; panics when they lie outside.
+    /// Zeroes a part and gives its memory back, as far as that is whole pages of the system's; it
+    /// is taken again when it is written to. Both ends are multiples of [`MEMORY_ALIGNMENT`];
+    /// panics when they lie outside.
     pub(crate) fn release(&self, range: Range<usize>) {
         self.0.release(range);
     }
@@ -141,13 +149,15 @@ impl Drop for Region {
     }
 }
 
-/// Addresses of which the first are memory. They go back to the kernel at once: nobody else can use what is no memory.
+/// Addresses of which the first are memory. They go back to the kernel at once: nobody else can use
+/// what is no memory.
 pub(crate) struct Reach(Pages);
 
 #[cfg_attr(terrapin_shuttle, allow(dead_code))]
 impl Reach {
-    /// `bytes` of zeros, of which no memory is taken before they are written to, and addresses for `bytes_max` in all, if the system spares so
-    /// many; both rounded up to whole units of alignment. Nothing when it refuses even `bytes`, as under a limit of address space.
+    /// `bytes` of zeros, of which no memory is taken before they are written to, and addresses for
+    /// `bytes_max` in all, if the system spares so many; both rounded up to whole units of
+    /// alignment. Nothing when it refuses even `bytes`, as under a limit of address space.
     pub(crate) fn new(bytes: usize, bytes_max: usize) -> Self {
         let whole = |bytes: usize| match bytes.checked_next_multiple_of(MEMORY_ALIGNMENT) {
             Some(whole) => whole,
@@ -169,8 +179,8 @@ impl Reach {
         Reach(start.map_or(Pages::NONE, |start| Pages { start, bytes }))
     }
 
-    /// Makes memory of the first `bytes`, a multiple of [`MEMORY_ALIGNMENT`]; what is memory already stays as it is. `false` when the system
-    /// refuses. Panics beyond the end.
+    /// Makes memory of the first `bytes`, a multiple of [`MEMORY_ALIGNMENT`]; what is memory
+    /// already stays as it is. `false` when the system refuses. Panics beyond the end.
     pub(crate) fn open(&self, bytes: usize) -> bool {
         assert!(bytes <= self.bytes());
         // SAFETY: they lie within what is ours.
@@ -214,8 +224,8 @@ impl Kept {
         KEPT.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The shortest piece that is long enough, unless it is more than a quarter too long; of several of that length the one freed last, most of which
-    /// the processor still has at hand.
+    /// The shortest piece that is long enough, unless it is more than a quarter too long; of
+    /// several of that length the one freed last, most of which the processor still has at hand.
     fn take(&mut self, bytes: usize) -> Option<Pages> {
         let fitting = bytes..=bytes.saturating_add(bytes / 4);
         let (at, _) = self
@@ -230,8 +240,8 @@ impl Kept {
         Some(pages)
     }
 
-    /// Keeps a piece if it is worth it; what must go back to the kernel, be it this piece or those that were not used for
-    /// the longest time.
+    /// Keeps a piece if it is worth it; what must go back to the kernel, be it this piece or those
+    /// that were not used for the longest time.
     fn put(&mut self, pages: Pages) -> Vec<Pages> {
         if pages.bytes == 0 {
             return Vec::new();
@@ -276,7 +286,8 @@ impl Pages {
         bytes: 0,
     };
 
-    /// Zeroed memory; untouched, it costs address space only. `sparse` says that most of it may never be touched.
+    /// Zeroed memory; untouched, it costs address space only. `sparse` says that most of it may
+    /// never be touched.
     fn map(bytes: usize, sparse: bool) -> Self {
         match system::map(bytes, sparse) {
             Some(start) => Pages { start, bytes },
@@ -289,8 +300,8 @@ impl Pages {
         if range.is_empty() {
             return;
         }
-        // SAFETY: the range lies in memory of ours; what others may read there meanwhile are atomics (`Words`),
-        // for which this is a store of zeros, or nobody looks there (`Slabs`).
+        // SAFETY: the range lies in memory of ours; what others may read there meanwhile are
+        // atomics (`Words`), for which this is a store of zeros, or nobody looks there (`Slabs`).
         unsafe {
             let start = self.start.add(range.start);
             system::release(start, range.len(), system::page_bytes());
@@ -328,7 +339,8 @@ mod system {
         }
     }
 
-    /// `bytes` zeros, which are more than 0, on a multiple of [`MEMORY_ALIGNMENT`], which no page is shorter than.
+    /// `bytes` zeros, which are more than 0, on a multiple of [`MEMORY_ALIGNMENT`], which no page
+    /// is shorter than.
     pub(super) fn map(bytes: usize, sparse: bool) -> Option<NonNull<u8>> {
         if cfg!(miri) {
             // SAFETY: the layout's size is not zero.
@@ -342,7 +354,8 @@ mod system {
         mapping(bytes, ProtFlags::READ | ProtFlags::WRITE, reserve)
     }
 
-    /// `bytes` of address space, more than 0, that a system which counts what it has promised does not count before [`open`].
+    /// `bytes` of address space, more than 0, that a system which counts what it has promised does
+    /// not count before [`open`].
     pub(super) fn addresses(bytes: usize) -> Option<NonNull<u8>> {
         // Under Miri addresses are memory.
         if cfg!(miri) {
@@ -357,10 +370,11 @@ mod system {
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, flags) };
         let start: NonNull<u8> = NonNull::new(start.ok()?.cast())?;
         if flags.contains(MapFlags::NORESERVE) {
-            // What is reserved comes into use, and goes back, by pieces far smaller than a huge page. Where the kernel gives those unasked, a
-            // piece would take one, and what was given back would be there again: memory beyond all that is charged (decision 0012).
-            // A hint: a kernel without huge pages refuses it.
-            // SAFETY: the mapping is ours, and the advice does not change what it holds.
+            // What is reserved comes into use, and goes back, by pieces far smaller than a huge
+            // page. Where the kernel gives those unasked, a piece would take one, and what was
+            // given back would be there again: memory beyond all that is charged (decision 0012). A
+            // hint: a kernel without huge pages refuses it. SAFETY: the mapping is ours, and the
+            // advice does not change what it holds.
             let _ = unsafe { madvise(start.as_ptr().cast(), bytes, Advice::LinuxNoHugepage) };
         }
         Some(start)
@@ -376,7 +390,8 @@ mod system {
         unsafe { mprotect(start.as_ptr().cast(), bytes, access) }.is_ok()
     }
 
-    /// A page of the system's: [`MEMORY_ALIGNMENT`] or a multiple of it. Miri has none, and is not asked.
+    /// A page of the system's: [`MEMORY_ALIGNMENT`] or a multiple of it. Miri has none, and is not
+    /// asked.
     #[cfg_attr(terrapin_shuttle, allow(dead_code))]
     pub(super) fn page_bytes() -> usize {
         if cfg!(miri) {
@@ -397,11 +412,13 @@ mod system {
         }
     }
 
-    /// Leaves zeros, and gives back the memory of the pages that the part has whole. The kernel would round up what it is asked to give back: what follows
-    /// the part on its last page would be zeros, too.
+    /// Leaves zeros, and gives back the memory of the pages that the part has whole. The kernel
+    /// would round up what it is asked to give back: what follows the part on its last page would
+    /// be zeros, too.
     ///
     /// # Safety
-    /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics refers to it. `page` is a multiple of [`page_bytes`].
+    /// The part lies within what [`map`] gave, is aligned as that is, and nothing but atomics
+    /// refers to it. `page` is a multiple of [`page_bytes`].
     #[cfg_attr(terrapin_shuttle, allow(dead_code))]
     pub(super) unsafe fn release(start: NonNull<u8>, bytes: usize, page: usize) {
         let mut whole = whole_pages(start.addr().get(), bytes, page);
@@ -417,7 +434,8 @@ mod system {
         if !released {
             whole = 0..0;
         }
-        // SAFETY: by contract, both within the part, and whole units of alignment as all its bounds are.
+        // SAFETY: by contract, both within the part, and whole units of alignment as all its bounds
+        // are.
         unsafe {
             zero(start, whole.start);
             zero(start.add(whole.end), bytes - whole.end);
@@ -609,7 +627,8 @@ mod tests {
         }
     }
 
-    /// Pieces that were given back came again wherever the kernel gives huge pages unasked, and caches held more than was charged.
+    /// Pieces that were given back came again wherever the kernel gives huge pages unasked, and
+    /// caches held more than was charged.
     #[test]
     #[cfg_attr(miri, ignore = "no mappings")]
     fn what_is_reserved_is_advised_to_have_no_huge_pages() {

@@ -39,7 +39,8 @@ fn code(holds: bool) -> u8 {
     u8::from(!holds)
 }
 
-/// Log files are closed, given another name and opened anew: a child that did nothing held copies of their locked descriptors.
+/// Log files are closed, given another name and opened anew: a child that did nothing held copies
+/// of their locked descriptors.
 #[test]
 fn a_file_that_was_closed_is_free_though_a_child_has_its_descriptor() {
     let path = directory("idle");

@@ -1,13 +1,15 @@
-//! The window's memory: taken chunk by chunk, given out piece by piece, given back all at once when the window goes.
+//! The window's memory: taken chunk by chunk, given out piece by piece, given back all at once when
+//! the window goes.
 //!
-//! Every thread that writes owns a slot (`slots`): two bump pointers, for records and for nodes, each over a *sub-chunk*
-//! cut from the newest chunk, and its share of the window's counts. Allocating and counting thus take no lock and write
-//! no shared cache line; a lock is taken once per sub-chunk, or for a large record. Threads without a slot share one,
-//! under a lock.
+//! Every thread that writes owns a slot (`slots`): two bump pointers, for records and for nodes,
+//! each over a *sub-chunk* cut from the newest chunk, and its share of the window's counts.
+//! Allocating and counting thus take no lock and write no shared cache line; a lock is taken once
+//! per sub-chunk, or for a large record. Threads without a slot share one, under a lock.
 //!
-//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with what their slot has taken, and slots come with
-//! the first insert: a database may have thousands of keyspaces that hold next to nothing, and dozens of threads that write a little to
-//! each. What is charged for a window is what a merge of it frees, so an empty one is charged nothing.
+//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with what
+//! their slot has taken, and slots come with the first insert: a database may have thousands of
+//! keyspaces that hold next to nothing, and dozens of threads that write a little to each. What is
+//! charged for a window is what a merge of it frees, so an empty one is charged nothing.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -26,10 +28,11 @@ pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
 const FIRST_SUB_CHUNK_BYTES: usize = 256;
 /// The largest.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
-/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a window that is small when it is sealed, as where
-/// many keyspaces share the memory, about a tenth is unused.
+/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a window that
+/// is small when it is sealed, as where many keyspaces share the memory, about a tenth is unused.
 const GROWTH_PART: usize = 4;
-/// A window of so many bytes is not small: it doubles with each chunk, and soon takes whole huge pages.
+/// A window of so many bytes is not small: it doubles with each chunk, and soon takes whole huge
+/// pages.
 const SMALL_BYTES: usize = 64 << 10;
 
 /// Counts that a slot keeps and a window sums up.
@@ -116,17 +119,20 @@ pub(crate) struct Arena {
     bytes: AtomicU64,
     /// Slots that may have counts: those below this number.
     slots_used: AtomicUsize,
-    /// One slot for each number, in groups; none of a group before a thread enters that has one of its numbers.
+    /// One slot for each number, in groups; none of a group before a thread enters that has one of
+    /// its numbers.
     slots: [OnceLock<Group>; GROUPS],
     /// For each number that threads share: held by the one that is in its slot.
     sharing: [Mutex<()>; slots::SHARED],
     shared: Mutex<Shared>,
 }
 
-// SAFETY: the cells of slot i are touched only by the thread whose own number is i, those of a number that is shared only under its lock
-// of `sharing` (see `enter`); `slots` hands numbers over with a happens-before edge. Everything else is atomic or locked.
+// SAFETY: the cells of slot i are touched only by the thread whose own number is i, those of a
+// number that is shared only under its lock of `sharing` (see `enter`); `slots` hands numbers over
+// with a happens-before edge. Everything else is atomic or locked.
 unsafe impl Sync for Arena {}
-// SAFETY: nothing in it is bound to a thread: whoever owns the arena reaches the cells only through `enter`.
+// SAFETY: nothing in it is bound to a thread: whoever owns the arena reaches the cells only through
+// `enter`.
 unsafe impl Send for Arena {}
 
 impl Arena {
@@ -197,7 +203,8 @@ impl Arena {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// A count over all threads: exact when nobody writes. Takes as long as there were writing threads.
+    /// A count over all threads: exact when nobody writes. Takes as long as there were writing
+    /// threads.
     pub(crate) fn count(&self, count: Count) -> u64 {
         let used = self.slots_used.load(Ordering::Acquire);
         let groups = &self.slots[..used.div_ceil(GROUP_SLOTS)];
@@ -219,7 +226,8 @@ impl Arena {
         }
     }
 
-    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few. `behind` is the end of the asker's last sub-chunk.
+    /// `bytes` from the newest chunk, or a sub-chunk of that size if they are few. `behind` is the
+    /// end of the asker's last sub-chunk.
     fn cut(&self, bytes: usize, sub_chunk_bytes: usize, behind: *mut u8, number: usize) -> Cut {
         self.slots_used.fetch_max(number + 1, Ordering::Release);
         let mut shared = self.shared.lock();
@@ -233,10 +241,12 @@ impl Arena {
                 goes_on: false,
             };
         }
-        // Between two calls `next` is never at the start of its chunk. So if `behind` is there, both are of one chunk.
+        // Between two calls `next` is never at the start of its chunk. So if `behind` is there,
+        // both are of one chunk.
         let mut goes_on = shared.next == behind;
         loop {
-            // What is cut starts and ends at a cache line. The rest of a chunk is not lost to who asks for more.
+            // What is cut starts and ends at a cache line. The rest of a chunk is not lost to who
+            // asks for more.
             let wanted = if bytes > sub_chunk_bytes / 4 {
                 bytes.next_multiple_of(CHUNK_ALIGNMENT)
             } else if bytes <= shared.left / 4 {
@@ -302,7 +312,8 @@ impl<'a> Entered<'a> {
         self.take(&self.slot.records, bytes)
     }
 
-    /// Room for a node: `bytes` (a multiple of a cache line), aligned to a cache line, not initialised.
+    /// Room for a node: `bytes` (a multiple of a cache line), aligned to a cache line, not
+    /// initialised.
     #[inline]
     pub(crate) fn node(&self, bytes: usize) -> NonNull<u8> {
         debug_assert!(bytes.is_multiple_of(CHUNK_ALIGNMENT));

@@ -1,5 +1,6 @@
-//! Random operations from a seed. What they are is drawn from a [`Profile`], and comes in phases (loading, erasing, one
-//! hot key, reading, everything at once), since what breaks trees is long runs of one kind.
+//! Random operations from a seed. What they are is drawn from a [`Profile`], and comes in phases
+//! (loading, erasing, one hot key, reading, everything at once), since what breaks trees is long
+//! runs of one kind.
 
 use std::ops::Bound;
 
@@ -64,7 +65,8 @@ impl Profile {
 /// The keyspaces that come and go.
 const NAMES: [&str; 3] = ["users", "a/b", "log.2026"];
 
-/// How many snapshots runs hold at once: few, some, or dozens, which share what they need of a memtable.
+/// How many snapshots runs hold at once: few, some, or dozens, which share what they need of a
+/// memtable.
 const SNAPSHOTS_MAX: [usize; 4] = [3, 3, 12, 48];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,8 +78,8 @@ enum Phase {
     Reads,
 }
 
-/// An endless sequence of operations. It knows which keyspaces, snapshots and open ranges there are, so that most
-/// operations mean something.
+/// An endless sequence of operations. It knows which keyspaces, snapshots and open ranges there
+/// are, so that most operations mean something.
 #[derive(Debug)]
 pub struct Generator {
     random: Random,
@@ -473,7 +475,8 @@ impl Generator {
             if !self.random.one_in(6) {
                 return unlogged;
             }
-            // A write in the log, where it has its place behind what was flushed, and one of the same key that goes over it in a tree.
+            // A write in the log, where it has its place behind what was flushed, and one of the
+            // same key that goes over it in a tree.
             let value = match deletes {
                 true => Some(self.value()),
                 false => None,
@@ -502,7 +505,8 @@ impl Generator {
         }
     }
 
-    /// Goes on through the keys, from where the phase began: upwards, downwards, or in strides that come to every key.
+    /// Goes on through the keys, from where the phase began: upwards, downwards, or in strides that
+    /// come to every key.
     fn sweep(&mut self, deletes: bool) -> Operation {
         self.at = (self.at + self.stride) % self.profile.universe;
         let keyspace = self.keyspaces[0].clone();

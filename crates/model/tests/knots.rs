@@ -1,7 +1,7 @@
 //! No knots: files of a crate that import each other, round in a circle, stay few.
 //!
-//! An arrow leads from a file to each file that it names by a path from `crate::` or `super::`. Code
-//! of tests is left out. A name that a module re-exports leads to the file that defines it.
+//! An arrow leads from a file to each file that it names by a path from `crate::` or `super::`.
+//! Code of tests is left out. A name that a module re-exports leads to the file that defines it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};

@@ -2,8 +2,8 @@
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
-/// Lookups in the cache, by what was looked up. Lookups of nodes that a merge or get holds already are
-/// added in groups, so that these counts may lag a little.
+/// Lookups in the cache, by what was looked up. Lookups of nodes that a merge or get holds already
+/// are added in groups, so that these counts may lag a little.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -18,7 +18,8 @@ pub struct CacheCounts {
     pub objects: u64,
 }
 
-/// Device reads (calls) and bytes, by who asked; what the system's page cache served, where it was asked, is among them.
+/// Device reads (calls) and bytes, by who asked; what the system's page cache served, where it was
+/// asked, is among them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
@@ -77,7 +78,8 @@ pub struct StoreMetrics {
     pub hits: CacheCounts,
     /// Lookups that did not.
     pub misses: CacheCounts,
-    /// First uses of blocks in the oldest quarter of the cache: so many reads more there would have been, were it a quarter smaller.
+    /// First uses of blocks in the oldest quarter of the cache: so many reads more there would have
+    /// been, were it a quarter smaller.
     pub block_rescues: u64,
     /// Entries that left the cache to make room.
     pub evictions: u64,
@@ -104,7 +106,8 @@ pub(crate) enum ReadFor {
 }
 
 impl ReadFor {
-    /// Whether who reads is likely to ask for it again: what merges read is dead once they are over, and what is verified must come from the device.
+    /// Whether who reads is likely to ask for it again: what merges read is dead once they are
+    /// over, and what is verified must come from the device.
     pub(crate) fn may_come_again(self) -> bool {
         match self {
             ReadFor::Get | ReadFor::Scan | ReadFor::Meta => true,

@@ -1,4 +1,5 @@
-//! A full disk whose free space lies in short runs: what is exchanged with the file system for a long one, also after an open.
+//! A full disk whose free space lies in short runs: what is exchanged with the file system for a
+//! long one, also after an open.
 
 mod common;
 
@@ -66,7 +67,8 @@ fn unused_bytes(capacity: u64, store: &PageStore) -> u64 {
     capacity - PAGES_START - store.live_bytes() - store.reserve_held_bytes()
 }
 
-/// Nobody knows after an open what of the free space is allocated: all but the reserve was out of reach then until pages were freed.
+/// Nobody knows after an open what of the free space is allocated: all but the reserve was out of
+/// reach then until pages were freed.
 #[test]
 fn short_runs_are_exchanged_after_a_reopen_on_a_full_disk() {
     let medium = SimDisk::new(21);
@@ -95,7 +97,8 @@ fn short_runs_are_exchanged_after_a_reopen_on_a_full_disk() {
     }
 }
 
-/// What is refused of runs that are allocated in part goes back to the file system, which has it for the next one.
+/// What is refused of runs that are allocated in part goes back to the file system, which has it
+/// for the next one.
 #[test]
 fn runs_with_holes_are_used_after_a_reopen_on_a_full_disk() {
     let medium = SimDisk::new(22);
@@ -151,8 +154,9 @@ fn an_exchange_that_fails_leaves_the_reserve_as_it_was() {
     write().unwrap();
 }
 
-/// Each page asked the file system for holes that it could not fill, for growth that it had refused for the page before, and for pieces of
-/// known holes. A real one takes milliseconds for each refusal: merges on a full ext4 took minutes.
+/// Each page asked the file system for holes that it could not fill, for growth that it had refused
+/// for the page before, and for pieces of known holes. A real one takes milliseconds for each
+/// refusal: merges on a full ext4 took minutes.
 #[test]
 fn a_full_file_system_is_not_asked_again_for_every_page() {
     let refused = |medium: &SimDisk| medium.stats(DATA_FILE).refusals;

@@ -1,5 +1,5 @@
-//! An endpoint that Prometheus and other collectors scrape, in some twenty lines of the standard library:
-//! `cargo run --example metrics_endpoint`, then `curl http://127.0.0.1:9464/metrics`.
+//! An endpoint that Prometheus and other collectors scrape, in some twenty lines of the standard
+//! library: `cargo run --example metrics_endpoint`, then `curl http://127.0.0.1:9464/metrics`.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

@@ -10,16 +10,18 @@ use crate::database::Database;
 use crate::events;
 
 impl Database {
-    /// Checkpoints everything, so that the next open replays nothing, and lets the files, the caches and the listeners go. Handles,
-    /// snapshots and iterators that still live get `Closed` from then on. Another close waits until the first is over, and returns what
-    /// that came to.
+    /// Checkpoints everything, so that the next open replays nothing, and lets the files, the
+    /// caches and the listeners go. Handles, snapshots and iterators that still live get `Closed`
+    /// from then on. Another close waits until the first is over, and returns what that came to.
     ///
-    /// On a disk that is too full to merge everything, `close` tries for a bounded number of rounds (as [`Database::checkpoint`] does).
-    /// What is not merged then stays in the log, which is synced: nothing is lost, and [`Closed`] says how much the next open replays.
+    /// On a disk that is too full to merge everything, `close` tries for a bounded number of rounds
+    /// (as [`Database::checkpoint`] does). What is not merged then stays in the log, which is
+    /// synced: nothing is lost, and [`Closed`] says how much the next open replays.
     ///
-    /// After an error the database is closed all the same. Nothing acknowledged is lost then but writes of
-    /// [`Durability::None`](crate::Durability::None) since the last checkpoint or [`Database::flush`]: the next open replays the log. (So
-    /// a full disk is an error, [`ErrorKind::NoSpace`], where such writes could not be merged.)
+    /// After an error the database is closed all the same. Nothing acknowledged is lost then but
+    /// writes of [`Durability::None`](crate::Durability::None) since the last checkpoint or
+    /// [`Database::flush`]: the next open replays the log. (So a full disk is an error,
+    /// [`ErrorKind::NoSpace`], where such writes could not be merged.)
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

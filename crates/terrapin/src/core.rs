@@ -1,8 +1,9 @@
 //! What every handle, job and view shares: [`Core`].
 //!
-//! Locks: `install` comes before the log's append lock; nothing else is taken under the latter, and no wait happens under
-//! it. Under the former a change of the set of keyspaces waits for earlier writers to publish, who need no lock for that. Reads of records take neither, and writes
-//! the append lock only: they load the state, which is replaced as a whole.
+//! Locks: `install` comes before the log's append lock; nothing else is taken under the latter, and
+//! no wait happens under it. Under the former a change of the set of keyspaces waits for earlier
+//! writers to publish, who need no lock for that. Reads of records take neither, and writes the
+//! append lock only: they load the state, which is replaced as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, OnceLock};
@@ -101,7 +102,8 @@ pub(crate) struct Core {
     pub counters: Counters,
     /// Closed, failed, and whom to tell.
     pub health: Health,
-    /// Of a database that is read only, what the files of its log take: nobody changes them meanwhile.
+    /// Of a database that is read only, what the files of its log take: nobody changes them
+    /// meanwhile.
     pub log_space: OnceLock<LogSpace>,
 }
 
@@ -109,12 +111,13 @@ pub(crate) struct Core {
 pub(crate) struct Install {
     /// The keyspaces by name.
     pub names: BTreeMap<Box<str>, KeyspaceId>,
-    /// Keyspaces that were created, dropped, cleared or given options since a round took this: what the next catalog says anew, besides
-    /// what the round merges.
+    /// Keyspaces that were created, dropped, cleared or given options since a round took this: what
+    /// the next catalog says anew, besides what the round merges.
     pub changed: BTreeSet<KeyspaceId>,
     /// The next keyspace's number; numbers below belong, or belonged, to some keyspace.
     pub next_id: u32,
-    /// While the log is replayed: everything below is in the windows. Cuts are made here, not at the log's end.
+    /// While the log is replayed: everything below is in the windows. Cuts are made here, not at
+    /// the log's end.
     pub replay: Option<Lsn>,
     /// χ of keyspaces without one of their own.
     pub checkpoint_distance: CheckpointDistance,
@@ -221,7 +224,8 @@ impl Core {
         }
     }
 
-    /// Keeps what a get found in a tree. Records that come in take the memory of blocks, which would learn of it at their next insert only.
+    /// Keeps what a get found in a tree. Records that come in take the memory of blocks, which
+    /// would learn of it at their next insert only.
     pub fn keep(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64, value: &[u8]) {
         self.counters.tree_gets.add(1);
         self.records.fill(epoch, collection, key, hash, value);
@@ -261,9 +265,10 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
     }
 
-    /// A state and a bound such that the state's windows and versions hold every published record below the bound: the
-    /// state was still current when the bound was read, so what a later state's windows own starts at or above it.
-    /// Lock-free; repeats when a cut or commit comes in between.
+    /// A state and a bound such that the state's windows and versions hold every published record
+    /// below the bound: the state was still current when the bound was read, so what a later
+    /// state's windows own starts at or above it. Lock-free; repeats when a cut or commit comes in
+    /// between.
     #[inline]
     pub fn observe(&self) -> Result<Observed> {
         self.health.check_open()?;
@@ -278,7 +283,8 @@ impl Core {
             if unchanged && before >= state.floor {
                 return Ok(Observed { state, before });
             }
-            // A state is being stored, or a clear is between its append and its publication, which waits for writers before it only.
+            // A state is being stored, or a clear is between its append and its publication, which
+            // waits for writers before it only.
             backoff.pause();
         }
     }
@@ -293,8 +299,9 @@ impl Core {
         }
     }
 
-    /// A state that was loaded before, if no other has replaced it, or the one that did. A cut that the caller has come after is seen: its
-    /// epoch was stored under the append lock, which the caller has held since.
+    /// A state that was loaded before, if no other has replaced it, or the one that did. A cut that
+    /// the caller has come after is seen: its epoch was stored under the append lock, which the
+    /// caller has held since.
     #[inline]
     pub fn still_current(&self, loaded: Loaded) -> Guard<Arc<State>> {
         let epoch = self.state_epoch.load(Ordering::Acquire);
@@ -305,7 +312,8 @@ impl Core {
         self.state.load()
     }
 
-    /// Why a keyspace is not in the state: it was dropped, or the database was closed, which empties the state.
+    /// Why a keyspace is not in the state: it was dropped, or the database was closed, which
+    /// empties the state.
     #[cold]
     pub fn dropped(&self) -> Error {
         match self.health.check_open() {
@@ -314,8 +322,8 @@ impl Core {
         }
     }
 
-    /// Makes a state the current one and returns the last, whose end may free much: drop it where that does no harm. The
-    /// caller holds `install`.
+    /// Makes a state the current one and returns the last, whose end may free much: drop it where
+    /// that does no harm. The caller holds `install`.
     pub fn replace_state(&self, state: State) -> Arc<State> {
         self.state_epoch.fetch_add(1, Ordering::SeqCst);
         let last = self.state.swap(Arc::new(state));
@@ -323,9 +331,10 @@ impl Core {
         last
     }
 
-    /// Seals the active windows of the keyspaces that `choose` names and that have no sealed one, all at one LSN. Returns
-    /// the state that this makes (the current one if nothing was chosen), the LSN, and how much of the log must be visible
-    /// for everything below the LSN to be in its window.
+    /// Seals the active windows of the keyspaces that `choose` names and that have no sealed one,
+    /// all at one LSN. Returns the state that this makes (the current one if nothing was chosen),
+    /// the LSN, and how much of the log must be visible for everything below the LSN to be in its
+    /// window.
     pub fn cut(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> CutMade {
         let current = self.state.load_full();
         let chosen: Vec<_> = self
@@ -396,7 +405,8 @@ impl Core {
 pub(crate) struct CutMade {
     /// The state right after the cut.
     pub state: Arc<State>,
-    /// Where the cut is: every record below it is in `state`'s sealed windows or versions, or in windows that were not cut.
+    /// Where the cut is: every record below it is in `state`'s sealed windows or versions, or in
+    /// windows that were not cut.
     pub lsn: Lsn,
     /// Once this much of the log is visible, every record below the cut is in its window.
     pub publish_to: Lsn,

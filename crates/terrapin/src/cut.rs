@@ -1,18 +1,23 @@
-//! When windows are cut, and how large they may grow: the dial χ, and its share of the memory budget.
+//! When windows are cut, and how large they may grow: the dial χ, and its share of the memory
+//! budget.
 //!
-//! χ·L counts live bytes; garbage of as much again cuts early, or a hot key overwritten for ever would fill memory and the
-//! log and never the window. With χ on auto the keyspaces that write share a sixth of the budget: an active and a sealed window with
-//! arenas of 1.6 times what they hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a load, caches
-//! are of little use, and both arenas may take what log, merges and the metadata that they read leave, with what they really took for
-//! what they held: large records leave more of it for themselves. Not so where data is overwritten: what a checkpoint writes before it
-//! can free anything would grow with the window. And where users read, and all records (or all blocks, where they mostly read ranges) would fit in memory beside
-//! smaller windows, they are smaller ([`crate::fit`]). Where room on the disk is scarce, each is of one unit ([`crate::room`]).
+//! χ·L counts live bytes; garbage of as much again cuts early, or a hot key overwritten for ever
+//! would fill memory and the log and never the window. With χ on auto the keyspaces that write
+//! share a sixth of the budget: an active and a sealed window with arenas of 1.6 times what they
+//! hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a
+//! load, caches are of little use, and both arenas may take what log, merges and the metadata that
+//! they read leave, with what they really took for what they held: large records leave more of it
+//! for themselves. Not so where data is overwritten: what a checkpoint writes before it can free
+//! anything would grow with the window. And where users read, and all records (or all blocks, where
+//! they mostly read ranges) would fit in memory beside smaller windows, they are smaller
+//! ([`crate::fit`]). Where room on the disk is scarce, each is of one unit ([`crate::room`]).
 //!
-//! A window is cut early, too, once ranges have passed a million deletes in it: a queue that is read from its front would pass all that it took out
-//! so far each time, and a window holds hundreds of thousands of them ([`KeyspaceState::is_due`], decision 0022).
+//! A window is cut early, too, once ranges have passed a million deletes in it: a queue that is
+//! read from its front would pass all that it took out so far each time, and a window holds
+//! hundreds of thousands of them ([`KeyspaceState::is_due`], decision 0022).
 //!
-//! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a window that is larger than it may be from
-//! then on is cut.
+//! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a
+//! window that is larger than it may be from then on is cut.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -37,21 +42,25 @@ const LOAD_ARENA_PERMILLE: u64 = 430;
 const LOAD_METADATA_PART: u64 = 16;
 /// So many operations since the last cut say what users do.
 const TELLING_OPERATIONS: u64 = 4096;
-/// Ranges that passed so many deletes in a window have paid for its being cut: that took them a tenth of a second, about (decision 0022).
+/// Ranges that passed so many deletes in a window have paid for its being cut: that took them a
+/// tenth of a second, about (decision 0022).
 const PASSED_MAX: u64 = 1 << 20;
-/// What an arena takes for a thousand bytes that its window counts (see [`KeyspaceState::active_bytes`]), until one is known.
+/// What an arena takes for a thousand bytes that its window counts (see
+/// [`KeyspaceState::active_bytes`]), until one is known.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
 /// A window that held less tells nothing of that.
 const TELLING_BYTES: u64 = 1 << 20;
 /// Somebody reads when there was a read for so many writes.
 const WRITES_A_READ: u64 = 16;
-/// Somebody reads often when there was a read for so many writes: then what reads cost is worth more writing.
+/// Somebody reads often when there was a read for so many writes: then what reads cost is worth
+/// more writing.
 const WRITES_AN_OFTEN_READ: u64 = 4;
 /// With so many gets to a write, what is written is read again soon.
 const GETS_A_WRITE: u64 = 4;
 
-/// Whether users read beside their writes, between one cut and the next, and what they mostly read, since that was last told: where nothing is
-/// written nothing is cut, and a hundred million gets must not hide for long that ranges have taken their place.
+/// Whether users read beside their writes, between one cut and the next, and what they mostly read,
+/// since that was last told: where nothing is written nothing is cut, and a hundred million gets
+/// must not hide for long that ranges have taken their place.
 pub(crate) struct Mix {
     /// Operations at the last cut.
     gets: AtomicU64,
@@ -102,7 +111,8 @@ impl Mix {
         self.judge_reads(now);
     }
 
-    /// Judges by what was done since the last cut, if that is enough to tell; whether windows may have come to be worth another size.
+    /// Judges by what was done since the last cut, if that is enough to tell; whether windows may
+    /// have come to be worth another size.
     fn look(&self, now: Operations) -> bool {
         let since = self.since(now);
         if since.gets + since.ranges + since.writes < TELLING_OPERATIONS {
@@ -158,8 +168,8 @@ impl Mix {
         self.is_mostly_ranged.load(Ordering::Relaxed)
     }
 
-    /// Whether there were far more gets than writes: what the last window holds is read, and would have to be read from the device
-    /// once it is merged.
+    /// Whether there were far more gets than writes: what the last window holds is read, and would
+    /// have to be read from the device once it is merged.
     pub fn is_mostly_got(&self) -> bool {
         self.is_mostly_got.load(Ordering::Relaxed)
     }
@@ -204,8 +214,9 @@ impl KeyspaceState {
         self.active_bytes() >= self.shared.window_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the active window is to be cut: it is full, or ranges have passed so many deletes in it that it costs less to merge them. For the
-    /// latter nobody waits, as for memory: such a window takes writes while the one before it is being merged.
+    /// Whether the active window is to be cut: it is full, or ranges have passed so many deletes in
+    /// it that it costs less to merge them. For the latter nobody waits, as for memory: such a
+    /// window takes writes while the one before it is being merged.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.is_full() || self.active.passed.load(Ordering::Relaxed) >= PASSED_MAX
@@ -213,8 +224,8 @@ impl KeyspaceState {
 }
 
 impl Core {
-    /// A range went over so many deletes in the active window of its view. Once ranges have paid for a cut, the coordinator is asked to
-    /// make one: nobody may be writing.
+    /// A range went over so many deletes in the active window of its view. Once ranges have paid
+    /// for a cut, the coordinator is asked to make one: nobody may be writing.
     #[inline]
     pub fn range_passed_in_window(&self, window: &WriteWindow, passed: u64) {
         let before = window.passed.fetch_add(passed, Ordering::Relaxed);
@@ -233,14 +244,16 @@ impl Core {
         self.rebalance(&install);
     }
 
-    /// Whether windows, and not what waits for the next ones, take more than [`Core::window_memory_high`].
+    /// Whether windows, and not what waits for the next ones, take more than
+    /// [`Core::window_memory_high`].
     pub fn windows_are_large(&self) -> bool {
         let high = self.window_memory_high();
         self.budget.used(Purpose::Window) > high && self.in_windows() > high
     }
 
-    /// Whether window memory is so short that the largest windows are cut though they are not full. Windows that cannot be merged may hold the most of it
-    /// for as long as that lasts: beside such, others have half of what is left, so that they are not cut record by record.
+    /// Whether window memory is so short that the largest windows are cut though they are not full.
+    /// Windows that cannot be merged may hold the most of it for as long as that lasts: beside
+    /// such, others have half of what is left, so that they are not cut record by record.
     #[inline]
     pub fn window_memory_is_short(&self) -> bool {
         let used = self.budget.used(Purpose::Window);
@@ -260,7 +273,8 @@ impl Core {
         }
     }
 
-    /// Not while a window is sealed: another that came to be too large could not be cut then, and its writers would wait for the merge.
+    /// Not while a window is sealed: another that came to be too large could not be cut then, and
+    /// its writers would wait for the merge.
     fn operations_changed(&self) -> bool {
         self.schedule.sealed_count() == 0 && self.mix.look(self.operations())
     }
@@ -274,9 +288,11 @@ impl Core {
         }
     }
 
-    /// Window memory is short and nothing sealed is about to free any: cuts the windows with the largest arenas, at one LSN, as many as bring it
-    /// down to half of where it is short. One of many small windows would free too little for a checkpoint that all writers wait for.
-    /// Where it is what waits for the next windows that takes it, that is given back instead: a cut would free none of it.
+    /// Window memory is short and nothing sealed is about to free any: cuts the windows with the
+    /// largest arenas, at one LSN, as many as bring it down to half of where it is short. One of
+    /// many small windows would free too little for a checkpoint that all writers wait for. Where
+    /// it is what waits for the next windows that takes it, that is given back instead: a cut would
+    /// free none of it.
     #[cold]
     pub fn cut_largest(&self) {
         let mut install = self.install.lock();
@@ -343,14 +359,16 @@ impl Core {
         limit / 10 * 6
     }
 
-    /// Bytes of arenas that all active windows on auto may come to in a load: as much again is sealed.
+    /// Bytes of arenas that all active windows on auto may come to in a load: as much again is
+    /// sealed.
     pub fn arenas_of_load(&self) -> u64 {
         let limit = self.budget.limit();
         let left = limit.saturating_sub(self.taken_besides() + limit / LOAD_METADATA_PART);
         (left / 2).min(limit / 1000 * LOAD_ARENA_PERMILLE)
     }
 
-    /// Whether data grows and hardly anybody reads. What is less than a window is little to overwrite.
+    /// Whether data grows and hardly anybody reads. What is less than a window is little to
+    /// overwrite.
     fn is_loaded(&self, written: &[&Arc<KeyspaceState>]) -> bool {
         let grows = || written.iter().all(|k| k.shared.replacing.is_growing());
         let is_small = || self.store.live_bytes() < self.budget.limit() / AUTO_SHARE;
@@ -363,8 +381,8 @@ impl Core {
         self.budget.limit() / 16 * 15
     }
 
-    /// Sets the memtable limits of all written keyspaces anew from χ, the memory budget, and how many those are. Any other one gets
-    /// its limit as it is first written. O(written keyspaces).
+    /// Sets the memtable limits of all written keyspaces anew from χ, the memory budget, and how
+    /// many those are. Any other one gets its limit as it is first written. O(written keyspaces).
     pub fn rebalance(&self, install: &Install) {
         let state = self.state.load();
         let written = self.written_of(&state);
@@ -373,7 +391,8 @@ impl Core {
         let mut high = Self::window_memory_usual(limit);
         let is_loaded = self.is_loaded(&written);
         if is_loaded {
-            // An arena takes a little more for what it holds than the last one did, or the pool has a few chunks ready.
+            // An arena takes a little more for what it holds than the last one did, or the pool has
+            // a few chunks ready.
             high = high.max(self.arenas_of_load() * 2 + limit / 64);
         }
         self.window_memory_high.store(high, Ordering::Relaxed);
@@ -405,8 +424,9 @@ impl Core {
         self.window_bytes(None, ARENA_PERMILLE, &self.written.basis())
     }
 
-    /// χ·L for a keyspace where the disk has room, with a χ of its own or the database's, and arenas that take so much for a thousand
-    /// bytes that they hold; on auto no more than what arenas of `beside_all` bytes hold.
+    /// χ·L for a keyspace where the disk has room, with a χ of its own or the database's, and
+    /// arenas that take so much for a thousand bytes that they hold; on auto no more than what
+    /// arenas of `beside_all` bytes hold.
     fn window_bytes(
         &self,
         distance: Option<CheckpointDistance>,
@@ -452,7 +472,8 @@ impl Core {
         u32::try_from(units).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Moves the memory budget. Caches shrink as they are used next; windows over their new share are cut at once.
+    /// Moves the memory budget. Caches shrink as they are used next; windows over their new share
+    /// are cut at once.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.health.check_open()?;
         crate::options::check_memory(bytes, self.settings.ring_bytes)?;
@@ -573,7 +594,8 @@ pub(crate) mod tests {
         assert!(!mix.is_mostly_ranged());
     }
 
-    /// What was read since the last cut was counted, however long ago: nothing is cut where nothing is written.
+    /// What was read since the last cut was counted, however long ago: nothing is cut where nothing
+    /// is written.
     #[test]
     fn a_mix_is_mostly_ranged_soon_after_a_hundred_million_gets() {
         let mix = Mix::default();

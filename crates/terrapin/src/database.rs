@@ -20,9 +20,11 @@ use crate::state::{KeyspaceShared, WriteWindow};
 
 /// An open database: a handle that is cheap to clone and usable from any thread.
 ///
-/// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included) without [`Database::close`] loses nothing but
-/// writes of [`Durability::None`] since the last checkpoint or [`Database::flush`]; the next open replays the log. That last drop syncs the log and
-/// waits for the background threads; what fails then only listeners learn ([`Database::on_background_error`]), so call `close` to know.
+/// Dropping the last handle ([`Keyspace`], [`crate::Snapshot`] and [`crate::Range`] included)
+/// without [`Database::close`] loses nothing but writes of [`Durability::None`] since the last
+/// checkpoint or [`Database::flush`]; the next open replays the log. That last drop syncs the log
+/// and waits for the background threads; what fails then only listeners learn
+/// ([`Database::on_background_error`]), so call `close` to know.
 #[derive(Clone)]
 #[doc(alias("db", "env", "environment", "store"))]
 pub struct Database {
@@ -127,8 +129,10 @@ impl Database {
         Keyspace::of(&self.owner, shared)
     }
 
-    /// The keyspace of a name; created if there is none (in a read-only database that is `KeyspaceNotFound`). Names have 1 to 255 bytes of UTF-8
-    /// and no control characters; others are `InvalidArgument` ([`Keyspace::check_name`]). Otherwise errors are as for [`Keyspace::put`].
+    /// The keyspace of a name; created if there is none (in a read-only database that is
+    /// `KeyspaceNotFound`). Names have 1 to 255 bytes of UTF-8 and no control characters; others
+    /// are `InvalidArgument` ([`Keyspace::check_name`]). Otherwise errors are as for
+    /// [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -168,8 +172,9 @@ impl Database {
         }
     }
 
-    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for an invalid name (see
-    /// [`Database::keyspace`]), or a χ of 0; `OutOfMemory` for a χ that memory does not hold; otherwise as for [`Keyspace::put`].
+    /// A new keyspace. Errors: `AlreadyExists` if there is one of that name; `InvalidArgument` for
+    /// an invalid name (see [`Database::keyspace`]), or a χ of 0; `OutOfMemory` for a χ that memory
+    /// does not hold; otherwise as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -239,9 +244,11 @@ impl Database {
         Ok(info.collect())
     }
 
-    /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get `KeyspaceNotFound`. The default keyspace
-    /// cannot be dropped. A node of its tree that cannot be read is a background error; the space below it comes back with the next open.
-    /// Errors: `KeyspaceNotFound` if there is none of that name; `InvalidArgument` for the default one; otherwise as for [`Keyspace::clear`].
+    /// Drops a keyspace and its records. Snapshots taken before keep theirs; handles on it get
+    /// `KeyspaceNotFound`. The default keyspace cannot be dropped. A node of its tree that cannot
+    /// be read is a background error; the space below it comes back with the next open. Errors:
+    /// `KeyspaceNotFound` if there is none of that name; `InvalidArgument` for the default one;
+    /// otherwise as for [`Keyspace::clear`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -268,7 +275,8 @@ impl Database {
         Batch::new(self.owner.number)
     }
 
-    /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less; 0 in a read-only database.
+    /// The most that [`Batch::bytes`] may be: a quarter of the log's ring, a little less; 0 in a
+    /// read-only database.
     #[must_use]
     pub fn batch_bytes_max(&self) -> usize {
         self.core()
@@ -277,9 +285,10 @@ impl Database {
             .map_or(0, |log| log.record_bytes_max() as usize)
     }
 
-    /// Writes a batch, whole or not at all, with the durability that the database was opened with. Errors: those of its operations
-    /// ([`Batch::error`]); `InvalidArgument` for a batch that another database made, and for one over several keyspaces with
-    /// [`Durability::None`]; otherwise as for [`Keyspace::put`].
+    /// Writes a batch, whole or not at all, with the durability that the database was opened with.
+    /// Errors: those of its operations ([`Batch::error`]); `InvalidArgument` for a batch that
+    /// another database made, and for one over several keyspaces with [`Durability::None`];
+    /// otherwise as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -300,8 +309,8 @@ impl Database {
         self.write_with(batch, self.core().settings.durability)
     }
 
-    /// Writes a batch with a durability of its own. [`Durability::None`] takes batches that touch one keyspace only. Errors as for
-    /// [`Database::write`].
+    /// Writes a batch with a durability of its own. [`Durability::None`] takes batches that touch
+    /// one keyspace only. Errors as for [`Database::write`].
     pub fn write_with(&self, batch: impl Borrow<Batch>, durability: Durability) -> Result<()> {
         let batch = batch.borrow();
         if batch.database() != self.owner.number {
@@ -310,10 +319,11 @@ impl Database {
         self.core().write_batch(batch, durability)
     }
 
-    /// Returns when everything written before is on stable storage: the log is synced, and keyspaces that hold writes of
-    /// [`Durability::None`] are checkpointed. Nothing is written if it is so already. It is not RocksDB's flush: what is in memory
-    /// otherwise stays there. Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for failed with (on a full
-    /// disk as [`Database::checkpoint`]); `Closed`.
+    /// Returns when everything written before is on stable storage: the log is synced, and
+    /// keyspaces that hold writes of [`Durability::None`] are checkpointed. Nothing is written if
+    /// it is so already. It is not RocksDB's flush: what is in memory otherwise stays there.
+    /// Errors: `Poisoned` when the log cannot be written; what a checkpoint that it waits for
+    /// failed with (on a full disk as [`Database::checkpoint`]); `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -341,9 +351,12 @@ impl Database {
         core.checkpoint_unlogged(through)
     }
 
-    /// Merges every window into its tree and makes that durable; returns when it is, and free space was given back to the file system. An error is
-    /// that of an attempt that failed meanwhile; attempts go on in the background. On a full disk it waits for a bounded number of rounds
-    /// (64 that let no memtable go), then it is `NoSpace`: what is not merged stays in the log, and another call goes on. Space that cannot be given back is a background error. It is not RocksDB's checkpoint: it makes no copy of the database.
+    /// Merges every window into its tree and makes that durable; returns when it is, and free space
+    /// was given back to the file system. An error is that of an attempt that failed meanwhile;
+    /// attempts go on in the background. On a full disk it waits for a bounded number of rounds (64
+    /// that let no memtable go), then it is `NoSpace`: what is not merged stays in the log, and
+    /// another call goes on. Space that cannot be given back is a background error. It is not
+    /// RocksDB's checkpoint: it makes no copy of the database.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -363,10 +376,11 @@ impl Database {
         self.core().checkpoint()
     }
 
-    /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and windows over their new share are cut, at
-    /// once. Errors: `InvalidArgument` below four times the log's ring, which keeps the size that it was opened with (so 64 MiB is the least for
-    /// a database that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at the open lets it go lower); `OutOfMemory` when
-    /// it shrinks and a χ that was set does not fit.
+    /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and windows
+    /// over their new share are cut, at once. Errors: `InvalidArgument` below four times the log's
+    /// ring, which keeps the size that it was opened with (so 64 MiB is the least for a database
+    /// that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at the open lets it
+    /// go lower); `OutOfMemory` when it shrinks and a χ that was set does not fit.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -382,9 +396,11 @@ impl Database {
         self.core().set_memory(bytes)
     }
 
-    /// Sets χ of every keyspace, as [`Keyspace::set_checkpoint_distance`] does, also for later opens. Keyspaces that are created later go
-    /// by it until the database is closed. None: keyspaces go by what the database is opened with ([`Options::checkpoint_distance`]) again,
-    /// now and later. After an error, some keyspaces may go by it already; those that are created later do not.
+    /// Sets χ of every keyspace, as [`Keyspace::set_checkpoint_distance`] does, also for later
+    /// opens. Keyspaces that are created later go by it until the database is closed. None:
+    /// keyspaces go by what the database is opened with ([`Options::checkpoint_distance`]) again,
+    /// now and later. After an error, some keyspaces may go by it already; those that are created
+    /// later do not.
     pub fn set_checkpoint_distance(
         &self,
         distance: impl Into<Option<CheckpointDistance>>,
@@ -392,8 +408,10 @@ impl Database {
         self.core().set_distance_of_all(distance.into())
     }
 
-    /// The last error of a background job, until a later attempt succeeds; of one that panicked for good, since nobody does its work any more. Also why an open
-    /// could not read all of a tree: what is sound is served, and no space of before is used again until an open reads everything.
+    /// The last error of a background job, until a later attempt succeeds; of one that panicked for
+    /// good, since nobody does its work any more. Also why an open could not read all of a tree:
+    /// what is sound is served, and no space of before is used again until an open reads
+    /// everything.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -411,10 +429,12 @@ impl Database {
         self.core().health.background_error()
     }
 
-    /// Calls back at once when a background job fails, until the database is closed: on that job's thread. Where a [`Database::checkpoint`] or
-    /// [`Database::close`] could not give space back it is on its caller's, and where the last sync of the log failed, on that of who closes the
-    /// database or drops the last handle. Be short, wait for no lock, and do not call the database. A panic of it is caught. Do not let it own a handle on this database, which would then stay open after its last
-    /// other handle is gone: only [`Database::close`] lets listeners go.
+    /// Calls back at once when a background job fails, until the database is closed: on that job's
+    /// thread. Where a [`Database::checkpoint`] or [`Database::close`] could not give space back it
+    /// is on its caller's, and where the last sync of the log failed, on that of who closes the
+    /// database or drops the last handle. Be short, wait for no lock, and do not call the database.
+    /// A panic of it is caught. Do not let it own a handle on this database, which would then stay
+    /// open after its last other handle is gone: only [`Database::close`] lets listeners go.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -429,9 +449,9 @@ impl Database {
         self.core().health.listen(Arc::new(listener));
     }
 
-    /// What was done since the database was opened, and how things stand, for programs and collectors
-    /// ([`Metrics::openmetrics`]). Costs microseconds, for thousands of keyspaces some hundred, and reads
-    /// nothing from the device. Works on a closed database, too.
+    /// What was done since the database was opened, and how things stand, for programs and
+    /// collectors ([`Metrics::openmetrics`]). Costs microseconds, for thousands of keyspaces some
+    /// hundred, and reads nothing from the device. Works on a closed database, too.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -450,7 +470,8 @@ impl Database {
         metrics(self.core())
     }
 
-    /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached; errors are of these reads, or `Closed`.
+    /// Figures for people, keyspace by keyspace. Reads every node of the trees that is not cached;
+    /// errors are of these reads, or `Closed`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -687,7 +708,8 @@ mod tests {
         }
     }
 
-    /// This found that the flush waited no more from then on: it went round and round, here for ever.
+    /// This found that the flush waited no more from then on: it went round and round, here for
+    /// ever.
     #[test]
     fn a_flush_waits_on_after_a_failure_that_is_overcome() {
         for seed in 0..10 {

@@ -1,8 +1,8 @@
 //! What the engine says of itself through the crate `tracing`, at level `info`: opening, recovery,
 //! checkpoints, closing. Warnings and errors are emitted where they arise.
 //!
-//! Fields have the same names and units in every event: `directory`, `keyspaces`, `records`, `bytes`,
-//! `duration_ms`, `generation`, `cause`, `error`. The crate's front page lists the events.
+//! Fields have the same names and units in every event: `directory`, `keyspaces`, `records`,
+//! `bytes`, `duration_ms`, `generation`, `cause`, `error`. The crate's front page lists the events.
 
 use terrapin_base::{Error, Lsn};
 

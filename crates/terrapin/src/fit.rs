@@ -1,9 +1,11 @@
-//! Whether all records fit in memory among the cached ones, or all blocks, and what windows may take beside them.
+//! Whether all records fit in memory among the cached ones, or all blocks, and what windows may
+//! take beside them.
 //!
-//! Where they fit, no get reads from the device, as long as windows leave them the room. A window of twice the size saves about half a byte
-//! for each byte written; a get that reads costs fifty that do not. So while users read beside their writes, windows are no larger than
-//! what all records leave, or what all blocks leave where mostly ranges are asked for. A part of the budget they have at least: where that is
-//! too much, not everything fits anyway.
+//! Where they fit, no get reads from the device, as long as windows leave them the room. A window
+//! of twice the size saves about half a byte for each byte written; a get that reads costs fifty
+//! that do not. So while users read beside their writes, windows are no larger than what all
+//! records leave, or what all blocks leave where mostly ranges are asked for. A part of the budget
+//! they have at least: where that is too much, not everything fits anyway.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -32,7 +34,8 @@ const UNKNOWN: u64 = u64::MAX;
 /// and that it could not be found out.
 const UNREADABLE: u64 = u64::MAX - 1;
 
-/// What the trees of all keyspaces hold: the sums of their [`TreeSize`]s, so that nobody has to go over them.
+/// What the trees of all keyspaces hold: the sums of their [`TreeSize`]s, so that nobody has to go
+/// over them.
 #[derive(Default)]
 pub(crate) struct TreeSizes(Mutex<Sums>);
 
@@ -64,7 +67,8 @@ impl TreeSizes {
     }
 }
 
-/// What a keyspace's tree holds, as far as it is known: every key once, about. Changes are made under the lock of all sizes' sums.
+/// What a keyspace's tree holds, as far as it is known: every key once, about. Changes are made
+/// under the lock of all sizes' sums.
 pub(crate) struct TreeSize {
     all: Arc<TreeSizes>,
     records: AtomicU64,
@@ -133,7 +137,8 @@ impl TreeSize {
         self.change(|| self.is_gone.store(true, Ordering::Relaxed));
     }
 
-    /// It could not be measured, as a node cannot be read: it counts as empty until it is measured. Who needs the node reports it.
+    /// It could not be measured, as a node cannot be read: it counts as empty until it is measured.
+    /// Who needs the node reports it.
     pub fn unreadable(&self) {
         self.change(|| self.records.store(UNREADABLE, Ordering::Relaxed));
     }
@@ -175,8 +180,8 @@ fn stored(version: &dyn Version) -> Result<Estimate> {
     version.estimate((Bound::Unbounded, Bound::Unbounded))
 }
 
-/// What a version holds of `all` that it says. Of one that might fit in so much memory what is said twice counts once, for which all of its nodes are
-/// visited.
+/// What a version holds of `all` that it says. Of one that might fit in so much memory what is said
+/// twice counts once, for which all of its nodes are visited.
 fn held(version: &dyn Version, all: Estimate, memory_bytes: u64) -> Result<Estimate> {
     if all.bytes / 2 > memory_bytes {
         return Ok(all);
@@ -198,8 +203,9 @@ impl Core {
         Ok(())
     }
 
-    /// Takes note of what a keyspace's tree has come to hold by a merge that `added` so many records at most. A tree does not know
-    /// which of its buffered records replace others before it meets them.
+    /// Takes note of what a keyspace's tree has come to hold by a merge that `added` so many
+    /// records at most. A tree does not know which of its buffered records replace others before it
+    /// meets them.
     pub fn measure_merged(&self, size: &TreeSize, version: &dyn Version, added: u64) -> Result<()> {
         let all = stored(version)?;
         size.begin(version)?;
@@ -213,7 +219,8 @@ impl Core {
         Ok(())
     }
 
-    /// What all trees hold, as cached records; none where that is not known of all, or they are mostly too long to be cached.
+    /// What all trees hold, as cached records; none where that is not known of all, or they are
+    /// mostly too long to be cached.
     fn all_as_records(&self) -> Option<u64> {
         let all = self.tree_sizes.held()?;
         if all.bytes / all.records.max(1) > self.records.record_bytes_max() {
@@ -223,7 +230,8 @@ impl Core {
         Some(all.bytes.saturating_add(overhead))
     }
 
-    /// What so many bytes of cached records leave to windows of the budget; none where they would not fit.
+    /// What so many bytes of cached records leave to windows of the budget; none where they would
+    /// not fit.
     fn left_to_windows(&self, all: u64) -> Option<u64> {
         if !self.settings.record_cache || all > self.records.bytes_max() {
             return None;
@@ -240,8 +248,8 @@ impl Core {
         self.budget.used(Purpose::Log) + merge + limit / SLACK_PART
     }
 
-    /// Bytes of arenas that all active windows on auto may come to beside the records of all trees; none where those do not fit
-    /// beside windows of a reasonable size.
+    /// Bytes of arenas that all active windows on auto may come to beside the records of all trees;
+    /// none where those do not fit beside windows of a reasonable size.
     pub fn arenas_beside_all(&self) -> Option<u64> {
         // As much again is sealed.
         let all = self.all_as_records()?;
@@ -263,8 +271,8 @@ impl Core {
         }
     }
 
-    /// What windows leave for the next ones, as far as to give it to the caches would save no read: where all that is read is cached beside
-    /// windows, all of it; elsewhere nothing.
+    /// What windows leave for the next ones, as far as to give it to the caches would save no read:
+    /// where all that is read is cached beside windows, all of it; elsewhere nothing.
     pub fn left_for_windows_only(&self, state: &State) -> u64 {
         let beside = self.arenas_beside_what_is_read().unwrap_or(0);
         (2 * beside)
@@ -272,8 +280,8 @@ impl Core {
             .saturating_sub(self.in_windows())
     }
 
-    /// Gives what the last windows left for the next ones to the caches, except for what an active window may take beside all records and
-    /// beside all pages.
+    /// Gives what the last windows left for the next ones to the caches, except for what an active
+    /// window may take beside all records and beside all pages.
     pub fn release_pool(&self) {
         let arenas = self.arenas_beside_all().unwrap_or(0);
         let arenas = arenas.min(self.arenas_beside_blocks().unwrap_or(0));
@@ -299,15 +307,15 @@ impl Core {
         pages + pages / 16 + self.taken_besides()
     }
 
-    /// Whether what a window holds is to come among the cached records as it is merged: it would have to be read from the device again
-    /// soon, or all are to be there.
+    /// Whether what a window holds is to come among the cached records as it is merged: it would
+    /// have to be read from the device again soon, or all are to be there.
     pub fn takes_windows(&self) -> bool {
         self.mix.is_mostly_got()
             || self.mix.is_often_read() && self.could_hold_all(&self.state.load())
     }
 
-    /// Whether the records of all trees could be cached beside the windows of a state, each as large as it may come to be. Benevolently:
-    /// who reads them all will know.
+    /// Whether the records of all trees could be cached beside the windows of a state, each as
+    /// large as it may come to be. Benevolently: who reads them all will know.
     pub fn could_hold_all(&self, state: &State) -> bool {
         let all = self.all_as_records().unwrap_or(u64::MAX);
         let left = self.left_to_windows(all / 1000 * TO_FIT_PERMILLE);
@@ -338,8 +346,8 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    /// Read over and over, windows of a database that fits gave their memory to caches that did not want it, and writers took it from the
-    /// system again, page by page.
+    /// Read over and over, windows of a database that fits gave their memory to caches that did not
+    /// want it, and writers took it from the system again, page by page.
     #[test]
     fn caches_get_what_windows_leave_only_where_they_want_it() {
         let (database, _sim) = Options::new().memory(64 << 20).open_simulated();

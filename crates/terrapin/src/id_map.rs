@@ -1,8 +1,10 @@
-//! A persistent map from small numbers to values: a tree of fixed fan-out, of which a copy shares every node that does not change.
+//! A persistent map from small numbers to values: a tree of fixed fan-out, of which a copy shares
+//! every node that does not change.
 //!
-//! The state, which readers load without a lock, and the catalog keep one entry for each keyspace in such a map. A change copies the
-//! nodes on one path: O(log n), whatever else the map holds. A lookup follows one pointer for each level: one level up to number 63,
-//! two up to 4,095, three up to 262,143.
+//! The state, which readers load without a lock, and the catalog keep one entry for each keyspace
+//! in such a map. A change copies the nodes on one path: O(log n), whatever else the map holds. A
+//! lookup follows one pointer for each level: one level up to number 63, two up to 4,095, three up
+//! to 262,143.
 //!
 //! Invariants: no node is empty but a root that no map keeps; all leaves lie equally deep.
 
@@ -127,7 +129,8 @@ impl<V> IdMap<V> {
 }
 
 impl<V: Clone> IdMap<V> {
-    /// Adds a value, or replaces that of the same number. O(log of the largest number): copies the nodes on its path that others share.
+    /// Adds a value, or replaces that of the same number. O(log of the largest number): copies the
+    /// nodes on its path that others share.
     pub fn insert(&mut self, number: u32, value: V) {
         while !holds(self.height, number) {
             self.height += 1;

@@ -6,7 +6,8 @@ use terrapin_base::{Error, Result};
 ///
 /// Keys are ordered as unsigned bytes. `to_le_bytes` and decimal text do not keep the order of
 /// integers; this encoding does. It is big-endian, and signed integers have their sign bit flipped,
-/// so that negative ones come first. Keys of one type have one length; do not mix types in a keyspace.
+/// so that negative ones come first. Keys of one type have one length; do not mix types in a
+/// keyspace.
 ///
 /// ```
 /// use terrapin::IntegerKey;

@@ -1,10 +1,11 @@
 //! Ranges: a double-ended iterator over one view of one keyspace.
 //!
-//! An iterator holds its view, and pages, but never a window: it serves records from chunks, for which what windows hold is copied, and each
-//! refill loads the view's state anew, goes on with the tree's scan where it stands, and seeks the windows once it comes to the next
-//! key that they are known to have (a view sees no other). So runs may take the place of windows under an idle iterator at any time; their scans
-//! stand beside the tree's. What both ends have not fetched
-//! yet is one shrinking region; when it is empty, each end goes on with what the other has fetched.
+//! An iterator holds its view, and pages, but never a window: it serves records from chunks, for
+//! which what windows hold is copied, and each refill loads the view's state anew, goes on with the
+//! tree's scan where it stands, and seeks the windows once it comes to the next key that they are
+//! known to have (a view sees no other). So runs may take the place of windows under an idle
+//! iterator at any time; their scans stand beside the tree's. What both ends have not fetched yet
+//! is one shrinking region; when it is empty, each end goes on with what the other has fetched.
 
 mod merging;
 
@@ -20,8 +21,10 @@ use crate::key_range::{OwnedBounds, borrowed, is_empty};
 use crate::view::ViewHandle;
 use merging::{InWindows, Merging, Region, TreeScan, from_tree};
 
-/// Records of the first chunk, at least; half as many as ranges were read for lately, if that is more. Each later one holds as many as were fetched so far: a scan that ends somewhere has fetched at
-/// most twice what it took, and refills, each of which costs about as much as ten records, are rare.
+/// Records of the first chunk, at least; half as many as ranges were read for lately, if that is
+/// more. Each later one holds as many as were fetched so far: a scan that ends somewhere has
+/// fetched at most twice what it took, and refills, each of which costs about as much as ten
+/// records, are rare.
 const CHUNK_RECORDS_FIRST: usize = 8;
 /// Most records of the first chunk.
 const CHUNK_RECORDS_FIRST_MAX: usize = 64;
@@ -29,23 +32,26 @@ const CHUNK_RECORDS_FIRST_MAX: usize = 64;
 const CHUNK_RECORDS_MIN: usize = 16;
 /// Most records of a chunk.
 const CHUNK_RECORDS_MAX: usize = 4096;
-/// An end that has fetched fewer records reads only what the next record needs, unless it is known to be short; beyond, it is expected to go on.
+/// An end that has fetched fewer records reads only what the next record needs, unless it is known
+/// to be short; beyond, it is expected to go on.
 const SPARING_RECORDS: usize = 128;
 
-/// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment throughout, however long it is
-/// held.
+/// Records in key order, from either end: `Item = Result<(key, value)>`. Sees one moment
+/// throughout, however long it is held.
 ///
-/// What fails is an item, `Err`, and the range ends behind it; so is what fails at the beginning, since making a range never does. All records that
-/// come before what cannot be read come before that item, from either end; behind it another range may begin. Ask each
-/// item with `?`, or collect into a `Result`: `count()` would count the error as a record, and `flatten()` hide it.
+/// What fails is an item, `Err`, and the range ends behind it; so is what fails at the beginning,
+/// since making a range never does. All records that come before what cannot be read come before
+/// that item, from either end; behind it another range may begin. Ask each item with `?`, or
+/// collect into a `Result`: `count()` would count the error as a record, and `flatten()` hide it.
 ///
-/// Slices of one chunk (64 KiB, and what its last record is longer) share one allocation: who keeps a few records of a long
-/// scan for long should copy them. Who only looks at each record, one after the other, does so for less with
-/// [`Range::next_ref`] and [`Range::next_back_ref`], which show records where they lie in the cache. Such a range keeps up to sixteen of the
-/// cache's blocks between two steps, about 64 KiB together unless one is larger.
+/// Slices of one chunk (64 KiB, and what its last record is longer) share one allocation: who keeps
+/// a few records of a long scan for long should copy them. Who only looks at each record, one after
+/// the other, does so for less with [`Range::next_ref`] and [`Range::next_back_ref`], which show
+/// records where they lie in the cache. Such a range keeps up to sixteen of the cache's blocks
+/// between two steps, about 64 KiB together unless one is larger.
 ///
-/// Besides, every range keeps the blocks that it stands in and some that it read ahead. Other blocks in front of it may be evicted while you
-/// pause; they are then read again.
+/// Besides, every range keeps the blocks that it stands in and some that it read ahead. Other
+/// blocks in front of it may be evicted while you pause; they are then read again.
 #[doc(alias("iterator", "cursor", "scan"))]
 pub struct Range {
     /// None once the iterator has failed or come to its limit.
@@ -62,7 +68,8 @@ pub struct Range {
     exhausted: bool,
     front: End,
     back: End,
-    /// How many records are taken is told to the keyspace: somebody asked for some, and did not say how many.
+    /// How many records are taken is told to the keyspace: somebody asked for some, and did not say
+    /// how many.
     is_noted: bool,
     /// How many records may still be taken: without a limit more than anybody takes.
     left: usize,
@@ -132,8 +139,10 @@ impl Range {
         }
     }
 
-    /// At most so many records, from both ends together: behind them the range ends, as [`Iterator::take`] has it. Say it where it is known, as for
-    /// a page of results: what the records need is read at once then (up to 128 KiB of each sorted run), and about no more than that.
+    /// At most so many records, from both ends together: behind them the range ends, as
+    /// [`Iterator::take`] has it. Say it where it is known, as for a page of results: what the
+    /// records need is read at once then (up to 128 KiB of each sorted run), and about no more than
+    /// that.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -159,8 +168,8 @@ impl Range {
         self
     }
 
-    /// The next record from the front, borrowed until the next call: as [`Iterator::next`], without counting references or
-    /// allocating for records. Both may be used in turn.
+    /// The next record from the front, borrowed until the next call: as [`Iterator::next`], without
+    /// counting references or allocating for records. Both may be used in turn.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -189,8 +198,8 @@ impl Range {
         self.step_ref(Direction::Backward)
     }
 
-    /// The keys alone, in order, from either end. No value is copied, so that going over the keys of long values costs less; the same
-    /// blocks are read, as values lie beside their keys.
+    /// The keys alone, in order, from either end. No value is copied, so that going over the keys
+    /// of long values costs less; the same blocks are read, as values lie beside their keys.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -233,8 +242,9 @@ impl Range {
         Values(self)
     }
 
-    /// What of the range lies behind a key: a page of a prefix or a range goes on there when `key` was the last of the page before. It
-    /// need not exist any more. Nothing changes where the range is further on already.
+    /// What of the range lies behind a key: a page of a prefix or a range goes on there when `key`
+    /// was the last of the page before. It need not exist any more. Nothing changes where the range
+    /// is further on already.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -332,7 +342,8 @@ impl Range {
         }
     }
 
-    /// Takes the next record of a direction, if it is fetched. What was fetched before the database was closed is not served after it.
+    /// Takes the next record of a direction, if it is fetched. What was fetched before the database
+    /// was closed is not served after it.
     #[inline]
     fn take_fetched(&mut self, direction: Direction) -> Option<usize> {
         let is_open = self.handle.as_ref()?.core().health.is_open();
@@ -358,8 +369,8 @@ impl Range {
         self.back.scan = None;
     }
 
-    /// Takes the next record of a direction, from which end it may be, when this end has nothing left. Who borrows records lets them stay in
-    /// their blocks.
+    /// Takes the next record of a direction, from which end it may be, when this end has nothing
+    /// left. Who borrows records lets them stay in their blocks.
     fn find(&mut self, direction: Direction, borrows: bool) -> Result<Option<Found>> {
         let Some(handle) = self.handle.take() else {
             return self.error.take().map_or(Ok(None), Err);
@@ -589,8 +600,8 @@ impl std::fmt::Debug for Range {
     }
 }
 
-/// The keys of a range in order, from either end: `Item = Result<Slice>`; made by [`Range::keys`]. As there, slices share allocations,
-/// and after an error it ends.
+/// The keys of a range in order, from either end: `Item = Result<Slice>`; made by [`Range::keys`].
+/// As there, slices share allocations, and after an error it ends.
 #[derive(Debug)]
 pub struct Keys(Range);
 

@@ -10,8 +10,9 @@ use crate::options::{CheckpointDistance, Durability, KeyspaceOptions};
 use crate::owner::Owner;
 use crate::state::KeyspaceShared;
 
-/// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any thread. Handles keep the database open, and
-/// may be dropped in any order. Keys are ordered as unsigned bytes.
+/// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any
+/// thread. Handles keep the database open, and may be dropped in any order. Keys are ordered as
+/// unsigned bytes.
 #[doc(alias("column family", "tree", "table", "partition", "bucket", "map"))]
 pub struct Keyspace {
     pub(crate) owner: Arc<Owner>,
@@ -40,7 +41,8 @@ impl Keyspace {
         &self.owner.core
     }
 
-    /// Whether a name can be a keyspace's: 1 to 255 bytes of UTF-8 without control characters. `InvalidArgument` if not.
+    /// Whether a name can be a keyspace's: 1 to 255 bytes of UTF-8 without control characters.
+    /// `InvalidArgument` if not.
     pub fn check_name(name: &str) -> Result<()> {
         crate::record::format::check_name(name)
     }
@@ -57,10 +59,11 @@ impl Keyspace {
         self.shared.id
     }
 
-    /// Sets a key's value, with the durability that the database was opened with. Errors: `TooLarge`, `KeyspaceNotFound` when the keyspace
-    /// was dropped, `Stalled`, `NoSpace`, `Io` and `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`. After
-    /// any of them nothing was written, with one exception: a write of [`Durability::Sync`] whose sync fails is visible, and whether it
-    /// survives is unknown.
+    /// Sets a key's value, with the durability that the database was opened with. Errors:
+    /// `TooLarge`, `KeyspaceNotFound` when the keyspace was dropped, `Stalled`, `NoSpace`, `Io` and
+    /// `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`.
+    /// After any of them nothing was written, with one exception: a write of [`Durability::Sync`]
+    /// whose sync fails is visible, and whether it survives is unknown.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -133,8 +136,8 @@ impl Keyspace {
             .write_one(&self.shared, key.as_ref(), Op::Delete, durability)
     }
 
-    /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the space comes back with the
-    /// next checkpoint. Errors as for [`Keyspace::put`].
+    /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the
+    /// space comes back with the next checkpoint. Errors as for [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -153,16 +156,19 @@ impl Keyspace {
         self.core().clear_keyspace(&self.shared)
     }
 
-    /// χ in force: how many units of [`Options::group_bytes`](crate::Options::group_bytes) this keyspace's window collects before it is merged.
+    /// χ in force: how many units of [`Options::group_bytes`](crate::Options::group_bytes) this
+    /// keyspace's window collects before it is merged.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u32 {
         self.core().distance_in_force(&self.shared)
     }
 
-    /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of its own any more, but the database's
-    /// ([`crate::Options::checkpoint_distance`]). Raising it is free. Lowering it has a window that holds more than
-    /// the new χ merged at once, in the background. An open with less memory goes by as much of it as fits ([`Keyspace::checkpoint_distance`]), and keeps what
-    /// was set. Errors: `OutOfMemory` naming the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
+    /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of
+    /// its own any more, but the database's ([`crate::Options::checkpoint_distance`]). Raising it
+    /// is free. Lowering it has a window that holds more than the new χ merged at once, in the
+    /// background. An open with less memory goes by as much of it as fits
+    /// ([`Keyspace::checkpoint_distance`]), and keeps what was set. Errors: `OutOfMemory` naming
+    /// the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

@@ -21,12 +21,14 @@
 //! # What there is
 //!
 //! - A [`Database`] is a directory. [`Database::open`] opens or makes one; [`Options`] says how.
-//! - A [`Keyspace`] is a named, ordered map in it, from byte strings to byte strings. Reads: [`Keyspace::get`], [`Keyspace::multi_get`],
-//!   [`Keyspace::range`], [`Keyspace::prefix`]; how much a range holds: [`Keyspace::approximate`].
-//!   Writes: [`Keyspace::put`], [`Keyspace::delete`], [`Keyspace::clear`].
+//! - A [`Keyspace`] is a named, ordered map in it, from byte strings to byte strings. Reads:
+//!   [`Keyspace::get`], [`Keyspace::multi_get`], [`Keyspace::range`], [`Keyspace::prefix`]; how
+//!   much a range holds: [`Keyspace::approximate`]. Writes: [`Keyspace::put`],
+//!   [`Keyspace::delete`], [`Keyspace::clear`].
 //! - A [`Batch`] is written whole or not at all, across keyspaces ([`Database::write`]).
 //! - A [`Snapshot`] is the whole database as of one moment ([`Database::snapshot`]).
-//! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a check of every byte.
+//! - [`Metrics`] are figures for programs, [`Database::stat`] figures for people, [`verify`] a
+//!   check of every byte.
 //!
 //! `crates/terrapin/examples` has a secondary index, pages of a prefix, and a queue of work.
 //!
@@ -87,33 +89,38 @@
 //!
 //! # How it works
 //!
-//! A write goes to a log, which survives `kill -9` without a system call for each write (see [`Durability`]), and to a *window* in
-//! memory. When the window holds χ units ([`CheckpointDistance`]) it is merged in the background into a Bε-tree on disk. A read looks
-//! at two windows at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves more memory for reads. One number
-//! bounds all memory ([`Options::memory`]). Both can be changed while the database is open.
+//! A write goes to a log, which survives `kill -9` without a system call for each write (see
+//! [`Durability`]), and to a *window* in memory. When the window holds χ units
+//! ([`CheckpointDistance`]) it is merged in the background into a Bε-tree on disk. A read looks at
+//! two windows at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves
+//! more memory for reads. One number bounds all memory ([`Options::memory`]). Both can be changed
+//! while the database is open.
 //!
 //! # Isolation
 //!
-//! Every get, put, delete and batch is atomic, and what a write that returned has done is seen by every later read in any thread. A
-//! [`Keyspace::multi_get`], a range and a snapshot each see one moment; two gets may not. There are no transactions: two threads that each get a
-//! value and put one that depends on it can undo each other's; let one thread at a time do so.
+//! Every get, put, delete and batch is atomic, and what a write that returned has done is seen by
+//! every later read in any thread. A [`Keyspace::multi_get`], a range and a snapshot each see one
+//! moment; two gets may not. There are no transactions: two threads that each get a value and put
+//! one that depends on it can undo each other's; let one thread at a time do so.
 //!
 //! # Threads
 //!
-//! [`Database`], [`Keyspace`] and [`Snapshot`] are `Send + Sync + Clone`; a clone costs a reference count. Every call blocks its thread
-//! until it is done: reads may wait for the device, writes for merges that lag behind, [`Durability::Sync`] for the sync. There is no
-//! async API; from async code, call on threads that may block. Background work runs on threads of the database's own.
+//! [`Database`], [`Keyspace`] and [`Snapshot`] are `Send + Sync + Clone`; a clone costs a reference
+//! count. Every call blocks its thread until it is done: reads may wait for the device, writes for
+//! merges that lag behind, [`Durability::Sync`] for the sync. There is no async API; from async
+//! code, call on threads that may block. Background work runs on threads of the database's own.
 //!
 //! # Errors
 //!
-//! An [`Error`] has an [`ErrorKind`] to decide by, and says where and with what figures it happened. Damage and I/O errors are errors of
-//! the call that met them, never "not found". What fails in the background is told by [`Database::background_error`] and
+//! An [`Error`] has an [`ErrorKind`] to decide by, and says where and with what figures it
+//! happened. Damage and I/O errors are errors of the call that met them, never "not found". What
+//! fails in the background is told by [`Database::background_error`] and
 //! [`Database::on_background_error`], and as events of the crate `tracing`.
 //!
 //! # Logging
 //!
-//! The library emits events through the crate `tracing`; install a subscriber to see them. They are few
-//! enough to leave on in production.
+//! The library emits events through the crate `tracing`; install a subscriber to see them. They are
+//! few enough to leave on in production.
 //!
 //! | level | event | fields |
 //! | --- | --- | --- |
@@ -129,10 +136,11 @@
 //!
 //! # Features
 //!
-//! `zstd`: blocks compressed by Zstandard; needs a C compiler. LZ4 needs no feature ([`Compression`]).
-//! `serde`: [`Metrics`] and what it holds implement `serde::Serialize`.
+//! `zstd`: blocks compressed by Zstandard; needs a C compiler. LZ4 needs no feature
+//! ([`Compression`]). `serde`: [`Metrics`] and what it holds implement `serde::Serialize`.
 //!
-//! Beyond the API: `docs/DURABILITY.md` says what survives which failure, `docs/ARCHITECTURE.md` where what is in the code.
+//! Beyond the API: `docs/DURABILITY.md` says what survives which failure, `docs/ARCHITECTURE.md`
+//! where what is in the code.
 #![forbid(unsafe_code)]
 
 mod balance;

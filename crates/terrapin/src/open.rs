@@ -1,19 +1,23 @@
-//! How a database is opened, or comes to be. Opening costs the log's tail and the nodes of the trees, not their leaves:
+//! How a database is opened, or comes to be. Opening costs the log's tail and the nodes of the
+//! trees, not their leaves:
 //!
-//! superblock → catalog → roots → the log's prefix → the branch of the new life, durable → free space from a walk over the nodes (D4) →
-//! a new incarnation of the log, durable → replay → serve.
+//! superblock → catalog → roots → the log's prefix → the branch of the new life, durable → free
+//! space from a walk over the nodes (D4) → a new incarnation of the log, durable → replay → serve.
 //!
-//! *Branches.* Each open for writing draws a random number, the life's branch. It stands in the superblock before anything is
-//! written under it: segments of the log, their records, and ids of pages. The superblock also says the branch of the log that the open
-//! found. So whatever the moment at which an open dies, the log that belongs to a superblock has one of its two branches, and files
-//! of another copy of the database, which drew other numbers, have neither.
+//! *Branches.* Each open for writing draws a random number, the life's branch. It stands in the
+//! superblock before anything is written under it: segments of the log, their records, and ids of
+//! pages. The superblock also says the branch of the log that the open found. So whatever the
+//! moment at which an open dies, the log that belongs to a superblock has one of its two branches,
+//! and files of another copy of the database, which drew other numbers, have neither.
 //!
-//! *Copies.* The superblock says which file it was written to. An open that finds it in another file, and not closed, looks at a
-//! copy that was made of an open database, or at a crash image that was moved: it checks all that the trees reach before it serves, and
-//! before it writes that this file is the database now.
+//! *Copies.* The superblock says which file it was written to. An open that finds it in another
+//! file, and not closed, looks at a copy that was made of an open database, or at a crash image
+//! that was moved: it checks all that the trees reach before it serves, and before it writes that
+//! this file is the database now.
 //!
-//! A new database exists once a superblock names an incarnation other than 0, which is written after the log is there; whatever a
-//! creation that was interrupted before that has left is made anew.
+//! A new database exists once a superblock names an incarnation other than 0, which is written
+//! after the log is there; whatever a creation that was interrupted before that has left is made
+//! anew.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -62,21 +66,27 @@ impl Options {
     /// Opens the database in a directory. Errors:
     ///
     /// - [`ErrorKind::InvalidArgument`]: options that make no sense.
-    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that is to be replayed for reading only; or the
-    ///   system refuses addresses for so much memory.
-    /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for another one.
-    /// - [`ErrorKind::DatabaseNotFound`], [`ErrorKind::AlreadyExists`]: as [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
-    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else; nothing is created there.
+    /// - [`ErrorKind::OutOfMemory`]: the budget cannot hold the χ that was asked for, or a log that
+    ///   is to be replayed for reading only; or the system refuses addresses for so much memory.
+    /// - [`ErrorKind::Locked`]: it is open elsewhere; at once within this process, after 5 s for
+    ///   another one.
+    /// - [`ErrorKind::DatabaseNotFound`], [`ErrorKind::AlreadyExists`]: as
+    ///   [`Options::create_if_missing`] and [`Options::error_if_exists`] say.
+    /// - [`ErrorKind::NotADatabase`]: the directory, or the data file, holds something else;
+    ///   nothing is created there.
     /// - [`ErrorKind::NewerFormat`]: a newer Terrapin wrote it.
-    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more; compression that this build lacks; or the database was
-    ///   opened for writing as often as one can be, 16,777,215 times: export it, and import it into a new one.
+    /// - [`ErrorKind::Unsupported`]: an older one did, in a format that is read no more;
+    ///   compression that this build lacks; or the database was opened for writing as often as one
+    ///   can be, 16,777,215 times: export it, and import it into a new one.
     /// - [`ErrorKind::Corrupt`], with file and place.
-    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the system said, the last also that it gives no thread.
+    /// - [`ErrorKind::NoSpace`], [`ErrorKind::PermissionDenied`], [`ErrorKind::Io`]: what the
+    ///   system said, the last also that it gives no thread.
     pub fn open(&self, path: impl AsRef<Path>) -> Result<Database> {
         open_path(self, path.as_ref())
     }
 
-    /// For tests: opens the database on a disk and in an environment of the caller's, such as simulated ones. Errors as for [`Options::open`].
+    /// For tests: opens the database on a disk and in an environment of the caller's, such as
+    /// simulated ones. Errors as for [`Options::open`].
     #[doc(hidden)]
     pub fn open_on(&self, env: Env, disk: Arc<dyn Disk>) -> Result<Database> {
         open_on(self, env, disk)
@@ -102,8 +112,8 @@ pub(crate) fn open_path(options: &Options, path: &Path) -> Result<Database> {
     open(options, env, disk, Some(path.to_path_buf()))
 }
 
-/// The directory of a database. [`ErrorKind::DatabaseNotFound`] when it does not exist and is not to be
-/// created.
+/// The directory of a database. [`ErrorKind::DatabaseNotFound`] when it does not exist and is not
+/// to be created.
 pub(crate) fn open_directory(env: &Env, path: &Path, create: bool) -> Result<Arc<dyn Disk>> {
     match RealDisk::open(env.clone(), path, create) {
         Ok(disk) => Ok(Arc::new(disk)),
@@ -116,7 +126,8 @@ pub(crate) fn open_directory(env: &Env, path: &Path, create: bool) -> Result<Arc
     }
 }
 
-/// Refuses to make a database among files that are something else: a mistyped path costs nothing then.
+/// Refuses to make a database among files that are something else: a mistyped path costs nothing
+/// then.
 fn refuse_foreign(path: &Path) -> Result<()> {
     // What cannot be listed is told by the open, with its reason.
     let Ok(entries) = std::fs::read_dir(path) else {
@@ -204,7 +215,8 @@ fn open_gated(
     if !present {
         match Files::create(&env, &disk, &settings, &budget) {
             Ok(files) => made = Some(files),
-            // The last write of a creation that was killed landed before the lock was ours (D9): it is there after all.
+            // The last write of a creation that was killed landed before the lock was ours (D9): it
+            // is there after all.
             Err(error) if error.kind() == ErrorKind::AlreadyExists => present = true,
             Err(error) => return Err(error),
         }
@@ -245,7 +257,8 @@ fn open_gated(
                 base.find_space(&files, &settings)?;
                 (None, Some(found.read_only()))
             } else {
-                // What the scan saw of names may not be durable, and the superblock is about to rely on it.
+                // What the scan saw of names may not be durable, and the superblock is about to
+                // rely on it.
                 disk.sync_directory()?;
                 files.begin_branch(branch, found.branch())?;
                 base.find_space(&files, &settings)?;
@@ -260,8 +273,9 @@ fn open_gated(
     )
 }
 
-/// The cache of records that such a budget wants. Nothing else takes addresses for all of the memory at once: what the system refuses shows here,
-/// and not when caches have grown so far that it ends the process.
+/// The cache of records that such a budget wants. Nothing else takes addresses for all of the
+/// memory at once: what the system refuses shows here, and not when caches have grown so far that
+/// it ends the process.
 fn record_cache(budget: &Arc<Budget>) -> Result<RecordCache> {
     // A checker of schedules makes every word an object of its own.
     let bytes_max = match cfg!(terrapin_shuttle) {
@@ -276,7 +290,8 @@ fn record_cache(budget: &Arc<Budget>) -> Result<RecordCache> {
     Ok(records)
 }
 
-/// There is no data file, or one that was never finished: why nothing is opened. A log says that there was one, unless another process has just made both.
+/// There is no data file, or one that was never finished: why nothing is opened. A log says that
+/// there was one, unless another process has just made both.
 pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
     let error = match has_log(disk)? && PageStore::presence(disk)? != Presence::Present {
         true => data_file_is_lost(),
@@ -285,7 +300,8 @@ pub(crate) fn absent(disk: &Arc<dyn Disk>) -> Result<Error> {
     Ok(error.with("directory", disk.describe()))
 }
 
-/// Reads the log that belongs to a data file from an LSN on. A log that is not there is lost: every data file has one.
+/// Reads the log that belongs to a data file from an LSN on. A log that is not there is lost: every
+/// data file has one.
 pub(crate) fn scan_log(
     env: &Env,
     disk: &Arc<dyn Disk>,
@@ -354,14 +370,16 @@ pub(crate) fn check_log(
     superblock: &Superblock,
     catalog: &Catalog,
 ) -> Result<()> {
-    // Every applied LSN was synced before a superblock led to it (D3). A log that ends below one would leave that tree ahead of the others, and the
-    // tree would take what is written next for what it has already.
+    // Every applied LSN was synced before a superblock led to it (D3). A log that ends below one
+    // would leave that tree ahead of the others, and the tree would take what is written next for
+    // what it has already.
     if found.end() < catalog.applied_through() {
         return Err(found
             .corrupt_at_end("the log ends before what the trees hold already")
             .with("applied", catalog.applied_through()));
     }
-    // A life of the log is durable before any superblock names it. Were the log behind, its next life would not be new.
+    // A life of the log is durable before any superblock names it. Were the log behind, its next
+    // life would not be new.
     if found.incarnation() < superblock.incarnation {
         return Err(found
             .corrupt_at_end("the log is of an earlier life than the superblock")
@@ -386,7 +404,8 @@ impl Files {
         })
     }
 
-    /// Begins a life with that branch; what was found of the superblock, which may not be durable, is so afterwards (D2).
+    /// Begins a life with that branch; what was found of the superblock, which may not be durable,
+    /// is so afterwards (D2).
     fn begin_branch(&mut self, branch: u64, log_branch: u64) -> Result<()> {
         let incarnation = self.superblock.incarnation;
         self.superblock = self.store.begin_branch(incarnation, branch, log_branch)?;
@@ -429,7 +448,8 @@ impl Files {
     }
 }
 
-/// A block of the tree takes a unit of the data file at least, which came from the device that it was made on: merges refuse to write smaller ones.
+/// A block of the tree takes a unit of the data file at least, which came from the device that it
+/// was made on: merges refuse to write smaller ones.
 fn check_blocks(store: &PageStore, settings: &Settings) -> Result<()> {
     if settings.read_only || settings.merge.block_bytes >= store.unit() {
         return Ok(());
@@ -451,7 +471,8 @@ pub(crate) struct Base {
 }
 
 impl Base {
-    /// Reads the catalog and opens every root. One that is damaged is an error of whoever reads that keyspace.
+    /// Reads the catalog and opens every root. One that is damaged is an error of whoever reads
+    /// that keyspace.
     pub fn read(
         store: &Arc<PageStore>,
         superblock: &Superblock,
@@ -487,8 +508,8 @@ impl Base {
         })
     }
 
-    /// Finds out which space is free. A damaged tree keeps nobody from the others: what of the file is not known to be taken may be its, and
-    /// is left alone until an open reads all trees.
+    /// Finds out which space is free. A damaged tree keeps nobody from the others: what of the file
+    /// is not known to be taken may be its, and is left alone until an open reads all trees.
     fn find_space(&mut self, files: &Files, settings: &Settings) -> Result<()> {
         let Files {
             store, superblock, ..

@@ -1,5 +1,5 @@
-//! How a database is opened ([`Options`]), and what the engine makes of it ([`Settings`]: every default filled in, every
-//! figure checked).
+//! How a database is opened ([`Options`]), and what the engine makes of it ([`Settings`]: every
+//! default filled in, every figure checked).
 
 use std::time::Duration;
 
@@ -10,45 +10,55 @@ pub use terrapin_pages::block::Compression;
 
 /// Memory of a database that names none, in bytes.
 pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
-/// The smallest memory budget, in bytes, of a database with a ring of 256 KiB at most ([`Options::ring_bytes`]): the ring may take a quarter
-/// of the budget. With the default ring the smallest budget is 8 MiB.
+/// The smallest memory budget, in bytes, of a database with a ring of 256 KiB at most
+/// ([`Options::ring_bytes`]): the ring may take a quarter of the budget. With the default ring the
+/// smallest budget is 8 MiB.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// The largest χ. One merge makes of a window at most some two leaves for each L, of records that are a little more than half a leaf; these, and those that
-/// were there, come under one node while it is written, which counts to 65,535.
+/// The largest χ. One merge makes of a window at most some two leaves for each L, of records that
+/// are a little more than half a leaf; these, and those that were there, come under one node while
+/// it is written, which counts to 65,535.
 pub(crate) const DISTANCE_MAX: u64 = 16_384;
 
-/// What the reserve holds for nodes and catalog pages, beside 8 L for leaves and levels: a slice of a window that is merged from it, of one record
-/// if need be, makes of each node on its way one level of what the node above held for it (an L or two), and a leaf or two.
+/// What the reserve holds for nodes and catalog pages, beside 8 L for leaves and levels: a slice of
+/// a window that is merged from it, of one record if need be, makes of each node on its way one
+/// level of what the node above held for it (an L or two), and a leaf or two.
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
-/// What a write waits for before it returns. A keyspace that is created, cleared or dropped, and options that are set, are in the log in any case, and
-/// synced where the database's own durability is `Sync`.
+/// What a write waits for before it returns. A keyspace that is created, cleared or dropped, and
+/// options that are set, are in the log in any case, and synced where the database's own durability
+/// is `Sync`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Durability {
-    /// Survives the death of the process (`kill -9` included) without a system call; a power cut costs at most the sync
-    /// interval ([`Options::sync_interval`]).
+    /// Survives the death of the process (`kill -9` included) without a system call; a power cut
+    /// costs at most the sync interval ([`Options::sync_interval`]).
     #[default]
     Process,
-    /// On stable storage before the write returns; writers share their syncs. Others see the write before that. An error
-    /// means that the outcome is unknown.
+    /// On stable storage before the write returns; writers share their syncs. Others see the write
+    /// before that. An error means that the outcome is unknown.
     Sync,
-    /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads that can be repeated. End a load with
-    /// [`crate::Database::flush`] or [`crate::Database::close`]: dropping the handles makes nothing of it durable. A batch of it touches one keyspace.
+    /// Not in the log: durable at the next checkpoint of its keyspace (or `flush`). For bulk loads
+    /// that can be repeated. End a load with [`crate::Database::flush`] or
+    /// [`crate::Database::close`]: dropping the handles makes nothing of it durable. A batch of it
+    /// touches one keyspace.
     ///
-    /// It becomes durable whole or not at all, too. On a nearly full disk a batch of several operations goes into the log after all. If
-    /// others use up the space that was kept for an earlier one, its keyspace waits for space: reads go on, deletes from it go on until a
-    /// window is full, and deletes from others until the log's files are; then they are [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
+    /// It becomes durable whole or not at all, too. On a nearly full disk a batch of several
+    /// operations goes into the log after all. If others use up the space that was kept for an
+    /// earlier one, its keyspace waits for space: reads go on, deletes from it go on until a window
+    /// is full, and deletes from others until the log's files are; then they are
+    /// [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
     None,
 }
 
-/// χ: how much a keyspace collects in memory before it is merged into its tree, in units of [`Options::group_bytes`]. A larger χ
-/// writes less to the disk; a smaller one leaves more memory for reads.
+/// χ: how much a keyspace collects in memory before it is merged into its tree, in units of
+/// [`Options::group_bytes`]. A larger χ writes less to the disk; a smaller one leaves more memory
+/// for reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckpointDistance {
-    /// Chosen from the memory budget and from what is done: more while data is loaded, less while it is read or overwritten.
+    /// Chosen from the memory budget and from what is done: more while data is loaded, less while
+    /// it is read or overwritten.
     #[default]
     Auto,
     /// So many units, from 1 up to what a quarter of the memory budget holds, but 16,384 at most.
@@ -59,7 +69,8 @@ pub enum CheckpointDistance {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct KeyspaceOptions {
-    /// χ; `None` follows the database's ([`Options::checkpoint_distance`]). [`Keyspace::set_checkpoint_distance`] changes it.
+    /// χ; `None` follows the database's ([`Options::checkpoint_distance`]).
+    /// [`Keyspace::set_checkpoint_distance`] changes it.
     ///
     /// [`Keyspace::set_checkpoint_distance`]: crate::Keyspace::set_checkpoint_distance
     pub checkpoint_distance: Option<CheckpointDistance>,
@@ -82,9 +93,10 @@ impl KeyspaceOptions {
 
 /// How to open a database. Every option has a default; [`Options::open`] checks them all.
 ///
-/// Options are not stored: state them at each open. **Every one of them may change from one open to the next.** Those that shape
-/// what is written (compression, sizes of groups, blocks and log files) hold for what is written from then on; what is on disk
-/// already is read as it is. What the database does store is the χ that a keyspace was given ([`KeyspaceOptions`]).
+/// Options are not stored: state them at each open. **Every one of them may change from one open to
+/// the next.** Those that shape what is written (compression, sizes of groups, blocks and log
+/// files) hold for what is written from then on; what is on disk already is read as it is. What the
+/// database does store is the χ that a keyspace was given ([`KeyspaceOptions`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -169,8 +181,9 @@ impl Options {
             .block_bytes(512)
     }
 
-    /// Opens without writing anything: the log is replayed in memory only, and must fit there. Readers share the database; they
-    /// keep writers out, and a writer keeps them out ([`ErrorKind::Locked`]). Default false.
+    /// Opens without writing anything: the log is replayed in memory only, and must fit there.
+    /// Readers share the database; they keep writers out, and a writer keeps them out
+    /// ([`ErrorKind::Locked`]). Default false.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -189,22 +202,25 @@ impl Options {
         self
     }
 
-    /// The one memory budget in bytes, for everything the database keeps in memory. At least 8 MiB; with a smaller
-    /// [`Options::ring_bytes`] four times the ring, and never less than 1 MiB ([`MEMORY_BYTES_MIN`]). Default 256 MiB.
-    /// [`crate::Database::set_memory`] changes it while the database is open.
+    /// The one memory budget in bytes, for everything the database keeps in memory. At least 8 MiB;
+    /// with a smaller [`Options::ring_bytes`] four times the ring, and never less than 1 MiB
+    /// ([`MEMORY_BYTES_MIN`]). Default 256 MiB. [`crate::Database::set_memory`] changes it while
+    /// the database is open.
     ///
-    /// Naming it, be it with the default's value, also turns the system's page cache off for reads, so that the budget is all that there
-    /// is; [`Options::system_cache`] turns it on again.
+    /// Naming it, be it with the default's value, also turns the system's page cache off for reads,
+    /// so that the budget is all that there is; [`Options::system_cache`] turns it on again.
     #[must_use]
     pub fn memory(mut self, bytes: u64) -> Self {
         self.memory = Some(bytes);
         self
     }
 
-    /// Whether what is not in the budget's caches is read by way of the system's page cache, which then holds of the database what
-    /// it has room for. That memory is the system's: it comes on top of [`Options::memory`], shows as nobody's, and goes to whoever wants
-    /// it. Merges, the log and all writes bypass it. Turn it off where the budget is to be all, on where the system has memory to spare
-    /// for what the budget does not hold; a budget as large as that serves reads faster. Default: on, unless [`Options::memory`] is named.
+    /// Whether what is not in the budget's caches is read by way of the system's page cache, which
+    /// then holds of the database what it has room for. That memory is the system's: it comes on
+    /// top of [`Options::memory`], shows as nobody's, and goes to whoever wants it. Merges, the log
+    /// and all writes bypass it. Turn it off where the budget is to be all, on where the system has
+    /// memory to spare for what the budget does not hold; a budget as large as that serves reads
+    /// faster. Default: on, unless [`Options::memory`] is named.
     #[must_use]
     pub fn system_cache(mut self, on: bool) -> Self {
         self.system_cache = Some(on);
@@ -238,8 +254,9 @@ impl Options {
         self
     }
 
-    /// How blocks are compressed that are written from now on; others are read as they are. In a build without the feature `zstd`, an
-    /// open with [`Compression::Zstd`] is [`ErrorKind::Unsupported`]. Default [`Compression::None`].
+    /// How blocks are compressed that are written from now on; others are read as they are. In a
+    /// build without the feature `zstd`, an open with [`Compression::Zstd`] is
+    /// [`ErrorKind::Unsupported`]. Default [`Compression::None`].
     #[must_use]
     pub fn compression(mut self, compression: Compression) -> Self {
         self.compression = compression;
@@ -267,7 +284,8 @@ impl Options {
         self
     }
 
-    /// Whether a database that is there already is an error ([`ErrorKind::AlreadyExists`]). Default false.
+    /// Whether a database that is there already is an error ([`ErrorKind::AlreadyExists`]). Default
+    /// false.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -284,56 +302,62 @@ impl Options {
         self
     }
 
-    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so long, and of the time that a sync
-    /// takes. Default 100 ms, at least a microsecond; for a sync with every write there is [`Durability::Sync`].
+    /// How often the log is synced: a power cut may cost the [`Durability::Process`] writes of so
+    /// long, and of the time that a sync takes. Default 100 ms, at least a microsecond; for a sync
+    /// with every write there is [`Durability::Sync`].
     #[must_use]
     pub fn sync_interval(mut self, interval: Duration) -> Self {
         self.sync_interval = interval;
         self
     }
 
-    /// How long one write waits in all, for merges, memory and the log's disk, before it fails with [`ErrorKind::Stalled`]; it is not done
-    /// then. Default 60 s.
+    /// How long one write waits in all, for merges, memory and the log's disk, before it fails with
+    /// [`ErrorKind::Stalled`]; it is not done then. Default 60 s.
     ///
-    /// After a write has waited for the whole limit, writes that would wait for the same thing fail at once, until it makes progress: a
-    /// window is sealed or merged, the log's ring is drained further, or a checkpoint shortens the log. So many writes in a row wait for
-    /// the limit once, not once each. Pause before you try again.
+    /// After a write has waited for the whole limit, writes that would wait for the same thing fail
+    /// at once, until it makes progress: a window is sealed or merged, the log's ring is drained
+    /// further, or a checkpoint shortens the log. So many writes in a row wait for the limit once,
+    /// not once each. Pause before you try again.
     ///
-    /// The limit does not bound how long a [`Durability::Sync`] write, which is done, waits for its sync: that takes what the device takes.
-    /// (It does for a delete on a disk without room for the log; the error is [`ErrorKind::NoSpace`] then.)
+    /// The limit does not bound how long a [`Durability::Sync`] write, which is done, waits for its
+    /// sync: that takes what the device takes. (It does for a delete on a disk without room for the
+    /// log; the error is [`ErrorKind::NoSpace`] then.)
     #[must_use]
     pub fn stall_limit(mut self, limit: Duration) -> Self {
         self.stall_limit = limit;
         self
     }
 
-    /// The data file may grow to this many times the data while it is overwritten: 1.1 to 100. Pages that a checkpoint is replacing
-    /// come on top until it is over. `None`: no bound, about 1.9 times in our measurements, and fewer bytes written. Default 1.3.
+    /// The data file may grow to this many times the data while it is overwritten: 1.1 to 100.
+    /// Pages that a checkpoint is replacing come on top until it is over. `None`: no bound, about
+    /// 1.9 times in our measurements, and fewer bytes written. Default 1.3.
     #[must_use]
     pub fn space_amplification(mut self, factor: impl Into<Option<f64>>) -> Self {
         self.space_amplification = factor.into();
         self
     }
 
-    /// Whether data that is often scanned is rewritten in key order in the background. Scans get faster; a one-time rewrite is the
-    /// price. It comes once the scans of a keyspace have cost as much as the rewrite does. While a snapshot holds the old form, both
-    /// take space. Turn it off where bytes written count for more than the speed of scans. Default true.
+    /// Whether data that is often scanned is rewritten in key order in the background. Scans get
+    /// faster; a one-time rewrite is the price. It comes once the scans of a keyspace have cost as
+    /// much as the rewrite does. While a snapshot holds the old form, both take space. Turn it off
+    /// where bytes written count for more than the speed of scans. Default true.
     #[must_use]
     pub fn range_compaction(mut self, on: bool) -> Self {
         self.range_compaction = on;
         self
     }
 
-    /// Whether records that are read again and again are cached one by one, beside the cached blocks. Turn it off where reads hardly
-    /// repeat. Default true.
+    /// Whether records that are read again and again are cached one by one, beside the cached
+    /// blocks. Turn it off where reads hardly repeat. Default true.
     #[must_use]
     pub fn record_cache(mut self, on: bool) -> Self {
         self.record_cache = on;
         self
     }
 
-    /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4. Each takes up to one and a half page groups
-    /// ([`Options::group_bytes`]) and 3 MiB of blocks that it reads ahead, which are taken from the caches, but waited for by nobody: with many
+    /// Threads that merge into the trees: 1 to 256. Default: the number of processors, at most 4.
+    /// Each takes up to one and a half page groups ([`Options::group_bytes`]) and 3 MiB of blocks
+    /// that it reads ahead, which are taken from the caches, but waited for by nobody: with many
     /// threads, or groups that are large for the memory, they may come to more than it.
     #[must_use]
     pub fn background_threads(mut self, threads: usize) -> Self {
@@ -341,50 +365,56 @@ impl Options {
         self
     }
 
-    /// L: bytes of a page group, the piece in which sorted data is written, and the unit in which χ counts: 1 KiB to 64 MiB. Default: a
-    /// 128th of the memory, as a power of two from 256 KiB to 4 MiB. Groups that are there already stay as they are until they are merged into;
-    /// smaller by more than a factor of a few hundred from one open to the next, more may come of one merge than a node holds (`TooLarge`, and an
-    /// open with the former size goes on).
+    /// L: bytes of a page group, the piece in which sorted data is written, and the unit in which χ
+    /// counts: 1 KiB to 64 MiB. Default: a 128th of the memory, as a power of two from 256 KiB to 4
+    /// MiB. Groups that are there already stay as they are until they are merged into; smaller by
+    /// more than a factor of a few hundred from one open to the next, more may come of one merge
+    /// than a node holds (`TooLarge`, and an open with the former size goes on).
     #[must_use]
     pub fn group_bytes(mut self, bytes: u64) -> Self {
         self.group_bytes = Some(bytes);
         self
     }
 
-    /// Bytes of a block, the unit of a point read: 512 to 32,768. A record that is longer has a block of its own. Default
-    /// 4096. Blocks that are there already stay as they are. Less than the data file's unit, which is the device's block where the database was
-    /// made, is refused at open.
+    /// Bytes of a block, the unit of a point read: 512 to 32,768. A record that is longer has a
+    /// block of its own. Default
+    /// 4096. Blocks that are there already stay as they are. Less than the data file's unit, which
+    ///       is the device's block where the database was made, is refused at open.
     #[must_use]
     pub fn block_bytes(mut self, bytes: u32) -> Self {
         self.block_bytes = bytes;
         self
     }
 
-    /// Bytes of a log file: 16 KiB to 4 GiB. Default: a sixteenth of the memory, as a power of two from 4 MiB to 64 MiB. Files that
-    /// are there already stay as they are, and so do new ones where the disk is too full for larger ones.
+    /// Bytes of a log file: 16 KiB to 4 GiB. Default: a sixteenth of the memory, as a power of two
+    /// from 4 MiB to 64 MiB. Files that are there already stay as they are, and so do new ones
+    /// where the disk is too full for larger ones.
     #[must_use]
     pub fn log_segment_bytes(mut self, bytes: u64) -> Self {
         self.log_segment_bytes = Some(bytes);
         self
     }
 
-    /// When the log keeps more bytes than this, the keyspaces that hold it up are checkpointed: two log files at least. Default: the
-    /// memory, at least 8 log files.
+    /// When the log keeps more bytes than this, the keyspaces that hold it up are checkpointed: two
+    /// log files at least. Default: the memory, at least 8 log files.
     #[must_use]
     pub fn log_bytes_max(mut self, bytes: u64) -> Self {
         self.log_bytes_max = Some(bytes);
         self
     }
 
-    /// Bytes of the ring that the log's newest records lie in, a power of two from 64 KiB to 1 GiB; a batch may take a quarter of it. Default: a sixteenth
-    /// of the memory, from 2 MiB to 16 MiB. A ring of another size is replaced by the open; where the disk is too full for that, the old one serves on.
+    /// Bytes of the ring that the log's newest records lie in, a power of two from 64 KiB to 1 GiB;
+    /// a batch may take a quarter of it. Default: a sixteenth of the memory, from 2 MiB to 16 MiB.
+    /// A ring of another size is replaced by the open; where the disk is too full for that, the old
+    /// one serves on.
     #[must_use]
     pub fn ring_bytes(mut self, bytes: u64) -> Self {
         self.ring_bytes = Some(bytes);
         self
     }
 
-    /// ρ: most children of a tree's node, 4 to 1024. For tests, which want high trees of few records; it hardly matters otherwise.
+    /// ρ: most children of a tree's node, 4 to 1024. For tests, which want high trees of few
+    /// records; it hardly matters otherwise.
     #[doc(hidden)]
     #[must_use]
     pub fn fanout(mut self, children: usize) -> Self {
@@ -505,7 +535,8 @@ impl Options {
     }
 }
 
-/// Refuses a budget that the log's ring, which keeps the size that it has at the open, would take more than a quarter of.
+/// Refuses a budget that the log's ring, which keeps the size that it has at the open, would take
+/// more than a quarter of.
 pub(crate) fn check_memory(bytes: u64, ring_bytes: u64) -> Result<()> {
     let smallest = MEMORY_BYTES_MIN.max(ring_bytes.saturating_mul(4));
     if bytes >= smallest {
@@ -551,7 +582,8 @@ pub(crate) struct Settings {
     pub stall_limit_ns: u64,
     pub segment_bytes: u64,
     pub log_bytes_max: u64,
-    /// Whenever an LSN passes a multiple of two to this power, a few times a segment, the log's room is looked at.
+    /// Whenever an LSN passes a multiple of two to this power, a few times a segment, the log's
+    /// room is looked at.
     pub log_check_shift: u32,
     pub ring_bytes: u64,
     /// As opened; the budget has the current figure.
@@ -563,14 +595,16 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    /// As large as log files really are: on a disk that is full already they are no larger than those that were there (D10).
+    /// As large as log files really are: on a disk that is full already they are no larger than
+    /// those that were there (D10).
     pub fn set_segment_bytes(&mut self, bytes: u64) {
         self.segment_bytes = bytes;
         self.log_check_shift = log_check_shift(bytes);
     }
 
-    /// The largest χ that a budget holds: a quarter of it as the window, since a second one is sealed meanwhile and arenas take
-    /// about 1.6 times what they hold. Never above [`DISTANCE_MAX`].
+    /// The largest χ that a budget holds: a quarter of it as the window, since a second one is
+    /// sealed meanwhile and arenas take about 1.6 times what they hold. Never above
+    /// [`DISTANCE_MAX`].
     pub fn distance_max(&self, memory: u64) -> u64 {
         (memory / 4 / self.merge.group_bytes).min(DISTANCE_MAX)
     }

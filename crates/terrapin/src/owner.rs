@@ -1,6 +1,7 @@
-//! What keeps an open database open: every handle, snapshot and iterator holds the [`Owner`]; the jobs hold only the
-//! [`Core`]. When the last owner goes, the jobs end and the files are let go. Nothing is checkpointed then, and nothing
-//! is lost but writes of `Durability::None`: what else was acknowledged is in the log, which is synced. In a forked child nothing ends and nothing
+//! What keeps an open database open: every handle, snapshot and iterator holds the [`Owner`]; the
+//! jobs hold only the [`Core`]. When the last owner goes, the jobs end and the files are let go.
+//! Nothing is checkpointed then, and nothing is lost but writes of `Durability::None`: what else
+//! was acknowledged is in the log, which is synced. In a forked child nothing ends and nothing
 //! goes: all of it is the parent's.
 
 use std::path::PathBuf;
@@ -55,13 +56,15 @@ impl Owner {
         Ok(())
     }
 
-    /// Ends the jobs where they stand and lets the files go, so that the database can be opened again. Every later call
-    /// gets [`terrapin_base::ErrorKind::Closed`]. Returns what a job said of its own failure.
+    /// Ends the jobs where they stand and lets the files go, so that the database can be opened
+    /// again. Every later call gets [`terrapin_base::ErrorKind::Closed`]. Returns what a job said
+    /// of its own failure.
     pub fn shut(&self) -> Result<()> {
         self.shut_as(false)
     }
 
-    /// As [`Owner::shut`]. If the log was `closed`, and no job failed, the data file says so from then on.
+    /// As [`Owner::shut`]. If the log was `closed`, and no job failed, the data file says so from
+    /// then on.
     pub fn shut_as(&self, closed: bool) -> Result<()> {
         self.core.health.close();
         if let Some(log) = &self.core.log {
@@ -115,12 +118,14 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.core.health.process().is_this() {
-            // A forked child: the jobs are its parent's, and so are the files. What it has is copies of memory, under locks that perhaps nobody
-            // in it will release; they go when it ends.
+            // A forked child: the jobs are its parent's, and so are the files. What it has is
+            // copies of memory, under locks that perhaps nobody in it will release; they go when it
+            // ends.
             std::mem::forget((self.core.clone(), self.gate.clone()));
             return;
         }
-        // A panic in a job was reported when it happened, and listeners were told of a log that failed.
+        // A panic in a job was reported when it happened, and listeners were told of a log that
+        // failed.
         let _ = self.shut();
     }
 }

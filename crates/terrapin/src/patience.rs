@@ -1,9 +1,11 @@
 //! How long one call waits in all, and what no later call waits for again (decision 0038).
 //!
-//! A write may wait several times: for the log's files on a full disk, for a merge or memory in each keyspace of a batch, for room in the
-//! log's ring. [`Patience`] is one deadline for all of these. A write that comes to the end of its patience leaves a [`Mark`]: until what
-//! it waited for makes progress, later writes that would wait for the same thing fail at once. So a caller with many writes waits for
-//! [`Options::stall_limit`](crate::Options::stall_limit) once, not once for each write.
+//! A write may wait several times: for the log's files on a full disk, for a merge or memory in
+//! each keyspace of a batch, for room in the log's ring. [`Patience`] is one deadline for all of
+//! these. A write that comes to the end of its patience leaves a [`Mark`]: until what it waited for
+//! makes progress, later writes that would wait for the same thing fail at once. So a caller with
+//! many writes waits for [`Options::stall_limit`](crate::Options::stall_limit) once, not once for
+//! each write.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
@@ -34,7 +36,8 @@ impl Patience {
 pub(crate) struct Mark(AtomicU64);
 
 impl Mark {
-    /// A write has waited as long as it may; `progress` is a number that changes when there may be room.
+    /// A write has waited as long as it may; `progress` is a number that changes when there may be
+    /// room.
     pub fn leave(&self, progress: u64) {
         self.0.store(progress.wrapping_add(1), Ordering::Relaxed);
     }
@@ -45,7 +48,8 @@ impl Mark {
     }
 }
 
-/// Marks of what a database's writes wait for; a keyspace's window has its own ([`crate::state::KeyspaceShared`]).
+/// Marks of what a database's writes wait for; a keyspace's window has its own
+/// ([`crate::state::KeyspaceShared`]).
 #[derive(Default)]
 pub(crate) struct Marks {
     /// Window memory. Progress is [`crate::checkpoint::Schedule::seals`]: a window that is

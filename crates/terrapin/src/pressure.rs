@@ -1,21 +1,28 @@
-//! Back-pressure. While a keyspace's sealed window is being merged, its writers are held to a pace at which the active
-//! window is full just when the merge ends: smooth, instead of free running and then a stall. When the disk cannot keep up at all they
-//! wait, and after the stall limit get [`ErrorKind::Stalled`]. All of it before the LSN is taken.
+//! Back-pressure. While a keyspace's sealed window is being merged, its writers are held to a pace
+//! at which the active window is full just when the merge ends: smooth, instead of free running and
+//! then a stall. When the disk cannot keep up at all they wait, and after the stall limit get
+//! [`ErrorKind::Stalled`]. All of it before the LSN is taken.
 //!
-//! The pace is a virtual clock per keyspace: every byte written moves it on by (time until the sealed window is gone, see `forecast`) /
-//! (room the window still has), and a writer that finds it ahead of the real clock waits for the difference. Bytes are charged in
-//! pieces, each thread's by itself, so that most writes touch one counter only, of their thread's, and see to nothing else; and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep. The
-//! system wakes sleepers late: how late, on average, is taken off what they ask for, and what is too late all the same is credited
-//! to the writes that follow. The last part of the window is left for forecasts that come too short: a write there waits
-//! [`WAIT_NS_MAX`] at most, again and again, before anything waits for the end of the merge however long it takes.
+//! The pace is a virtual clock per keyspace: every byte written moves it on by (time until the
+//! sealed window is gone, see `forecast`) / (room the window still has), and a writer that finds it
+//! ahead of the real clock waits for the difference. Bytes are charged in pieces, each thread's by
+//! itself, so that most writes touch one counter only, of their thread's, and see to nothing else;
+//! and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep. The system wakes
+//! sleepers late: how late, on average, is taken off what they ask for, and what is too late all
+//! the same is credited to the writes that follow. The last part of the window is left for
+//! forecasts that come too short: a write there waits [`WAIT_NS_MAX`] at most, again and again,
+//! before anything waits for the end of the merge however long it takes.
 //!
-//! The last quarter of the log's ring is left for the disk's hiccups: for each piece a writer waits the shortest time while less than
-//! three fourths of that are in use, which takes two writers tens of milliseconds to fill, as long as most hiccups take; then longer and
-//! longer, up to [`WAIT_NS_MAX`]; and only behind it all writers wait for as long as the disk takes. A record that waits for room counts as in
-//! use already, or writers of short ones would take it from a long one.
+//! The last quarter of the log's ring is left for the disk's hiccups: for each piece a writer waits
+//! the shortest time while less than three fourths of that are in use, which takes two writers tens
+//! of milliseconds to fill, as long as most hiccups take; then longer and longer, up to
+//! [`WAIT_NS_MAX`]; and only behind it all writers wait for as long as the disk takes. A record
+//! that waits for room counts as in use already, or writers of short ones would take it from a long
+//! one.
 //!
-//! While writers are held to a pace, one that comes to the end of a piece naps for a moment if another one should have been awake already
-//! (`turns`), or fell asleep until others have published. What it loses by that is credited, which it would not be to one that runs freely.
+//! While writers are held to a pace, one that comes to the end of a piece naps for a moment if
+//! another one should have been awake already (`turns`), or fell asleep until others have
+//! published. What it loses by that is credited, which it would not be to one that runs freely.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicU64, Ordering};
@@ -34,18 +41,21 @@ const WAIT_NS_MIN: u64 = 75_000;
 const NAP_NS: u64 = 1_000;
 /// One wait for pace at most; the pace is computed anew after it.
 const WAIT_NS_MAX: u64 = 5_000_000;
-/// How far the virtual clock may be behind the real one: what a writer loses that waits for a processor as long as others may keep it.
+/// How far the virtual clock may be behind the real one: what a writer loses that waits for a
+/// processor as long as others may keep it.
 const CREDIT_NS: u64 = 5_000_000;
 /// More than that is not expected of how late sleepers wake.
 const LATE_NS_MAX: u64 = 60_000;
 const _: () = assert!(LATE_NS_MAX < WAIT_NS_MIN);
 /// The part of the window that forecasts do not count on.
 const MARGIN_SHARE: u64 = 32;
-/// Bytes after which the virtual clock is moved, unless a window is so small that a 64th of it is less.
+/// Bytes after which the virtual clock is moved, unless a window is so small that a 64th of it is
+/// less.
 const PIECE_BYTES: u64 = 2 << 10;
 
 impl Core {
-    /// Lets a write of so many bytes go on, at once or after a wait. `frees`: it only deletes, and may go on while the disk is full (D10).
+    /// Lets a write of so many bytes go on, at once or after a wait. `frees`: it only deletes, and
+    /// may go on while the disk is full (D10).
     #[inline]
     pub fn admit(
         &self,
@@ -170,8 +180,8 @@ impl Core {
         let mut was_cut = false;
         loop {
             self.health.check_open()?;
-            // Read before the log's failure, which is told as a release, and before the state: a merge that ends in between is then seen by
-            // the wait's condition.
+            // Read before the log's failure, which is told as a release, and before the state: a
+            // merge that ends in between is then seen by the wait's condition.
             let (releases, aside) = (self.schedule.releases(), self.schedule.aside_count());
             if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
                 return Err(error);
@@ -197,7 +207,8 @@ impl Core {
                 } else if memory_is_short && is_releasing {
                     Hold::UntilRelease(&self.marks.memory, self.schedule.seals())
                 } else if !is_held || charged {
-                    // Where memory is short nothing of it is in windows that a merge could free, but of keyspaces whose own writers wait for that.
+                    // Where memory is short nothing of it is in windows that a merge could free,
+                    // but of keyspaces whose own writers wait for that.
                     Hold::No
                 } else {
                     charged = true;
@@ -262,7 +273,8 @@ impl Core {
         Ok(())
     }
 
-    /// Why a write is refused that waited since then, or that would wait for what another one has waited for in vain.
+    /// Why a write is refused that waited since then, or that would wait for what another one has
+    /// waited for in vain.
     fn does_not_keep_up(&self, shared: &KeyspaceShared, since: u64) -> Error {
         let waited = self.env.now_ns().saturating_sub(since);
         self.counters.writes_refused.add(1);
@@ -292,8 +304,9 @@ impl Core {
         })
     }
 
-    /// A delete on a full disk leaves the log what a checkpoint needs of it: it waits for one that trims it. If one fails, or merges
-    /// everything and trims too little, the delete goes on, and the log says what is the matter. False where none has ended in time.
+    /// A delete on a full disk leaves the log what a checkpoint needs of it: it waits for one that
+    /// trims it. If one fails, or merges everything and trims too little, the delete goes on, and
+    /// the log says what is the matter. False where none has ended in time.
     pub fn let_the_log_be_trimmed(&self, bytes: u64, patience: &mut Patience) -> Result<bool> {
         let Some(log) = self.log.as_ref() else {
             return Ok(true);
@@ -328,7 +341,8 @@ impl Core {
         Ok(false)
     }
 
-    /// Why a delete is refused that waited since then for the log of a full disk to be trimmed, or that another one has waited for in vain.
+    /// Why a delete is refused that waited since then for the log of a full disk to be trimmed, or
+    /// that another one has waited for in vain.
     fn log_is_not_trimmed(&self, since: u64) -> Error {
         let waited = self.env.now_ns().saturating_sub(since);
         self.counters.writes_refused.add(1);
@@ -346,7 +360,8 @@ impl Core {
         }
     }
 
-    /// Charges pieces to the keyspace's virtual clock; whether, and until when, the writer waits for it.
+    /// Charges pieces to the keyspace's virtual clock; whether, and until when, the writer waits
+    /// for it.
     fn pace(&self, keyspace: &KeyspaceState, pieces: u64) -> Hold<'static> {
         if pieces == 0 {
             return Hold::No;
@@ -446,9 +461,11 @@ enum Hold<'a> {
     No,
     /// Waits for its pace.
     Until(u64),
-    /// Waits until a merge is done and its window gone, unless another one did so in vain at that progress.
+    /// Waits until a merge is done and its window gone, unless another one did so in vain at that
+    /// progress.
     UntilRelease(&'a Mark, u64),
-    /// Window memory is short and nothing sealed is about to free any: something has to be, if anything can.
+    /// Window memory is short and nothing sealed is about to free any: something has to be, if
+    /// anything can.
     CutFirst,
 }
 

@@ -1,5 +1,5 @@
-//! Reads of the newest published state: two windows at most, then the tree. No lock, and no allocation but the value's. A view may
-//! have runs in the place of windows.
+//! Reads of the newest published state: two windows at most, then the tree. No lock, and no
+//! allocation but the value's. A view may have runs in the place of windows.
 
 use std::sync::Arc;
 
@@ -37,11 +37,12 @@ impl Keyspace {
         error.with("keyspace", self.name())
     }
 
-    /// The value of a key, as of the newest published write. It is a copy, but for some long ones (half of a block of more than a
-    /// 4096th of the memory, 1 to 32 KiB): they share that cached block, and keep it in memory while you hold them. Costs two window lookups at most
-    /// and, in a store far beyond its memory, one device read.
-    /// Errors: `Corrupt`, `Io`, `Unsupported` (compression that this build lacks), `Closed`, and `KeyspaceNotFound` when the keyspace was dropped; never
-    /// "no value" in their place.
+    /// The value of a key, as of the newest published write. It is a copy, but for some long ones
+    /// (half of a block of more than a 4096th of the memory, 1 to 32 KiB): they share that cached
+    /// block, and keep it in memory while you hold them. Costs two window lookups at most and, in a
+    /// store far beyond its memory, one device read. Errors: `Corrupt`, `Io`, `Unsupported`
+    /// (compression that this build lacks), `Closed`, and `KeyspaceNotFound` when the keyspace was
+    /// dropped; never "no value" in their place.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -104,8 +105,8 @@ impl Keyspace {
         })
     }
 
-    /// The values of many keys, all as of one moment, in the order of `keys`. What is not cached is read from the device
-    /// in parallel.
+    /// The values of many keys, all as of one moment, in the order of `keys`. What is not cached is
+    /// read from the device in parallel.
     ///
     /// Errors: those of [`Keyspace::get`], of whichever key; then there is no value of any.
     ///
@@ -145,8 +146,9 @@ impl Keyspace {
         })
     }
 
-    /// The record with the smallest key. As a range does, it goes over deleted keys before it that are not merged yet, one by one: who takes
-    /// records from the front goes on with [`Range::after`] the last one. Errors: as [`Keyspace::get`].
+    /// The record with the smallest key. As a range does, it goes over deleted keys before it that
+    /// are not merged yet, one by one: who takes records from the front goes on with
+    /// [`Range::after`] the last one. Errors: as [`Keyspace::get`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -186,8 +188,8 @@ impl Keyspace {
         self.iter().limit(1).next_back().transpose()
     }
 
-    /// Whether there is no record. Exact, unlike [`Keyspace::approximate_count`] of 0: it looks for the
-    /// first record, and costs what [`Keyspace::first`] does. Errors: as [`Keyspace::get`].
+    /// Whether there is no record. Exact, unlike [`Keyspace::approximate_count`] of 0: it looks for
+    /// the first record, and costs what [`Keyspace::first`] does. Errors: as [`Keyspace::get`].
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -206,9 +208,10 @@ impl Keyspace {
         Ok(first.is_none())
     }
 
-    /// About how many records there are. Reads no record: a key that was overwritten and not yet merged down to its leaf
-    /// counts once for each place that holds it, and a delete takes one away whether or not there was a record. Exact
-    /// bounds are not promised. That is [`Keyspace::approximate`] of everything.
+    /// About how many records there are. Reads no record: a key that was overwritten and not yet
+    /// merged down to its leaf counts once for each place that holds it, and a delete takes one
+    /// away whether or not there was a record. Exact bounds are not promised. That is
+    /// [`Keyspace::approximate`] of everything.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -226,17 +229,21 @@ impl Keyspace {
         self.observed(estimate::count)
     }
 
-    /// About how many records a range of keys holds, and how many bytes: for plans, progress and cutting work into parts.
+    /// About how many records a range of keys holds, and how many bytes: for plans, progress and
+    /// cutting work into parts.
     ///
-    /// *Accuracy:* in the tree, the range's ends are told up to a block of some kilobytes in the leaf and in each buffer that they cut; what
-    /// lies between is known, or reckoned from some of it where that is many nodes. In windows, up to some hundred records are counted;
-    /// of more, samples are taken, within some per cent as a rule, and further off where a few of thousands of prefixes hold nearly all
-    /// keys. A key counts once for each place that it is in until these are merged: twice when it was overwritten, or when its delete has
-    /// left the window (in there, it takes one away). So what is mostly overwritten or deleted seems larger than it is. An inverted range
-    /// has exactly nothing.
+    /// *Accuracy:* in the tree, the range's ends are told up to a block of some kilobytes in the
+    /// leaf and in each buffer that they cut; what lies between is known, or reckoned from some of
+    /// it where that is many nodes. In windows, up to some hundred records are counted; of more,
+    /// samples are taken, within some per cent as a rule, and further off where a few of thousands
+    /// of prefixes hold nearly all keys. A key counts once for each place that it is in until these
+    /// are merged: twice when it was overwritten, or when its delete has left the window (in there,
+    /// it takes one away). So what is mostly overwritten or deleted seems larger than it is. An
+    /// inverted range has exactly nothing.
     ///
-    /// *Cost:* no record is read, only nodes and indexes, which are mostly cached, and of the nodes inside a large range a few. Some
-    /// hundred microseconds where windows hold hundreds of thousands of the range's records, and less otherwise.
+    /// *Cost:* no record is read, only nodes and indexes, which are mostly cached, and of the nodes
+    /// inside a large range a few. Some hundred microseconds where windows hold hundreds of
+    /// thousands of the range's records, and less otherwise.
     ///
     /// Errors: as [`Keyspace::get`].
     ///
@@ -259,10 +266,12 @@ impl Keyspace {
         self.observed(|keyspace, before| estimate::estimate(keyspace, before, range.bounds()))
     }
 
-    /// The records of a range of keys, in order, from either end, as of now: later writes do not show. [`KeyRange`] says what a range may
-    /// be written as; one whose end lies before its start is empty. What fails, the beginning included, is an item: see [`Range`].
+    /// The records of a range of keys, in order, from either end, as of now: later writes do not
+    /// show. [`KeyRange`] says what a range may be written as; one whose end lies before its start
+    /// is empty. What fails, the beginning included, is an item: see [`Range`].
     ///
-    /// The first key from `k` on is `range(k..).limit(1).next()`, the last up to `k` `range(..=k).limit(1).next_back()`.
+    /// The first key from `k` on is `range(k..).limit(1).next()`, the last up to `k`
+    /// `range(..=k).limit(1).next_back()`.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {
@@ -390,14 +399,15 @@ pub(crate) fn in_windows<'a>(
         .find_map(|window| window.read(key, before))
 }
 
-/// Whether the windows say nothing of a key. They do not remember that it was asked for: no user did.
+/// Whether the windows say nothing of a key. They do not remember that it was asked for: no user
+/// did.
 pub(crate) fn are_windows_silent(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> bool {
     let mut windows = windows(keyspace, before).into_iter().flatten();
     windows.all(|window| window.get(key, before).is_none())
 }
 
-/// What a view's keyspace has above its tree, newest first: the windows that may hold records below `before`, or the runs that
-/// took their places.
+/// What a view's keyspace has above its tree, newest first: the windows that may hold records below
+/// `before`, or the runs that took their places.
 pub(crate) fn layers<'a>(
     keyspace: &'a KeyspaceState,
     spilled: &'a Spilled,
@@ -500,7 +510,8 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
     }
 }
 
-/// As [`get`] for each of `keys`. What windows say nothing of `cached` is asked for, and what the tree says of the others is told to `keep`.
+/// As [`get`] for each of `keys`. What windows say nothing of `cached` is asked for, and what the
+/// tree says of the others is told to `keep`.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     before: Lsn,
@@ -543,7 +554,8 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     Ok(values)
 }
 
-/// As [`get`] for each of `keys`, of a view that has runs: layer by layer for all keys that none above said anything of.
+/// As [`get`] for each of `keys`, of a view that has runs: layer by layer for all keys that none
+/// above said anything of.
 fn multi_get_in_layers<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
     spilled: &Spilled,

@@ -1,10 +1,13 @@
-//! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk it could not be: so puts are refused
-//! while there is still room to merge everything that windows hold, and a window more, beside the log and the reserve; and new keyspaces and
-//! options, which take room in the log. Large windows need much room:
-//! where that becomes *scarce*, windows are small first, of one unit each, and puts are refused only when there is not enough for those: then
-//! space is *short*. Either state is left once there is room for the windows that come then, full and one of them being merged. Deletes, clears and
-//! drops are accepted all the time; merging them, deletes once they have come together (`checkpoint::gather`), makes room again, and the log goes on in the files that it has (`let_the_log_be_trimmed`). Only
-//! when somebody else fills the disk does a merge find no space; then it takes the reserve (see `checkpoint::job`).
+//! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk
+//! it could not be: so puts are refused while there is still room to merge everything that windows
+//! hold, and a window more, beside the log and the reserve; and new keyspaces and options, which
+//! take room in the log. Large windows need much room: where that becomes *scarce*, windows are
+//! small first, of one unit each, and puts are refused only when there is not enough for those:
+//! then space is *short*. Either state is left once there is room for the windows that come then,
+//! full and one of them being merged. Deletes, clears and drops are accepted all the time; merging
+//! them, deletes once they have come together (`checkpoint::gather`), makes room again, and the log
+//! goes on in the files that it has (`let_the_log_be_trimmed`). Only when somebody else fills the
+//! disk does a merge find no space; then it takes the reserve (see `checkpoint::job`).
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{Error, ErrorKind, mutant};
@@ -13,10 +16,12 @@ use crate::compaction::STRETCH_GROUPS;
 use crate::core::Core;
 use crate::state::{KeyspaceState, State};
 
-/// What a compaction of a stretch takes at most before it lets anything go, in stretches: its leaves, what buffers hold for them and for the others
-/// of the pivots that it flushes, and its nodes.
+/// What a compaction of a stretch takes at most before it lets anything go, in stretches: its
+/// leaves, what buffers hold for them and for the others of the pivots that it flushes, and its
+/// nodes.
 const STRETCH_ROOM: u64 = 4;
-/// A window that is sealed, the active one, what the next may hold, and what the merge of the first has written.
+/// A window that is sealed, the active one, what the next may hold, and what the merge of the first
+/// has written.
 const LASTING_WINDOWS: u64 = 4;
 
 /// How large windows are.
@@ -29,7 +34,8 @@ enum WindowSize {
 }
 
 impl Core {
-    /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not use.
+    /// Bytes that can still be allocated: on the disk, and in what the data file holds and does not
+    /// use.
     pub fn room(&self) -> u64 {
         // A file system that does not say has room until it refuses some.
         let Ok(on_disk) = self.disk.free_bytes() else {
@@ -45,15 +51,16 @@ impl Core {
         allocated.saturating_sub(used)
     }
 
-    /// Bytes that windows of a state hold, and may come to hold before anybody looks again. Memory bounds that.
+    /// Bytes that windows of a state hold, and may come to hold before anybody looks again. Memory
+    /// bounds that.
     fn begun(&self, state: &State, size: WindowSize) -> u64 {
         let held = self.window_live_bytes(state);
         let more = self.written_limits(state, size);
         held.max(held.saturating_add(more).min(self.window_memory_max()))
     }
 
-    /// Bytes of windows that room is needed for at any time while all go on that write, `writing` bytes of limits or those of the state;
-    /// one more of the usual size, where none does.
+    /// Bytes of windows that room is needed for at any time while all go on that write, `writing`
+    /// bytes of limits or those of the state; one more of the usual size, where none does.
     fn lasting(&self, state: &State, size: WindowSize, writing: u64) -> u64 {
         let another = match size {
             WindowSize::Ample => self.limit_of_new(),
@@ -77,8 +84,9 @@ impl Core {
         }
     }
 
-    /// What a keyspace's limit is that would be so much with room enough. While space is short only deletes come in: they find room in memory also where
-    /// others took what the puts before them need, and the more of them are merged into a leaf at once, the less of it that takes.
+    /// What a keyspace's limit is that would be so much with room enough. While space is short only
+    /// deletes come in: they find room in memory also where others took what the puts before them
+    /// need, and the more of them are merged into a leaf at once, the less of it that takes.
     pub fn limit_in_room(&self, ample_bytes: u64) -> u64 {
         match self.schedule.space_is_scarce() && !self.schedule.space_is_short() {
             true => self.settings.merge.group_bytes,
@@ -86,8 +94,9 @@ impl Core {
         }
     }
 
-    /// Bytes that must stay free for windows of so many bytes, for what was, and what is about to be, acknowledged: eight times as much, for a
-    /// merge rewrites several times what comes in before it can let go of the old pages, but never more than the trees; and files for the log.
+    /// Bytes that must stay free for windows of so many bytes, for what was, and what is about to
+    /// be, acknowledged: eight times as much, for a merge rewrites several times what comes in
+    /// before it can let go of the old pages, but never more than the trees; and files for the log.
     fn room_needed_for(&self, windows: u64) -> u64 {
         let merges = (windows * 8).min(windows * 3 + self.store.live_bytes());
         let spares = self.log.as_ref().map_or(0, |log| log.spares() as u64);
@@ -95,8 +104,9 @@ impl Core {
         self.settings.reserve_bytes + merges + log
     }
 
-    /// Whether there is room to compact a stretch of a tree beside what windows will need once they are full, one among them that is not begun:
-    /// nobody's put is refused for what nobody asked for. A system call.
+    /// Whether there is room to compact a stretch of a tree beside what windows will need once they
+    /// are full, one among them that is not begun: nobody's put is refused for what nobody asked
+    /// for. A system call.
     pub fn has_room_for_stretch(&self) -> bool {
         let state = self.state.load();
         let needed = self.room_needed_for(self.lasting(&state, WindowSize::Ample, 0));
@@ -104,7 +114,8 @@ impl Core {
         self.room() >= needed.saturating_add(STRETCH_ROOM * stretch) || mutant::active(78)
     }
 
-    /// Whether there is room for all that was, and what is about to be, acknowledged: a few system calls.
+    /// Whether there is room for all that was, and what is about to be, acknowledged: a few system
+    /// calls.
     pub fn has_room(&self) -> bool {
         self.has_room_for(self.begun(&self.state.load(), WindowSize::Ample))
     }
@@ -119,8 +130,9 @@ impl Core {
         self.room() >= with_an_eighth(self.room_needed_for(windows)) && self.log_can_grow()
     }
 
-    /// Makes windows small where room for large ones is scarce, and refuses puts from now on if it is short, though the log give up what it
-    /// has put aside. Called when windows are cut and as the log grows: a few system calls.
+    /// Makes windows small where room for large ones is scarce, and refuses puts from now on if it
+    /// is short, though the log give up what it has put aside. Called when windows are cut and as
+    /// the log grows: a few system calls.
     pub fn watch_room(&self) {
         if self.log.is_none() || self.schedule.space_is_short() {
             return;
@@ -173,14 +185,16 @@ impl Core {
         self.rebalance(&self.install.lock());
     }
 
-    /// Whether the log has a file to go on with, or can get one. The room within the data file is no use to it.
+    /// Whether the log has a file to go on with, or can get one. The room within the data file is
+    /// no use to it.
     fn log_can_grow(&self) -> bool {
         let free = || self.disk.free_bytes().unwrap_or(u64::MAX);
         let spares = self.log.as_ref().is_none_or(|log| log.spares() > 0);
         spares || free() >= self.settings.segment_bytes
     }
 
-    /// Bytes of windows that there must be room for before puts are accepted again: small ones of all that wrote.
+    /// Bytes of windows that there must be room for before puts are accepted again: small ones of
+    /// all that wrote.
     fn accepted_again(&self) -> u64 {
         let writing = self.refused_window_bytes.load(Ordering::Relaxed);
         self.lasting(&self.state.load(), WindowSize::Small, writing)
@@ -196,10 +210,10 @@ impl Core {
         }
     }
 
-    /// Whether puts are accepted again, for a put that is about to be refused: it need not wait for the
-    /// coordinator's next look. The coordinator alone tries again a disk that refuses space and reports
-    /// the same room as before: puts would have it try one failing round after the other. A few system
-    /// calls.
+    /// Whether puts are accepted again, for a put that is about to be refused: it need not wait for
+    /// the coordinator's next look. The coordinator alone tries again a disk that refuses space and
+    /// reports the same room as before: puts would have it try one failing round after the other. A
+    /// few system calls.
     pub fn room_came_back(&self) -> bool {
         let refused = self.refused_room_bytes.load(Ordering::Relaxed);
         if self.room() <= with_an_eighth(refused) {
@@ -226,7 +240,8 @@ impl Core {
     /// Why a put is refused.
     pub fn no_room(&self) -> Error {
         if self.meets_quota.load(Ordering::Relaxed) {
-            // What is free on the disk says nothing, and what the quota leaves only the system knows.
+            // What is free on the disk says nothing, and what the quota leaves only the system
+            // knows.
             let log = self.log.as_ref().map_or(0, |log| log.metrics().disk_bytes);
             return Error::new(
                 ErrorKind::NoSpace,

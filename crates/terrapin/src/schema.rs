@@ -1,6 +1,7 @@
-//! Creating, dropping and clearing keyspaces, and changing their options. Each is a record in the log (D7): appended,
-//! installed into the state, published. The same functions apply the records again at replay, so they are idempotent: a checkpoint's
-//! catalog may already show what a record above its LSN says.
+//! Creating, dropping and clearing keyspaces, and changing their options. Each is a record in the
+//! log (D7): appended, installed into the state, published. The same functions apply the records
+//! again at replay, so they are idempotent: a checkpoint's catalog may already show what a record
+//! above its LSN says.
 
 use std::sync::Arc;
 
@@ -21,8 +22,9 @@ pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 
 /// What a change of the schema under the `install` lock came to.
 pub(crate) enum Attempt {
-    /// It is in the log and in the state; to be published. The state of before, if it was replaced, may be the last to hold windows: letting go of it takes
-    /// long, and until the change is published, every reader and later writer waits. So that comes after it.
+    /// It is in the log and in the state; to be published. The state of before, if it was replaced,
+    /// may be the last to hold windows: letting go of it takes long, and until the change is
+    /// published, every reader and later writer waits. So that comes after it.
     Done(Appended, Arc<KeyspaceShared>, Option<Arc<State>>),
     /// The ring is full; nothing was done.
     Full(Condition),
@@ -135,9 +137,10 @@ impl Core {
         changed.map(drop)
     }
 
-    /// Appends the record of a clear, and empties the keyspace: one step under the log's append lock, so that every later write goes to the
-    /// new window. An earlier one goes to the old window, or, if its writer looks only now, nowhere: a round that was frozen in between
-    /// takes care of that (`checkpoint::job`).
+    /// Appends the record of a clear, and empties the keyspace: one step under the log's append
+    /// lock, so that every later write goes to the new window. An earlier one goes to the old
+    /// window, or, if its writer looks only now, nowhere: a round that was frozen in between takes
+    /// care of that (`checkpoint::job`).
     pub fn try_clear(
         &self,
         log: &Log,
@@ -171,7 +174,8 @@ impl Core {
         options: KeyspaceOptions,
     ) -> Result<()> {
         self.change_options(shared, options)?;
-        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may go on.
+        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may
+        // go on.
         self.cut_full();
         self.schedule.released();
         Ok(())
@@ -201,8 +205,9 @@ impl Core {
         }
     }
 
-    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the database's durability. `frees`: it gives
-    /// space back, and goes through on a full disk as deletes do (D10).
+    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the
+    /// database's durability. `frees`: it gives space back, and goes through on a full disk as
+    /// deletes do (D10).
     fn change(
         &self,
         frees: bool,
@@ -228,7 +233,8 @@ impl Core {
             let condition = match attempt(log, &mut install) {
                 Ok(Attempt::Done(appended, shared, replaced)) => {
                     log.publish(&appended);
-                    // A keyspace that went may have been one that wrote: the others share its memory.
+                    // A keyspace that went may have been one that wrote: the others share its
+                    // memory.
                     if replaced.is_some() {
                         drop(replaced);
                         self.rebalance(&install);
@@ -267,8 +273,9 @@ impl Core {
         })
     }
 
-    /// Dropped and cleared trees give their space back with the next round: asks for one if there was anything. It cuts no window for that, or who
-    /// clears one keyspace often would have small windows in all of them.
+    /// Dropped and cleared trees give their space back with the next round: asks for one if there
+    /// was anything. It cuts no window for that, or who clears one keyspace often would have small
+    /// windows in all of them.
     pub fn ask_for_space(&self, had_pages: bool) {
         if had_pages {
             self.schedule.let_tree_go();
@@ -363,7 +370,8 @@ impl Core {
         }
         next.sealed = None;
         next.version = self.structure.empty();
-        // No window says what a clear does: cached records of before must not meet the state of afterwards.
+        // No window says what a clear does: cached records of before must not meet the state of
+        // afterwards.
         next.collection = self.new_collection();
         next.shared.tree_size.cleared();
         let mut keyspaces = current.keyspaces.clone();
@@ -405,7 +413,8 @@ impl Core {
         });
     }
 
-    /// χ of every keyspace that has none of its own, and of those that have: the database's dial. None: what the database was opened with.
+    /// χ of every keyspace that has none of its own, and of those that have: the database's dial.
+    /// None: what the database was opened with.
     pub fn set_distance_of_all(&self, distance: Option<CheckpointDistance>) -> Result<()> {
         self.health.check_open()?;
         let options = KeyspaceOptions {
@@ -489,7 +498,8 @@ mod tests {
         drop(install);
         assert_eq!(keyspace.get("a").unwrap(), None);
 
-        // What was cached of others stays, and what was cached of this one is nothing to it any more.
+        // What was cached of others stays, and what was cached of this one is nothing to it any
+        // more.
         assert_eq!(core.records.counts().records, records);
         let hits = core.counters.record_hits.get();
         for number in 0..100u64 {

@@ -14,7 +14,8 @@ use crate::read;
 use crate::state::KeyspaceState;
 use crate::view::ViewHandle;
 
-/// The whole database as of one moment, for as long as it is held. Taking one is O(1), whatever the database's size.
+/// The whole database as of one moment, for as long as it is held. Taking one is O(1), whatever the
+/// database's size.
 ///
 /// Any number may be held. What they cost on the disk is bounded by what is written meanwhile: the
 /// pages that checkpoints replace stay, and each write that a held snapshot sees is written once
@@ -42,7 +43,8 @@ pub struct Snapshot {
 }
 
 impl Database {
-    /// A snapshot of everything published so far, all keyspaces at one moment. O(1). Errors: `Closed`.
+    /// A snapshot of everything published so far, all keyspaces at one moment. O(1). Errors:
+    /// `Closed`.
     #[doc(alias("read_transaction", "begin_read", "view"))]
     pub fn snapshot(&self) -> Result<Snapshot> {
         self.owner.core.env.breathe();
@@ -88,7 +90,8 @@ impl Snapshot {
         )
     }
 
-    /// The value that a key had. Cached records are the newest and do not serve it; cached blocks do. Errors: as [`Keyspace::get`]; `KeyspaceNotFound` for a keyspace that did not exist.
+    /// The value that a key had. Cached records are the newest and do not serve it; cached blocks
+    /// do. Errors: as [`Keyspace::get`]; `KeyspaceNotFound` for a keyspace that did not exist.
     pub fn get(&self, keyspace: &Keyspace, key: impl AsRef<[u8]>) -> Result<Option<Slice>> {
         self.handle.core().counters.gets.add(1);
         keyspace.shared.counters.looked_up(1);

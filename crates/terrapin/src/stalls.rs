@@ -1,8 +1,8 @@
 //! Write stalls, as events: when writes have to stop, for what, and when they go on.
 //!
-//! Many writes may wait for one thing. The first of them begins the stall, and the last one ends it. A
-//! stall is told when it begins, but of each cause once a second at most; the end of a stall is told
-//! if its beginning was.
+//! Many writes may wait for one thing. The first of them begins the stall, and the last one ends
+//! it. A stall is told when it begins, but of each cause once a second at most; the end of a stall
+//! is told if its beginning was.
 
 use terrapin_base::Env;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};

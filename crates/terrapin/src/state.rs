@@ -1,10 +1,12 @@
-//! A [`State`] is the whole database at one moment, immutable: which windows each keyspace has, and which version of its
-//! structure lies below them. Reads take the current one without a lock; it is replaced only under the core's `install`
-//! mutex, by cuts, commits of checkpoints, clears, changes of the set of keyspaces and of their options, and the close.
+//! A [`State`] is the whole database at one moment, immutable: which windows each keyspace has, and
+//! which version of its structure lies below them. Reads take the current one without a lock; it is
+//! replaced only under the core's `install` mutex, by cuts, commits of checkpoints, clears, changes
+//! of the set of keyspaces and of their options, and the close.
 //!
-//! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its start to its cut) and
-//! `version` (everything older). `sealed.cut == active.start`. On a full disk a sealed window is merged in slices: then
-//! `version` holds some of its records already, which the window says again.
+//! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its
+//! start to its cut) and `version` (everything older). `sealed.cut == active.start`. On a full disk
+//! a sealed window is merged in slices: then `version` holds some of its records already, which the
+//! window says again.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
@@ -33,14 +35,15 @@ pub(crate) struct State {
     pub generation: Generation,
     /// Keeps that checkpoint's pages from being reused (D5). None once the database is closed.
     pub pin: Option<Pin>,
-    /// A view of this state must see at least up to here: below it lies a record (a clear, a drop) whose effect the state already shows. Every
-    /// such record raises it.
+    /// A view of this state must see at least up to here: below it lies a record (a clear, a drop)
+    /// whose effect the state already shows. Every such record raises it.
     pub floor: Lsn,
     /// The keyspaces by id.
     pub keyspaces: Keyspaces,
 }
 
-/// A persistent map from id to keyspace: a copy shares all but the path to what changes ([`IdMap`]).
+/// A persistent map from id to keyspace: a copy shares all but the path to what changes
+/// ([`IdMap`]).
 #[derive(Clone, Default)]
 pub(crate) struct Keyspaces(IdMap<Arc<KeyspaceState>>);
 
@@ -110,7 +113,8 @@ pub(crate) struct KeyspaceState {
     pub sealed: Option<SealedWindow>,
     /// What lies on disk: every record that belongs to neither window.
     pub version: Arc<dyn Version>,
-    /// Of a view's state: what stands in the place of windows that are gone. The current state has none.
+    /// Of a view's state: what stands in the place of windows that are gone. The current state has
+    /// none.
     pub spilled: Option<Arc<Spilled>>,
 }
 
@@ -120,14 +124,18 @@ pub(crate) struct WriteWindow {
     pub start: Lsn,
     /// The records.
     pub window: Arc<Window>,
-    /// Holds writes that the log does not ([`crate::Durability::None`]); set before the first of them enters.
+    /// Holds writes that the log does not ([`crate::Durability::None`]); set before the first of
+    /// them enters.
     pub unlogged: AtomicBool,
-    /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the first of them enters.
+    /// Holds a batch of several such writes: it becomes durable in one piece (D7). Set before the
+    /// first of them enters.
     pub unlogged_batch: AtomicBool,
-    /// Its keyspace is among those that are written ([`crate::written::Written`]): set before the first write enters.
+    /// Its keyspace is among those that are written ([`crate::written::Written`]): set before the
+    /// first write enters.
     pub noted: AtomicBool,
-    /// Deletes in it that ranges passed, which show nothing for them and take as long as records do. A view's ranges count in the window that the
-    /// view has as its active one, so that those of older views say nothing of a window that took the place of theirs.
+    /// Deletes in it that ranges passed, which show nothing for them and take as long as records
+    /// do. A view's ranges count in the window that the view has as its active one, so that those
+    /// of older views say nothing of a window that took the place of theirs.
     pub passed: AtomicU64,
 }
 
@@ -150,8 +158,9 @@ impl WriteWindow {
     }
 }
 
-/// A window that takes no LSN from its cut on. Writers that hold older LSNs may still be entering it until as much of the log is visible as
-/// the cut says (`CutMade::publish_to`); it is merged only after that.
+/// A window that takes no LSN from its cut on. Writers that hold older LSNs may still be entering
+/// it until as much of the log is visible as the cut says (`CutMade::publish_to`); it is merged
+/// only after that.
 #[derive(Clone)]
 pub(crate) struct SealedWindow {
     /// The window with its start.
@@ -161,8 +170,9 @@ pub(crate) struct SealedWindow {
 }
 
 impl KeyspaceState {
-    /// The window that owns a write of that LSN. None when the keyspace was cleared above it: then the write does not matter any more, as long
-    /// as nothing is durable without it unless the clear is, too (`checkpoint::job`).
+    /// The window that owns a write of that LSN. None when the keyspace was cleared above it: then
+    /// the write does not matter any more, as long as nothing is durable without it unless the
+    /// clear is, too (`checkpoint::job`).
     #[inline]
     pub fn window_of(&self, lsn: Lsn) -> Option<&Arc<WriteWindow>> {
         if lsn >= self.active.start {
@@ -181,7 +191,8 @@ pub(crate) struct KeyspaceShared {
     pub id: KeyspaceId,
     /// Its name.
     pub name: Box<str>,
-    /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and χ.
+    /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and
+    /// χ.
     pub window_bytes: AtomicU64,
     /// What that is where the disk has room.
     pub ample_window_bytes: AtomicU64,
@@ -205,8 +216,8 @@ pub(crate) struct KeyspaceShared {
     pub counters: KeyspaceCounters,
 }
 
-/// About how many records the ranges of a keyspace were read for lately: a moving average, in sixteenths, and one of the squares. Races lose a
-/// range now and then, which does not matter.
+/// About how many records the ranges of a keyspace were read for lately: a moving average, in
+/// sixteenths, and one of the squares. Races lose a range now and then, which does not matter.
 #[derive(Default)]
 pub(crate) struct RangeLength {
     mean: AtomicU64,
@@ -223,14 +234,16 @@ pub(crate) struct ExpectedLength {
 }
 
 impl ExpectedLength {
-    /// A range that must read reads for the mean and so much of the spread. A block more costs about a fifteenth of another wait, as was reckoned, so it
-    /// goes beyond the mean as far as lengths differ, and not where all are the same.
+    /// A range that must read reads for the mean and so much of the spread. A block more costs
+    /// about a fifteenth of another wait, as was reckoned, so it goes beyond the mean as far as
+    /// lengths differ, and not where all are the same.
     const BEYOND_PERCENT: usize = 60;
     /// Fewer records are not worth a wait.
     const AHEAD_MIN: usize = 16;
 
-    /// How many records more to read for, of a range that has come to so many already. Beyond what was expected, as many as ranges
-    /// differ by: how far it goes is not known, but that it went so far says little of how far it will.
+    /// How many records more to read for, of a range that has come to so many already. Beyond what
+    /// was expected, as many as ranges differ by: how far it goes is not known, but that it went so
+    /// far says little of how far it will.
     pub fn ahead(self, taken: usize) -> usize {
         let reach = self.mean + self.spread * Self::BEYOND_PERCENT / 100;
         match reach.saturating_sub(taken) {

@@ -1,6 +1,7 @@
-//! Checking a database byte by byte without writing anything: superblocks, catalog, every node, block and invariant of every
-//! tree, that no two things own the same space, and that the log can be replayed. A torn tail of the log is sound; a damaged superblock slot is
-//! told even where the other serves, though a power cut in the middle of its write can leave the same.
+//! Checking a database byte by byte without writing anything: superblocks, catalog, every node,
+//! block and invariant of every tree, that no two things own the same space, and that the log can
+//! be replayed. A torn tail of the log is sound; a damaged superblock slot is told even where the
+//! other serves, though a power cut in the middle of its write can leave the same.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -73,7 +74,8 @@ impl VerifyOptions {
 pub struct VerifyReport {
     /// What is wrong, with its place; empty when the database is sound.
     pub findings: Vec<Finding>,
-    /// Not everything was checked: there were as many findings as it takes at most, or what leads to the rest is damaged.
+    /// Not everything was checked: there were as many findings as it takes at most, or what leads
+    /// to the rest is damaged.
     pub stopped: bool,
     /// Keyspaces checked.
     pub keyspaces: u64,
@@ -87,7 +89,8 @@ pub struct VerifyReport {
     pub leaf_records: u64,
     /// Messages in buffers.
     pub buffered_records: u64,
-    /// Operations in the log that no tree holds yet and the next open replays: puts, deletes, and changes of keyspaces.
+    /// Operations in the log that no tree holds yet and the next open replays: puts, deletes, and
+    /// changes of keyspaces.
     pub log_operations: u64,
 }
 
@@ -99,9 +102,11 @@ impl VerifyReport {
     }
 }
 
-/// Verifies the database in a directory. An error means that it could not be checked: it is not there, not a database, of a newer or an older
-/// format, may not be read, or is compressed in a way that this build lacks; or this process ran short of something on the way. Damage and
-/// missing files are findings. It keeps writers out meanwhile, and is `Locked` while somebody has the database open for writing, as a read-only open is ([`Options::read_only`]).
+/// Verifies the database in a directory. An error means that it could not be checked: it is not
+/// there, not a database, of a newer or an older format, may not be read, or is compressed in a way
+/// that this build lacks; or this process ran short of something on the way. Damage and missing
+/// files are findings. It keeps writers out meanwhile, and is `Locked` while somebody has the
+/// database open for writing, as a read-only open is ([`Options::read_only`]).
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -218,8 +223,9 @@ pub fn verify_on(env: Env, disk: Arc<dyn Disk>, options: &VerifyOptions) -> Resu
     Ok(report)
 }
 
-/// Checks all that the trees reach, blocks included, where the data file is a copy of one that was open: some of its pages may be older
-/// or newer than the superblock. Reads every page; nothing where the file is the one that the last life wrote, or was closed.
+/// Checks all that the trees reach, blocks included, where the data file is a copy of one that was
+/// open: some of its pages may be older or newer than the superblock. Reads every page; nothing
+/// where the file is the one that the last life wrote, or was closed.
 ///
 /// # Errors
 ///
@@ -250,7 +256,8 @@ pub(crate) fn check_copy(store: &PageStore, base: &Base) -> Result<()> {
     Ok(())
 }
 
-/// What the newest superblock leads to, for tests on simulated disks that watch the order in which things are written (D1 to D3).
+/// What the newest superblock leads to, for tests on simulated disks that watch the order in which
+/// things are written (D1 to D3).
 #[doc(hidden)]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reach {
@@ -270,7 +277,8 @@ pub struct Reach {
     pub log_through: Lsn,
 }
 
-/// Walks the trees of the database on a disk of the caller's; `None` when there is no valid superblock. For tests on simulated disks.
+/// Walks the trees of the database on a disk of the caller's; `None` when there is no valid
+/// superblock. For tests on simulated disks.
 #[doc(hidden)]
 pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     let budget = Budget::new(VerifyOptions::default().memory);
@@ -309,8 +317,8 @@ pub fn reach_on(disk: Arc<dyn Disk>) -> Result<Option<Reach>> {
     }))
 }
 
-/// Checks that the log on a disk of the caller's is sound and holds what a superblock needs of it from an LSN on; says where it ends. For tests on
-/// simulated disks.
+/// Checks that the log on a disk of the caller's is sound and holds what a superblock needs of it
+/// from an LSN on; says where it ends. For tests on simulated disks.
 #[doc(hidden)]
 pub fn log_end_on(env: &Env, disk: &Arc<dyn Disk>, reach: &Reach, from: Lsn) -> Result<Lsn> {
     let options = LogOptions {
@@ -346,7 +354,8 @@ impl Keyspaces {
         }
     }
 
-    /// Whether a record can come next, as a replay will ask; how many of its operations the replay will apply.
+    /// Whether a record can come next, as a replay will ask; how many of its operations the replay
+    /// will apply.
     fn check(&mut self, record: &Record<'_>) -> Result<u64> {
         if record.kind == UNLOGGED {
             return Ok(0);
@@ -449,7 +458,8 @@ impl VerifyReport {
         Ok(self)
     }
 
-    /// Damage is a finding; whatever keeps one from looking is an error: also what this process or the system is short of.
+    /// Damage is a finding; whatever keeps one from looking is an error: also what this process or
+    /// the system is short of.
     fn damage(&mut self, place: &str, error: Error) -> Result<()> {
         match error.is_of_data() {
             true => {

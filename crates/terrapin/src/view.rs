@@ -1,13 +1,15 @@
 //! Registered views: what snapshots and iterators see, for longer than one call.
 //!
-//! A view is an LSN bound and a state that covers everything below it. It keeps that state's pages (through the state's
-//! pin) and its windows. Windows are memory, so a checkpoint, or the fold job after it (`checkpoint::held`), may replace
-//! the state of a view by an equal one that holds runs instead of windows; readers of a view therefore load its state
-//! anew at every call, and keep nothing of it between calls but pages.
+//! A view is an LSN bound and a state that covers everything below it. It keeps that state's pages
+//! (through the state's pin) and its windows. Windows are memory, so a checkpoint, or the fold job
+//! after it (`checkpoint::held`), may replace the state of a view by an equal one that holds runs
+//! instead of windows; readers of a view therefore load its state anew at every call, and keep
+//! nothing of it between calls but pages.
 //!
-//! Short ranges come and go by the hundred thousand a second, each with a view. So nothing that one does writes a cache line that another
-//! thread's does, too: the registry is in stripes, the state is not counted (arc-swap's guards), and the database is
-//! kept open by a share of it ([`terrapin_base::Shares`]).
+//! Short ranges come and go by the hundred thousand a second, each with a view. So nothing that one
+//! does writes a cache line that another thread's does, too: the registry is in stripes, the state
+//! is not counted (arc-swap's guards), and the database is kept open by a share of it
+//! ([`terrapin_base::Shares`]).
 
 use std::sync::Arc;
 
@@ -37,7 +39,8 @@ pub(crate) struct Held {
     pub turn: u64,
     /// Covers every record below the view's bound.
     pub state: Guard<Arc<State>>,
-    /// No keyspace of it has a window, not even an empty one, which later writes may enter: it stays as it is.
+    /// No keyspace of it has a window, not even an empty one, which later writes may enter: it
+    /// stays as it is.
     pub is_settled: bool,
 }
 
@@ -48,8 +51,8 @@ impl View {
         self.held.load().ok_or_else(closed)
     }
 
-    /// Replaces what the view holds by something that reads the same, unless the database was closed or somebody else
-    /// replaced it meanwhile.
+    /// Replaces what the view holds by something that reads the same, unless the database was
+    /// closed or somebody else replaced it meanwhile.
     pub fn replace(&self, expected: &Arc<Held>, next: Arc<Held>) {
         self.held.replace(expected, next);
     }
@@ -118,7 +121,8 @@ impl ViewHandle {
     ) -> Result<Arc<Self>> {
         let core = &owner.core;
         let mut state = observed.state;
-        // Threads have eight guards that cost them nothing: what may stay for long leaves these to who comes and goes.
+        // Threads have eight guards that cost them nothing: what may stay for long leaves these to
+        // who comes and goes.
         if only.is_none() || core.views.are_many_here() {
             state = Guard::from_inner(Guard::into_inner(state));
         }
@@ -142,7 +146,8 @@ impl ViewHandle {
         });
         // A close that came between `observe` and `register` has not seen this view.
         core.health.check_open()?;
-        // A window that left the state in between is for views to give back, and who sees to that has not seen this one.
+        // A window that left the state in between is for views to give back, and who sees to that
+        // has not seen this one.
         if Arc::as_ptr(&core.state.load()) != seen {
             core.schedule.released();
         }
@@ -169,7 +174,8 @@ impl ViewHandle {
 
 impl Drop for ViewHandle {
     fn drop(&mut self) {
-        // In a forked child the view stays: another thread may have held the registry's lock at the fork.
+        // In a forked child the view stays: another thread may have held the registry's lock at the
+        // fork.
         if self.owner.core.health.process().is_this() {
             self.owner.core.views.unregister(self.place);
         }
@@ -211,7 +217,8 @@ impl Places {
 impl Views {
     /// More than so many in a stripe are many.
     const FEW: usize = 4;
-    /// So many places are looked at under a lock at once: a thread that makes a view may wait for it.
+    /// So many places are looked at under a lock at once: a thread that makes a view may wait for
+    /// it.
     const TAKEN_AT_ONCE: usize = 1024;
 
     fn register(&self, view: &Arc<View>) -> Place {
@@ -244,8 +251,8 @@ impl Views {
         self.0[stripe()].count.load(Ordering::Relaxed) > Self::FEW
     }
 
-    /// The views there are. One that is made meanwhile may be missing. O(views), and no lock is held for more than some
-    /// microseconds.
+    /// The views there are. One that is made meanwhile may be missing. O(views), and no lock is
+    /// held for more than some microseconds.
     pub fn all(&self) -> Vec<Arc<View>> {
         let mut all = Vec::with_capacity(self.len());
         for part in &self.0 {
@@ -302,8 +309,8 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    /// Views that threads of all stripes made, more in each than have guards to themselves; they see their moments while the state is
-    /// replaced, and go in other threads than they came from.
+    /// Views that threads of all stripes made, more in each than have guards to themselves; they
+    /// see their moments while the state is replaced, and go in other threads than they came from.
     #[test]
     fn views_of_many_threads_are_all_listed_and_leave_nothing() {
         const ROUNDS: u64 = 2 * (Views::FEW as u64 + 6);

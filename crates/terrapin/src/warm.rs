@@ -1,17 +1,20 @@
 //! The job that brings everything into a cache, where it fits there.
 //!
-//! A get that finds its block cached costs several times what a cached record does, and a block that is read for one record holds dozens
-//! that would be read for again: a store that fits either way is slow for long where records and blocks share its memory. So when the
-//! records of all trees fit, and the gets that trees answered cost about what it takes to read everything in order, that is done once, and
-//! the records are kept. It is done again when trees answered several times as many gets more: writes may have made some leave.
+//! A get that finds its block cached costs several times what a cached record does, and a block
+//! that is read for one record holds dozens that would be read for again: a store that fits either
+//! way is slow for long where records and blocks share its memory. So when the records of all trees
+//! fit, and the gets that trees answered cost about what it takes to read everything in order, that
+//! is done once, and the records are kept. It is done again when trees answered several times as
+//! many gets more: writes may have made some leave.
 //!
-//! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if all of those fit. What is mostly read is
-//! looked at every few misses, and counts from the look on that found it so: neither what was read before nor a pass of the other kind
-//! keeps a pass waiting, and a few ranges among gets bring none about. While a tree is compacted for ranges no pass of blocks begins: it would read what is
-//! being replaced, beside a merge that reads the same.
+//! Where ranges, which need the blocks, are what is mostly read, the same is done with blocks, if
+//! all of those fit. What is mostly read is looked at every few misses, and counts from the look on
+//! that found it so: neither what was read before nor a pass of the other kind keeps a pass
+//! waiting, and a few ranges among gets bring none about. While a tree is compacted for ranges no
+//! pass of blocks begins: it would read what is being replaced, beside a merge that reads the same.
 //!
-//! Records come in as by a get: an epoch, a state after it, nothing that a window of the state says, and only while the epoch lasts. Blocks
-//! come in as those of any range.
+//! Records come in as by a get: an epoch, a state after it, nothing that a window of the state
+//! says, and only while the epoch lasts. Blocks come in as those of any range.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -45,13 +48,16 @@ const BLOCK_BYTES: u64 = 4096;
 const WAIT_PASSES: u64 = 8;
 /// Twice as many after each in succession that did not bring nearly everything in, up to this.
 const WAIT_PASSES_MAX: u64 = 128;
-/// And in a small store so many misses come first, which is also how often it is looked at what is mostly asked for.
+/// And in a small store so many misses come first, which is also how often it is looked at what is
+/// mostly asked for.
 const MISSES_MIN: u64 = 2048;
-/// The records' share of the memory for reads when all of them come in, and when all blocks do, in thousandths.
+/// The records' share of the memory for reads when all of them come in, and when all blocks do, in
+/// thousandths.
 const RECORDS_PERMILLE: u64 = 980;
 const BLOCKS_PERMILLE: u64 = 20;
 
-/// One part in so many of the memory for caches is free before blocks come in: more than a scan reads ahead.
+/// One part in so many of the memory for caches is free before blocks come in: more than a scan
+/// reads ahead.
 const ROOM_PARTS: u64 = 16;
 
 /// Brings everything in.
@@ -173,7 +179,8 @@ impl Due {
         wait: WAIT_PASSES,
     };
 
-    /// After a pass that was worth so many misses, at so many, and brought nearly everything in or did not.
+    /// After a pass that was worth so many misses, at so many, and brought nearly everything in or
+    /// did not.
     fn after(self, missed: u64, worth: u64, is_there: bool) -> Due {
         let wait = match is_there {
             true => WAIT_PASSES,
@@ -232,7 +239,8 @@ impl Warm {
         if !core.tree_sizes.are_known() {
             for keyspace in state.keyspaces.iter() {
                 let size = &keyspace.shared.tree_size;
-                // One that could not be read is tried again; the others are read in as if it held nothing.
+                // One that could not be read is tried again; the others are read in as if it held
+                // nothing.
                 let known = size.get().is_some() && size.is_readable();
                 if !known && core.measure(size, &*keyspace.version).is_err() {
                     size.unreadable();
@@ -247,12 +255,14 @@ impl Warm {
         if records == 0 || kind.is_there(&core, records) {
             return Ok(());
         }
-        // What windows may take was reckoned when the last was cut, for the trees of then: it may be all that those left, to the byte.
+        // What windows may take was reckoned when the last was cut, for the trees of then: it may
+        // be all that those left, to the byte.
         core.rebalance(&core.install.lock());
         let fits = kind.fits(&core, &state);
         let is_compacting = core.compactions.is_any_asked() && !core.schedule.space_is_short();
         if fits && kind == Kind::Blocks && is_compacting {
-            // What would be read is about to be replaced, and what replaces it comes in as it is written, if blocks have the memory.
+            // What would be read is about to be replaced, and what replaces it comes in as it is
+            // written, if blocks have the memory.
             core.records.set_share(BLOCKS_PERMILLE);
             return Ok(());
         }
@@ -303,7 +313,8 @@ impl Warm {
             match pass.step(core) {
                 Ok(true) => {}
                 Ok(false) => return true,
-                // A get that comes to the same place reports it, and what other keyspaces hold comes in all the same.
+                // A get that comes to the same place reports it, and what other keyspaces hold
+                // comes in all the same.
                 Err(_) => {
                     pass.next_keyspace();
                     return true;
@@ -407,7 +418,8 @@ impl Pass {
 }
 
 impl Stretch {
-    /// Whether the tree is still the one that is being read: blocks of one that was replaced are of no use.
+    /// Whether the tree is still the one that is being read: blocks of one that was replaced are of
+    /// no use.
     fn is_of_newest(&self, core: &Core, id: KeyspaceId) -> bool {
         let state = core.state.load();
         match (self.state.keyspaces.get(id), state.keyspaces.get(id)) {

@@ -1,6 +1,6 @@
-//! The path of a write: wait for what may have to be waited for; append to the log; put into the window that owns the
-//! LSN; publish. Between append and publication nothing waits and nothing fails: every later writer, and every reader,
-//! waits for it.
+//! The path of a write: wait for what may have to be waited for; append to the log; put into the
+//! window that owns the LSN; publish. Between append and publication nothing waits and nothing
+//! fails: every later writer, and every reader, waits for it.
 
 use std::sync::Arc;
 use terrapin_base::sync::Ordering;
@@ -17,11 +17,13 @@ use crate::record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
 use crate::record::{Operation, Operations};
 use crate::state::{KeyspaceShared, State};
 
-/// How long a delete waits before it tries again to find room in the log of a full disk, in nanoseconds.
+/// How long a delete waits before it tries again to find room in the log of a full disk, in
+/// nanoseconds.
 const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
 /// Why a write or change is [`ErrorKind::Stalled`] that found no room in the log's ring in time.
 const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep up";
-/// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into the next.
+/// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into
+/// the next.
 const SYNC_BYTES: u64 = 8 << 10;
 
 /// Whether a record is one that the log takes, whether it goes there or into a window only.
@@ -133,7 +135,8 @@ impl Core {
         let frees = batch.only_deletes();
         let mut patience = Patience::default();
         let looks = self.admit_batch(batch, payload, &mut patience)?;
-        // What is not in the log cannot be merged in slices, which what is written to a disk that is nearly full may have to be (D10).
+        // What is not in the log cannot be merged in slices, which what is written to a disk that
+        // is nearly full may have to be (D10).
         let is_alone = batch.len() == 1;
         let durability = match durability {
             Durability::None if !is_alone && self.schedule.space_is_scarce() => Durability::Process,
@@ -157,7 +160,8 @@ impl Core {
                     window.unlogged_batch.store(true, Ordering::Release);
                 }
             }
-            // The batch made these bytes itself, of checked operations: nothing in them fails to decode.
+            // The batch made these bytes itself, of checked operations: nothing in them fails to
+            // decode.
             for operation in Operations::decode(BATCH, payload)
                 .into_iter()
                 .flatten()
@@ -190,8 +194,8 @@ impl Core {
         Ok(())
     }
 
-    /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error before anything is done.
-    /// Whether a window may have become full ([`Admitted::looks`]).
+    /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error
+    /// before anything is done. Whether a window may have become full ([`Admitted::looks`]).
     fn admit_batch(&self, batch: &Batch, payload: &[u8], patience: &mut Patience) -> Result<bool> {
         let frees = batch.only_deletes();
         let mut admit = |id: KeyspaceId, bytes: u64| {
@@ -225,8 +229,9 @@ impl Core {
         Ok(looks)
     }
 
-    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long. `NoSpace` on a full disk, unless the
-    /// record `frees`: that waits for the checkpoint that makes room.
+    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long.
+    /// `NoSpace` on a full disk, unless the record `frees`: that waits for the checkpoint that
+    /// makes room.
     fn append(
         &self,
         log: &Log,
@@ -262,7 +267,8 @@ impl Core {
                 Ok(Append::Full(condition)) => condition,
                 Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
             };
-            // Kept until the log was asked again: as long as it is there, others leave the record its room.
+            // Kept until the log was asked again: as long as it is there, others leave the record
+            // its room.
             let condition = condition.until(deadline);
             if !self.marks.log.holds(log.drained().0) {
                 let cause = "the log has no room";
@@ -279,7 +285,8 @@ impl Core {
         }
     }
 
-    /// Why a record is refused that waited for room in the log since then, or would wait as another one did in vain.
+    /// Why a record is refused that waited for room in the log since then, or would wait as another
+    /// one did in vain.
     pub fn log_is_slow(&self, log: &Log, since: u64) -> Error {
         self.marks.log.leave(log.drained().0);
         let waited = self.env.now_ns().saturating_sub(since);
@@ -291,7 +298,8 @@ impl Core {
             .with("limit_ms", self.settings.stall_limit_ns / 1_000_000)
     }
 
-    /// Waits until the log is durable so far. `NoSpace` on a full disk, unless the record `frees`, as with [`Core::append`].
+    /// Waits until the log is durable so far. `NoSpace` on a full disk, unless the record `frees`,
+    /// as with [`Core::append`].
     fn sync_log(
         &self,
         log: &Log,
@@ -311,7 +319,8 @@ impl Core {
         }
     }
 
-    /// What to wait for after the log refused a record or a sync; the error, unless it is that of a full disk, the record `frees`, and there is time.
+    /// What to wait for after the log refused a record or a sync; the error, unless it is that of a
+    /// full disk, the record `frees`, and there is time.
     pub fn wait_for_log_space(
         &self,
         log: &Log,
@@ -343,7 +352,8 @@ impl Core {
         .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
     }
 
-    /// The log has no file to go on with: what is left of its current one is for deletes, and for the checkpoint that trims it (D10).
+    /// The log has no file to go on with: what is left of its current one is for deletes, and for
+    /// the checkpoint that trims it (D10).
     #[cold]
     fn disk_is_full(&self, log: &Log, cause: &Error) {
         if !self.schedule.space_is_short() {
@@ -388,7 +398,8 @@ impl Core {
         // A few times in every log file.
         if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
             self.watch_room();
-            // Windows grow at the cost of caches, which otherwise learn of it at their next insert only.
+            // Windows grow at the cost of caches, which otherwise learn of it at their next insert
+            // only.
             if self.records.over_target() {
                 self.store.reclaim_signal().notify();
             }
@@ -412,7 +423,8 @@ impl Core {
     }
 }
 
-/// Puts an operation into the window that owns its LSN. A keyspace dropped or cleared meanwhile takes nothing.
+/// Puts an operation into the window that owns its LSN. A keyspace dropped or cleared meanwhile
+/// takes nothing.
 #[inline]
 pub(crate) fn enter(
     core: &Core,

@@ -1,16 +1,19 @@
-//! Which keyspaces have memtables that hold, or held lately, a record: so that whatever goes over "all memtables" goes over those,
-//! and a database with 100,000 keyspaces of which ten are written pays for ten.
+//! Which keyspaces have memtables that hold, or held lately, a record: so that whatever goes over
+//! "all memtables" goes over those, and a database with 100,000 keyspaces of which ten are written
+//! pays for ten.
 //!
-//! A keyspace enters with the first write into a memtable ([`Core::note_written`]), before that write is in it. It leaves when a
-//! checkpoint ends and neither memtable of it was written ([`Core::forget_unwritten`]). The memtable's own flag
-//! ([`WriteWindow::noted`]) spares later writes the look. Both changes happen under one mutex: a write that finds the flag set also
-//! finds its keyspace here.
+//! A keyspace enters with the first write into a memtable ([`Core::note_written`]), before that
+//! write is in it. It leaves when a checkpoint ends and neither memtable of it was written
+//! ([`Core::forget_unwritten`]). The memtable's own flag ([`WriteWindow::noted`]) spares later
+//! writes the look. Both changes happen under one mutex: a write that finds the flag set also finds
+//! its keyspace here.
 //!
-//! Invariant: every keyspace of the current state, and of a state that a round has frozen, that has a sealed memtable or a record in
-//! its active one is here. So a round misses none.
+//! Invariant: every keyspace of the current state, and of a state that a round has frozen, that has
+//! a sealed memtable or a record in its active one is here. So a round misses none.
 //!
-//! The limits of memtables depend on how many keyspaces write. They are set for the written ones each time that changes
-//! ([`Core::rebalance`]), and for any other one as it is first written, from the [`Basis`] of the last time.
+//! The limits of memtables depend on how many keyspaces write. They are set for the written ones
+//! each time that changes ([`Core::rebalance`]), and for any other one as it is first written, from
+//! the [`Basis`] of the last time.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -75,7 +78,8 @@ impl Written {
 }
 
 impl Core {
-    /// A write is about to enter a memtable, of a keyspace in some state. O(log of the number of written keyspaces), once a memtable.
+    /// A write is about to enter a memtable, of a keyspace in some state. O(log of the number of
+    /// written keyspaces), once a memtable.
     #[cold]
     pub fn note_written(&self, keyspace: &KeyspaceState, window: &WriteWindow) {
         let basis = {
@@ -88,7 +92,8 @@ impl Core {
         self.set_limits(keyspace, &basis);
     }
 
-    /// The written keyspaces of a state, in the order of their numbers. Some may have no record in a memtable.
+    /// The written keyspaces of a state, in the order of their numbers. Some may have no record in
+    /// a memtable.
     pub fn noted_of<'a>(&self, state: &'a State) -> Vec<&'a Arc<KeyspaceState>> {
         let ids = self.written.ids();
         ids.into_iter()
@@ -103,8 +108,9 @@ impl Core {
         written
     }
 
-    /// Forgets keyspaces of which no memtable was written. Only the end of a round calls this, with the install lock held: a round in
-    /// between relies on finding those whose memtables a clear has taken away since it froze them.
+    /// Forgets keyspaces of which no memtable was written. Only the end of a round calls this, with
+    /// the install lock held: a round in between relies on finding those whose memtables a clear
+    /// has taken away since it froze them.
     pub fn forget_unwritten(&self, _: &Install) {
         let state = self.state.load();
         self.written.0.lock().ids.retain(|id| {
@@ -134,7 +140,8 @@ mod tests {
         }
     }
 
-    /// Ten thousand more took 0.85 s in an empty database and 24.6 s beside 40,000: each copied a list of all, and looked at all three times.
+    /// Ten thousand more took 0.85 s in an empty database and 24.6 s beside 40,000: each copied a
+    /// list of all, and looked at all three times.
     #[test]
     fn what_is_done_to_one_keyspace_costs_nothing_for_the_others() {
         // More than one leaf of each map holds, so that all paths are as long.
@@ -186,7 +193,8 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// A write that is in a memtable of a frozen state is in the round's catalog, whatever became of its keyspace since.
+    /// A write that is in a memtable of a frozen state is in the round's catalog, whatever became
+    /// of its keyspace since.
     #[test]
     fn a_keyspace_is_forgotten_by_the_end_of_a_round_only() {
         let (database, sim) = Options::small().open_simulated();

@@ -1,5 +1,5 @@
-//! What a newcomer reaches for first: iteration over a keyspace, its values, whether it is empty, and
-//! what an open on a small disk advises.
+//! What a newcomer reaches for first: iteration over a keyspace, its values, whether it is empty,
+//! and what an open on a small disk advises.
 
 mod common;
 

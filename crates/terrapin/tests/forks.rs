@@ -58,7 +58,8 @@ fn code(holds: bool) -> u8 {
     u8::from(!holds)
 }
 
-/// Every put was `Stalled` or `Locked` after some log files: the child held copies of the locked descriptors.
+/// Every put was `Stalled` or `Locked` after some log files: the child held copies of the locked
+/// descriptors.
 #[test]
 fn a_child_that_does_nothing_stops_no_write_of_its_parent_and_no_open_after_it() {
     let _alone = ALONE.lock();

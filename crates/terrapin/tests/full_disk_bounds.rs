@@ -1,4 +1,5 @@
-//! What a full disk, or a quota, makes calls wait for has a bound (D10, decision 0038): counted in rounds, allocations, and simulated time.
+//! What a full disk, or a quota, makes calls wait for has a bound (D10, decision 0038): counted in
+//! rounds, allocations, and simulated time.
 
 mod common;
 
@@ -61,8 +62,8 @@ impl Full {
         }
     }
 
-    /// Deletes every other record while a snapshot keeps all pages, until that is refused; how many it deleted, and how many deletes
-    /// in a row were refused.
+    /// Deletes every other record while a snapshot keeps all pages, until that is refused; how many
+    /// it deleted, and how many deletes in a row were refused.
     fn delete_half(&self, refused_max: u64) -> (u64, u64) {
         let (mut deleted, mut refused) = (0, 0);
         for number in (0..self.stored).step_by(2) {
@@ -97,8 +98,9 @@ fn rounds(metrics: &Metrics) -> u64 {
     metrics.checkpoints + metrics.checkpoints_failed
 }
 
-/// Each page of each slice asked the full file system several times for what it had refused before, and slices grew from a record to L by
-/// doubling. On a real ext4 a close took 30 s, and there were reports of four minutes.
+/// Each page of each slice asked the full file system several times for what it had refused before,
+/// and slices grew from a record to L by doubling. On a real ext4 a close took 30 s, and there were
+/// reports of four minutes.
 #[test]
 fn a_close_on_a_full_disk_asks_for_little_and_takes_few_rounds() {
     for (seed, value_bytes) in [(60, 100), (61, 700)] {
@@ -121,8 +123,8 @@ fn a_close_on_a_full_disk_asks_for_little_and_takes_few_rounds() {
     }
 }
 
-/// One record of each leaf goes: slices give back what they take and no more, so that the next ones find no more room. Without a bound
-/// a checkpoint, a flush, or a close waited for all of them.
+/// One record of each leaf goes: slices give back what they take and no more, so that the next ones
+/// find no more room. Without a bound a checkpoint, a flush, or a close waited for all of them.
 #[test]
 fn many_small_slices_are_not_waited_for() {
     let small = options().group_bytes(8 << 10);
@@ -294,16 +296,16 @@ fn a_quota_that_is_met_is_named_and_is_over_once_it_is_raised() {
     }
 }
 
-/// Puts were refused until the next look at the disk, up to a second, or ten after a failed checkpoint. The error of each named more bytes
-/// free than needed.
+/// Puts were refused until the next look at the disk, up to a second, or ten after a failed
+/// checkpoint. The error of each named more bytes free than needed.
 #[test]
 fn the_first_put_after_room_came_back_is_accepted() {
     for checkpoint_fails in [false, true] {
         let full = Full::new(71, 12 << 20, 100);
         if checkpoint_fails {
             let snapshot = full.crowd();
-            // A checkpoint each 500 deletes, so that none of them stalls. Each one that fails doubles the
-            // rest that follows.
+            // A checkpoint each 500 deletes, so that none of them stalls. Each one that fails
+            // doubles the rest that follows.
             let mut failed = 0;
             for number in 0..full.stored {
                 full.keyspace.delete(scattered(number)).unwrap();
@@ -334,8 +336,8 @@ fn the_first_put_after_room_came_back_is_accepted() {
     }
 }
 
-/// An open that finds many lives of the log checkpoints before it serves. On a disk that is full then it served a store that refused puts
-/// after there was room, too.
+/// An open that finds many lives of the log checkpoints before it serves. On a disk that is full
+/// then it served a store that refused puts after there was room, too.
 #[test]
 fn an_open_that_checkpoints_on_a_full_disk_accepts_puts_once_there_is_room() {
     let mut ran_short = 0;

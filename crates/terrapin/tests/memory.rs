@@ -1,6 +1,8 @@
-//! The process stays within its memory: what the system counts as resident, not what the engine believes to have taken.
+//! The process stays within its memory: what the system counts as resident, not what the engine
+//! believes to have taken.
 //!
-//! Each run is a process of its own, for the peak is counted per process and other tests' memory would show in it.
+//! Each run is a process of its own, for the peak is counted per process and other tests' memory
+//! would show in it.
 
 #![cfg(target_os = "linux")]
 
@@ -115,7 +117,8 @@ fn use_database(database: &Database, records: u64) -> u64 {
 const READERS: u64 = 160;
 const READ_AT_ONCE: u64 = 200;
 
-/// Has threads read one after the other, many keys at once, and keeps all of them alive until the last has.
+/// Has threads read one after the other, many keys at once, and keeps all of them alive until the
+/// last has.
 fn read_from_many_threads(database: &Database, records: u64) {
     let keyspace = database.default_keyspace();
     let end = Barrier::new(READERS as usize + 1);
@@ -142,7 +145,8 @@ fn read_from_many_threads(database: &Database, records: u64) {
     });
 }
 
-/// Whether this is the process that does the work. In the test's process: starts that one, and checks that it was content.
+/// Whether this is the process that does the work. In the test's process: starts that one, and
+/// checks that it was content.
 fn is_alone(test: &str, budget: u64) -> bool {
     if std::env::var(BUDGET).is_ok() {
         return true;
@@ -218,7 +222,8 @@ fn threads_that_read_once_keep_little() {
     stays_within(test, 24 << 20, 2, records, read);
 }
 
-/// A key of 50 to 65 KB, which differs from others in its first bytes, or behind 49 KB that all share.
+/// A key of 50 to 65 KB, which differs from others in its first bytes, or behind 49 KB that all
+/// share.
 fn long_key(number: u64, late: bool) -> Vec<u8> {
     let mixed = mix(number);
     let mut key = vec![b'k'; 50_000 + (mixed % 15_000) as usize];
@@ -250,7 +255,8 @@ fn use_long_keys(keyspace: &Keyspace, operations: u64, late: bool) {
     });
 }
 
-/// Keys and their copies lay in the allocator's arenas, whose gaps took as much again as the budget.
+/// Keys and their copies lay in the allocator's arenas, whose gaps took as much again as the
+/// budget.
 fn long_keys_stay_within(test: &str, late: bool) {
     let budget = 64 << 20;
     if !is_alone(test, budget) {
@@ -277,12 +283,14 @@ fn long_keys_that_differ_late_stay_within_the_budget() {
     long_keys_stay_within("long_keys_that_differ_late_stay_within_the_budget", true);
 }
 
-/// What a range may hold beside the budget, with the longest keys and with usual ones (README, *Limits*).
+/// What a range may hold beside the budget, with the longest keys and with usual ones (README,
+/// *Limits*).
 const RANGE_BYTES_LONG_KEYS: u64 = 2 << 20;
 const RANGE_BYTES: u64 = 256 << 10;
 const RANGES: u64 = 64;
 
-/// Opens many ranges, goes on with each in turn, and says how much more memory is resident then than before, for each.
+/// Opens many ranges, goes on with each in turn, and says how much more memory is resident then
+/// than before, for each.
 fn bytes_of_each_range(keyspace: &Keyspace, steps: u64, from: impl Fn(u64) -> Vec<u8>) -> u64 {
     let before = status_bytes("VmRSS:");
     let mut ranges: Vec<_> = (0..RANGES).map(|i| keyspace.range(from(i)..)).collect();

@@ -100,7 +100,8 @@ enum Kind {
     Begun,
 }
 
-/// Device reads of blocks, and their bytes, for a range of so many records where nothing is cached, after many of `warm` records.
+/// Device reads of blocks, and their bytes, for a range of so many records where nothing is cached,
+/// after many of `warm` records.
 fn cold_reads(world: &World, records: usize, warm: usize, kind: Kind) -> (f64, f64) {
     let database = world.open(&options());
     world.sim.set_breathing(false);
@@ -176,7 +177,8 @@ fn a_range_that_is_told_its_limit_reads_what_that_needs_and_at_once() {
     }
 }
 
-// Where the first blocks of a range were cached, those behind them were read as if nobody knew how many were wanted: by the chunk.
+// Where the first blocks of a range were cached, those behind them were read as if nobody knew how
+// many were wanted: by the chunk.
 #[test]
 fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
     let world = World::new(4);
@@ -187,7 +189,8 @@ fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
     assert!(begun.0 <= cold.0, "{begun:?} {cold:?}");
 }
 
-/// The n-th look at the front of a queue passed all that was taken out of it before: windows were cut for their bytes only.
+/// The n-th look at the front of a queue passed all that was taken out of it before: windows were
+/// cut for their bytes only.
 #[test]
 fn a_window_in_which_ranges_pass_many_deletes_is_cut() {
     for direction in [Direction::Forward, Direction::Backward] {
@@ -216,8 +219,8 @@ fn a_window_in_which_ranges_pass_many_deletes_is_cut() {
     }
 }
 
-/// A queue that was emptied, and is polled by a process that writes nothing, was gone over whole with each poll, for ever: only a write
-/// cut the memtable in which its deletes lay.
+/// A queue that was emptied, and is polled by a process that writes nothing, was gone over whole
+/// with each poll, for ever: only a write cut the memtable in which its deletes lay.
 #[test]
 fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
     const RECORDS: u64 = 6000;
@@ -229,7 +232,8 @@ fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
         let queues: Vec<_> = (0..KEYSPACES)
             .map(|number| database.keyspace(&format!("queue {number}")).unwrap())
             .collect();
-        // As many ranges as writes all the time: where users turn from the one to the other, memtables are looked at for that.
+        // As many ranges as writes all the time: where users turn from the one to the other,
+        // memtables are looked at for that.
         let other = database.default_keyspace();
         other.put("a", "1").unwrap();
         let range = || assert!(other.first().unwrap().is_some());

@@ -1,5 +1,5 @@
-//! Copies of a directory: files and pages of two copies that went on separately do not mix, and a copy that was made while the
-//! database was open is refused or holds a prefix of the commits.
+//! Copies of a directory: files and pages of two copies that went on separately do not mix, and a
+//! copy that was made while the database was open is refused or holds a prefix of the commits.
 
 mod common;
 
@@ -30,7 +30,8 @@ enum End {
     Killed,
 }
 
-/// A database and one of its lives: the same operations in each copy, with other values of the same length.
+/// A database and one of its lives: the same operations in each copy, with other values of the same
+/// length.
 fn live(world: &World, mark: u8, end: End) -> Map {
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
@@ -189,8 +190,8 @@ fn pages_of_two_copies_of_one_database_do_not_mix() {
     }
 }
 
-/// Copies the files of a database piece by piece, in three orders of the files, each from its beginning; between two pieces the database
-/// goes on.
+/// Copies the files of a database piece by piece, in three orders of the files, each from its
+/// beginning; between two pieces the database goes on.
 fn copy_live(world: &World, seed: u64, go_on: &mut dyn FnMut()) -> Vec<(String, Vec<u8>)> {
     let mut names: Vec<String> = files_of(&world.disk).into_iter().map(|(n, _)| n).collect();
     match seed % 3 {

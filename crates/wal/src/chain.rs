@@ -1,12 +1,15 @@
 //! How segments join into lives: by their headers alone, newest first.
 //!
-//! Within a life each segment continues where the one before is full, or takes its place from some block on: what a recovery could read but
-//! not know to be on stable storage, it has copied there ([`crate::copy`]). A life's first segment says where the life before was found to
-//! end; a later segment of that earlier life that starts there or behind holds nothing that counts (its records were the torn tail) and is only waiting to
-//! be trimmed. A life's first segment always counts, though its life be empty: it says where the one before ended.
+//! Within a life each segment continues where the one before is full, or takes its place from some
+//! block on: what a recovery could read but not know to be on stable storage, it has copied there
+//! ([`crate::copy`]). A life's first segment says where the life before was found to end; a later
+//! segment of that earlier life that starts there or behind holds nothing that counts (its records
+//! were the torn tail) and is only waiting to be trimmed. A life's first segment always counts,
+//! though its life be empty: it says where the one before ended.
 //!
-//! Segments of one life have one branch, and a life's first segment says the branch of the life before. So segments of two copies of
-//! a database, which have equal numbers and places, do not join.
+//! Segments of one life have one branch, and a life's first segment says the branch of the life
+//! before. So segments of two copies of a database, which have equal numbers and places, do not
+//! join.
 
 use std::collections::VecDeque;
 
@@ -39,7 +42,8 @@ pub(crate) struct Chain {
     /// What the newest segment's header says.
     pub(crate) previous_branch: u32,
     kept: VecDeque<Kept>,
-    /// No record starts between here and the first one: where the life before ended, if its segments are gone.
+    /// No record starts between here and the first one: where the life before ended, if its
+    /// segments are gone.
     begins: u64,
 }
 

@@ -1,15 +1,18 @@
-//! Every byte of the log: segment headers, record headers and the log's own records. Nothing else in this crate encodes or
-//! decodes. `docs/FORMAT.md` tells the same in tables; `tests/golden.rs` holds both to it.
+//! Every byte of the log: segment headers, record headers and the log's own records. Nothing else
+//! in this crate encodes or decodes. `docs/FORMAT.md` tells the same in tables; `tests/golden.rs`
+//! holds both to it.
 //!
-//! The log is one stream of bytes, and an LSN is an offset in it. Records follow each other without padding or alignment. A
-//! record's CRC32C covers what it says and where it may stand: payload, branch, incarnation, length, kind and LSN, in this order, so
-//! that all but the last eight bytes are summed before the append's lock is taken.
+//! The log is one stream of bytes, and an LSN is an offset in it. Records follow each other without
+//! padding or alignment. A record's CRC32C covers what it says and where it may stand: payload,
+//! branch, incarnation, length, kind and LSN, in this order, so that all but the last eight bytes
+//! are summed before the append's lock is taken.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;
 use terrapin_base::{Error, ErrorKind, Result, mutant};
 
-/// The unit in which the log is written: drained chunks, synced ends and segment bounds are multiples of it.
+/// The unit in which the log is written: drained chunks, synced ends and segment bounds are
+/// multiples of it.
 pub(crate) const BLOCK_BYTES: u64 = 4096;
 /// Bytes before a record's payload: CRC (4), payload length (4), kind (1).
 pub const RECORD_HEADER_BYTES: u64 = 9;
@@ -27,7 +30,8 @@ pub(crate) const PAYLOAD_BYTES_LIMIT: u64 = RING_BYTES_LIMIT / 4;
 pub(crate) const RING_BYTES_LIMIT: u64 = 1 << 30;
 /// Bytes of a whole mark record.
 pub(crate) const MARK_BYTES: u64 = RECORD_HEADER_BYTES + 8;
-/// Most bytes that one filler takes, header included: a gap smaller than a header is filled through the next block.
+/// Most bytes that one filler takes, header included: a gap smaller than a header is filled through
+/// the next block.
 pub(crate) const FILLER_BYTES_MAX: u64 = BLOCK_BYTES + RECORD_HEADER_BYTES - 1;
 
 /// Version of the log's format that this build writes, and the newest that it reads.
@@ -42,7 +46,8 @@ const _: () = assert!(RECORD_HEADER_BYTES == 4 + 4 + 1);
 const _: () = assert!(PAYLOAD_BYTES_LIMIT < u32::MAX as u64);
 const _: () = assert!(RECORD_KIND_USER_MIN > KIND_CLOSE);
 
-/// Where a record may count: in one life of one log. Bytes of another life, or of another copy of the database, fail their CRC.
+/// Where a record may count: in one life of one log. Bytes of another life, or of another copy of
+/// the database, fail their CRC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Seal {
     /// Random, and so it stands for the database, too.
@@ -136,7 +141,8 @@ impl Seal {
     }
 }
 
-/// Longest payload of a record that is put together before it is summed and copied: calls cost more than its bytes do.
+/// Longest payload of a record that is put together before it is summed and copied: calls cost more
+/// than its bytes do.
 pub(crate) const SMALL_PAYLOAD_BYTES: usize = 480;
 /// Bytes that a CRC covers between payload and LSN: branch, incarnation, length and kind.
 const PLACE_BYTES: usize = 17;
@@ -207,7 +213,8 @@ impl RecordHeader {
         out
     }
 
-    /// `None` for what no record begins with: too few bytes, kind 0 (unwritten bytes are zeros), a length beyond every ring.
+    /// `None` for what no record begins with: too few bytes, kind 0 (unwritten bytes are zeros), a
+    /// length beyond every ring.
     pub(crate) fn decode(bytes: &[u8]) -> Option<Self> {
         let header = Self::decode_any(bytes).ok()?;
         let possible = header.kind != 0 && u64::from(header.length) <= PAYLOAD_BYTES_LIMIT;
@@ -263,7 +270,8 @@ pub(crate) fn decode_mark_in_ring(
     decode_mark(seal, synced.checked_add(behind)?, bytes)
 }
 
-/// What stands in the first block of a segment. The stream's bytes `[start, start + capacity)` follow.
+/// What stands in the first block of a segment. The stream's bytes `[start, start + capacity)`
+/// follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SegmentHeader {
     pub(crate) database_id: u64,
@@ -272,18 +280,22 @@ pub(crate) struct SegmentHeader {
     pub(crate) incarnation: u32,
     /// LSN of the first byte behind this block.
     pub(crate) start: u64,
-    /// Where the stream before ends: `start` within a life (what earlier segments hold from there on does not count); in the first segment of a life, the end that recovery accepted.
+    /// Where the stream before ends: `start` within a life (what earlier segments hold from there
+    /// on does not count); in the first segment of a life, the end that recovery accepted.
     pub(crate) previous_end: u64,
-    /// Every record below this LSN was synced before this segment got its name: the start of the record that reaches across `start`, or `start` itself; in the
-    /// first segment of a life, `previous_end`; in one that a recovery filled, where it ends.
+    /// Every record below this LSN was synced before this segment got its name: the start of the
+    /// record that reaches across `start`, or `start` itself; in the first segment of a life,
+    /// `previous_end`; in one that a recovery filled, where it ends.
     pub(crate) whole_below: u64,
-    /// LSN of the first record that begins in this segment or, when a record covers it wholly, behind it.
+    /// LSN of the first record that begins in this segment or, when a record covers it wholly,
+    /// behind it.
     pub(crate) first: u64,
     /// Bytes of stream that the segment holds: a multiple of a block.
     pub(crate) capacity: u64,
     /// The branch of the life.
     pub(crate) branch: u64,
-    /// The branch of the life before, its lower half ([`branch_link`]), in a life's first segment; in the others the life's own.
+    /// The branch of the life before, its lower half ([`branch_link`]), in a life's first segment;
+    /// in the others the life's own.
     pub(crate) previous_branch: u32,
 }
 
@@ -321,8 +333,9 @@ impl SegmentHeader {
         block[SEGMENT_HEADER_BYTES..].fill(0);
     }
 
-    /// Checks everything that can be checked without the segment's neighbours. [`ErrorKind::NewerFormat`] and [`ErrorKind::Unsupported`] (an older
-    /// format) name both versions.
+    /// Checks everything that can be checked without the segment's neighbours.
+    /// [`ErrorKind::NewerFormat`] and [`ErrorKind::Unsupported`] (an older format) name both
+    /// versions.
     pub(crate) fn decode(block: &[u8]) -> Result<Self> {
         let mut reader = Reader::new("log segment header", block);
         if reader.bytes(8)? != MAGIC {
@@ -408,7 +421,8 @@ pub(crate) fn block_down(lsn: u64) -> u64 {
     lsn - lsn % BLOCK_BYTES
 }
 
-/// Bytes of the filler that takes the stream from `lsn` to a block's start, header included; 0 at a block's start.
+/// Bytes of the filler that takes the stream from `lsn` to a block's start, header included; 0 at a
+/// block's start.
 pub(crate) fn filler_bytes(lsn: u64) -> u64 {
     match block_up(lsn) - lsn {
         0 => 0,

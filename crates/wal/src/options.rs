@@ -5,7 +5,8 @@ use terrapin_base::{Error, Result};
 use crate::format::{BLOCK_BYTES, RING_BYTES_LIMIT};
 use crate::log::APPEND_RESERVE_BYTES;
 
-/// Smallest ring: a quarter for one record, and what fillers and a record that is half drained may hold, must leave room for another.
+/// Smallest ring: a quarter for one record, and what fillers and a record that is half drained may
+/// hold, must leave room for another.
 pub(crate) const RING_BYTES_MIN: u64 = 64 << 10;
 const _: () = assert!(RING_BYTES_MIN / 2 + APPEND_RESERVE_BYTES + BLOCK_BYTES <= RING_BYTES_MIN);
 
@@ -15,23 +16,28 @@ pub(crate) const SEGMENT_BYTES_MIN: u64 = 4 * BLOCK_BYTES;
 /// How a log is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogOptions {
-    /// Bytes of the ring in shared memory: a power of two from 64 KiB to 1 GiB. A record is at most a quarter of it.
+    /// Bytes of the ring in shared memory: a power of two from 64 KiB to 1 GiB. A record is at most
+    /// a quarter of it.
     pub ring_bytes: u64,
-    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. A life that begins on a disk too full for that goes on in segments
-    /// as large as the files that it has.
+    /// Bytes of log that a segment holds; rounded up to 4 KiB, at least 16 KiB. A life that begins
+    /// on a disk too full for that goes on in segments as large as the files that it has.
     pub segment_bytes: u64,
-    /// What a power cut may cost at most, in nanoseconds: how long a record waits for a sync that nobody asks for.
+    /// What a power cut may cost at most, in nanoseconds: how long a record waits for a sync that
+    /// nobody asks for.
     pub sync_interval_ns: u64,
     /// The database that the log belongs to; bytes of another's log never count.
     pub database_id: u64,
-    /// The branch of the life that begins: a random number. Copies of a database that go on separately have different ones.
+    /// The branch of the life that begins: a random number. Copies of a database that go on
+    /// separately have different ones.
     pub branch: u64,
-    /// The newest life that is found has one of these branches; a log of another copy of the database has neither.
+    /// The newest life that is found has one of these branches; a log of another copy of the
+    /// database has neither.
     pub known_branches: [u64; 2],
 }
 
 impl LogOptions {
-    /// Rings of 16 MiB, segments of 64 MiB, a sync every 100 ms; all lives of one branch, for a log that is never copied.
+    /// Rings of 16 MiB, segments of 64 MiB, a sync every 100 ms; all lives of one branch, for a log
+    /// that is never copied.
     #[must_use]
     pub fn new(database_id: u64) -> Self {
         LogOptions {

@@ -1,27 +1,31 @@
 //! Recovery: what of the log counts, and the beginning of its next life.
 //!
-//! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring under the old incarnation, ending at E, and judge what
-//! stands at E: below what the log knows to be synced it is corruption and refused, above it is the torn tail. Beginning writes:
+//! The order (DESIGN §4, D6). Scanning writes nothing: accept the prefix from segments and ring
+//! under the old incarnation, ending at E, and judge what stands at E: below what the log knows to
+//! be synced it is corruption and refused, above it is the torn tail. Beginning writes:
 //!
 //! 0. the directory is synced, so that what the scan saw of it is true; spares become as large as
 //!    segments are now; what does not count of earlier lives, or is not needed any more, goes back
 //!    to the file system; and a file is had for step 3, if a smaller one where there is little
 //!    space;
-//! 1. what is not known to be synced goes into the old life's segments as it is, which are synced, oldest first: what was taken from the ring
-//!    (also where a segment's block is damaged), and what can be read from a segment but may be there for the eye only, because its sync failed;
+//! 1. what is not known to be synced goes into the old life's segments as it is, which are synced,
+//!    oldest first: what was taken from the ring (also where a segment's block is damaged), and
+//!    what can be read from a segment but may be there for the eye only, because its sync failed;
 //! 2. a ring that is missing or has another size is replaced (everything is in segments now);
-//! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header, is synced, then named, then the
-//!    directory is synced. Only from here on is anything different for the next recovery. Where the life before was empty, the segment takes its
-//!    only one's number, and its name at one stroke: opens that fail, or are killed before anybody
-//!    writes, leave one such file, however many they are;
+//! 3. a segment {incarnation + 1, previous end E, start E rounded up to a block} gets its header,
+//!    is synced, then named, then the directory is synced. Only from here on is anything different
+//!    for the next recovery. Where the life before was empty, the segment takes its only one's
+//!    number, and its name at one stroke: opens that fail, or are killed before anybody writes,
+//!    leave one such file, however many they are;
 //! 4. of the segments before it, what does not count goes back to the file system. (A recovery that
 //!    was killed here leaves that to step 0 of the next.)
 //!
-//! Killed before 3, recovery finds the same E again: from the same files, or from the segments that 1 has synced. Killed after it,
-//! the new life is empty, and E stands in its header.
+//! Killed before 3, recovery finds the same E again: from the same files, or from the segments that
+//! 1 has synced. Killed after it, the new life is empty, and E stands in its header.
 //!
-//! Where there is room for one more file only, 1 has used it up and 3 wants it. Then what 1 copied to it is written where it came from, too, and synced;
-//! only then does the file lose its name, and is there for 3. At every moment one of both places is durable.
+//! Where there is room for one more file only, 1 has used it up and 3 wants it. Then what 1 copied
+//! to it is written where it came from, too, and synced; only then does the file lose its name, and
+//! is there for 3. At every moment one of both places is durable.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -42,8 +46,8 @@ use crate::replay::Replay;
 use crate::segments::{SPARES_MIN, Segments, Spare, TrimError, is_absent};
 use crate::stream::{Life, Piece, RingFile, Stream};
 
-/// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by [`Recovery::begin`] or
-/// [`Recovery::read_only`].
+/// What lies in the directory, before anything is written: found by [`Recovery::scan`], used by
+/// [`Recovery::begin`] or [`Recovery::read_only`].
 pub struct Recovery {
     env: Env,
     disk: Arc<dyn Disk>,
@@ -58,7 +62,8 @@ pub struct Recovery {
     clean: bool,
     /// Records below are known to have been synced.
     synced: u64,
-    /// The first record that is only in the ring: the first of those that the segments never got, or one that is damaged there.
+    /// The first record that is only in the ring: the first of those that the segments never got,
+    /// or one that is damaged there.
     ring_from: Option<u64>,
     /// Where the last record ends that is in the last life's segments.
     in_segments: u64,
@@ -68,10 +73,12 @@ pub struct Recovery {
 }
 
 impl Recovery {
-    /// Reads segment headers, then every record from the segment on that `needed_from` lies in, and decides where the log ends. Writes nothing.
+    /// Reads segment headers, then every record from the segment on that `needed_from` lies in, and
+    /// decides where the log ends. Writes nothing.
     ///
-    /// Errors: [`ErrorKind::Corrupt`] for damage below what was synced (naming file and offset), for a log of another database, for one that begins
-    /// after `needed_from` or ends before it (D3), and for a ring that is missing though the log does not end in a clean close;
+    /// Errors: [`ErrorKind::Corrupt`] for damage below what was synced (naming file and offset),
+    /// for a log of another database, for one that begins after `needed_from` or ends before it
+    /// (D3), and for a ring that is missing though the log does not end in a clean close;
     /// [`ErrorKind::NotFound`] when there is no segment at all; [`ErrorKind::NewerFormat`].
     pub fn scan(
         env: &Env,
@@ -178,7 +185,8 @@ impl Recovery {
                     .with("synced below", self.synced));
             }
         }
-        // The record that reaches across the last segment's start ends where that says its first one begins.
+        // The record that reaches across the last segment's start ends where that says its first
+        // one begins.
         if let Some((_, last)) = self.last_piece()
             && self.end > last.start
             && last.first > self.end
@@ -263,8 +271,9 @@ impl Recovery {
         self.chain.lives.last().map_or(0, |life| life.seal.branch)
     }
 
-    /// Begins the log's next life (this file's head tells the steps) and replays the last one. May be killed at any step, again and again
-    /// (D6). Errors leave everything for another try; [`ErrorKind::NoSpace`] when there is no room for a segment.
+    /// Begins the log's next life (this file's head tells the steps) and replays the last one. May
+    /// be killed at any step, again and again (D6). Errors leave everything for another try;
+    /// [`ErrorKind::NoSpace`] when there is no room for a segment.
     pub fn begin(mut self) -> Result<(Log, Replay)> {
         let Some(last) = self.chain.lives.last() else {
             return Err(Error::internal("a log without a life"));
@@ -285,8 +294,9 @@ impl Recovery {
             self.chain.kept(),
         );
 
-        // Names that a killed process changed are seen but perhaps not durable: a spare may only be written once its old name is
-        // gone for good, or a power cut would bring that back with another segment's header under it.
+        // Names that a killed process changed are seen but perhaps not durable: a spare may only be
+        // written once its old name is gone for good, or a power cut would bring that back with
+        // another segment's header under it.
         self.disk.sync_directory()?;
         // One that was to be of another size, and was killed before it took the name.
         self.disk.remove(RING_NEW_NAME).or_else(is_absent)?;
@@ -305,7 +315,8 @@ impl Recovery {
             last.ends_at(self.end);
         }
 
-        // 2. Before the new life, which is not clean: were it to begin without a ring, it would be refused.
+        // 2. Before the new life, which is not clean: were it to begin without a ring, it would be
+        //    refused.
         let ring = self.make_ring()?;
 
         // 3.
@@ -348,7 +359,8 @@ impl Recovery {
         Ok((Log::start(&self.env, beginning), replay))
     }
 
-    /// Sees to it that everything below the end is on stable storage; returns the last segment's number, and the segments that were added.
+    /// Sees to it that everything below the end is on stable storage; returns the last segment's
+    /// number, and the segments that were added.
     fn copy_what_is_not_synced(&self, segments: &Segments) -> Result<(u64, Vec<Piece>)> {
         let Some((life, last)) = self.last_piece() else {
             return Err(Error::internal("a log without a life"));
@@ -365,13 +377,14 @@ impl Recovery {
             let copier = Copier::behind(segments, id, life, from, synced)?;
             added = self.copied(copier, from, end)?;
         }
-        // A recovery that was cut short may have seen to all of it, in a segment that does not end with a block.
+        // A recovery that was cut short may have seen to all of it, in a segment that does not end
+        // with a block.
         if not_known && self.end > self.synced.max(last.start) {
             let (piece, from) = self.piece_beside(life, &last, segments)?;
             let copier = match segments.obtain_for(piece.capacity) {
                 Ok(spare) => Copier::beside(segments, id, life, piece, spare),
-                // An open must not need space (D10). Files are smaller now than the one that this is in: the same bytes once more in their own place
-                // are the next best.
+                // An open must not need space (D10). Files are smaller now than the one that this
+                // is in: the same bytes once more in their own place are the next best.
                 Err(error) if is_full(&error) && piece.capacity > segments.capacity() => {
                     Copier::behind(segments, id, life, piece.start, piece.start)?
                 }
@@ -383,8 +396,9 @@ impl Recovery {
         Ok((number, added))
     }
 
-    /// A file for the next life's first segment, and the number of the segment before it. Where there is no room for another file, that is the one
-    /// which this recovery, or one that was cut short, has copied the log's end to: an open must not need space (D10).
+    /// A file for the next life's first segment, and the number of the segment before it. Where
+    /// there is no room for another file, that is the one which this recovery, or one that was cut
+    /// short, has copied the log's end to: an open must not need space (D10).
     fn obtain_next(&mut self, segments: &Segments, number: u64) -> Result<(Spare, u64)> {
         match segments.obtain() {
             Err(error) if is_full(&error) => {
@@ -397,9 +411,11 @@ impl Recovery {
         }
     }
 
-    /// Where the last segment took the place of the end of the one before ([`Copier::beside`]), writes what it holds there and takes its name away, for
-    /// another to use its file; the number of the one before. The bytes stay where they were made durable until they are durable in
-    /// their old place, too: they may have been so before, and a power cut in the midst of the writing takes nothing away.
+    /// Where the last segment took the place of the end of the one before ([`Copier::beside`]),
+    /// writes what it holds there and takes its name away, for another to use its file; the number
+    /// of the one before. The bytes stay where they were made durable until they are durable in
+    /// their old place, too: they may have been so before, and a power cut in the midst of the
+    /// writing takes nothing away.
     fn fold_back(&mut self, segments: &Segments) -> Result<Option<u64>> {
         let Some(life) = self.chain.lives.last() else {
             return Ok(None);
@@ -460,13 +476,15 @@ impl Recovery {
         Some((life, *life.pieces.last()?))
     }
 
-    /// A segment for what the last one holds and nobody knows to be synced, and where its records are to be read from.
+    /// A segment for what the last one holds and nobody knows to be synced, and where its records
+    /// are to be read from.
     fn piece_beside(&self, life: &Life, last: &Piece, segments: &Segments) -> Result<(Piece, u64)> {
         let marked = self.synced > last.start && self.synced.is_multiple_of(BLOCK_BYTES);
         let (start, first, from) = if marked {
             (self.synced, self.synced, self.synced)
         } else {
-            // From the record on that reaches across the segment's start, if it is still there as a whole.
+            // From the record on that reaches across the segment's start, if it is still there as a
+            // whole.
             let across = self.chain.whole_below;
             let is_last = self.read_from.life + 1 == self.chain.lives.len();
             let read_from = match is_last {
@@ -499,8 +517,9 @@ impl Recovery {
         }
     }
 
-    /// Opens the ring; replaces it when it is missing or of another size. The new one takes the name at one stroke. On a disk that
-    /// is too full for it the old one serves on, whatever its size: an open must not need space (D10).
+    /// Opens the ring; replaces it when it is missing or of another size. The new one takes the
+    /// name at one stroke. On a disk that is too full for it the old one serves on, whatever its
+    /// size: an open must not need space (D10).
     fn make_ring(&mut self) -> Result<LogRing> {
         let wanted = self.options.ring_bytes;
         let Some(old) = self.ring.take() else {
@@ -570,7 +589,8 @@ fn read_headers(
     };
     let (mut headers, mut lengths) = (VecDeque::new(), VecDeque::new());
     for (&number, expected) in numbers.iter().rev().zip((0..=highest).rev()) {
-        // What lies below a gap was given up: names go away oldest first, and what is needed of the log is checked against its first LSN.
+        // What lies below a gap was given up: names go away oldest first, and what is needed of the
+        // log is checked against its first LSN.
         if number != expected {
             break;
         }
@@ -581,7 +601,8 @@ fn read_headers(
     Ok((headers.into(), lengths.into()))
 }
 
-/// The newest segment belongs to the copy of the database that the log's user knows: older ones are judged by it.
+/// The newest segment belongs to the copy of the database that the log's user knows: older ones are
+/// judged by it.
 fn check_branch(headers: &[SegmentHeader], options: &LogOptions) -> Result<()> {
     match headers.last() {
         Some(newest) if !options.known_branches.contains(&newest.branch) && !mutant::active(81) => {
@@ -631,7 +652,8 @@ fn read_header(
 /// See [`Log::create`].
 pub(crate) fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
     remove_half_made(env, disk, options)?;
-    // The ring first: a segment without a ring is damage, a ring without a segment a creation that was killed.
+    // The ring first: a segment without a ring is damage, a ring without a segment a creation that
+    // was killed.
     let ring = make_ring(disk, options.ring_bytes)?;
     let segments = Segments::new(disk.clone(), options.segment_bytes, VecDeque::new());
     let header = SegmentHeader {
@@ -675,7 +697,8 @@ fn remove_half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Res
     Ok(())
 }
 
-/// Whether a killed creation left a first segment; a log with more than that is [`ErrorKind::AlreadyExists`]. Writes nothing.
+/// Whether a killed creation left a first segment; a log with more than that is
+/// [`ErrorKind::AlreadyExists`]. Writes nothing.
 fn half_made(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<bool> {
     let names = disk.list()?;
     let numbers: Vec<u64> = names.iter().filter_map(|n| segment_number(n)).collect();

@@ -85,8 +85,8 @@ fn check_all() -> ExitCode {
     licences()
 }
 
-/// Licences and advisories, by `cargo deny`, which is not built here. A test holds the licences also
-/// where it is missing (`crates/model/tests/licences.rs`).
+/// Licences and advisories, by `cargo deny`, which is not built here. A test holds the licences
+/// also where it is missing (`crates/model/tests/licences.rs`).
 fn licences() -> ExitCode {
     let mut version = cargo(&["deny", "--version"]);
     let is_installed = version.output().is_ok_and(|output| output.status.success());

@@ -46,7 +46,8 @@ impl Entropy {
         Entropy(std::hash::RandomState::new())
     }
 
-    /// Others for another number. Also in a forked child, and in a clone of a running machine, which have the parent's state.
+    /// Others for another number. Also in a forked child, and in a clone of a running machine,
+    /// which have the parent's state.
     pub(crate) fn draw(&self, number: u64) -> u64 {
         let now = std::time::UNIX_EPOCH.elapsed().unwrap_or_default();
         let drawn = (number, std::process::id(), now.as_nanos());

@@ -1,5 +1,5 @@
-//! The first task at a node: decides what goes down and which level takes the rest, and turns the node into a frame that
-//! waits for both.
+//! The first task at a node: decides what goes down and which level takes the rest, and turns the
+//! node into a frame that waits for both.
 
 use std::sync::Arc;
 
@@ -24,7 +24,8 @@ const PART_GROUPS_MIN: u64 = 4;
 pub(super) enum Origin {
     /// On a page.
     Page(PageRef),
-    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for it.
+    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for
+    /// it.
     Leaf(GroupRef),
 }
 
@@ -225,15 +226,17 @@ impl Descend {
         }
     }
 
-    /// What is flushed while space is short: where the window brings a record, and nothing that only a node above had. A slice of a window is
-    /// small, and its estimates say nothing of where it lies.
+    /// What is flushed while space is short: where the window brings a record, and nothing that
+    /// only a node above had. A slice of a window is small, and its estimates say nothing of where
+    /// it lies.
     fn window_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
         let brings = |range| self.incoming.iter().any(|run| run.brings(context, range));
         ranges.iter().map(brings).collect()
     }
 
-    /// What a compaction of a stretch flushes: whole pivots, as ever, where any of it lies and something comes in, or buffers hold something,
-    /// here or below. An estimate of what comes in may be none where there is a record.
+    /// What a compaction of a stretch flushes: whole pivots, as ever, where any of it lies and
+    /// something comes in, or buffers hold something, here or below. An estimate of what comes in
+    /// may be none where there is a record.
     fn stretch_set(
         &self,
         context: &Context,
@@ -309,7 +312,8 @@ impl Descend {
         Ok(loads)
     }
 
-    /// The tasks for what came in and is not flushed: one for each part of the level; none if nothing can have come in there.
+    /// The tasks for what came in and is not flushed: one for each part of the level; none if
+    /// nothing can have come in there.
     fn write_level(
         &self,
         context: &Context,
@@ -392,7 +396,8 @@ impl Descend {
         tasks
     }
 
-    /// What comes in for pivots that are not left out. While space is short all that the window brings is flushed.
+    /// What comes in for pivots that are not left out. While space is short all that the window
+    /// brings is flushed.
     fn kept(&self, context: &Context, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
         let kept = spans(left_out)
             .map(|(first, last)| frame.range_of(first, last))
@@ -404,8 +409,8 @@ impl Descend {
     }
 }
 
-/// Cuts pivots of these weights into neighbouring parts for workers to write side by side: first and last of each, no part much lighter
-/// than `least` unless it is the only one.
+/// Cuts pivots of these weights into neighbouring parts for workers to write side by side: first
+/// and last of each, no part much lighter than `least` unless it is the only one.
 fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
     let total: u64 = weights.iter().sum();
     let count = (total / least.max(1)).clamp(1, PARTS_MAX);
@@ -456,8 +461,9 @@ fn sums_of_window(
     Ok(sums)
 }
 
-/// The bytes that segments hold besides what is alive, laid on the pivots that keep them there: a segment goes with its last
-/// live part. Only for nodes above leaves, whose buffers are bounded for the sake of space.
+/// The bytes that segments hold besides what is alive, laid on the pivots that keep them there: a
+/// segment goes with its last live part. Only for nodes above leaves, whose buffers are bounded for
+/// the sake of space.
 fn dead_bytes(context: &Context, node: &Node) -> Result<Vec<u64>> {
     let mut dead = vec![0; node.pivots.len()];
     // A segment for one pivot goes with that, whatever else it holds.

@@ -1,8 +1,10 @@
-//! What flows down the tree in a merge: sorted runs, described by where they lie and never materialised on the way.
+//! What flows down the tree in a merge: sorted runs, described by where they lie and never
+//! materialised on the way.
 //!
-//! A run is the window, or one buffer level of one node; its pieces are key ranges of page groups in which everything is
-//! alive. A child gets the runs of its parent's incoming stream, newest first, and behind them those of the parent's
-//! levels, all narrowed to its range. Nothing is read before a leaf or a level is written from them.
+//! A run is the window, or one buffer level of one node; its pieces are key ranges of page groups
+//! in which everything is alive. A child gets the runs of its parent's incoming stream, newest
+//! first, and behind them those of the parent's levels, all narrowed to its range. Nothing is read
+//! before a leaf or a level is written from them.
 
 use std::sync::Arc;
 
@@ -33,9 +35,11 @@ pub(crate) struct Context {
     pub(crate) leaf_filters: Arc<LeafFilters>,
     /// The node that the tree begins with, if that is in memory.
     pub(crate) root_node: Option<Arc<LoadedNode>>,
-    /// Bytes that the merge brings to the tree, roughly. [`TreeMerge::begin`](super::TreeMerge::begin) sets it.
+    /// Bytes that the merge brings to the tree, roughly.
+    /// [`TreeMerge::begin`](super::TreeMerge::begin) sets it.
     pub(crate) brings: u64,
-    /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in nothing. None in other merges.
+    /// All that buffers hold for these keys goes to their leaves: a compaction, which brings in
+    /// nothing. None in other merges.
     pub(crate) stretch: Option<KeyRange>,
 }
 
@@ -144,8 +148,8 @@ impl Run {
         }
     }
 
-    /// What a buffer level has for the pivots that `wanted` names. `range` gives the key range of a span of pivots, both
-    /// ends included.
+    /// What a buffer level has for the pivots that `wanted` names. `range` gives the key range of a
+    /// span of pivots, both ends included.
     pub(super) fn level(
         segments: &[Segment],
         wanted: impl Fn(usize) -> bool,
@@ -397,8 +401,8 @@ impl MessageCursor for RunCursor {
 /// A merge of runs, newest first.
 pub(super) type Stream = KWayMerge<RunCursor>;
 
-/// Opens a stream over `newer` runs and then `older` ones, all inside `range`. None, and the older ones are not opened, when
-/// the newer ones turn out to hold nothing, unless `always`.
+/// Opens a stream over `newer` runs and then `older` ones, all inside `range`. None, and the older
+/// ones are not opened, when the newer ones turn out to hold nothing, unless `always`.
 pub(super) fn open_stream(
     context: &Arc<Context>,
     range: &KeyRange,

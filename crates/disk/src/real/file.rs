@@ -1,6 +1,7 @@
 //! One file of the operating system.
 //!
-//! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer of the thread's, at most [`BOUNCE_BYTES`] large.
+//! Direct I/O that is off the device's bounds, in offset, length or memory, goes through a buffer
+//! of the thread's, at most [`BOUNCE_BYTES`] large.
 
 use std::cell::{Cell, RefCell};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -59,7 +60,8 @@ pub(super) fn with_bounce<T>(bytes: usize, work: impl FnOnce(&mut [u8]) -> T) ->
     })
 }
 
-/// An open file. Fields are dropped in this order: the file is unlocked, and the registry forgets it, while its descriptor still keeps the inode.
+/// An open file. Fields are dropped in this order: the file is unlocked, and the registry forgets
+/// it, while its descriptor still keeps the inode.
 pub(crate) struct RealFile {
     pub(super) held: Option<Held>,
     pub(super) _shared: Option<Shared>,
@@ -72,7 +74,8 @@ pub(crate) struct RealFile {
     pub(super) direct: bool,
     pub(super) alignment: u32,
     pub(super) extents: Extents,
-    /// The file system was asked to allocate and cannot: what it got back would be a hole for good, and count as allocated all the same.
+    /// The file system was asked to allocate and cannot: what it got back would be a hole for good,
+    /// and count as allocated all the same.
     pub(super) cannot_allocate: AtomicBool,
     /// Tells how long reads take.
     pub(super) env: Env,
@@ -110,7 +113,8 @@ impl RealFile {
         !self.direct || (memory as u64 | offset | bytes as u64) & mask == 0
     }
 
-    /// The range that covers this one on the device's bounds: its start, and how many bytes lie before the wanted ones.
+    /// The range that covers this one on the device's bounds: its start, and how many bytes lie
+    /// before the wanted ones.
     pub(super) fn widen(&self, offset: u64) -> (u64, usize) {
         let before = offset & (u64::from(self.alignment) - 1);
         (offset - before, before as usize)
@@ -153,7 +157,8 @@ impl RealFile {
         )
     }
 
-    /// Reads until `buffer` is full or the file ends, from an offset and into memory that the kernel takes; returns how much was read.
+    /// Reads until `buffer` is full or the file ends, from an offset and into memory that the
+    /// kernel takes; returns how much was read.
     fn read_until_end(
         &self,
         buffer: &mut [u8],
@@ -166,7 +171,8 @@ impl RealFile {
             let rest = &mut buffer[done..];
             let count = self.read_some(rest, offset + done as u64, cached, meanwhile)?;
             done += count;
-            // A direct read that ends off the bounds has met the file's end; another there would be refused.
+            // A direct read that ends off the bounds has met the file's end; another there would be
+            // refused.
             if count == 0 || (self.direct && !done.is_multiple_of(self.alignment as usize)) {
                 break;
             }
@@ -301,8 +307,9 @@ impl RealFile {
     }
 }
 
-/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes within the file stay, so none are made there. An
-/// error leaves the file as long as it was, and at no time is it longer than what is allocated: the next try goes by its length.
+/// Allocates by writing zeros behind a file's end, for file systems that cannot otherwise. Holes
+/// within the file stay, so none are made there. An error leaves the file as long as it was, and at
+/// no time is it longer than what is allocated: the next try goes by its length.
 fn allocate_by_writing(file: &dyn File, end: u64) -> Result<()> {
     let start = file.bytes()?;
     if end <= start {
@@ -534,7 +541,8 @@ mod tests {
         (path, disk)
     }
 
-    /// ext3, as ext4 has it, punches holes and cannot fill them: the reserve came to consist of them, and a full disk was seen by a write.
+    /// ext3, as ext4 has it, punches holes and cannot fill them: the reserve came to consist of
+    /// them, and a full disk was seen by a write.
     #[test]
     fn where_nothing_can_be_allocated_nothing_that_is_goes_back() {
         let (path, disk) = directory("holes");

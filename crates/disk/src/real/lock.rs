@@ -1,10 +1,13 @@
-//! Who holds what, for writing or shared: `flock` between processes, a registry within this one (D9).
+//! Who holds what, for writing or shared: `flock` between processes, a registry within this one
+//! (D9).
 //!
-//! The kernel frees an `flock` when the last reference to its descriptor goes, and I/O in flight is such a reference. So a descriptor
-//! that a killed process wrote through stays locked until its writes are over, which may take a second on a slow disk: who opens next waits.
+//! The kernel frees an `flock` when the last reference to its descriptor goes, and I/O in flight is
+//! such a reference. So a descriptor that a killed process wrote through stays locked until its
+//! writes are over, which may take a second on a slow disk: who opens next waits.
 //!
-//! A forked child has copies of the descriptors, which are references to the same locks. So a file that is closed in order is unlocked
-//! first: no write is under way then, and the lock must not last as long as the child. A child never unlocks what its parent holds.
+//! A forked child has copies of the descriptors, which are references to the same locks. So a file
+//! that is closed in order is unlocked first: no write is under way then, and the lock must not
+//! last as long as the child. A child never unlocks what its parent holds.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -36,8 +39,8 @@ enum Hold {
 /// Device and inode of every file and directory that this process holds.
 static HELD: Mutex<BTreeMap<(u64, u64), Hold>> = Mutex::new(BTreeMap::new());
 
-/// A file or directory in the registry until this is dropped. Whoever has it keeps the descriptor open longer than this, so that the inode's
-/// number cannot pass to another file in between.
+/// A file or directory in the registry until this is dropped. Whoever has it keeps the descriptor
+/// open longer than this, so that the inode's number cannot pass to another file in between.
 pub(super) struct Claim {
     key: (u64, u64),
     holder: Holder,
@@ -53,7 +56,8 @@ impl Drop for Holder {
 }
 
 impl Claim {
-    /// Claims what the descriptor is open on; [`ErrorKind::Locked`] at once when this process holds it already.
+    /// Claims what the descriptor is open on; [`ErrorKind::Locked`] at once when this process holds
+    /// it already.
     pub(super) fn new(descriptor: BorrowedFd<'_>, describe: impl Fn() -> String) -> Result<Self> {
         Self::take(descriptor, false, describe)
     }
@@ -114,7 +118,8 @@ impl Drop for Claim {
     }
 }
 
-/// The `flock` of a descriptor, which whoever has this keeps open longer. Dropping it unlocks the descriptor.
+/// The `flock` of a descriptor, which whoever has this keeps open longer. Dropping it unlocks the
+/// descriptor.
 struct Flock {
     descriptor: RawFd,
     process: Process,
@@ -141,7 +146,8 @@ impl Drop for Flock {
     }
 }
 
-/// A file held for writing: its `flock`, its claim, and its directory's. Fields are dropped in this order.
+/// A file held for writing: its `flock`, its claim, and its directory's. Fields are dropped in this
+/// order.
 pub(super) struct Held {
     lock: Flock,
     _file: Claim,
@@ -156,7 +162,8 @@ impl Held {
         self.lock.process.check()
     }
 
-    /// Locks the descriptor. Waits through `env` for another process to let go, and then gives up with [`ErrorKind::Locked`].
+    /// Locks the descriptor. Waits through `env` for another process to let go, and then gives up
+    /// with [`ErrorKind::Locked`].
     pub(super) fn new(
         env: &Env,
         descriptor: BorrowedFd<'_>,
@@ -180,7 +187,8 @@ impl Held {
     }
 }
 
-/// A file that nobody writes meanwhile: its shared `flock`, if the file system has any, and its claim. Fields are dropped in this order.
+/// A file that nobody writes meanwhile: its shared `flock`, if the file system has any, and its
+/// claim. Fields are dropped in this order.
 pub(super) struct Shared {
     _lock: Option<Flock>,
     _file: Claim,
@@ -189,7 +197,8 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// As [`Held::new`], beside others that do the same. Where the file system knows no locks, there is only the registry.
+    /// As [`Held::new`], beside others that do the same. Where the file system knows no locks,
+    /// there is only the registry.
     pub(super) fn new(
         env: &Env,
         descriptor: BorrowedFd<'_>,
@@ -212,7 +221,8 @@ impl Shared {
     }
 }
 
-/// Waits until the lock is ours, and tells whether that took time; inside, the file system's refusal to lock anything.
+/// Waits until the lock is ours, and tells whether that took time; inside, the file system's
+/// refusal to lock anything.
 fn wait_for_lock(
     env: &Env,
     descriptor: BorrowedFd<'_>,

@@ -1,9 +1,11 @@
 //! Files of the operating system: one open directory, and everything by names within it.
 //!
-//! Who may write (D9): a file opened for writing holds `flock` on that very descriptor, so that a second process waits until
-//! even the writes that a killed one left in flight are over. Within the process a registry of what is held tells a second
-//! writer at once, and lets one disk at a time write in a directory. A handle for reading takes no lock, unless it is to share the file: then it takes a shared one, beside
-//! other readers, and keeps writers out (D11). A forked child has copies of all descriptors, and changes nothing through them.
+//! Who may write (D9): a file opened for writing holds `flock` on that very descriptor, so that a
+//! second process waits until even the writes that a killed one left in flight are over. Within the
+//! process a registry of what is held tells a second writer at once, and lets one disk at a time
+//! write in a directory. A handle for reading takes no lock, unless it is to share the file: then
+//! it takes a shared one, beside other readers, and keeps writers out (D11). A forked child has
+//! copies of all descriptors, and changes nothing through them.
 
 mod alignment;
 mod awake;
@@ -35,8 +37,8 @@ pub(crate) use uring::{NoRing, Uring};
 /// Creating a ring writes zeros in pieces of this many bytes.
 const ZEROS_BYTES: usize = 1 << 20;
 
-/// A directory of the operating system. Files are found relative to the open directory, so neither a change of the working
-/// directory nor a renamed parent leads anywhere else.
+/// A directory of the operating system. Files are found relative to the open directory, so neither
+/// a change of the working directory nor a renamed parent leads anywhere else.
 pub struct RealDisk {
     env: Env,
     path: PathBuf,
@@ -59,8 +61,8 @@ fn retry<T>(mut call: impl FnMut() -> rustix::io::Result<T>) -> rustix::io::Resu
     }
 }
 
-/// Creates a directory and its missing parents, each durable in its parent: also the one that is there already, for a process that was killed may
-/// have created it and no more.
+/// Creates a directory and its missing parents, each durable in its parent: also the one that is
+/// there already, for a process that was killed may have created it and no more.
 fn create_directory(path: &Path) -> std::io::Result<()> {
     use std::io::ErrorKind;
     let not_ours = [ErrorKind::PermissionDenied, ErrorKind::InvalidInput];
@@ -106,8 +108,9 @@ fn no_directory(message: &'static str, e: std::io::Error, path: &Path) -> Error 
 }
 
 impl RealDisk {
-    /// Opens a directory; creates it and its missing parents first if `create`. Waits for locks through `env`.
-    /// [`ErrorKind::NotFound`] when it is missing, [`ErrorKind::NotADatabase`] when there is a file. Takes no lock: the files opened for writing do.
+    /// Opens a directory; creates it and its missing parents first if `create`. Waits for locks
+    /// through `env`. [`ErrorKind::NotFound`] when it is missing, [`ErrorKind::NotADatabase`] when
+    /// there is a file. Takes no lock: the files opened for writing do.
     pub fn open(env: Env, path: impl AsRef<Path>, create: bool) -> Result<Self> {
         let path = path.as_ref().to_path_buf();
         if create {
@@ -149,7 +152,8 @@ impl RealDisk {
         Ok(claim)
     }
 
-    /// Opens the descriptor alone. What is there already must be a regular file: opening a pipe would wait for its other end.
+    /// Opens the descriptor alone. What is there already must be a regular file: opening a pipe
+    /// would wait for its other end.
     fn open_descriptor(&self, name: &str, options: OpenOptions) -> Result<OwnedFd> {
         let mut flags = OFlags::CLOEXEC;
         flags |= if options.write {
@@ -312,7 +316,8 @@ impl Disk for RealDisk {
         };
         let file = Arc::new(self.open_file(name, options)?);
         let bytes = if ring.create {
-            // Where files are copied on write, a store could find no space; this asks for none of that, before the first byte.
+            // Where files are copied on write, a store could find no space; this asks for none of
+            // that, before the first byte.
             if let Ok(flags) = sys::ioctl_getflags(&file.descriptor) {
                 let _ = sys::ioctl_setflags(&file.descriptor, flags | sys::IFlags::NOCOW);
             }

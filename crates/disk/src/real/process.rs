@@ -1,13 +1,13 @@
-//! Which process something belongs to: a child that was forked has copies of its parent's memory and descriptors, and may use
-//! none of them.
+//! Which process something belongs to: a child that was forked has copies of its parent's memory
+//! and descriptors, and may use none of them.
 //!
-//! A number tells the processes of one line of forks apart. A handler that the C library runs in each child raises it
-//! (`pthread_atfork`), so that asking costs one load. A child that was made by the system call itself, past the C library, keeps
-//! its parent's number.
+//! A number tells the processes of one line of forks apart. A handler that the C library runs in
+//! each child raises it (`pthread_atfork`), so that asking costs one load. A child that was made by
+//! the system call itself, past the C library, keeps its parent's number.
 //!
-//! A child that was forked while files were held for a database opens none of its own: threads of its parent, which it does not have, may
-//! have held locks at the fork, and those that waited are still in the queues of locks. It would wait for them for ever. After
-//! `exec` all that is gone.
+//! A child that was forked while files were held for a database opens none of its own: threads of
+//! its parent, which it does not have, may have held locks at the fork, and those that waited are
+//! still in the queues of locks. It would wait for them for ever. After `exec` all that is gone.
 
 use std::panic::AssertUnwindSafe;
 use std::sync::Once;
@@ -57,7 +57,8 @@ impl Process {
         // Miri forks nothing.
         if !cfg!(miri) {
             WATCH.call_once(|| {
-                // SAFETY: the handler adds to a static atomic and does nothing else, which any child may do.
+                // SAFETY: the handler adds to a static atomic and does nothing else, which any
+                // child may do.
                 let refused = unsafe { libc::pthread_atfork(None, None, Some(begin_child)) };
                 if refused != 0 {
                     tracing::warn!("forked children cannot be told from their parent: no memory");
@@ -113,16 +114,17 @@ impl Process {
     }
 }
 
-/// A child that was forked, for tests and proofs: what a user's process does when it forks beside an open database. Dropping it kills
-/// the child and waits for its end.
+/// A child that was forked, for tests and proofs: what a user's process does when it forks beside
+/// an open database. Dropping it kills the child and waits for its end.
 #[derive(Debug)]
 pub struct Forked(Option<Pid>);
 
 impl Forked {
-    /// Forks a child that does this work, and then ends at once, with that exit code and without running anything else. It has one thread,
-    /// and must not panic.
+    /// Forks a child that does this work, and then ends at once, with that exit code and without
+    /// running anything else. It has one thread, and must not panic.
     pub fn run(work: impl FnOnce() -> u8) -> Result<Self> {
-        // SAFETY: the child runs `work` and ends. It may allocate: the C library's locks are free in it.
+        // SAFETY: the child runs `work` and ends. It may allocate: the C library's locks are free
+        // in it.
         match unsafe { libc::fork() } {
             0 => {
                 let code = std::panic::catch_unwind(AssertUnwindSafe(work)).unwrap_or(u8::MAX);

@@ -1,8 +1,10 @@
-//! A ring of io_uring for the reads of one flight. Some are kept for the next flights, whichever threads have them.
+//! A ring of io_uring for the reads of one flight. Some are kept for the next flights, whichever
+//! threads have them.
 //!
-//! A read in flight writes into memory that somebody owns, so a ring is never dropped before every read that the kernel took has
-//! completed. A kernel that refuses io_uring (old, or by a seccomp filter) is asked once; from then on reads go one by one. So do those of
-//! flights for which there are not rings enough: a process may have few files open.
+//! A read in flight writes into memory that somebody owns, so a ring is never dropped before every
+//! read that the kernel took has completed. A kernel that refuses io_uring (old, or by a seccomp
+//! filter) is asked once; from then on reads go one by one. So do those of flights for which there
+//! are not rings enough: a process may have few files open.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -18,10 +20,12 @@ use super::process::Process;
 
 /// Reads in a ring at once.
 const DEPTH: usize = 64;
-/// Rings that the process keeps: a long scan has a flight for each level of a node, some eight. Each is an open file, of which a process may
-/// have 1024 by default, and files of the database must not find these taken by rings that wait for nothing.
+/// Rings that the process keeps: a long scan has a flight for each level of a node, some eight.
+/// Each is an open file, of which a process may have 1024 by default, and files of the database
+/// must not find these taken by rings that wait for nothing.
 const KEPT_MAX: usize = 32;
-/// Rings that there are at once, kept or in flights: a range that somebody pauses at has one as long as it lives, and there may be hundreds.
+/// Rings that there are at once, kept or in flights: a range that somebody pauses at has one as
+/// long as it lives, and there may be hundreds.
 const RINGS_MAX: usize = 64;
 /// How often a submission that the kernel puts off is repeated before the ring is given up.
 const PATIENCE: u32 = 1000;
@@ -29,8 +33,9 @@ const PATIENCE: u32 = 1000;
 /// Whether the kernel refused io_uring: then it is not asked again.
 static REFUSED: AtomicBool = AtomicBool::new(false);
 
-/// Not in use: a flight beside a flight has a ring of its own. That used last is at the back, and the next to be used. Nothing is done under the
-/// lock but to take one or to lay one there: a small read does both, and locks what `awake` has learnt twice besides.
+/// Not in use: a flight beside a flight has a ring of its own. That used last is at the back, and
+/// the next to be used. Nothing is done under the lock but to take one or to lay one there: a small
+/// read does both, and locks what `awake` has learnt twice besides.
 static KEPT: Mutex<Vec<Ring>> = Mutex::new(Vec::new());
 
 /// How many [`Place`]s are taken.
@@ -123,11 +128,13 @@ impl Uring {
         self.used.count_ones() as usize
     }
 
-    /// Adds a read, which the kernel gets with the next [`Uring::enter`]; `false` when the ring is full.
+    /// Adds a read, which the kernel gets with the next [`Uring::enter`]; `false` when the ring is
+    /// full.
     ///
     /// # Safety
     ///
-    /// The memory must be nobody else's until [`Uring::complete`] returns the number, or the ring is dropped.
+    /// The memory must be nobody else's until [`Uring::complete`] returns the number, or the ring
+    /// is dropped.
     pub(crate) unsafe fn push(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -157,8 +164,9 @@ impl Uring {
         true
     }
 
-    /// Hands all that was added to the kernel, and waits until so many reads are over. `false` when the ring must be dropped: it does not
-    /// take what is still queued, and has nothing else under way.
+    /// Hands all that was added to the kernel, and waits until so many reads are over. `false` when
+    /// the ring must be dropped: it does not take what is still queued, and has nothing else under
+    /// way.
     pub(crate) fn enter(&mut self, count: usize) -> bool {
         let Some(ring) = mine(&mut self.ring) else {
             return false;
@@ -190,7 +198,8 @@ impl Uring {
         }
     }
 
-    /// Whether a read is over. The kernel says so in the ring while the thread is with it, for whatever reason.
+    /// Whether a read is over. The kernel says so in the ring while the thread is with it, for
+    /// whatever reason.
     fn is_over(&mut self) -> bool {
         let Some(ring) = self.ring() else {
             return false;
@@ -214,7 +223,8 @@ impl Uring {
         }
     }
 
-    /// Waits until the kernel has completed all that it took. Entering it (to yield) is what lets it.
+    /// Waits until the kernel has completed all that it took. Entering it (to yield) is what lets
+    /// it.
     fn settle(&mut self) {
         let Some(ring) = mine(&mut self.ring) else {
             return;
@@ -252,8 +262,9 @@ fn mine(ring: &mut Option<Ring>) -> Option<&mut Ring> {
     ring.as_mut().filter(|ring| ring.process.is_this())
 }
 
-/// Reads into this memory as much as there is, waiting awake, and does something `meanwhile`, once the read is under way. None where that is not to
-/// be, or the read has failed: `pread` does it, or says why not.
+/// Reads into this memory as much as there is, waiting awake, and does something `meanwhile`, once
+/// the read is under way. None where that is not to be, or the read has failed: `pread` does it, or
+/// says why not.
 pub(super) fn read_awake(
     descriptor: BorrowedFd<'_>,
     memory: &mut [u8],
@@ -280,8 +291,9 @@ fn make() -> Result<Ring, NoRing> {
     }
     let place = Place::take().ok_or(NoRing::Now)?;
     let entries = DEPTH as u32;
-    // A forked child does not have the memory, and uses no ring of its parent's: it would take what that waits for.
-    // Completions need no interrupt of this thread, since it waits for them; kernels before 5.19 do not know that flag.
+    // A forked child does not have the memory, and uses no ring of its parent's: it would take what
+    // that waits for. Completions need no interrupt of this thread, since it waits for them;
+    // kernels before 5.19 do not know that flag.
     let made = IoUring::builder()
         .dontfork()
         .setup_coop_taskrun()
@@ -302,8 +314,9 @@ fn make() -> Result<Ring, NoRing> {
     }
 }
 
-/// Whether another ring may be had later although this one was not: too many files are open, or memory is short. (Kernels before 5.12 count the
-/// memory of rings as locked, of which a user may have little.)
+/// Whether another ring may be had later although this one was not: too many files are open, or
+/// memory is short. (Kernels before 5.12 count the memory of rings as locked, of which a user may
+/// have little.)
 fn may_pass(error: &io::Error) -> bool {
     const PASSING: [Errno; 4] = [Errno::MFILE, Errno::NFILE, Errno::INTR, Errno::NOMEM];
     let passing = PASSING.map(Errno::raw_os_error);

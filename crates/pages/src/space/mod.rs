@@ -1,12 +1,13 @@
-//! The data file's space: which bytes are free, which of those the file system already holds for us, and how the file grows
-//! and shrinks. Bytes are handed out only from here and come back only through [`Pages`], so no write can touch a page
-//! that somebody may still read (D1, D5).
+//! The data file's space: which bytes are free, which of those the file system already holds for
+//! us, and how the file grows and shrinks. Bytes are handed out only from here and come back only
+//! through [`Pages`], so no write can touch a page that somebody may still read (D1, D5).
 //!
-//! Space is allocated in the file system before it is written, so a full disk shows at allocation (D10). A reserve is kept
-//! allocated and out of reach of [`SpaceClass::Normal`], in as few runs as can be, so that deletes get through on a full disk.
+//! Space is allocated in the file system before it is written, so a full disk shows at allocation
+//! (D10). A reserve is kept allocated and out of reach of [`SpaceClass::Normal`], in as few runs as
+//! can be, so that deletes get through on a full disk.
 //!
-//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over searches for what is allocated) before `state`
-//! (short, no I/O).
+//! Locks: `resizing` (held over calls that change the file's allocation at its end, and over
+//! searches for what is allocated) before `state` (short, no I/O).
 
 mod exchange;
 mod live;
@@ -26,18 +27,23 @@ use runs::Runs;
 use crate::page::{Changes, Extent, PageUse};
 use crate::superblock::PAGES_START;
 
-/// The file grows by this share (1/n) of itself, within these bounds: allocating costs microseconds, so little is kept ahead.
+/// The file grows by this share (1/n) of itself, within these bounds: allocating costs
+/// microseconds, so little is kept ahead.
 const GROWTH_BYTES_MIN: u64 = 1 << 20;
 const GROWTH_BYTES_MAX: u64 = 16 << 20;
 const GROWTH_SHARE: u64 = 128;
-/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes, unless they grow.
+/// Free space that is kept for the next checkpoint is at most this share (1/n) of live bytes,
+/// unless they grow.
 const SLACK_SHARE: u64 = 96;
-/// They grow when more than this share (1/n) of what recent checkpoints wrote came on top of what was there.
+/// They grow when more than this share (1/n) of what recent checkpoints wrote came on top of what
+/// was there.
 const GROWING_SHARE: u64 = 8;
-/// With each checkpoint so much (1/n) of what those before it did is forgotten: one that only fills a buffer is no growth.
+/// With each checkpoint so much (1/n) of what those before it did is forgotten: one that only fills
+/// a buffer is no growth.
 const FORGOTTEN_SHARE: u64 = 4;
 
-/// So many extents that could not be written are left alone; of more, that of longest ago is tried again.
+/// So many extents that could not be written are left alone; of more, that of longest ago is tried
+/// again.
 const PARKED_MAX: usize = 16;
 
 /// How much a file of that length grows at once.
@@ -61,11 +67,13 @@ pub enum SpaceClass {
 struct Free {
     /// Everything free but the reserve.
     all: Runs,
-    /// What of `all` is known to be allocated in the file system: writing there cannot run out of space.
+    /// What of `all` is known to be allocated in the file system: writing there cannot run out of
+    /// space.
     ready: Runs,
     /// What of `all` may be allocated there: worth punching. Contains `ready`.
     occupying: Runs,
-    /// What of `all` is not `ready` and may be allocated all the same: after an open everything, until the file system was asked for it.
+    /// What of `all` is not `ready` and may be allocated all the same: after an open everything,
+    /// until the file system was asked for it.
     unasked: Runs,
     /// Allocated, and set aside for [`SpaceClass::Reserve`]; not in `all`.
     reserve: Runs,
@@ -124,8 +132,9 @@ impl Free {
     }
 }
 
-/// What the file system refused last. While a disk is full it is not asked for as much again: ext4 and XFS write their journals
-/// before they refuse, which takes milliseconds, and one merge asks for hundreds of pages.
+/// What the file system refused last. While a disk is full it is not asked for as much again: ext4
+/// and XFS write their journals before they refuse, which takes milliseconds, and one merge asks
+/// for hundreds of pages.
 #[derive(Debug)]
 struct Refusal {
     /// The least number of bytes that was refused.
@@ -143,8 +152,8 @@ struct Gap {
 #[derive(Debug, Default)]
 struct State {
     free: Free,
-    /// Forgotten with each commit and each failed allocation, which asks anew before it fails, and with whatever goes back to the file
-    /// system.
+    /// Forgotten with each commit and each failed allocation, which asks anew before it fails, and
+    /// with whatever goes back to the file system.
     refusal: Option<Refusal>,
     pages: Pages,
     reserve_target: u64,
@@ -161,8 +170,9 @@ struct State {
     reclaiming: bool,
     /// Pages whose space was freed and that the cache was not told of yet.
     gone: Vec<PageId>,
-    /// Extents that hold no page and could not be written, the last one at the end. They are not free: what fits best would be the same one each time, and one
-    /// bad place would be where every merge fails.
+    /// Extents that hold no page and could not be written, the last one at the end. They are not
+    /// free: what fits best would be the same one each time, and one bad place would be where every
+    /// merge fails.
     parked: VecDeque<Extent>,
 }
 
@@ -194,13 +204,15 @@ impl State {
         self.released_lately = forget(self.released_lately) + released;
     }
 
-    /// Recent checkpoints left more than there was, and so did the last: what is free will be taken soon, and for long.
+    /// Recent checkpoints left more than there was, and so did the last: what is free will be taken
+    /// soon, and for long.
     fn is_growing(&self) -> bool {
         let grown = self.written_lately.saturating_sub(self.released_lately);
         self.grew && grown > self.written_lately / GROWING_SHARE
     }
 
-    /// Free space that is kept: the reserve, or in the midst of work what a checkpoint like the last ones needs, within bounds.
+    /// Free space that is kept: the reserve, or in the midst of work what a checkpoint like the
+    /// last ones needs, within bounds.
     fn slack(&self) -> u64 {
         if self.at_rest {
             return self.reserve_target;
@@ -224,7 +236,8 @@ impl State {
 pub(crate) struct Space {
     file: Arc<dyn File>,
     state: Mutex<State>,
-    /// Held by whoever changes the file's length, or decides by it, or searches for what is allocated.
+    /// Held by whoever changes the file's length, or decides by it, or searches for what is
+    /// allocated.
     resizing: Mutex<()>,
     /// The file's length, for bounds checks of reads without a lock.
     file_bytes: AtomicU64,
@@ -235,7 +248,8 @@ pub(crate) struct Space {
 impl Space {
     /// Space of a file of which nothing is free yet: [`Space::rebuild`] finds out.
     pub(crate) fn new(file: Arc<dyn File>, file_bytes: u64, reserve_bytes: u64) -> Arc<Self> {
-        // A creation that the power cut short may have left less than the slots: what lacks of them is no free space.
+        // A creation that the power cut short may have left less than the slots: what lacks of them
+        // is no free space.
         let file_bytes = (file_bytes.next_multiple_of(EXTENT_ALIGNMENT)).max(PAGES_START);
         let reserve_target = reserve_bytes
             .checked_next_multiple_of(EXTENT_ALIGNMENT)
@@ -350,14 +364,16 @@ impl Space {
         })
     }
 
-    /// As [`Space::ask`], for bytes that the file does not have, unless the file system has refused as many.
+    /// As [`Space::ask`], for bytes that the file does not have, unless the file system has refused
+    /// as many.
     fn obtain(&self, offset: u64, bytes: u64) -> Result<()> {
         self.refused(bytes)?;
         self.ask(offset, bytes)
     }
 
-    /// Takes free space, if there is a run of that size, and says which parts of it are not allocated yet. What touches the
-    /// end of the file is taken last, so that the file can become shorter; without `holes`, only ready space is taken.
+    /// Takes free space, if there is a run of that size, and says which parts of it are not
+    /// allocated yet. What touches the end of the file is taken last, so that the file can become
+    /// shorter; without `holes`, only ready space is taken.
     fn take(&self, wanted: u64, class: SpaceClass, holes: bool) -> Option<(Extent, Vec<Gap>)> {
         let mut state = self.state.lock();
         state.sweep();
@@ -427,8 +443,8 @@ impl Space {
         Ok(())
     }
 
-    /// After an allocation within the file that failed: ext4 has allocated what there was, and nobody would know of that. Whether it is a
-    /// hole now.
+    /// After an allocation within the file that failed: ext4 has allocated what there was, and
+    /// nobody would know of that. Whether it is a hole now.
     fn let_go(&self, extent: Extent) -> bool {
         let punched = self.file.punch_hole(extent.offset, extent.bytes);
         if let Err(error) = &punched {
@@ -437,8 +453,8 @@ impl Space {
         punched.is_ok()
     }
 
-    /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve misses; more if that is
-    /// less than a step.
+    /// Makes the file longer: enough for `wanted` bytes at its end, and for what the reserve
+    /// misses; more if that is less than a step.
     fn grow(&self, wanted: u64, class: SpaceClass) -> Result<()> {
         let _resizing = self.resizing.lock();
         let (end, needed) = {
@@ -483,8 +499,9 @@ impl Space {
         Ok(())
     }
 
-    /// When the file cannot grow: ready space again (a hole may have failed before), then the reserve, or what it lacks, which comes before
-    /// anything else; then short runs for one that is long enough.
+    /// When the file cannot grow: ready space again (a hole may have failed before), then the
+    /// reserve, or what it lacks, which comes before anything else; then short runs for one that is
+    /// long enough.
     fn last_resort(&self, wanted: u64, class: SpaceClass, refused: &Error) -> Result<Extent> {
         if let Some((extent, _)) = self.take(wanted, class, false) {
             return Ok(extent);
@@ -576,8 +593,9 @@ impl Space {
         }))
     }
 
-    /// Derives all free space from a walk over the trees (D4). What the walk does not name is free; whether the file
-    /// system holds it for us is not known, so it is allocated before it is used again. Of a walk that is not whole nothing is free, nor will be.
+    /// Derives all free space from a walk over the trees (D4). What the walk does not name is free;
+    /// whether the file system holds it for us is not known, so it is allocated before it is used
+    /// again. Of a walk that is not whole nothing is free, nor will be.
     pub(crate) fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -604,8 +622,8 @@ impl Space {
             // Deletes free nothing, and one more at each open would stay in the file.
             state.reserve_target = 0;
         }
-        // Holes may be there that nothing of ours knows: worth punching only if the file occupies more than it should, what the
-        // file system keeps for itself aside.
+        // Holes may be there that nothing of ours knows: worth punching only if the file occupies
+        // more than it should, what the file system keeps for itself aside.
         let expected = PAGES_START + state.pages.live_bytes() + state.slack() + growth_bytes(end);
         let occupying = allocated > expected;
         state.free = Free {
@@ -659,7 +677,8 @@ struct PinInner {
 
 impl Drop for PinInner {
     fn drop(&mut self) {
-        // Only a counter: readers drop pins. The pages go with the next sweep, which the signal asks for.
+        // Only a counter: readers drop pins. The pages go with the next sweep, which the signal
+        // asks for.
         if self.space.state.lock().pages.unpin(self.generation) {
             self.space.signal.notify();
         }

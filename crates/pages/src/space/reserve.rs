@@ -1,6 +1,8 @@
-//! Finding what is allocated, first of all the reserve (D10). After an open nobody knows which free space the file system holds for us, and
-//! the reserve of the last life is one run with the holes beside it, which a full disk has nothing for. What is allocated already is given
-//! however full the disk is, so free space is asked for in pieces: for the reserve first in such as would do, then in halves of what was refused.
+//! Finding what is allocated, first of all the reserve (D10). After an open nobody knows which free
+//! space the file system holds for us, and the reserve of the last life is one run with the holes
+//! beside it, which a full disk has nothing for. What is allocated already is given however full
+//! the disk is, so free space is asked for in pieces: for the reserve first in such as would do,
+//! then in halves of what was refused.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -18,7 +20,8 @@ const PIECES_MAX: usize = 1024;
 /// What a search was refused, and took out of the free space so as not to ask for it again.
 #[derive(Default)]
 pub(super) struct Refused {
-    /// Halves that were not asked for by themselves yet; the largest, and of those the lowest, is next.
+    /// Halves that were not asked for by themselves yet; the largest, and of those the lowest, is
+    /// next.
     halves: BinaryHeap<(u64, Reverse<u64>)>,
     /// What is too small to be halved, and whether it may be allocated in part.
     rest: Vec<(Extent, bool)>,
@@ -52,8 +55,8 @@ impl Refused {
 }
 
 impl Space {
-    /// Fills the reserve after an open: from free space of the file as far as it can be allocated, else by growing. A full disk
-    /// is no error here: writes will see it.
+    /// Fills the reserve after an open: from free space of the file as far as it can be allocated,
+    /// else by growing. A full disk is no error here: writes will see it.
     pub(super) fn find_reserve(&self) -> Result<()> {
         if self.search_reserve()? {
             return Ok(());
@@ -71,8 +74,8 @@ impl Space {
         }
     }
 
-    /// Takes so much of the reserve, or of it and what is ready beside it, if there is a run of that; where it is not whole, after a search
-    /// for what it lacks.
+    /// Takes so much of the reserve, or of it and what is ready beside it, if there is a run of
+    /// that; where it is not whole, after a search for what it lacks.
     pub(super) fn take_reserve(&self, wanted: u64) -> Result<Option<Extent>> {
         let take = || {
             let mut state = self.state.lock();
@@ -112,7 +115,8 @@ impl Space {
         Ok(())
     }
 
-    /// Fills the reserve from free space of the file as far as that can be allocated; whether it is whole.
+    /// Fills the reserve from free space of the file as far as that can be allocated; whether it is
+    /// whole.
     fn search_reserve(&self) -> Result<bool> {
         // Two searches would hide from each other what they hold, and the file keeps its end.
         let _resizing = self.resizing.lock();
@@ -122,7 +126,8 @@ impl Space {
                 return None;
             }
             let missing = missing.next_multiple_of(EXTENT_ALIGNMENT);
-            // Ready space is all in the reserve by now, and holes are known: the file system was asked for them.
+            // Ready space is all in the reserve by now, and holes are known: the file system was
+            // asked for them.
             let unasked = free.unasked.fit(missing, None);
             let unasked = unasked.or_else(|| free.unasked.largest());
             let half = refused.next_above(unasked.map_or(0, |extent| extent.bytes));
@@ -131,8 +136,10 @@ impl Space {
         Ok(!self.is_short())
     }
 
-    /// Asks for pieces, as many as `next` takes out of the free space, where it is told the reserve's target. What is refused from `halved_from`
-    /// bytes on is left to it in halves; shorter ones go back to the file system at once, and the next piece may have them. `resizing` is held.
+    /// Asks for pieces, as many as `next` takes out of the free space, where it is told the
+    /// reserve's target. What is refused from `halved_from` bytes on is left to it in halves;
+    /// shorter ones go back to the file system at once, and the next piece may have them.
+    /// `resizing` is held.
     pub(super) fn search(
         &self,
         halved_from: u64,

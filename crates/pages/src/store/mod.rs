@@ -1,9 +1,10 @@
 //! The page store: one data file, its superblocks, its space, and the cache in front of it.
 //!
-//! Who may do what, when: pages are written by checkpoints only; they become durable with [`PageStore::sync`] and
-//! reachable with [`PageStore::write_superblock`]; what a checkpoint replaced is given up by [`PageStore::commit`], after
-//! both slots hold its generation (D2, D5). The order of these calls is the engine's; that no write lands on a page that
-//! somebody may read is this crate's.
+//! Who may do what, when: pages are written by checkpoints only; they become durable with
+//! [`PageStore::sync`] and reachable with [`PageStore::write_superblock`]; what a checkpoint
+//! replaced is given up by [`PageStore::commit`], after both slots hold its generation (D2, D5).
+//! The order of these calls is the engine's; that no write lands on a page that somebody may read
+//! is this crate's.
 
 mod handle;
 mod open;
@@ -43,11 +44,13 @@ pub struct StoreOptions {
     pub budget: Arc<Budget>,
     /// Bytes of the file that stay allocated and free for [`crate::SpaceClass::Reserve`] (D10).
     pub reserve_bytes: u64,
-    /// Whether what is not cached here is read by way of the system's page cache. What merges read goes past it.
+    /// Whether what is not cached here is read by way of the system's page cache. What merges read
+    /// goes past it.
     pub system_cache: bool,
 }
 
-/// A data file with everything that reads and writes it. Reads may come from any thread; see the module's head for writes.
+/// A data file with everything that reads and writes it. Reads may come from any thread; see the
+/// module's head for writes.
 pub struct PageStore {
     file: Arc<dyn File>,
     space: Arc<Space>,
@@ -85,14 +88,16 @@ struct Roots {
 }
 
 impl PageStore {
-    /// Bytes that lengths and offsets of pages and their parts are multiples of; blocks lie as they come.
+    /// Bytes that lengths and offsets of pages and their parts are multiples of; blocks lie as they
+    /// come.
     #[must_use]
     pub fn unit(&self) -> u32 {
         self.unit
     }
 
-    /// The superblock slot that held no superblock when the file was opened. The other one serves, and settling mends it; a power cut
-    /// in the middle of its write leaves the same where the device does not write sectors whole.
+    /// The superblock slot that held no superblock when the file was opened. The other one serves,
+    /// and settling mends it; a power cut in the middle of its write leaves the same where the
+    /// device does not write sectors whole.
     #[must_use]
     pub fn damaged_slot(&self) -> Option<(usize, &Error)> {
         self.damaged.as_ref().map(|(slot, error)| (*slot, error))
@@ -104,16 +109,17 @@ impl PageStore {
         self.roots.lock().newest
     }
 
-    /// Whether the newest superblock was written to another file, or by a file system that told this one otherwise: what is open is a
-    /// copy.
+    /// Whether the newest superblock was written to another file, or by a file system that told
+    /// this one otherwise: what is open is a copy.
     #[must_use]
     pub fn is_copy(&self) -> bool {
         !self.superblock().home.is_of(&self.home)
     }
 
-    /// Names pages of this life; call before the first write, with an incarnation that no page in the file has, and once the
-    /// superblock says this life's branch. Counters of page ids begin where the branch says: copies that go on separately give
-    /// different ids to their pages, though their lives have equal numbers.
+    /// Names pages of this life; call before the first write, with an incarnation that no page in
+    /// the file has, and once the superblock says this life's branch. Counters of page ids begin
+    /// where the branch says: copies that go on separately give different ids to their pages,
+    /// though their lives have equal numbers.
     pub fn begin_life(&self, incarnation: Incarnation) {
         let first = match terrapin_base::mutant::active(80) {
             true => 0,
@@ -127,15 +133,16 @@ impl PageStore {
         );
     }
 
-    /// Applies a checkpoint's changes once both superblock slots hold `generation`: added pages become live, released ones
-    /// lose a reference; at none they are retired, and freed when no pin on a generation in [born, `generation`) is left.
-    /// Generations must go up. O(changes).
+    /// Applies a checkpoint's changes once both superblock slots hold `generation`: added pages
+    /// become live, released ones lose a reference; at none they are retired, and freed when no pin
+    /// on a generation in [born, `generation`) is left. Generations must go up. O(changes).
     pub fn commit(&self, generation: Generation, changes: Changes) {
         self.space.commit(generation, &changes);
         self.forget_gone();
     }
 
-    /// Gives back the pages of a merge that failed or is not wanted: its added pages are free at once.
+    /// Gives back the pages of a merge that failed or is not wanted: its added pages are free at
+    /// once.
     pub fn abandon(&self, changes: Changes) {
         self.abandon_pages(&changes.added);
     }
@@ -145,8 +152,8 @@ impl PageStore {
         self.forget_gone();
     }
 
-    /// Has the cache forget the pages whose space was freed, and tells who purges it: what was told when they were freed may have been looked
-    /// into before the cache knew of them.
+    /// Has the cache forget the pages whose space was freed, and tells who purges it: what was told
+    /// when they were freed may have been looked into before the cache knew of them.
     fn forget_gone(&self) {
         let gone = self.space.take_gone();
         if !gone.is_empty() {
@@ -155,14 +162,16 @@ impl PageStore {
         }
     }
 
-    /// Keeps every page of a generation readable: the newest committed one, or the one about to be, or one pinned already.
+    /// Keeps every page of a generation readable: the newest committed one, or the one about to be,
+    /// or one pinned already.
     #[must_use]
     pub fn pin(&self, generation: Generation) -> Pin {
         self.space.pin(generation)
     }
 
-    /// Ties pages of a side root, which no superblock will reach, to a guard: they are freed when it is dropped. What the side
-    /// root shares with its base is kept by the base's pin; `retained` and `released` mean nothing here.
+    /// Ties pages of a side root, which no superblock will reach, to a guard: they are freed when
+    /// it is dropped. What the side root shares with its base is kept by the base's pin; `retained`
+    /// and `released` mean nothing here.
     #[must_use]
     pub fn private(self: &Arc<Self>, changes: Changes) -> PrivatePages {
         PrivatePages {
@@ -171,14 +180,16 @@ impl PageStore {
         }
     }
 
-    /// Learns which space is free from a walk over the trees of `generation` (D4): `uses` names every page, once per reference,
-    /// catalog pages too. Call once after [`PageStore::open`], before anything is written; both slots are, first, if they are not yet
-    /// ([`PageStore::settle_slots`]): where the disk is full, holes are made of what is free. O(pages · log pages).
+    /// Learns which space is free from a walk over the trees of `generation` (D4): `uses` names
+    /// every page, once per reference, catalog pages too. Call once after [`PageStore::open`],
+    /// before anything is written; both slots are, first, if they are not yet
+    /// ([`PageStore::settle_slots`]): where the disk is full, holes are made of what is free.
+    /// O(pages · log pages).
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::Corrupt`], naming the pages, when two overlap, one lies outside of the file, or two references to one
-    /// differ; any error of `uses`, and of the slots' writes.
+    /// [`ErrorKind::Corrupt`], naming the pages, when two overlap, one lies outside of the file, or
+    /// two references to one differ; any error of `uses`, and of the slots' writes.
     pub fn rebuild(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -187,8 +198,9 @@ impl PageStore {
         self.rebuild_from(uses, generation, true)
     }
 
-    /// As [`PageStore::rebuild`], where a walk could not read all of a tree. What it did not name may be that tree's: until the next open nothing of
-    /// what the file holds now is taken for free, nor given up, whatever later changes say, and new pages lie behind it.
+    /// As [`PageStore::rebuild`], where a walk could not read all of a tree. What it did not name
+    /// may be that tree's: until the next open nothing of what the file holds now is taken for
+    /// free, nor given up, whatever later changes say, and new pages lie behind it.
     pub fn rebuild_partly(
         &self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -214,9 +226,10 @@ impl PageStore {
         Ok(())
     }
 
-    /// One bounded piece of housekeeping: frees what pins let go, gives free space beyond the slack (what a checkpoint
-    /// needs, within bounds; at rest the reserve alone) back to the file system, takes entries of dead pages out of the cache. Whether
-    /// there is more to do at once. Reads wait while space is given back.
+    /// One bounded piece of housekeeping: frees what pins let go, gives free space beyond the slack
+    /// (what a checkpoint needs, within bounds; at rest the reserve alone) back to the file system,
+    /// takes entries of dead pages out of the cache. Whether there is more to do at once. Reads
+    /// wait while space is given back.
     pub fn reclaim_step(&self) -> Result<bool> {
         self.purge_step();
         if self.read_only
@@ -235,7 +248,8 @@ impl PageStore {
         Ok(self.cache.purge_needed())
     }
 
-    /// The part of [`PageStore::reclaim_step`] that reads do not wait for: takes some entries of dead pages out of the cache. Whether there are more.
+    /// The part of [`PageStore::reclaim_step`] that reads do not wait for: takes some entries of
+    /// dead pages out of the cache. Whether there are more.
     pub fn purge_step(&self) -> bool {
         if self.cache.purge_needed() {
             self.cache.purge_step();
@@ -243,14 +257,15 @@ impl PageStore {
         self.cache.purge_needed()
     }
 
-    /// Whether [`PageStore::purge_step`] would find something to do. Cheap; may be a [`terrapin_base::Condition`]'s test, told of as
-    /// [`PageStore::reclaim_needed`] is.
+    /// Whether [`PageStore::purge_step`] would find something to do. Cheap; may be a
+    /// [`terrapin_base::Condition`]'s test, told of as [`PageStore::reclaim_needed`] is.
     #[must_use]
     pub fn purge_needed(&self) -> bool {
         self.cache.purge_needed()
     }
 
-    /// Whether [`PageStore::reclaim_step`] would find something to do. Cheap; may be a [`terrapin_base::Condition`]'s test.
+    /// Whether [`PageStore::reclaim_step`] would find something to do. Cheap; may be a
+    /// [`terrapin_base::Condition`]'s test.
     #[must_use]
     pub fn reclaim_needed(&self) -> bool {
         let may_write = !self.read_only && self.poison.get().is_none();
@@ -263,8 +278,10 @@ impl PageStore {
         self.space.signal()
     }
 
-    /// Makes the next [`PageStore::reclaim_step`]s go down to the reserve, until the next [`PageStore::commit`]. Without this they begin only when a whole growth step
-    /// lies above the slack, so that a busy store does not give back what it is about to use. For an idle store, a flush, a close.
+    /// Makes the next [`PageStore::reclaim_step`]s go down to the reserve, until the next
+    /// [`PageStore::commit`]. Without this they begin only when a whole growth step lies above the
+    /// slack, so that a busy store does not give back what it is about to use. For an idle store, a
+    /// flush, a close.
     pub fn begin_reclaim(&self) {
         if !self.read_only {
             self.space.begin_reclaim();
@@ -272,18 +289,21 @@ impl PageStore {
         }
     }
 
-    /// Evicts cached entries while the caches hold more than the budget leaves them, some slabs of blocks at most; whether there is
-    /// more to do. Inserts make room by themselves: this is for when the budget shrinks and nobody inserts.
+    /// Evicts cached entries while the caches hold more than the budget leaves them, some slabs of
+    /// blocks at most; whether there is more to do. Inserts make room by themselves: this is for
+    /// when the budget shrinks and nobody inserts.
     pub fn shrink(&self) -> bool {
         self.cache.shrink(SHRINK_SLABS)
     }
 
-    /// As [`PageStore::shrink`], until the caches hold no more than the budget leaves them, or nothing more can go.
+    /// As [`PageStore::shrink`], until the caches hold no more than the budget leaves them, or
+    /// nothing more can go.
     pub fn shrink_fully(&self) {
         while self.shrink_needed() && self.shrink() {}
     }
 
-    /// Gives all memory of the caches back, but for what readers hold: for a store that nobody is going to read any more.
+    /// Gives all memory of the caches back, but for what readers hold: for a store that nobody is
+    /// going to read any more.
     pub fn empty_caches(&self) {
         self.cache.empty();
     }
@@ -306,7 +326,8 @@ impl PageStore {
         self.counters.reads(ReadFor::Scan)
     }
 
-    /// Bytes on disk of pages that trees refer to, those of side roots and of merges under way included.
+    /// Bytes on disk of pages that trees refer to, those of side roots and of merges under way
+    /// included.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.space.live_bytes()
@@ -324,13 +345,15 @@ impl PageStore {
         self.space.free_bytes()
     }
 
-    /// Bytes that the reserve holds now: less than [`StoreOptions::reserve_bytes`] when space is short.
+    /// Bytes that the reserve holds now: less than [`StoreOptions::reserve_bytes`] when space is
+    /// short.
     #[must_use]
     pub fn reserve_held_bytes(&self) -> u64 {
         self.space.reserve_held_bytes()
     }
 
-    /// Whether the reserve is not full: [`crate::SpaceClass::Normal`] allocations will fail unless the disk got space again.
+    /// Whether the reserve is not full: [`crate::SpaceClass::Normal`] allocations will fail unless
+    /// the disk got space again.
     #[must_use]
     pub fn space_is_short(&self) -> bool {
         self.space.is_short()

@@ -1,5 +1,5 @@
-//! Writing pages and superblocks. Everything goes into space that is allocated and that nobody reads (D1, D10); what
-//! could not be written is left alone for a while.
+//! Writing pages and superblocks. Everything goes into space that is allocated and that nobody
+//! reads (D1, D10); what could not be written is left alone for a while.
 
 use terrapin_base::sync::{Arc, Ordering};
 use terrapin_base::{Error, ErrorKind, Generation, Incarnation, PageId, Result, mutant};
@@ -17,13 +17,15 @@ use crate::store::read::{FilterPage, block_key};
 use crate::superblock::{GENERATION_MAX, SLOTS, Superblock};
 
 impl PageStore {
-    /// Writes a page group as a leaf: one large direct write. Not durable before [`PageStore::sync`]. Its index goes into the
-    /// cache, its filter too while there is room, unless that is [kept out](PendingGroup::keep_filter_out), and blocks that take the place of cached ones
-    /// (decision 0019).
+    /// Writes a page group as a leaf: one large direct write. Not durable before
+    /// [`PageStore::sync`]. Its index goes into the cache, its filter too while there is room,
+    /// unless that is [kept out](PendingGroup::keep_filter_out), and blocks that take the place of
+    /// cached ones (decision 0019).
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::NoSpace`] when the class has no space; nothing is written then. After any error its space is nobody's, and the next write goes elsewhere.
+    /// [`terrapin_base::ErrorKind::NoSpace`] when the class has no space; nothing is written then.
+    /// After any error its space is nobody's, and the next write goes elsewhere.
     pub fn write_group(&self, pending: PendingGroup, class: SpaceClass) -> Result<GroupRef> {
         self.write_group_as(WriteOf::Leaf, pending, class)
     }
@@ -147,7 +149,8 @@ impl PageStore {
         }
     }
 
-    /// Caches blocks of a new group that take the place of cached ones, as a read would, without the read.
+    /// Caches blocks of a new group that take the place of cached ones, as a read would, without
+    /// the read.
     fn cache_heirs(&self, group: PageId, image: &[u8], heirs: &[Heir]) {
         for heir in heirs {
             let Some((worth, lives)) = self.cache.inherits(heir.standing) else {
@@ -197,8 +200,8 @@ impl PageStore {
         ))
     }
 
-    /// Makes everything written durable. A failure poisons the store: what the device holds is unknown from then on, and a
-    /// second sync would lie (DESIGN §11).
+    /// Makes everything written durable. A failure poisons the store: what the device holds is
+    /// unknown from then on, and a second sync would lie (DESIGN §11).
     pub fn sync(&self) -> Result<()> {
         self.check_writable()?;
         let synced = match self.file.sync() {
@@ -208,12 +211,13 @@ impl PageStore {
         synced.map_err(|error| self.poisoned(error))
     }
 
-    /// Writes a slot; durable after [`PageStore::sync`]. A failure poisons the store, since the slot may hold either.
+    /// Writes a slot; durable after [`PageStore::sync`]. A failure poisons the store, since the
+    /// slot may hold either.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::InvalidArgument`] for a slot that does not exist, or a superblock of another database, or an older generation or one
-    /// that could not be read back.
+    /// [`terrapin_base::ErrorKind::InvalidArgument`] for a slot that does not exist, or a
+    /// superblock of another database, or an older generation or one that could not be read back.
     pub fn write_superblock(&self, slot: usize, superblock: &Superblock) -> Result<()> {
         self.check_writable()?;
         let newest = self.superblock();
@@ -235,9 +239,11 @@ impl PageStore {
         Ok(())
     }
 
-    /// Writes both slots anew, onto stable storage, before the first change to any page and before anything else is built on what was found. One of them may
-    /// hold an older root, whose pages count as free. And what is there to be read may not be durable: the process that wrote it died before its
-    /// sync, or the sync failed, which is told once only; a sync of what was found would prove nothing then, and a power cut bring an older root back.
+    /// Writes both slots anew, onto stable storage, before the first change to any page and before
+    /// anything else is built on what was found. One of them may hold an older root, whose pages
+    /// count as free. And what is there to be read may not be durable: the process that wrote it
+    /// died before its sync, or the sync failed, which is told once only; a sync of what was found
+    /// would prove nothing then, and a power cut bring an older root back.
     pub fn settle_slots(&self) -> Result<()> {
         // Held over the I/O, once in a life: other writers must wait for it.
         let mut roots = self.roots.lock();
@@ -258,13 +264,15 @@ impl PageStore {
         Ok(())
     }
 
-    /// Begins a life of the database: writes its branch into both slots, onto stable storage, in place of
-    /// [`PageStore::settle_slots`] and before anything else is written. `incarnation` and `log_branch` are those of the log's
-    /// newest life. From here on the file is no copy. Returns the superblock that was written.
+    /// Begins a life of the database: writes its branch into both slots, onto stable storage, in
+    /// place of [`PageStore::settle_slots`] and before anything else is written. `incarnation` and
+    /// `log_branch` are those of the log's newest life. From here on the file is no copy. Returns
+    /// the superblock that was written.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Unsupported`] when generations are used up; those of the writes and syncs.
+    /// [`terrapin_base::ErrorKind::Unsupported`] when generations are used up; those of the writes
+    /// and syncs.
     pub fn begin_branch(
         &self,
         incarnation: Incarnation,
@@ -289,7 +297,8 @@ impl PageStore {
         Ok(begun)
     }
 
-    /// Says durably that nothing is written any more: a copy of the file is as good as the file. The last call before the store is let go.
+    /// Says durably that nothing is written any more: a copy of the file is as good as the file.
+    /// The last call before the store is let go.
     ///
     /// # Errors
     ///
@@ -303,7 +312,8 @@ impl PageStore {
         {
             let mut roots = self.roots.lock();
             roots.newest = ended;
-            // The last checkpoint may have been stopped between the slots: the first one holds the newest superblock then.
+            // The last checkpoint may have been stopped between the slots: the first one holds the
+            // newest superblock then.
             roots.unsettled = Some(SLOTS - 1);
         }
         self.settle_slots()

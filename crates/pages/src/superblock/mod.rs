@@ -1,5 +1,6 @@
-//! The root of everything durable. Two slots hold it in turn; the newest valid one counts, and one damaged slot is no
-//! harm, since a checkpoint writes the second slot only when the first is on stable storage (D2).
+//! The root of everything durable. Two slots hold it in turn; the newest valid one counts, and one
+//! damaged slot is no harm, since a checkpoint writes the second slot only when the first is on
+//! stable storage (D2).
 
 pub(crate) mod format;
 
@@ -17,7 +18,8 @@ pub const SLOTS: usize = 2;
 /// Where pages start.
 pub const PAGES_START: u64 = SLOT_BYTES * SLOTS as u64;
 
-/// The last generation: there is one number behind it, so that counting on from any that a slot has is no overflow.
+/// The last generation: there is one number behind it, so that counting on from any that a slot has
+/// is no overflow.
 pub(crate) const GENERATION_MAX: Generation = Generation(u64::MAX - 1);
 
 /// What a superblock slot says.
@@ -35,11 +37,11 @@ pub struct Superblock {
     pub unit: u32,
     /// The catalog's root; none before the first checkpoint.
     pub catalog: Option<PageRef>,
-    /// Random number of the open for writing that wrote it; 0 before there is a log. Copies of a database that go on
-    /// separately have different ones.
+    /// Random number of the open for writing that wrote it; 0 before there is a log. Copies of a
+    /// database that go on separately have different ones.
     pub branch: u64,
-    /// Branch of the log that it was opened with; equal to `branch` once a checkpoint of this life was written. The newest
-    /// life of the log has one of the two.
+    /// Branch of the log that it was opened with; equal to `branch` once a checkpoint of this life
+    /// was written. The newest life of the log has one of the two.
     pub log_branch: u64,
     /// The data file that it was written to.
     pub home: FileIdentity,

@@ -1,4 +1,5 @@
-//! A workload beside the oracle, in which one call fails. What it must answer stands in the head of [`super`].
+//! A workload beside the oracle, in which one call fails. What it must answer stands in the head of
+//! [`super`].
 
 use terrapin_base::{Error, ErrorKind};
 use terrapin_disk::SimDisk;
@@ -66,7 +67,8 @@ impl Failing {
         if self.lasting { fault.lasting() } else { fault }
     }
 
-    /// Whether it may leave open what is on the disk, so that the database may say that it is poisoned.
+    /// Whether it may leave open what is on the disk, so that the database may say that it is
+    /// poisoned.
     fn may_poison(&self) -> bool {
         self.lasting
             || matches!(
@@ -88,7 +90,8 @@ impl Failing {
         if !fits {
             return Err(format!("{kind:?} does not fit the fault: {text}"));
         }
-        // The disk's own text names the call and the file; that of a full disk, or of a quota, says so and names the file, or what still goes on.
+        // The disk's own text names the call and the file; that of a full disk, or of a quota, says
+        // so and names the file, or what still goes on.
         let what = match self.error {
             FaultError::Quota => "quota",
             _ => "the disk is full",
@@ -333,7 +336,8 @@ impl Run {
                 self.failing.explains(*kind, text)?;
                 self.open_again()
             }
-            // `verify` tells of files that it cannot read as it tells of damage, but as what they are.
+            // `verify` tells of files that it cannot read as it tells of damage, but as what they
+            // are.
             Answer::Broken(text) if text.contains("simulated fault") => {
                 self.must_have_failed()?;
                 match text.contains("corrupt") {
@@ -345,7 +349,8 @@ impl Run {
         }
     }
 
-    /// After an open or a close that failed: as long as calls fail an open may fail, too; afterwards it must not.
+    /// After an open or a close that failed: as long as calls fail an open may fail, too;
+    /// afterwards it must not.
     fn open_again(&mut self) -> Result<(), String> {
         self.subject.let_go();
         if self.failing.lasting
@@ -394,7 +399,8 @@ impl Run {
         Err(state.difference(self.oracle.state()))
     }
 
-    /// Writes go on, at once or when the space that is back is seen, or the database says that it is poisoned, and stays so.
+    /// Writes go on, at once or when the space that is back is seen, or the database says that it
+    /// is poisoned, and stays so.
     fn resume(&mut self) -> Result<bool, String> {
         let write = Operation::Put {
             keyspace: "default".to_owned(),
@@ -490,7 +496,8 @@ impl Run {
     }
 }
 
-/// That `verify` finds nothing. A power cut in the midst of its write may garble a superblock slot; then the other one counts.
+/// That `verify` finds nothing. A power cut in the midst of its write may garble a superblock slot;
+/// then the other one counts.
 pub(super) fn verified(subject: &mut Simulated, survives: Survives) -> Result<(), String> {
     let cut = survives == Survives::Durable;
     let found = subject.verify().map(|mut findings| {

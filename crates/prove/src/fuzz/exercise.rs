@@ -1,5 +1,6 @@
-//! Uses what was accepted, in every way there is. Hostile content may be refused, or be nonsense that is read as it stands;
-//! it must not panic, and where `verify` finds nothing wrong, every way of reading gives the same records.
+//! Uses what was accepted, in every way there is. Hostile content may be refused, or be nonsense
+//! that is read as it stands; it must not panic, and where `verify` finds nothing wrong, every way
+//! of reading gives the same records.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -183,7 +184,8 @@ impl World {
     }
 }
 
-/// Verifies a directory, opens it for reading, then for writing, and uses it; whether nothing was wrong.
+/// Verifies a directory, opens it for reading, then for writing, and uses it; whether nothing was
+/// wrong.
 pub fn directory(disk: &SimDisk) -> bool {
     let world = World::new(disk.fork());
     let options = VerifyOptions::new().memory(1 << 20).findings_max(100);
@@ -312,8 +314,8 @@ pub fn disk(files: &[super::archive::File]) -> SimDisk {
     disk
 }
 
-/// Has sound superblocks say that they were written to this very file: damaged trees of a killed store are to be served, where those of
-/// a copy are checked and refused.
+/// Has sound superblocks say that they were written to this very file: damaged trees of a killed
+/// store are to be served, where those of a copy are checked and refused.
 fn stay(disk: &SimDisk) {
     let handle = disk.handle();
     let Ok(file) = handle.open("data", terrapin_disk::OpenOptions::default()) else {

@@ -1,9 +1,11 @@
-//! Copies of a directory. Two copies of one closed store go on separately, and files and blocks of one are put in the place of the
-//! other's; and a store is copied piece by piece while it is written, checkpointed and closed.
+//! Copies of a directory. Two copies of one closed store go on separately, and files and blocks of
+//! one are put in the place of the other's; and a store is copied piece by piece while it is
+//! written, checkpointed and closed.
 //!
-//! What must come of it: another copy's data file or log is refused by `verify` and by opens, for reading or writing; another copy's block is
-//! damage; a copy of an open store is refused, or holds a prefix of the commits, every record of which reads right, and an open that
-//! dies changes nothing about that.
+//! What must come of it: another copy's data file or log is refused by `verify` and by opens, for
+//! reading or writing; another copy's block is damage; a copy of an open store is refused, or holds
+//! a prefix of the commits, every record of which reads right, and an open that dies changes
+//! nothing about that.
 
 use std::collections::BTreeMap;
 
@@ -28,7 +30,8 @@ fn key(number: u64) -> Vec<u8> {
     scrambled.to_be_bytes().to_vec()
 }
 
-/// The value of the put of that number, marked by whose it is. Those of two copies are equally long.
+/// The value of the put of that number, marked by whose it is. Those of two copies are equally
+/// long.
 fn value(number: u64, whose: u8) -> Vec<u8> {
     let mut value = vec![whose; 24 + (number % 97) as usize];
     value[..8].copy_from_slice(&number.to_le_bytes());
@@ -214,7 +217,8 @@ impl Pair {
         Ok(true)
     }
 
-    /// The mixture is noticed where it matters. Without an expected content, any prefix of the first copy's commits is right.
+    /// The mixture is noticed where it matters. Without an expected content, any prefix of the
+    /// first copy's commits is right.
     fn examine(
         &self,
         plan: &Plan,
@@ -266,7 +270,8 @@ impl Live {
         };
         write(KEYS + random.below(600), &database)?;
         let pace = 1 + random.below(30);
-        // Few puts and many checkpoints: pages take the place of others, and the log that the copy needs is still there.
+        // Few puts and many checkpoints: pages take the place of others, and the log that the copy
+        // needs is still there.
         let checkpoints = random.below(3) > 0;
         let mut left = match random.below(3) {
             0 => random.below(150),
@@ -325,7 +330,8 @@ impl Live {
         })
     }
 
-    /// Opens it: after a death in the open, for reading only, for writing, and once more. Whether it was refused.
+    /// Opens it: after a death in the open, for reading only, for writing, and once more. Whether
+    /// it was refused.
     fn examine(&self, plan: &Plan, random: &mut Random) -> Result<bool, String> {
         let process = Process::new(plan.seed ^ 7, self.disk.clone());
         process.disk.die_at_call(1 + random.below(60));

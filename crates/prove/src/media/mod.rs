@@ -1,9 +1,11 @@
-//! Media faults: what the medium does behind the engine's back is noticed, and never changes an answer (D8). Counted are faults
-//! that were injected and met: by `verify`, by a read, or by the disk's own account of what it spoiled.
+//! Media faults: what the medium does behind the engine's back is noticed, and never changes an
+//! answer (D8). Counted are faults that were injected and met: by `verify`, by a read, or by the
+//! disk's own account of what it spoiled.
 //!
 //! What must come of each, beside what is true of all: no panic, no hang; an answer is right or an
-//! error of kind `Corrupt` or `Io` that names a file, a page or an LSN;
-//! never "not there" for what is there; a range that ends early says so. Where `verify` finds nothing, everything reads rightly.
+//! error of kind `Corrupt` or `Io` that names a file, a page or an LSN; never "not there" for what
+//! is there; a range that ends early says so. Where `verify` finds nothing, everything reads
+//! rightly.
 //!
 //! | fault | while the store runs | at the next open |
 //! | --- | --- | --- |
@@ -44,7 +46,8 @@ pub fn layers() -> Vec<Layer> {
     }]
 }
 
-/// Damages a small store at rest in many ways, runs it again and again with a fault each time, then mixes and makes copies of one.
+/// Damages a small store at rest in many ways, runs it again and again with a fault each time, then
+/// mixes and makes copies of one.
 fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
     let plan = store::Plan::of(seed);
     let mut tally = store::Tally::default();

@@ -1,5 +1,5 @@
-//! Checks for what the general runs do not show: media that rot, creations cut short, threads. Each passes with a sound engine, and
-//! says of a broken one what was promised.
+//! Checks for what the general runs do not show: media that rot, creations cut short, threads. Each
+//! passes with a sound engine, and says of a broken one what was promised.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -137,7 +137,8 @@ fn answers(database: &Database, truth: &Truth) -> Result<bool, String> {
     }
 }
 
-/// Opens a copy of a disk with one byte changed: an error, or right answers. `must_open` when it may not be an error.
+/// Opens a copy of a disk with one byte changed: an error, or right answers. `must_open` when it
+/// may not be an error.
 fn flipped(
     disk: &SimDisk,
     options: &Options,
@@ -209,9 +210,11 @@ pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Damage of a synced record in the log of a killed process is refused, or harmless: never a record less (DESIGN §4).
+/// Damage of a synced record in the log of a killed process is refused, or harmless: never a record
+/// less (DESIGN §4).
 pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
-    // One segment, several times as large as the ring, so that the ring does not have what is damaged; and one window.
+    // One segment, several times as large as the ring, so that the ring does not have what is
+    // damaged; and one window.
     let options = tiny()
         .log_segment_bytes(1 << 20)
         .log_bytes_max(4 << 20)
@@ -281,7 +284,8 @@ pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
     }
 }
 
-/// A cut after a close is no later than the log's end as a recovery finds it, which refuses a tree that is ahead of it (D3).
+/// A cut after a close is no later than the log's end as a recovery finds it, which refuses a tree
+/// that is ahead of it (D3).
 pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
     let world = World::on(SimDisk::new(1));
     let options = LogOptions {
@@ -363,8 +367,8 @@ pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Deletes of long records among short ones give the space back, and the figure of space says what is in
-/// use (decision 0035).
+/// Deletes of long records among short ones give the space back, and the figure of space says what
+/// is in use (decision 0035).
 pub(super) fn space_after_deletes(_scratch: &Path) -> Outcome {
     let options = Options::new()
         .memory(16 << 20)
@@ -478,8 +482,8 @@ fn whole_batch(database: &Database, keyspace: &Keyspace, keys: &[Vec<u8>; 2]) ->
     }
 }
 
-/// What was flushed after a clear is there, wherever the process dies (D7); and what a recovery has found, no power cut takes
-/// back (D6).
+/// What was flushed after a clear is there, wherever the process dies (D7); and what a recovery has
+/// found, no power cut takes back (D6).
 pub(super) fn flushed_after_clear(_scratch: &Path) -> Outcome {
     // What is merged when a process dies depends on the order of steps, hence on the seed.
     (1..4).try_for_each(flushed_after_clear_on)
@@ -560,13 +564,15 @@ fn clear_and_flush(
         if alive() {
             *allowed = vec![Some(wanted)];
         }
-        // Calls of the disk, at which the process may die while nothing but what was flushed is allowed.
+        // Calls of the disk, at which the process may die while nothing but what was flushed is
+        // allowed.
         busy.put_with(key(9), "and more", Durability::Sync)?;
     }
     Ok(())
 }
 
-/// What was flushed to one keyspace stays, though checkpoints run while the log is replayed for another, and the process dies then (D3).
+/// What was flushed to one keyspace stays, though checkpoints run while the log is replayed for
+/// another, and the process dies then (D3).
 pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
     let world = World::on(SimDisk::new(6));
     let large = tiny().checkpoint_distance(CheckpointDistance::Fixed(100));
@@ -593,7 +599,8 @@ fn log_and_flush(database: &Database) -> terrapin::Result<()> {
     database.flush()
 }
 
-/// A write that is late for a clear or a drop goes with it or stays, after a power cut, too (D2, D7). Only the engine itself can place that.
+/// A write that is late for a clear or a drop goes with it or stays, after a power cut, too (D2,
+/// D7). Only the engine itself can place that.
 #[cfg(terrapin_mutants)]
 pub(super) fn late_writes(_scratch: &Path) -> Outcome {
     terrapin::late::check()
@@ -614,7 +621,8 @@ fn buffered(world: &World, count: u64) -> Result<(Database, Snapshot), String> {
     Ok((database, snapshot))
 }
 
-/// On a disk that is nearly full no tree is compacted into the room that puts need, though a snapshot keeps what was there (D10).
+/// On a disk that is nearly full no tree is compacted into the room that puts need, though a
+/// snapshot keeps what was there (D10).
 pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
     const RECORDS: u64 = 16_000;
     let world = World::on(SimDisk::new(6));
@@ -635,7 +643,8 @@ pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
     Ok(())
 }
 
-/// Ranges over a snapshot that is older than its tree have nothing compacted: it would not help them.
+/// Ranges over a snapshot that is older than its tree have nothing compacted: it would not help
+/// them.
 pub(super) fn old_views(_scratch: &Path) -> Outcome {
     const RECORDS: u64 = 4000;
     let world = World::on(SimDisk::new(6));

@@ -1,6 +1,7 @@
-//! The catalog: what a superblock leads to. A small copy-on-write page tree that says of each keyspace its name, options, root
-//! and applied LSN, and its own applied LSN (D2). Only leaves whose content changed are written again; a keyspace that nothing was
-//! written to is applied as far as the catalog itself, so quiet keyspaces neither change their leaf nor pin the log (D3).
+//! The catalog: what a superblock leads to. A small copy-on-write page tree that says of each
+//! keyspace its name, options, root and applied LSN, and its own applied LSN (D2). Only leaves
+//! whose content changed are written again; a keyspace that nothing was written to is applied as
+//! far as the catalog itself, so quiet keyspaces neither change their leaf nor pin the log (D3).
 
 pub(crate) mod format;
 
@@ -32,7 +33,8 @@ pub(crate) struct Catalog {
     leaves: IdMap<LeafPage>,
     /// The trees that it leads to, by keyspace.
     trees: IdMap<Arc<dyn Version>>,
-    /// Keyspaces with an applied LSN of their own, below which every record is in the tree. All others are applied as far as the catalog.
+    /// Keyspaces with an applied LSN of their own, below which every record is in the tree. All
+    /// others are applied as far as the catalog.
     applied_apart: BTreeMap<KeyspaceId, Lsn>,
 }
 
@@ -58,10 +60,12 @@ pub(crate) struct Following<'a> {
     pub frozen: &'a State,
     /// The next keyspace's number as of the cut.
     pub next_id: u32,
-    /// Keyspaces of which something may have changed: those that were created, dropped, cleared or given options since the last catalog,
-    /// and those with a record in a memtable of `frozen`. Any other one without an applied LSN of its own is as it was.
+    /// Keyspaces of which something may have changed: those that were created, dropped, cleared or
+    /// given options since the last catalog, and those with a record in a memtable of `frozen`. Any
+    /// other one without an applied LSN of its own is as it was.
     pub changed: &'a BTreeSet<KeyspaceId>,
-    /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied: no less than before.
+    /// Up to where changes of the set of keyspaces, and quiet keyspaces, are applied: no less than
+    /// before.
     pub applied: Lsn,
     /// What the checkpoint made of each keyspace of `frozen`.
     pub outcome: &'a dyn Fn(KeyspaceId) -> Result<Outcome>,
@@ -70,7 +74,8 @@ pub(crate) struct Following<'a> {
 }
 
 impl Catalog {
-    /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not opened yet: see [`Catalog::adopt`].
+    /// Reads the catalog that a superblock names, and what it says of each keyspace. Trees are not
+    /// opened yet: see [`Catalog::adopt`].
     pub fn read(store: &PageStore, root: Option<PageRef>) -> Result<(Catalog, Vec<Stored>)> {
         let Some(page) = root else {
             let fresh = Catalog {
@@ -173,8 +178,9 @@ impl Catalog {
         )
     }
 
-    /// Every page that the catalog and its trees refer to, once for each reference (D4). Of a damaged tree what leads to its pages may be unreadable:
-    /// those are left out, and the first such tree is returned with its error.
+    /// Every page that the catalog and its trees refer to, once for each reference (D4). Of a
+    /// damaged tree what leads to its pages may be unreadable: those are left out, and the first
+    /// such tree is returned with its error.
     pub fn all_pages(
         &self,
         visit: &mut dyn FnMut(PageUse) -> Result<()>,
@@ -195,11 +201,14 @@ impl Catalog {
         Ok(unread)
     }
 
-    /// Writes the catalog that follows this one: the leaves of keyspaces that may have changed, if they did, and a root. What it
-    /// writes and lets go is added to `changes`, trees that were dropped or cleared among it. Of those a node may be unreadable: that is
-    /// added to `unread`, and nobody lets go what it leads to. It is free after the next open (D4), which no longer sees it.
+    /// Writes the catalog that follows this one: the leaves of keyspaces that may have changed, if
+    /// they did, and a root. What it writes and lets go is added to `changes`, trees that were
+    /// dropped or cleared among it. Of those a node may be unreadable: that is added to `unread`,
+    /// and nobody lets go what it leads to. It is free after the next open (D4), which no longer
+    /// sees it.
     ///
-    /// O(64 · keyspaces that may have changed), and the root, which has some twenty bytes for each leaf.
+    /// O(64 · keyspaces that may have changed), and the root, which has some twenty bytes for each
+    /// leaf.
     pub fn follow(
         &self,
         store: &PageStore,
@@ -341,7 +350,8 @@ mod tests {
         nodes
     }
 
-    /// The round that was to let go of such a tree failed, and so did every later one, of all keyspaces; and every open.
+    /// The round that was to let go of such a tree failed, and so did every later one, of all
+    /// keyspaces; and every open.
     #[test]
     fn an_unreadable_node_of_a_tree_that_goes_holds_no_checkpoint_up() {
         let options = Options::small()
@@ -418,7 +428,8 @@ mod tests {
         }
     }
 
-    /// It refused every open, read-only ones too: nobody came to what was sound any more, nor could the damaged keyspace be dropped.
+    /// It refused every open, read-only ones too: nobody came to what was sound any more, nor could
+    /// the damaged keyspace be dropped.
     #[test]
     fn an_unreadable_node_keeps_no_open_from_what_is_sound() {
         let options = Options::small()
@@ -441,7 +452,8 @@ mod tests {
                 }
                 database.checkpoint().unwrap();
             };
-            // How many records of a keyspace cannot be read: none of them may read as if it were not there.
+            // How many records of a keyspace cannot be read: none of them may read as if it were
+            // not there.
             let unreadable = |database: &Database, name: &str, value: u8| {
                 let keyspace = database.open_keyspace(name).unwrap();
                 let all = (0..2000).map(|number| match keyspace.get(key(number)) {

@@ -1,9 +1,12 @@
 //! Emptying buffers on a full disk (D10).
 //!
-//! A slice that brings a record here and there takes along what buffers hold for these leaves, and the segments that held it stay until their last
-//! part is flushed: so it may take more room than it gives back, and many of them use up the reserve. Stretches of leaves one after the other, with all
-//! that buffers hold for them, let segments go as they come by. So once slices have used of the reserve, trees are emptied into their leaves, keyspace
-//! by keyspace and in the order of keys, until it is whole again (decision 0025). One pass over everything at most for each slice that was merged.
+//! A slice that brings a record here and there takes along what buffers hold for these leaves, and
+//! the segments that held it stay until their last part is flushed: so it may take more room than
+//! it gives back, and many of them use up the reserve. Stretches of leaves one after the other,
+//! with all that buffers hold for them, let segments go as they come by. So once slices have used
+//! of the reserve, trees are emptied into their leaves, keyspace by keyspace and in the order of
+//! keys, until it is whole again (decision 0025). One pass over everything at most for each slice
+//! that was merged.
 
 use std::sync::Arc;
 
@@ -58,12 +61,14 @@ impl Drain {
         (&self.at.1, self.bytes)
     }
 
-    /// A slice is merged, and left so much room. Where that is no more than a stretch found too little, none is tried.
+    /// A slice is merged, and left so much room. Where that is no more than a stretch found too
+    /// little, none is tried.
     pub fn is_left(&mut self, room: u64) {
         self.is_over = room <= self.refused_room;
     }
 
-    /// A stretch is merged; another begins there, or the tree has no more, or none that can be read.
+    /// A stretch is merged; another begins there, or the tree has no more, or none that can be
+    /// read.
     pub fn went_on(&mut self, next: Option<Box<[u8]>>) {
         self.bytes = (self.bytes * 2).min(self.bytes_max);
         self.refused_room = 0;
@@ -74,7 +79,8 @@ impl Drain {
         }
     }
 
-    /// A stretch found that room to be too little: a shorter one may do with it, but for the shortest.
+    /// A stretch found that room to be too little: a shorter one may do with it, but for the
+    /// shortest.
     pub fn found_no_room(&mut self, room: u64) {
         self.bytes /= 2;
         if self.bytes < self.bytes_max / 4 {

@@ -7,24 +7,31 @@
 //!
 //! What ends a round is beside this file: [`install`], and [`failure`] where it comes to none.
 //!
-//! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits until every record below it is in its
-//! window. Everything that the catalog will say is as of that cut; what changes meanwhile (a clear, say) is in the log above it, where a power
-//! cut may take it away again. But a writer that is late finds no window any more once its keyspace is cleared or dropped, though its record lies
-//! below the cut: what the trees lack then, only the clear explains. So the commit syncs the log through that, too.
+//! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits
+//! until every record below it is in its window. Everything that the catalog will say is as of that
+//! cut; what changes meanwhile (a clear, say) is in the log above it, where a power cut may take it
+//! away again. But a writer that is late finds no window any more once its keyspace is cleared or
+//! dropped, though its record lies below the cut: what the trees lack then, only the clear
+//! explains. So the commit syncs the log through that, too.
 //!
-//! A window that cannot be merged (a node of its tree is damaged, say) is left out of its round, and stays sealed: the others go on, and nobody waits for
-//! the memory that it holds but writers of its keyspace. It is tried again after a rest, or when somebody asks for a checkpoint, who is told why there is
-//! none.
+//! A window that cannot be merged (a node of its tree is damaged, say) is left out of its round,
+//! and stays sealed: the others go on, and nobody waits for the memory that it holds but writers of
+//! its keyspace. It is tried again after a rest, or when somebody asks for a checkpoint, who is
+//! told why there is none.
 //!
-//! A round without a sealed window compacts a stretch of a tree if ranges have paid for that (`compaction`); one that comes to be sealed
-//! meanwhile waits for as long as sixteen page groups take. One that fails is nobody's failed checkpoint: the tree stays as it is.
+//! A round without a sealed window compacts a stretch of a tree if ranges have paid for that
+//! (`compaction`); one that comes to be sealed meanwhile waits for as long as sixteen page groups
+//! take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
-//! When a merge finds no space the next round takes the reserve, merges straight to the leaves and nowhere else, and only a slice of one window at
-//! a time, as long as the room allows ([`Portion`]; D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
-//! holds them as well does not matter, they say the same. It would matter for a batch that the log does not have, of which a slice may hold a part:
-//! a window with such a one is merged in one piece, after all others, or waits for room. Where slices have used of the reserve, trees are emptied
-//! before the next one, until it is whole again (`drain`). Once there is room again what is left of a window is merged as ever. Deletes come
-//! together meanwhile (`gather`): the more of them a leaf gets at once, the less room that takes.
+//! When a merge finds no space the next round takes the reserve, merges straight to the leaves and
+//! nowhere else, and only a slice of one window at a time, as long as the room allows ([`Portion`];
+//! D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
+//! holds them as well does not matter, they say the same. It would matter for a batch that the log
+//! does not have, of which a slice may hold a part: a window with such a one is merged in one
+//! piece, after all others, or waits for room. Where slices have used of the reserve, trees are
+//! emptied before the next one, until it is whole again (`drain`). Once there is room again what is
+//! left of a window is merged as ever. Deletes come together meanwhile (`gather`): the more of them
+//! a leaf gets at once, the less room that takes.
 
 mod failure;
 mod install;
@@ -64,13 +71,15 @@ pub(crate) struct Coordinator {
     superblock: Superblock,
     phase: Phase,
     rest_ns: u64,
-    /// Keyspaces that were created, dropped, cleared or given options since the last catalog ([`crate::core::Install::changed`]).
+    /// Keyspaces that were created, dropped, cleared or given options since the last catalog
+    /// ([`crate::core::Install::changed`]).
     changed: BTreeSet<KeyspaceId>,
     /// The round at hand compacts, and merges no window.
     compacting: bool,
     /// A merge found no space: windows are merged in slices until one is through, or there is room.
     slicing: bool,
-    /// There was said to be since the last one was through: if a merge found none all the same (a quota, say), it is not believed again.
+    /// There was said to be since the last one was through: if a merge found none all the same (a
+    /// quota, say), it is not believed again.
     tried_room: bool,
     /// The round at hand is for one that is not.
     is_whole: bool,
@@ -174,7 +183,8 @@ impl Coordinator {
         })
     }
 
-    /// Whether a compaction is asked for and finds room for its next stretch; one that does not is given up.
+    /// Whether a compaction is asked for and finds room for its next stretch; one that does not is
+    /// given up.
     fn may_compact(&self) -> bool {
         let core = &self.core;
         if !core.compactions.is_any_asked() {
@@ -227,7 +237,8 @@ impl Coordinator {
         self.seals = core.schedule.seals();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
         if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
-            // What the slices of a window have merged is merged once more, which costs less than the slices that are left.
+            // What the slices of a window have merged is merged once more, which costs less than
+            // the slices that are left.
             self.slicing = false;
             self.tried_room = true;
         }
@@ -239,8 +250,8 @@ impl Coordinator {
             self.draining = true;
             parts = vec![Part::new(keyspace, None)];
         } else if self.slicing {
-            // One window at a time, the smallest first: it frees the most for the space that it takes. One that may find no room, or could not be merged
-            // before, holds up no other.
+            // One window at a time, the smallest first: it frees the most for the space that it
+            // takes. One that may find no room, or could not be merged before, holds up no other.
             let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
             let bytes = |p: &Part| p.sealed.as_ref().map_or(0, bytes);
             parts.sort_by_key(|p| (self.aside.has(p), p.is_whole(), bytes(p)));
@@ -285,7 +296,8 @@ impl Coordinator {
     fn settle(&mut self, mut round: Box<Round>) -> Result<Step> {
         let log = self.core.log()?;
         if self.core.visible() >= round.publish_to {
-            // What took the window of a late write away was appended and in the state before that write was published.
+            // What took the window of a late write away was appended and in the state before that
+            // write was published.
             let floor = self.core.state.load().floor;
             if floor > round.cut && !mutant::active(77) {
                 round.through = log.tail();
@@ -325,7 +337,8 @@ impl Coordinator {
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
-            // Every reader from here on finds this window's keys in it; what is cached of them is of before.
+            // Every reader from here on finds this window's keys in it; what is cached of them is
+            // of before.
             let take = round.takes;
             if self.core.records.begin_sweep() || take {
                 // Of a keyspace that was cleared since, nobody looks for them.
@@ -382,7 +395,8 @@ impl Coordinator {
         Ok(self.merge_stretch(round, begun, is_wanted))
     }
 
-    /// Merges the stretch that was begun of a round's only part. Where there is none there is nothing new to commit, unless somebody wants that.
+    /// Merges the stretch that was begun of a round's only part. Where there is none there is
+    /// nothing new to commit, unless somebody wants that.
     fn merge_stretch(
         &mut self,
         mut round: Box<Round>,
@@ -428,7 +442,8 @@ impl Coordinator {
         if begun.is_none() {
             self.drain.went_on(None);
         }
-        // Where no room is gained a log that is to be shorter is, and trees that were let go give some.
+        // Where no room is gained a log that is to be shorter is, and trees that were let go give
+        // some.
         let is_wanted = round.shortens_log || self.core.schedule.has_trees_to_give_up();
         Ok(self.merge_stretch(round, begun, is_wanted))
     }
@@ -518,7 +533,8 @@ impl Coordinator {
         let mut changes = std::mem::take(&mut round.changes);
         let mut unread = Vec::new();
         let parts = round.parts_by_id();
-        // After the round has settled: every keyspace with a record below the cut is among the written ones.
+        // After the round has settled: every keyspace with a record below the cut is among the
+        // written ones.
         let mut changed = self.changed.clone();
         changed.extend(core.written.ids());
         changed.extend(parts.iter().map(|part| part.keyspace.id));
@@ -647,7 +663,8 @@ mod tests {
     use super::*;
     use crate::{Durability, Options};
 
-    /// The log ends before the jobs do, and a round that came to it in between told every listener that it was closed.
+    /// The log ends before the jobs do, and a round that came to it in between told every listener
+    /// that it was closed.
     #[test]
     fn a_database_that_is_left_while_a_checkpoint_ends_tells_nobody_of_a_failure() {
         let mut ended = 0;
@@ -679,7 +696,8 @@ mod tests {
         assert!((1..200).contains(&ended), "{ended} rounds committed");
     }
 
-    /// A close ended with its error, and what no log holds was lost, though the next round would have written it.
+    /// A close ended with its error, and what no log holds was lost, though the next round would
+    /// have written it.
     #[test]
     fn a_round_that_began_before_somebody_asked_fails_without_him() {
         let mut under_way = 0;
@@ -707,7 +725,8 @@ mod tests {
         assert!((2..80).contains(&under_way), "{under_way}");
     }
 
-    /// It was an error of the checkpoint that somebody waited for, though there was nothing left of that keyspace to be merged.
+    /// It was an error of the checkpoint that somebody waited for, though there was nothing left of
+    /// that keyspace to be merged.
     #[test]
     fn what_a_clear_takes_from_a_merge_that_fails_is_no_failure() {
         let mut failed = 0;

@@ -1,9 +1,11 @@
-//! Checkpoints: sealed windows are merged into the trees below them, and the new roots become durable (D2).
+//! Checkpoints: sealed windows are merged into the trees below them, and the new roots become
+//! durable (D2).
 //!
-//! One coordinator job ([`job`]) runs one round ([`round`]) at a time. A round freezes the database at an LSN, waits until every
-//! record below it is in its window, merges the sealed windows ([`merges`], with as many workers as there are background threads;
-//! [`input`] is how a merge sees a window), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is what the
-//! rest of the engine sees of it: what is asked for, and how far it is.
+//! One coordinator job ([`job`]) runs one round ([`round`]) at a time. A round freezes the database
+//! at an LSN, waits until every record below it is in its window, merges the sealed windows
+//! ([`merges`], with as many workers as there are background threads; [`input`] is how a merge sees
+//! a window), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is
+//! what the rest of the engine sees of it: what is asked for, and how far it is.
 
 pub(crate) mod commit;
 mod drain;
@@ -28,8 +30,9 @@ use crate::core::Core;
 use crate::health::closed;
 use merges::RunningMerge;
 
-/// Rounds from the reserve that a checkpoint, a flush, or a close waits for without a window's having gone (decision 0038). A round writes
-/// no more than there is room for, and syncs four times, so that this is a bound of work. What is not merged then is in the log.
+/// Rounds from the reserve that a checkpoint, a flush, or a close waits for without a window's
+/// having gone (decision 0038). A round writes no more than there is room for, and syncs four
+/// times, so that this is a bound of work. What is not merged then is in the log.
 const TIGHT_ROUNDS_MAX: u64 = 64;
 
 /// What was asked for: to be more is to reach further, or to be asked for more often.
@@ -39,7 +42,8 @@ pub(crate) struct Asked {
     times: u64,
 }
 
-/// What jobs are asked for, and how far they are. Everything a job or a writer waits for changes before its signal is told.
+/// What jobs are asked for, and how far they are. Everything a job or a writer waits for changes
+/// before its signal is told.
 #[derive(Default)]
 pub(crate) struct Schedule {
     /// Told when there may be work for a job.
@@ -52,19 +56,23 @@ pub(crate) struct Schedule {
     asked_through: AtomicU64,
     /// How often somebody asked who waits for it, or let a tree go.
     asked_times: AtomicU64,
-    /// How many trees clears and drops have let go, and how many of these rounds have given up the pages of.
+    /// How many trees clears and drops have let go, and how many of these rounds have given up the
+    /// pages of.
     trees_let_go: AtomicU64,
     trees_given_up: AtomicU64,
-    /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the catalog and its keyspaces.
+    /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the
+    /// catalog and its keyspaces.
     durable_through: AtomicU64,
     /// Windows sealed and not yet gone from the state.
     sealed: AtomicUsize,
     /// How often one was sealed or went.
     seals: AtomicU64,
-    /// How many of them could not be merged, and are not being tried again; and the bytes of window memory that their keyspaces hold.
+    /// How many of them could not be merged, and are not being tried again; and the bytes of window
+    /// memory that their keyspaces hold.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
-    /// Rounds that were tried from the reserve, committed or not; and as many when a window last went.
+    /// Rounds that were tried from the reserve, committed or not; and as many when a window last
+    /// went.
     tight_rounds: AtomicU64,
     tight_rounds_at_release: AtomicU64,
     /// Rounds committed.
@@ -83,7 +91,8 @@ pub(crate) struct Schedule {
     cut_is_asked: AtomicBool,
     /// The disk is nearly full: windows are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, windows are large again, and cut once deletes have come together ([`gather`]; D10).
+    /// The disk is full: puts are refused, windows are large again, and cut once deletes have come
+    /// together ([`gather`]; D10).
     space_is_short: AtomicBool,
 }
 
@@ -125,7 +134,8 @@ impl Schedule {
         }
     }
 
-    /// Whether somebody asked for that and nobody took it up. Not while the disk is full: deletes come together then ([`gather`]).
+    /// Whether somebody asked for that and nobody took it up. Not while the disk is full: deletes
+    /// come together then ([`gather`]).
     pub fn is_cut_asked(&self) -> bool {
         self.cut_is_asked.load(Ordering::Acquire) && !self.space_is_short()
     }
@@ -182,7 +192,8 @@ impl Schedule {
         self.progress.notify();
     }
 
-    /// What begins to wait for a checkpoint now has seen so many rounds from the reserve: for [`Schedule::tight_rounds_since`].
+    /// What begins to wait for a checkpoint now has seen so many rounds from the reserve: for
+    /// [`Schedule::tight_rounds_since`].
     pub fn tight_rounds(&self) -> u64 {
         self.tight_rounds.load(Ordering::Acquire)
     }
@@ -193,7 +204,8 @@ impl Schedule {
         self.tight_rounds().saturating_sub(begun.max(from))
     }
 
-    /// Whether a wait that began at that count is over: too many rounds from the reserve have let no window go.
+    /// Whether a wait that began at that count is over: too many rounds from the reserve have let
+    /// no window go.
     pub fn is_too_tight(&self, begun: u64) -> bool {
         self.tight_rounds_since(begun) >= TIGHT_ROUNDS_MAX
     }
@@ -209,8 +221,8 @@ impl Schedule {
         self.sealed.load(Ordering::Acquire)
     }
 
-    /// So many of them could not be merged, and rest until they are tried again. Who waits for memory learns of it: they free none of the bytes that
-    /// their keyspaces hold.
+    /// So many of them could not be merged, and rest until they are tried again. Who waits for
+    /// memory learns of it: they free none of the bytes that their keyspaces hold.
     pub fn set_aside(&self, count: usize, bytes: u64) {
         self.aside_bytes.store(bytes, Ordering::Release);
         if self.aside.swap(count, Ordering::AcqRel) != count {
@@ -242,14 +254,16 @@ impl Schedule {
         self.work.notify();
     }
 
-    /// The same of somebody who waits for it: that ends a rest even if so much was asked for before. How often somebody has asked now.
+    /// The same of somebody who waits for it: that ends a rest even if so much was asked for
+    /// before. How often somebody has asked now.
     fn ask_again(&self, through: Lsn) -> u64 {
         let times = self.asked_times.fetch_add(1, Ordering::AcqRel) + 1;
         self.ask(through);
         times
     }
 
-    /// A clear or a drop let a tree go: the next round gives its pages up. That makes room, so it ends a rest.
+    /// A clear or a drop let a tree go: the next round gives its pages up. That makes room, so it
+    /// ends a rest.
     pub fn let_tree_go(&self) {
         self.trees_let_go.fetch_add(1, Ordering::AcqRel);
         self.end_rest();
@@ -357,7 +371,8 @@ impl Schedule {
         self.space_is_short.load(Ordering::Acquire)
     }
 
-    /// Sets whether the disk is full; waiters look again where that is news. What failing rounds find again is none, or who counts them would do so for ever.
+    /// Sets whether the disk is full; waiters look again where that is news. What failing rounds
+    /// find again is none, or who counts them would do so for ever.
     pub fn set_space_is_short(&self, short: bool) {
         if self.space_is_short.swap(short, Ordering::AcqRel) != short {
             self.released();
@@ -366,8 +381,9 @@ impl Schedule {
 }
 
 impl Core {
-    /// Checkpoints everything that was published before the call, waits for it, and gives the space that it freed back. The error of a round that fails meanwhile; the
-    /// coordinator goes on trying.
+    /// Checkpoints everything that was published before the call, waits for it, and gives the space
+    /// that it freed back. The error of a round that fails meanwhile; the coordinator goes on
+    /// trying.
     pub fn checkpoint(&self) -> Result<()> {
         self.health.check_open()?;
         let log = self.log()?;
@@ -376,7 +392,8 @@ impl Core {
         Ok(())
     }
 
-    /// Gives free space back to the file system, all but the reserve. What is durable is so whether or not that succeeds: an error is a background error.
+    /// Gives free space back to the file system, all but the reserve. What is durable is so whether
+    /// or not that succeeds: an error is a background error.
     pub fn give_space_back(&self) {
         if let Err(error) = self.try_to_give_space_back()
             && error.kind() != ErrorKind::Closed
@@ -407,8 +424,9 @@ impl Core {
         }
     }
 
-    /// Waits until everything below an LSN is in durable trees. A round that began since and fails ends the wait with its error; so does the end of the jobs,
-    /// which is a close; and on a full disk so do [`TIGHT_ROUNDS_MAX`] rounds.
+    /// Waits until everything below an LSN is in durable trees. A round that began since and fails
+    /// ends the wait with its error; so does the end of the jobs, which is a close; and on a full
+    /// disk so do [`TIGHT_ROUNDS_MAX`] rounds.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
@@ -426,7 +444,8 @@ impl Core {
                         || schedule.is_too_tight(begun)
                 }))?;
             let failed = self.schedule.failures();
-            // Why it failed is read before how far rounds came: one that commits takes it away after it said how far.
+            // Why it failed is read before how far rounds came: one that commits takes it away
+            // after it said how far.
             let why = self.schedule.last_error();
             let is_mine = self.schedule.failed_times.load(Ordering::Acquire) >= times;
             if self.schedule.durable_through() >= through {
@@ -437,7 +456,8 @@ impl Core {
                 // A close waits here, too: that the database is being closed ends nobody's wait.
                 _ if self.schedule.is_stopping() => return Err(closed()),
                 _ if self.schedule.is_too_tight(begun) => return Err(self.too_tight(through)),
-                // The next round committed, but not as far, or one failed that began before this asked.
+                // The next round committed, but not as far, or one failed that began before this
+                // asked.
                 _ => failures = failed,
             }
         }

@@ -1,5 +1,6 @@
-//! A histogram of nanoseconds that many threads fill without a lock: log-linear buckets, an eighth of an octave wide, so
-//! that a percentile is at most 12.5 % too high. Recording costs three relaxed atomic additions and allocates nothing.
+//! A histogram of nanoseconds that many threads fill without a lock: log-linear buckets, an eighth
+//! of an octave wide, so that a percentile is at most 12.5 % too high. Recording costs three
+//! relaxed atomic additions and allocates nothing.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
@@ -8,8 +9,8 @@ const STEPS: usize = 8;
 /// Values below 2 × [`STEPS`] have a bucket each; above, 60 octaves of [`STEPS`] buckets.
 const BUCKETS: usize = 2 * STEPS + 60 * STEPS;
 
-/// A histogram of durations and its percentiles, in nanoseconds. Two readings of one histogram can be
-/// subtracted: [`Latency::since`].
+/// A histogram of durations and its percentiles, in nanoseconds. Two readings of one histogram can
+/// be subtracted: [`Latency::since`].
 ///
 /// ```
 /// # fn main() -> terrapin::Result<()> {
@@ -41,8 +42,8 @@ pub struct Latency {
     pub p9999_ns: u64,
     /// All of them together.
     pub total_ns: u64,
-    /// The longest. In a difference of two readings it is the upper end of the highest bucket, since the
-    /// longest of a part is not known.
+    /// The longest. In a difference of two readings it is the upper end of the highest bucket,
+    /// since the longest of a part is not known.
     pub max_ns: u64,
     /// The buckets that hold something, in ascending order. A bucket reaches from above the largest
     /// possible bucket before it to its `upper_ns`, an eighth of an octave.
@@ -76,8 +77,8 @@ impl Latency {
         latency
     }
 
-    /// The duration that a fraction of all did not exceed, from 0.0 to 1.0, in nanoseconds: at most 12.5 %
-    /// too high. 0 if nothing was measured.
+    /// The duration that a fraction of all did not exceed, from 0.0 to 1.0, in nanoseconds: at most
+    /// 12.5 % too high. 0 if nothing was measured.
     #[must_use]
     pub fn percentile_ns(&self, fraction: f64) -> u64 {
         let rank = (self.count as f64 * fraction.clamp(0.0, 1.0)).ceil() as u64;

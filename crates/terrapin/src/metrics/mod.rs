@@ -1,5 +1,5 @@
-//! What the database did, in plain numbers. The counters behind them cost a hot path one addition on a cache line of the
-//! thread's own; latencies are sampled.
+//! What the database did, in plain numbers. The counters behind them cost a hot path one addition
+//! on a cache line of the thread's own; latencies are sampled.
 
 mod histogram;
 mod keyspace;
@@ -127,7 +127,8 @@ fn timer(env: &Env) -> Timer {
     }
 }
 
-/// A simulation is not timed: whether an operation is sampled depends on what the thread did before, and a run must not.
+/// A simulation is not timed: whether an operation is sampled depends on what the thread did
+/// before, and a run must not.
 #[cold]
 fn now(env: &Env) -> Timer {
     (!env.is_simulated()).then(|| env.now_ns())
@@ -179,9 +180,9 @@ impl MemoryUse {
     }
 }
 
-/// Figures since the database was opened, unless a field says otherwise. Counters only grow: subtract two
-/// readings for a rate. [`Latency::since`] subtracts histograms. Figures *as of now* and the two
-/// amplifications cannot be subtracted.
+/// Figures since the database was opened, unless a field says otherwise. Counters only grow:
+/// subtract two readings for a rate. [`Latency::since`] subtracts histograms. Figures *as of now*
+/// and the two amplifications cannot be subtracted.
 ///
 /// [`Metrics::openmetrics`] is the text that collectors read. With the feature `serde` all figures
 /// implement `serde::Serialize`.
@@ -199,8 +200,9 @@ pub struct Metrics {
     pub scans: u64,
     /// Records that ranges fetched.
     pub scanned_records: u64,
-    /// Deletes that ranges went over in memtables and trees without finding a record there. Where this grows faster than
-    /// [`Metrics::scanned_records`], ranges begin in a part that was emptied; the engine merges those deletes away once they cost more.
+    /// Deletes that ranges went over in memtables and trees without finding a record there. Where
+    /// this grows faster than [`Metrics::scanned_records`], ranges begin in a part that was
+    /// emptied; the engine merges those deletes away once they cost more.
     pub scanned_deletes: u64,
     /// Batches written.
     pub batches: u64,
@@ -215,19 +217,22 @@ pub struct Metrics {
     pub record_hits: u64,
     /// Cached records, as of now.
     pub cached_records: u64,
-    /// Device reads, by purpose; what the system served from memory ([`Options::system_cache`](crate::Options::system_cache)) is among them.
+    /// Device reads, by purpose; what the system served from memory
+    /// ([`Options::system_cache`](crate::Options::system_cache)) is among them.
     pub device_reads: DeviceReads,
     /// Bytes written to the data file, by purpose.
     pub device_written: WrittenBytes,
     /// Bytes written to log files.
     pub log_bytes_written: u64,
-    /// Bytes written to the device (data file and log) for each byte that users wrote; 0 before the first.
+    /// Bytes written to the device (data file and log) for each byte that users wrote; 0 before the
+    /// first.
     pub write_amplification: f64,
     /// Bytes of live pages for each key and value byte that readers see in the trees, as of now:
     /// what newer messages hide does not count, nor do deletes. 0 when there are none.
     pub space_amplification: f64,
 
-    /// Bytes in windows that wait for a merge or are being merged, less what of it is done, as of now.
+    /// Bytes in windows that wait for a merge or are being merged, less what of it is done, as of
+    /// now.
     pub checkpoint_debt_bytes: u64,
     /// Live bytes in all windows, as of now.
     pub window_bytes: u64,
@@ -244,11 +249,13 @@ pub struct Metrics {
 
     /// How long puts, deletes and batches took; one in 64 is timed.
     pub put_latency: Latency,
-    /// How long gets took; one in 64 is timed. Those of `multi_get`, `contains` and snapshots are not among them.
+    /// How long gets took; one in 64 is timed. Those of `multi_get`, `contains` and snapshots are
+    /// not among them.
     pub get_latency: Latency,
     /// How long `Sync` writes waited for their sync.
     pub sync_latency: Latency,
-    /// Writes refused ([`ErrorKind::Stalled`](crate::ErrorKind::Stalled)) because merging or the log's disk did not keep up.
+    /// Writes refused ([`ErrorKind::Stalled`](crate::ErrorKind::Stalled)) because merging or the
+    /// log's disk did not keep up.
     pub writes_refused: u64,
     /// Nanoseconds that writers were held back, refused or not.
     pub write_wait_ns: u64,
@@ -274,8 +281,8 @@ pub struct Metrics {
     pub memory: MemoryUse,
     /// Registered views, as of now: snapshots and iterators.
     pub views: u64,
-    /// Memtables of which the versions that snapshots and iterators need were written to the disk, each once for all of
-    /// them, so that its memory could go.
+    /// Memtables of which the versions that snapshots and iterators need were written to the disk,
+    /// each once for all of them, so that its memory could go.
     pub folds: u64,
 
     /// The keyspaces that were used since the database was opened, in the order of their numbers.

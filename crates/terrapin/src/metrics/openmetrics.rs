@@ -4,17 +4,17 @@ use std::fmt::{Display, Write};
 
 use super::{Latency, Metrics};
 
-/// Upper bounds of histogram buckets: powers of two of nanoseconds, from a quarter of a microsecond to 68
-/// seconds. A bound is one nanosecond below the power, since fine buckets end there.
+/// Upper bounds of histogram buckets: powers of two of nanoseconds, from a quarter of a microsecond
+/// to 68 seconds. A bound is one nanosecond below the power, since fine buckets end there.
 const BOUNDS: std::ops::RangeInclusive<u32> = 8..=36;
 
 impl Metrics {
     /// The figures as OpenMetrics text, for a scrape endpoint that the application serves with the
     /// content type `application/openmetrics-text; version=1.0.0; charset=utf-8`.
     ///
-    /// Every name begins with `terrapin_`. Times are seconds and sizes are bytes. Figures of keyspaces
-    /// have the label `keyspace`; keyspaces that were not used since the open are left out. Costs
-    /// microseconds, and about 600 bytes of text for each used keyspace.
+    /// Every name begins with `terrapin_`. Times are seconds and sizes are bytes. Figures of
+    /// keyspaces have the label `keyspace`; keyspaces that were not used since the open are left
+    /// out. Costs microseconds, and about 600 bytes of text for each used keyspace.
     ///
     /// ```
     /// # fn main() -> terrapin::Result<()> {

@@ -1,10 +1,12 @@
 //! The log while it lives: appending (in `append`), publishing, cutting, asking for syncs.
 //!
-//! An append sums its payload first, then takes the append lock, which is held for the copy into the ring and nothing else (a cut holds it for what
-//! its caller does at that LSN): no call of the system, no allocation and nothing that can fail lies between the reservation of an LSN and the record's being
-//! complete. What is in the ring survives the process. A record is *appended* when it is in the ring, *published* when its writer
-//! says that whatever it stands for can be seen, *synced* when it is on stable storage; each is a prefix of the one before, but
-//! publishing and syncing do not wait for each other.
+//! An append sums its payload first, then takes the append lock, which is held for the copy into
+//! the ring and nothing else (a cut holds it for what its caller does at that LSN): no call of the
+//! system, no allocation and nothing that can fail lies between the reservation of an LSN and the
+//! record's being complete. What is in the ring survives the process. A record is *appended* when
+//! it is in the ring, *published* when its writer says that whatever it stands for can be seen,
+//! *synced* when it is on stable storage; each is a prefix of the one before, but publishing and
+//! syncing do not wait for each other.
 
 mod append;
 
@@ -39,8 +41,8 @@ pub struct Appended {
 pub enum Append {
     /// The record survives the process's death from now on; publish it.
     Done(Appended),
-    /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try again. While there is the condition, the record's bytes
-    /// count in [`Log::ring_fill`].
+    /// No room in the ring. Nothing was taken: wait for the condition, holding nothing, and try
+    /// again. While there is the condition, the record's bytes count in [`Log::ring_fill`].
     Full(Condition),
 }
 
@@ -74,7 +76,8 @@ pub(crate) struct Tail {
     overhead_bytes: u64,
 }
 
-/// The log's end, on cache lines of its own: writers take them from each other with each record, and should take nothing else with them.
+/// The log's end, on cache lines of its own: writers take them from each other with each record,
+/// and should take nothing else with them.
 #[repr(align(128))]
 struct End {
     /// The append lock. Nothing else is locked while it is held.
@@ -91,7 +94,8 @@ pub(crate) struct Shared {
     ring_bytes: u64,
 
     end: End,
-    /// For each block of the ring that records have filled, the LSN of the last one that starts in it: the drain frees whole records by it.
+    /// For each block of the ring that records have filled, the LSN of the last one that starts in
+    /// it: the drain frees whole records by it.
     starts: Box<[AtomicU64]>,
 
     publisher: Publisher,
@@ -109,7 +113,8 @@ pub(crate) struct Shared {
     pub(crate) drain_wanted: Arc<Signal>,
     /// Ring space, syncs, shortages, failure and end.
     pub(crate) progress: Arc<Signal>,
-    /// Told of what ends a wait for a sync: apart from `progress`, which is told of every write to a segment, in the midst of a sync, too.
+    /// Told of what ends a wait for a sync: apart from `progress`, which is told of every write to
+    /// a segment, in the midst of a sync, too.
     pub(crate) synced_changed: Arc<Signal>,
 
     /// Why there is no segment to write to, while there is none.
@@ -127,7 +132,8 @@ pub(crate) struct Shared {
     drain: Mutex<Option<(RingReader, Current)>>,
 }
 
-/// The log: a handle that clones share. Ends with [`Log::close`] or [`Log::stop`], not with its last clone.
+/// The log: a handle that clones share. Ends with [`Log::close`] or [`Log::stop`], not with its
+/// last clone.
 #[derive(Clone)]
 pub struct Log(pub(crate) Arc<Shared>);
 
@@ -142,13 +148,15 @@ pub(crate) struct Beginning {
 }
 
 impl Log {
-    /// Makes a log in an empty directory: incarnation 1, the first LSN is one block (4096). Durable on return, its names included. What an earlier call
-    /// left half-made is replaced; a log that holds records is [`ErrorKind::AlreadyExists`].
+    /// Makes a log in an empty directory: incarnation 1, the first LSN is one block (4096). Durable
+    /// on return, its names included. What an earlier call left half-made is replaced; a log that
+    /// holds records is [`ErrorKind::AlreadyExists`].
     pub fn create(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<Log> {
         crate::recovery::create(env, disk, options.check()?)
     }
 
-    /// Whether [`Log::create`] would find room for a log here: [`ErrorKind::AlreadyExists`] if there is one that holds records. Writes nothing.
+    /// Whether [`Log::create`] would find room for a log here: [`ErrorKind::AlreadyExists`] if
+    /// there is one that holds records. Writes nothing.
     pub fn check_absent(env: &Env, disk: &Arc<dyn Disk>, options: LogOptions) -> Result<()> {
         crate::recovery::check_absent(env, disk, options.check()?)
     }
@@ -217,12 +225,15 @@ impl Log {
         Log(shared)
     }
 
-    /// Appends a record whose payload is the pieces joined. It survives the process's death once this returned, and others see
-    /// it once it is published; the caller must publish it soon and must not wait for anything before.
+    /// Appends a record whose payload is the pieces joined. It survives the process's death once
+    /// this returned, and others see it once it is published; the caller must publish it soon and
+    /// must not wait for anything before.
     ///
-    /// Errors, each with nothing appended: [`ErrorKind::TooLarge`] beyond [`Log::record_bytes_max`], [`ErrorKind::InvalidArgument`] for the log's own
-    /// kinds, [`ErrorKind::Poisoned`] after a failure, [`ErrorKind::Closed`] after the end, [`ErrorKind::NoSpace`] (or what the system said) when the ring is full
-    /// and no segment can be had; the next append tries that again.
+    /// Errors, each with nothing appended: [`ErrorKind::TooLarge`] beyond
+    /// [`Log::record_bytes_max`], [`ErrorKind::InvalidArgument`] for the log's own kinds,
+    /// [`ErrorKind::Poisoned`] after a failure, [`ErrorKind::Closed`] after the end,
+    /// [`ErrorKind::NoSpace`] (or what the system said) when the ring is full and no segment can be
+    /// had; the next append tries that again.
     pub fn try_append(&self, kind: u8, payload: &[&[u8]]) -> Result<Append> {
         if kind < RECORD_KIND_USER_MIN {
             return Err(Error::invalid("a record kind of the log itself").with("kind", kind));
@@ -230,8 +241,10 @@ impl Log {
         self.0.append(kind, payload, |_| ())
     }
 
-    /// As [`Log::try_append`], and [`Log::cut`] at the record itself: `install` runs with the record's LSN under the append lock, once
-    /// the record is sure to be in the log; every other record starts below that LSN and was appended before, or above it and later. `install` is not run when nothing is appended.
+    /// As [`Log::try_append`], and [`Log::cut`] at the record itself: `install` runs with the
+    /// record's LSN under the append lock, once the record is sure to be in the log; every other
+    /// record starts below that LSN and was appended before, or above it and later. `install` is
+    /// not run when nothing is appended.
     pub fn try_append_with(
         &self,
         kind: u8,
@@ -244,20 +257,23 @@ impl Log {
         self.0.append(kind, payload, install)
     }
 
-    /// Bytes of log that a segment holds in this life: as many as were asked for, or fewer where the disk was too full for that.
+    /// Bytes of log that a segment holds in this life: as many as were asked for, or fewer where
+    /// the disk was too full for that.
     #[must_use]
     pub fn segment_bytes(&self) -> u64 {
         self.0.segments.capacity()
     }
 
-    /// Files that wait to become segments. With none of them and a full disk, the log ends with its current segment.
+    /// Files that wait to become segments. With none of them and a full disk, the log ends with its
+    /// current segment.
     #[must_use]
     pub fn spares(&self) -> usize {
         self.0.segments.spare_count()
     }
 
-    /// Says whether space is scarce: then a trim gives most files back to the file system, and what waits to become segments goes at
-    /// once, all but two files. A file that cannot be removed stays until the next open.
+    /// Says whether space is scarce: then a trim gives most files back to the file system, and what
+    /// waits to become segments goes at once, all but two files. A file that cannot be removed
+    /// stays until the next open.
     pub fn set_space_is_scarce(&self, scarce: bool) {
         let segments = &self.0.segments;
         segments.set_spares_max(if scarce { SPARES_MIN } else { SPARES_MAX });
@@ -266,13 +282,15 @@ impl Log {
         }
     }
 
-    /// Gives back what waits to become segments, all but one file: for a log that is not going to be written much for a while.
+    /// Gives back what waits to become segments, all but one file: for a log that is not going to
+    /// be written much for a while.
     pub fn rest(&self) -> Result<()> {
         self.0.segments.drop_spares(SPARES_AT_REST)
     }
 
-    /// Whether a record of so many bytes would take of the files that are there what a checkpoint needs to sync the log. On a full disk
-    /// a log without that room can be synced no further, so that no checkpoint can be committed, and none can trim it.
+    /// Whether a record of so many bytes would take of the files that are there what a checkpoint
+    /// needs to sync the log. On a full disk a log without that room can be synced no further, so
+    /// that no checkpoint can be committed, and none can trim it.
     #[must_use]
     pub fn files_are_short(&self, bytes: u64) -> bool {
         let segments = &self.0.segments;
@@ -286,7 +304,8 @@ impl Log {
         self.0.ring_bytes / 4 - RECORD_HEADER_BYTES
     }
 
-    /// Makes an appended record visible, after every earlier one: spins, then sleeps, until those are published.
+    /// Makes an appended record visible, after every earlier one: spins, then sleeps, until those
+    /// are published.
     pub fn publish(&self, appended: &Appended) {
         let shared = &*self.0;
         let Some(number) = appended.number else {
@@ -304,11 +323,13 @@ impl Log {
         }
     }
 
-    /// Waits for what other writers are about to do. A writer that has lost its processor between its append and its publication holds up
-    /// all that come after it; were they to spin, they would keep it from getting another.
+    /// Waits for what other writers are about to do. A writer that has lost its processor between
+    /// its append and its publication holds up all that come after it; were they to spin, they
+    /// would keep it from getting another.
     #[cold]
     fn wait_for_others(&self, done: impl Fn(&Publisher) -> bool + Send + Sync + 'static) {
-        // One thread does everything in a simulation, so nobody could publish the earlier record any more.
+        // One thread does everything in a simulation, so nobody could publish the earlier record
+        // any more.
         assert!(
             !self.0.simulated,
             "an earlier record was appended and not published"
@@ -327,8 +348,8 @@ impl Log {
         self.0.left_asleep.store(false, Ordering::Relaxed);
     }
 
-    /// Whether a writer fell asleep until others have published; told once. Who has nothing left to publish may be all that it still
-    /// waits for, on the processor that it wants.
+    /// Whether a writer fell asleep until others have published; told once. Who has nothing left to
+    /// publish may be all that it still waits for, on the processor that it wants.
     #[must_use]
     #[inline]
     pub fn left_asleep(&self) -> bool {
@@ -342,13 +363,14 @@ impl Log {
         Lsn(self.0.publisher.visible())
     }
 
-    /// Runs `install` under the append lock with a cut: every record that was appended before starts below it, every later one there or
-    /// above. It is where the last record ends that is no filler or mark: a sync through those
-    /// would only add another mark. No cut is below an earlier one. `install` is short (it installs
-    /// a window) and must not call the log.
+    /// Runs `install` under the append lock with a cut: every record that was appended before
+    /// starts below it, every later one there or above. It is where the last record ends that is no
+    /// filler or mark: a sync through those would only add another mark. No cut is below an earlier
+    /// one. `install` is short (it installs a window) and must not call the log.
     pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
         let tail = self.0.lock();
-        // Behind a closing record stands only what its sync added, and a recovery finds the log's end before that.
+        // Behind a closing record stands only what its sync added, and a recovery finds the log's
+        // end before that.
         let lsn = Lsn(match mutant::active(75) {
             true => tail.lsn,
             false => tail.real_end,
@@ -382,8 +404,8 @@ impl Log {
         Lsn(self.0.end.lsn.load(Ordering::Acquire))
     }
 
-    /// Where the last record ends that is not one of a sync's: below it lies all that was appended. A sync through the tail instead finds the
-    /// mark of the sync before, and leaves another.
+    /// Where the last record ends that is not one of a sync's: below it lies all that was appended.
+    /// A sync through the tail instead finds the mark of the sync before, and leaves another.
     #[must_use]
     pub fn end(&self) -> Lsn {
         Lsn(self.0.lock().real_end)
@@ -395,8 +417,9 @@ impl Log {
         Lsn(self.0.synced())
     }
 
-    /// Asks for a sync up to there (the tail at most). The condition holds when [`Log::synced`] has reached it, and also when that failed
-    /// ([`Log::failed`]), when a new segment was needed and could not be had ([`Log::shortage`]), or when the log has ended. For jobs, which never wait.
+    /// Asks for a sync up to there (the tail at most). The condition holds when [`Log::synced`] has
+    /// reached it, and also when that failed ([`Log::failed`]), when a new segment was needed and
+    /// could not be had ([`Log::shortage`]), or when the log has ended. For jobs, which never wait.
     pub fn request_sync(&self, upto: Lsn) -> Condition {
         let upto = upto.0.min(self.0.end.lsn.load(Ordering::Acquire));
         let shortages = self.0.shortages.load(Ordering::Acquire);
@@ -412,8 +435,9 @@ impl Log {
         })
     }
 
-    /// How full the ring is: bytes that the drain has not written to segments yet, and those of records that wait for room, of how many. Together they may be
-    /// more than the ring. Who holds back by it leaves room to a long record.
+    /// How full the ring is: bytes that the drain has not written to segments yet, and those of
+    /// records that wait for room, of how many. Together they may be more than the ring. Who holds
+    /// back by it leaves room to a long record.
     #[inline]
     #[must_use]
     pub fn ring_fill(&self) -> (u64, u64) {
@@ -423,13 +447,15 @@ impl Log {
         (used + waiting, self.0.ring_bytes)
     }
 
-    /// How far the ring is drained: what lies below is in segments, and its room in the ring is free.
+    /// How far the ring is drained: what lies below is in segments, and its room in the ring is
+    /// free.
     #[must_use]
     pub fn drained(&self) -> Lsn {
         Lsn(self.0.space.freed())
     }
 
-    /// Holds when [`Log::ring_fill`] is so many bytes at most, and when the log has ended or failed.
+    /// Holds when [`Log::ring_fill`] is so many bytes at most, and when the log has ended or
+    /// failed.
     #[must_use]
     pub fn drained_to(&self, used: u64) -> Condition {
         let log = self.clone();
@@ -438,8 +464,9 @@ impl Log {
         })
     }
 
-    /// Waits until everything below `upto` (the tail at most) is on stable storage. An error means that the outcome is unknown;
-    /// after [`ErrorKind::NoSpace`] it is tried again when space is found.
+    /// Waits until everything below `upto` (the tail at most) is on stable storage. An error means
+    /// that the outcome is unknown; after [`ErrorKind::NoSpace`] it is tried again when space is
+    /// found.
     pub fn sync(&self, upto: Lsn) -> Result<()> {
         let upto = upto.min(self.tail());
         loop {
@@ -458,8 +485,8 @@ impl Log {
         }
     }
 
-    /// The job that drains the ring to the segments and syncs them; the log needs it to run from the first append on. There is one:
-    /// a second call returns a job that is over at once.
+    /// The job that drains the ring to the segments and syncs them; the log needs it to run from
+    /// the first append on. There is one: a second call returns a job that is over at once.
     #[must_use]
     pub fn drain_job(&self) -> Box<dyn Job> {
         match self.0.drain.lock().take() {
@@ -468,14 +495,15 @@ impl Log {
         }
     }
 
-    /// Gives up whole segments that hold nothing at or above `below` (D3 says how far the caller may go), and prepares a spare if there is none.
-    /// Blocks on the disk.
+    /// Gives up whole segments that hold nothing at or above `below` (D3 says how far the caller
+    /// may go), and prepares a spare if there is none. Blocks on the disk.
     pub fn trim(&self, below: Lsn) -> Result<()> {
         self.0.check_alive()?;
         let outcome = match self.0.segments.trim(below) {
             Ok(()) => Ok(()),
             Err(TrimError::Undone(error)) => Err(error),
-            // Which names are durable is unknown now, and a file may only be written again without its old one (D3).
+            // Which names are durable is unknown now, and a file may only be written again without
+            // its old one (D3).
             Err(TrimError::Unknown(error)) => {
                 self.poison(error.clone());
                 Err(error)
@@ -532,7 +560,8 @@ impl Log {
         self.0.shortage.lock().clone()
     }
 
-    /// Ends all writing for good because something that must be durable is not known to be. The first reason stays.
+    /// Ends all writing for good because something that must be durable is not known to be. The
+    /// first reason stays.
     pub fn poison(&self, error: Error) {
         self.0.poison(error);
     }
@@ -543,8 +572,10 @@ impl Log {
         &self.0.failure_changed
     }
 
-    /// Ends the log in order: a closing record, everything drained and synced, the drain job over. The next open needs no ring. Once it has
-    /// succeeded, again is nothing. After [`ErrorKind::NoSpace`] it may be tried again; records are refused once the closing one is in the ring.
+    /// Ends the log in order: a closing record, everything drained and synced, the drain job over.
+    /// The next open needs no ring. Once it has succeeded, again is nothing. After
+    /// [`ErrorKind::NoSpace`] it may be tried again; records are refused once the closing one is in
+    /// the ring.
     pub fn close(&self) -> Result<()> {
         if self.0.closed.load(Ordering::Acquire) {
             return Ok(());
@@ -563,16 +594,17 @@ impl Log {
         Ok(())
     }
 
-    /// Ends appends and the drain job, which syncs what was not yet, unless that fails. Nothing that was appended is lost to a later open by that: it is in
-    /// the segments and in the ring.
+    /// Ends appends and the drain job, which syncs what was not yet, unless that fails. Nothing
+    /// that was appended is lost to a later open by that: it is in the segments and in the ring.
     pub fn stop(&self) {
         self.0.stopped.store(true, Ordering::Release);
         self.0.wake_drain();
         self.0.tell_all();
     }
 
-    /// Lets the ring go, with its memory and its file's lock, though handles on the log live on: their appends get [`ErrorKind::Closed`].
-    /// Call it after [`Log::stop`], once the drain job is over: the lock goes with the later of the two. How many bytes of [`Log::memory_bytes`] went.
+    /// Lets the ring go, with its memory and its file's lock, though handles on the log live on:
+    /// their appends get [`ErrorKind::Closed`]. Call it after [`Log::stop`], once the drain job is
+    /// over: the lock goes with the later of the two. How many bytes of [`Log::memory_bytes`] went.
     pub fn release(&self) -> u64 {
         drop(self.0.drain.lock().take());
         let writer = self.0.lock().writer.take();
@@ -630,7 +662,8 @@ impl Shared {
         self.drain_wanted.notify();
     }
 
-    /// Once nobody appends any more: whether there are records that the interval's end would have synced. The process may live on for long.
+    /// Once nobody appends any more: whether there are records that the interval's end would have
+    /// synced. The process may live on for long.
     pub(crate) fn wants_last_sync(&self) -> bool {
         let end = self.lock().real_end;
         let wanted = end > self.synced() && !mutant::active(32);

@@ -1,9 +1,12 @@
-//! Every file of a database truncated, emptied, removed, or swapped with another of its kind, on a closed store and on one whose process
-//! was killed: the open or the read says so with a typed error, or the data is sound; it is never wrong (D3, D8). Others of a kind are the
-//! database's own, those of an older copy, of another database, and of a *sibling*: a copy that went on separately.
+//! Every file of a database truncated, emptied, removed, or swapped with another of its kind, on a
+//! closed store and on one whose process was killed: the open or the read says so with a typed
+//! error, or the data is sound; it is never wrong (D3, D8). Others of a kind are the database's
+//! own, those of an older copy, of another database, and of a *sibling*: a copy that went on
+//! separately.
 //!
-//! Sound is, of a closed store, all of it; of a killed one a prefix of what was committed with everything that had been synced: what
-//! was only in the log's ring cannot outlive the ring, and another database's ring looks like an empty one.
+//! Sound is, of a closed store, all of it; of a killed one a prefix of what was committed with
+//! everything that had been synced: what was only in the log's ring cannot outlive the ring, and
+//! another database's ring looks like an empty one.
 
 use std::fs::{self, OpenOptions};
 use std::path::{Path, PathBuf};
@@ -23,7 +26,8 @@ const STEPS: u32 = 700;
 /// Mutilations are shared out among so many units of each store.
 pub const SHARES: u64 = 4;
 
-/// A store's files as they lie, an older copy of them, what became of another such copy, and another database's files.
+/// A store's files as they lie, an older copy of them, what became of another such copy, and
+/// another database's files.
 struct Stage {
     now: PathBuf,
     older: PathBuf,

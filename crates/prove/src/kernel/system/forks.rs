@@ -1,5 +1,6 @@
-//! A process that forks beside its open database: the child, which has copies of all descriptors, stops no write of its parent, keeps no lock
-//! once the parent has closed, and opens what the parent closed before the fork (D9).
+//! A process that forks beside its open database: the child, which has copies of all descriptors,
+//! stops no write of its parent, keeps no lock once the parent has closed, and opens what the
+//! parent closed before the fork (D9).
 
 use std::path::Path;
 use std::process::{Command, ExitCode};
@@ -19,8 +20,8 @@ const STEPS: u32 = 1500;
 /// The first argument of the process that forks; its directory follows.
 const FORKING: &str = "--kernel-forking";
 
-/// Forks in a process of its own (this binary again): a child may open no database while another thread
-/// of its parent has one open, and other units run beside this one.
+/// Forks in a process of its own (this binary again): a child may open no database while another
+/// thread of its parent has one open, and other units run beside this one.
 pub fn children(scratch: &Path) -> Result<u64, Find> {
     let output = Command::new(std::env::current_exe()?)
         .arg(FORKING)
@@ -33,8 +34,8 @@ pub fn children(scratch: &Path) -> Result<u64, Find> {
     Err(Find(format!("{}: {}", output.status, said.trim())))
 }
 
-/// Does the work of the process that forks when the arguments say that this is one: the number of cases
-/// goes to the standard output.
+/// Does the work of the process that forks when the arguments say that this is one: the number of
+/// cases goes to the standard output.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, directory] = arguments else {
         return None;
@@ -54,7 +55,8 @@ pub fn child(arguments: &[String]) -> Option<ExitCode> {
     })
 }
 
-/// Children that do nothing, one that opens what its parent has open, and one that opens what its parent closed.
+/// Children that do nothing, one that opens what its parent has open, and one that opens what its
+/// parent closed.
 fn fork(scratch: &Path) -> Result<u64, Find> {
     let directory = scratch.join("live");
     let options = small().options().stall_limit(Duration::from_secs(5));

@@ -1,5 +1,6 @@
-//! A small file system that is full: puts are refused with a clear error and are not there, reads go on, deletes go through, space comes back,
-//! writes resume, and nothing that was acknowledged is missing after a reopen (D10).
+//! A small file system that is full: puts are refused with a clear error and are not there, reads
+//! go on, deletes go through, space comes back, writes resume, and nothing that was acknowledged is
+//! missing after a reopen (D10).
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -23,7 +24,8 @@ const PUTS_MAX: u64 = 200_000;
 /// How often it is seen whether writes go again, every tenth of a second.
 const TRIES: u32 = 600;
 
-/// Rounds that a checkpoint or a close may take on a full disk: 64 for each window that it merges, and some that begin before.
+/// Rounds that a checkpoint or a close may take on a full disk: 64 for each window that it merges,
+/// and some that begin before.
 const ROUNDS_MAX: u64 = 160;
 
 /// Fills an ext4 by puts, and again by somebody else's file.
@@ -47,7 +49,8 @@ pub fn xfs(scratch: &Path) -> Result<u64, Find> {
     Ok(3 + cases)
 }
 
-/// A file that finds no space to grow is as long as before, and what it took on the way is there for others.
+/// A file that finds no space to grow is as long as before, and what it took on the way is there
+/// for others.
 fn gives_back(system: &FileSystem) -> Result<(), Find> {
     const BYTES: u64 = 1 << 20;
     let disk = RealDisk::open(Env::threads(), system.path(), false)?;
@@ -197,8 +200,8 @@ fn filled_by_puts(system: &FileSystem) -> Result<(), Find> {
     Ok(())
 }
 
-/// Half of the records are deleted while a snapshot keeps their pages; then a checkpoint, and a close, do a bounded number of rounds
-/// (decision 0038). What they leave, the next open replays.
+/// Half of the records are deleted while a snapshot keeps their pages; then a checkpoint, and a
+/// close, do a bounded number of rounds (decision 0038). What they leave, the next open replays.
 fn closes_within_bounds(system: &FileSystem) -> Result<(), Find> {
     let directory = system.path().join("bounded");
     let options = options().stall_limit(Duration::from_secs(2));

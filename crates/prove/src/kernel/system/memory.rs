@@ -1,5 +1,6 @@
-//! Memory: the process stays within what is promised for its budget also where records are much longer than usual. What counts is what the
-//! system says was resident at the peak, of a process of its own (this binary again).
+//! Memory: the process stays within what is promised for its budget also where records are much
+//! longer than usual. What counts is what the system says was resident at the peak, of a process of
+//! its own (this binary again).
 
 use std::fs;
 use std::path::Path;
@@ -42,7 +43,8 @@ pub fn long_keys(scratch: &Path) -> Result<u64, Find> {
     Ok(2)
 }
 
-/// Does a child's work when the arguments say that this is one: the peak goes to the standard output, in bytes.
+/// Does a child's work when the arguments say that this is one: the peak goes to the standard
+/// output, in bytes.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, directory, form] = arguments else {
         return None;

@@ -1,5 +1,5 @@
-//! What the system does to a database besides killing it: full disks, limits, read-only places, other processes, forked children, little
-//! memory, mutilated files.
+//! What the system does to a database besides killing it: full disks, limits, read-only places,
+//! other processes, forked children, little memory, mutilated files.
 
 mod access;
 mod files;
@@ -40,7 +40,8 @@ const CASES: [Case; 10] = [
     ("many short runs", runs::short_runs),
 ];
 
-/// How many units there are: the cases, then shares of the mutilated files of a closed store and of a killed one in turn.
+/// How many units there are: the cases, then shares of the mutilated files of a closed store and of
+/// a killed one in turn.
 pub const UNITS: u64 = CASES.len() as u64 + 2 * files::SHARES;
 
 /// Tries a case.
