@@ -5,7 +5,8 @@
 //! flushed as came in; that the rest skips to the level that holds it (§3.3's effect of χ, without
 //! building what would not be written); and that the buffers above leaves are held to a share of
 //! these leaves, so that overwritten records do not double the space. A message counts for as much
-//! as it hides: a delete is short, and what it deletes takes space until the delete comes to it.
+//! as it hides: a delete is short, but the record that it deletes takes space until a
+//! flush brings the delete to the leaf.
 
 /// Most bytes that are counted for a pivot, in each way of counting: more than any tree holds, and
 /// little enough for sums over a node's pivots, of which there are less than 2^16, to fit. Nodes
@@ -21,10 +22,10 @@ pub(crate) fn count(counted: &mut u64, bytes: u64) {
     *counted = counted.saturating_add(bytes).min(COUNTED_MAX);
 }
 
-/// A leaf alone gets no buffer if it is shorter than so many blocks.
+/// A tree of one leaf gets a buffer only if the leaf has at least this many blocks.
 const LONE_LEAF_BLOCKS: u64 = 8;
 
-/// A merge is small that brings less than this part of L.
+/// A merge is small if it brings less than this part (1/n) of L.
 const SMALL_MERGE_PART: u64 = 8;
 
 /// What bounds the buffers.
@@ -120,7 +121,8 @@ impl Policy {
         self.fanout / 2
     }
 
-    /// Most bytes that a node with so many pivots may keep in its buffer: the paper's bound.
+    /// The paper's bound of a node's buffer, in bytes: a node of n pivots keeps at most n − 1
+    /// groups.
     pub(crate) fn buffer_bytes_max(&self, pivots: usize) -> u64 {
         let pivots = pivots.saturating_sub(1).max(1) as u64;
         self.group_bytes.saturating_mul(pivots)

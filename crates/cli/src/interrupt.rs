@@ -98,7 +98,7 @@ pub fn is_stopped(error: &Error) -> bool {
 }
 
 /// Ends the process as the signal that an error tells of would have: shells see 130 for SIGINT, 143
-/// for SIGTERM, and stop a script on Ctrl-C. None where it tells of none.
+/// for SIGTERM, and stop a script on Ctrl-C. None if the error is not of a signal.
 pub fn end(error: &Error) -> Option<ExitCode> {
     let signal = signal_of(error)?;
     // It returns only where it fails.

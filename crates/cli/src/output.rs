@@ -178,7 +178,7 @@ const CLEAR: &str = "\r\x1b[K";
 pub fn draw(text: &str) {
     let mut err = io::stderr().lock();
     DRAWN.store(true, Ordering::Relaxed);
-    // With stderr gone there is nobody left to tell.
+    // Where stderr is closed, nothing can be printed.
     let _ = write!(err, "{CLEAR}{text}");
 }
 
@@ -205,6 +205,6 @@ fn line(message: &str) {
     } else {
         ""
     };
-    // With stderr gone there is nobody left to tell.
+    // Where stderr is closed, nothing can be printed.
     let _ = writeln!(err, "{clear}{clean}");
 }

@@ -37,7 +37,7 @@ fn say(error: &clap::Error, arguments: &[OsString]) -> ExitCode {
     match error.kind() {
         Kind::DisplayHelp | Kind::DisplayVersion => printed(error.print()),
         Kind::DisplayHelpOnMissingArgumentOrSubcommand => {
-            // With stderr gone there is nobody left to tell.
+            // Where stderr is closed, nothing can be printed.
             let _ = error.print();
             ExitCode::from(output::FAILED)
         }

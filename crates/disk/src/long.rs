@@ -4,8 +4,8 @@
 //! A general allocator keeps an arena for each thread or so. Long values of many lengths and lives,
 //! which threads free for each other, leave gaps in each of them: with keys of 50 to 65 KB a
 //! process held three times what it used. Here what is freed is pages, and any page can be given
-//! back. A few MiB of them stay for who asks next ([`KEPT_PAGES_MAX`]), charged to no budget, since
-//! faulting memory in costs about as much as filling it.
+//! back. The allocator keeps a few MiB of freed pages for the next request ([`KEPT_PAGES_MAX`]).
+//! They are charged to no budget. Faulting memory in would cost about as much as filling it.
 //!
 //! Pages come from chunks of addresses, of which only what is used is memory. So there are few
 //! mappings however many values there are: the kernel allows some 65,000.
@@ -20,7 +20,8 @@ use terrapin_base::sync::Mutex;
 
 use crate::region::Region;
 
-/// From so many bytes on, memory is our own. Rounding up to whole pages costs a quarter at most.
+/// Shorter boxes lie in the C library's heap, longer ones in pages of this allocator. Rounding up
+/// to whole pages costs a quarter at most.
 const LONG_BYTES_MIN: usize = 16 << 10;
 /// More bytes are a mapping of their own.
 const CHUNKED_BYTES_MAX: usize = CHUNK_BYTES / 4;
@@ -100,7 +101,7 @@ fn is_long(bytes: usize) -> bool {
 impl Drop for LongBox {
     fn drop(&mut self) {
         if is_long(self.bytes) {
-            // SAFETY: `take` gave them for so many bytes, and their owner goes.
+            // SAFETY: `take` gave these `bytes` bytes, and their only owner is being dropped.
             unsafe { put(self.start, self.bytes) };
             return;
         }
@@ -316,7 +317,7 @@ impl Bits {
         Self::words(at, pages).map(ones).sum()
     }
 
-    /// Where so many pages begin that are not set, if anywhere.
+    /// The first run of `pages` free pages, by its start; none if there is no such run.
     fn free_run(&self, pages: usize) -> Option<usize> {
         let mut at = 0;
         while at + pages <= PAGES {

@@ -31,8 +31,7 @@ const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
 /// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a window that
 /// is small when it is sealed, as where many keyspaces share the memory, about a tenth is unused.
 const GROWTH_PART: usize = 4;
-/// A window of so many bytes is not small: it doubles with each chunk, and soon takes whole huge
-/// pages.
+/// From this size on a memtable's memory doubles with each chunk, and soon takes whole huge pages.
 const SMALL_BYTES: usize = 64 << 10;
 
 /// Counts that a slot keeps and a window sums up.

@@ -118,9 +118,8 @@ impl Owner {
 impl Drop for Owner {
     fn drop(&mut self) {
         if !self.core.health.process().is_this() {
-            // A forked child: the jobs are its parent's, and so are the files. What it has is
-            // copies of memory, under locks that perhaps nobody in it will release; they go when it
-            // ends.
+            // This is a forked child. Jobs and files are its parent's. The child has copies of the
+            // memory, under locks that no thread of it may ever release. They go when it ends.
             std::mem::forget((self.core.clone(), self.gate.clone()));
             return;
         }

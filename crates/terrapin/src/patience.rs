@@ -2,8 +2,8 @@
 //!
 //! A write may wait several times: for the log's files on a full disk, for a merge or memory in
 //! each keyspace of a batch, for room in the log's ring. [`Patience`] is one deadline for all of
-//! these. A write that comes to the end of its patience leaves a [`Mark`]: until what it waited for
-//! makes progress, later writes that would wait for the same thing fail at once. So a caller with
+//! these. A write that waited for the whole limit leaves a [`Mark`]. Until what it waited for makes
+//! progress, later writes that would wait for the same thing fail at once. So a caller with
 //! many writes waits for [`Options::stall_limit`](crate::Options::stall_limit) once, not once for
 //! each write.
 

@@ -1,13 +1,13 @@
 //! Write stalls, as events: when writes have to stop, for what, and when they go on.
 //!
 //! Many writes may wait for one thing. The first of them begins the stall, and the last one ends
-//! it. A stall is told when it begins, but of each cause once a second at most; the end of a stall
-//! is told if its beginning was.
+//! it. The first emits an event, at most once a second for each cause. If it did, the last one
+//! emits another.
 
 use terrapin_base::Env;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
-/// Between two stalls of one cause that are told, in nanoseconds.
+/// The least time between two stalls of one cause that emit events, in nanoseconds.
 const QUIET_NS: u64 = 1_000_000_000;
 
 /// The stalls of a database, by cause.
@@ -25,7 +25,7 @@ pub(crate) struct Stall {
     waiting: AtomicU64,
     since_ns: AtomicU64,
     is_told: AtomicBool,
-    /// When a stall was told last.
+    /// When a stall last emitted an event.
     told_ns: AtomicU64,
 }
 

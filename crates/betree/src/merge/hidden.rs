@@ -25,7 +25,7 @@ use crate::get::{Top, find};
 use crate::load::{LoadedNode, load_child_of};
 use crate::node::Child;
 
-/// Records are about equally long where none is longer than so many times the mean.
+/// Records count as uneven if the longest is longer than this many times the mean.
 const UNEVEN: u64 = 3;
 
 /// A merge that plans looks at each of the window's messages where the mean record below is longer
@@ -34,7 +34,7 @@ const WALKED_PART: u64 = 8;
 
 /// Deleted records that a merge reads at a node, about.
 const SAMPLES: usize = 32;
-/// A merge looks at so many messages for each of them.
+/// For each sampled record, a merge looks at no more than this many messages.
 const SAMPLED_AMONG: u64 = 8;
 
 /// What may lie below a pivot's messages.

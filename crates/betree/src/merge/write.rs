@@ -1,5 +1,5 @@
-//! The two tasks that write page groups: leaves, and a level of a buffer. Both stream, group by group: a call does about
-//! one group's worth of work and says whether there is more.
+//! The two tasks that write page groups: leaves, and a level of a buffer. Both stream, group by
+//! group: a call does about one group's worth of work and says whether there is more.
 
 use std::sync::Arc;
 
@@ -38,7 +38,8 @@ impl Writing {
     }
 }
 
-/// After so many bytes it is looked again how what is replaced stands in the cache: a few times a block.
+/// After so many bytes it is looked again how what is replaced stands in the cache: a few times a
+/// block.
 fn look_bytes(context: &Context) -> u64 {
     u64::from(context.options.block_bytes) / LOOKS
 }
@@ -108,7 +109,8 @@ impl WriteLeaves {
         }
     }
 
-    /// Does a piece; the result once all is written. `consumed` is raised by the bytes that were merged.
+    /// Does a piece; the result once all is written. `consumed` is raised by the bytes that were
+    /// merged.
     pub(super) fn step(
         &mut self,
         context: &Arc<Context>,
@@ -249,14 +251,16 @@ impl WriteLeaves {
     }
 }
 
-/// Whether a leaf that was written alone is less than half full. (Of leaves written together none is: the builder sees to
-/// that.) Separators count towards a builder's target, so the index does here.
+/// Whether a leaf that was written alone is less than half full. (Of leaves written together none
+/// is: the builder sees to that.) Separators count towards a builder's target, so the index does
+/// here.
 fn is_small(context: &Context, leaf: &GroupRef) -> bool {
     u64::from(leaf.index_offset) + u64::from(leaf.index_bytes) < context.group_bytes() / 2
 }
 
-/// A segment of so many bytes ends with a pivot. The parts of a segment are flushed one by one, and its space comes back with the last of
-/// them: the fewer pivots share one, the less of it lies dead. A footer, an index and a filter for each forbid more.
+/// A segment of so many bytes ends with a pivot. The parts of a segment are flushed one by one, and
+/// its space comes back with the last of them: the fewer pivots share one, the less of it lies
+/// dead. A footer, an index and a filter for each forbid more.
 fn segment_bytes_min(group_bytes: u64) -> u64 {
     (group_bytes / SEGMENT_SHARE).max(SEGMENT_BYTES_MIN.min(group_bytes))
 }
@@ -276,8 +280,8 @@ pub(super) struct LevelPart {
     pub(super) is_whole: bool,
 }
 
-/// Writes a buffer level, or some pivots' part of it: what came in for pivots that are not flushed, merged with what the levels down to
-/// this one have.
+/// Writes a buffer level, or some pivots' part of it: what came in for pivots that are not flushed,
+/// merged with what the levels down to this one have.
 pub(super) struct WriteLevel {
     pub(super) of: LevelPart,
     /// Lower bounds of all of the node's pivots but the first.
@@ -293,7 +297,7 @@ pub(super) struct WriteLevel {
 
 struct LevelState {
     writing: Writing,
-    /// The pivot that the stream has come to, and where each one before it began.
+    /// The pivot of the stream's current message, and where each pivot before it began.
     pivot: usize,
     marks: Vec<(usize, GroupSums)>,
     /// How much has come.
@@ -325,7 +329,8 @@ impl WriteLevel {
         }
     }
 
-    /// Does a piece. Once all is written: the segments, or none when nothing came in for the whole level, so that the levels stay.
+    /// Does a piece. Once all is written: the segments, or none when nothing came in for the whole
+    /// level, so that the levels stay.
     #[expect(
         clippy::option_option,
         reason = "unfinished, finished without effect, finished with a level"
@@ -445,7 +450,8 @@ impl WriteLevel {
 }
 
 impl LevelState {
-    /// Writes a segment and counts what it has for each pivot: the marks say where in the stream each pivot began.
+    /// Writes a segment and counts what it has for each pivot: the marks say where in the stream
+    /// each pivot began.
     fn write(
         &mut self,
         context: &Context,

@@ -50,7 +50,7 @@ impl Default for Process {
 }
 
 impl Process {
-    /// The calling process. From now on its children are told apart from it.
+    /// The calling process. Children that it forks from now on are recognized as others.
     #[must_use]
     pub fn this() -> Self {
         static WATCH: Once = Once::new();

@@ -1,15 +1,16 @@
 //! Sorted records in, groups of about L bytes out, none but a lone one less than half full.
 //!
-//! The builder holds back up to half a target beyond the group that it fills: only when that much is known to follow does
-//! the group go out, so what follows is never too small. At the end, what is left goes out as one group up to 1.05 L, and
-//! as two halves above.
+//! The builder holds back up to half a target beyond the group that it fills: only when that much
+//! is known to follow does the group go out, so what follows is never too small. At the end, what
+//! is left goes out as one group up to 1.05 L, and as two halves above.
 //!
-//! Blocks lie byte after byte. A device reads whole units, so a block that starts behind a unit's boundary is the shorter
-//! for it: what a read of it covers is no more than the target. Where that would leave too little of it, the block in front
-//! is padded to the boundary.
+//! Blocks lie byte after byte. A device reads whole units, so a block that starts behind a unit's
+//! boundary is the shorter for it: what a read of it covers is no more than the target. Where that
+//! would leave too little of it, the block in front is padded to the boundary.
 //!
-//! How long a compressed block is shows only once it is cut. Its records get all of the target, wherever it starts, and the
-//! block in front is padded where a read would cover more than the target otherwise.
+//! How long a compressed block is shows only once it is cut. Its records get all of the target,
+//! wherever it starts, and the block in front is padded where a read would cover more than the
+//! target otherwise.
 
 use std::cmp::Reverse;
 
@@ -28,7 +29,8 @@ use crate::message::Message;
 
 /// Largest target of a group in bytes.
 pub const GROUP_TARGET_BYTES_MAX: u64 = 64 << 20;
-/// A block starts behind a unit's boundary where that takes at most one part in so many of its target.
+/// A block starts behind a unit's boundary where that takes at most one part in so many of its
+/// target.
 const LOST_PART: usize = 4;
 /// A block of several messages hides at most this many block targets, or this part of the group's
 /// target, whichever is more. So an index tells how much a range of keys hides to within that.
@@ -44,8 +46,8 @@ pub struct GroupOptions {
     pub target_bytes: u64,
     /// What a read of a block should come to, in bytes: at least the unit.
     pub block_bytes: u32,
-    /// What the blocks together, index and group are multiples of, in bytes: a power of two, and a multiple of what the
-    /// device asks for.
+    /// What the blocks together, index and group are multiples of, in bytes: a power of two, and a
+    /// multiple of what the device asks for.
     pub unit: u32,
     /// Compression of blocks.
     pub compression: Compression,
@@ -92,8 +94,8 @@ pub struct GroupBuilder {
     outlined: bool,
     /// How what the next records take the place of stands in the cache.
     standing: Standing,
-    /// Of the block that is being filled, up to where that changed last: records, those of them that take the place of something
-    /// cached, and its best standing.
+    /// Of the block that is being filled, up to where that changed last: records, those of them
+    /// that take the place of something cached, and its best standing.
     told: u32,
     inherited: (u32, Standing),
     /// Bytes that the records of the block that is being filled hide.
@@ -109,7 +111,8 @@ struct Part {
 }
 
 impl Part {
-    /// Bytes that count towards the target. Separators do, so that an index of very long ones stays bounded.
+    /// Bytes that count towards the target. Separators do, so that an index of very long ones stays
+    /// bounded.
     fn weight(&self) -> u64 {
         (self.image.len() + self.separators.len()) as u64
     }
@@ -140,8 +143,8 @@ impl Part {
         self.image.len() % unit
     }
 
-    /// Bytes to the next unit's boundary, if a block of so many is to start there: where right behind the last one a read of it
-    /// covered more than the target, and more than it must.
+    /// Bytes to the next unit's boundary, if a block of so many is to start there: where right
+    /// behind the last one a read of it covered more than the target, and more than it must.
     fn gap_before(&self, bytes: usize, options: &GroupOptions) -> usize {
         let unit = options.unit as usize;
         let behind = self.behind(unit);
@@ -184,7 +187,8 @@ impl Part {
         self.blocks.extend(next.blocks.drain(..blocks));
     }
 
-    /// Gives the blocks from one on to the part that follows, which moves within its memory: no other is taken for it.
+    /// Gives the blocks from one on to the part that follows, which moves within its memory: no
+    /// other is taken for it.
     fn give_back(&mut self, next: &mut Part, block: usize) {
         let given = self.blocks.split_off(block);
         let (bytes, separators) = Self::bytes_of(&given);
@@ -199,11 +203,11 @@ impl Part {
         next.blocks.splice(..0, given);
     }
 
-    /// Behind how many blocks of this part and the next to cut so that the smaller side weighs about as much as it can: at least `least`, or
-    /// nowhere.
+    /// Behind how many blocks of this part and the next to cut so that the smaller side weighs
+    /// about as much as it can: at least `least`, or nowhere.
     ///
-    /// The second side moves to a unit's boundary, and its blocks were cut for where they lie now. So of the cuts that are
-    /// nearly as good as the best it is the one that moves them least.
+    /// The second side moves to a unit's boundary, and its blocks were cut for where they lie now.
+    /// So of the cuts that are nearly as good as the best it is the one that moves them least.
     fn middle(&self, next: &Part, least: u64, unit: usize) -> Option<usize> {
         let weight = self.weight() + next.weight();
         let sides = || {
@@ -231,9 +235,9 @@ impl Part {
 }
 
 impl GroupBuilder {
-    /// A builder without records. Panics when the target is 0 or above [`GROUP_TARGET_BYTES_MAX`], unless the unit is a
-    /// power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and at most `block_bytes`, and where [`BlockBuilder::new`]
-    /// does.
+    /// A builder without records. Panics when the target is 0 or above [`GROUP_TARGET_BYTES_MAX`],
+    /// unless the unit is a power of two from [`UNIT_BYTES_MIN`] to [`UNIT_BYTES_MAX`] and at most
+    /// `block_bytes`, and where [`BlockBuilder::new`] does.
     #[must_use]
     pub fn new(options: GroupOptions) -> Self {
         assert!(
@@ -265,13 +269,15 @@ impl GroupBuilder {
         }
     }
 
-    /// Has groups come with the outlines of their filters: those that are to be buffer segments (decision 0016).
+    /// Has groups come with the outlines of their filters: those that are to be buffer segments
+    /// (decision 0016).
     pub fn outline_filters(&mut self) {
         self.outlined = true;
     }
 
-    /// Says how the block stands in the cache that the next records take the place of. A block of which that is cached for half of the records
-    /// or more comes into the cache when its group is written.
+    /// Says how the block stands in the cache that the next records take the place of. A block of
+    /// which that is cached for half of the records or more comes into the cache when its group is
+    /// written.
     #[inline]
     pub fn takes_place_of(&mut self, standing: Standing) {
         if standing != self.standing {
@@ -299,15 +305,16 @@ impl GroupBuilder {
         }
     }
 
-    /// Adds a record; sometimes a group is finished by that. The key must be above the last, also after a group was returned.
-    /// Fails and panics where [`BlockBuilder::add`] does.
+    /// Adds a record; sometimes a group is finished by that. The key must be above the last, also
+    /// after a group was returned. Fails and panics where [`BlockBuilder::add`] does.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<Option<PendingGroup>> {
         self.add_hiding(key, message, 0)
     }
 
-    /// As [`GroupBuilder::add`], of a message in a buffer that hides so many bytes: of a delete,
-    /// its own and those of the next older record of its key; of a put, by how many that is longer.
-    /// [`GroupIndex`](super::GroupIndex) tells how much each block hides.
+    /// As [`GroupBuilder::add`], for a message in a buffer that hides `hidden` bytes. A delete
+    /// hides its own bytes and those of the next older record of its key. A put hides what that
+    /// record has beyond its own length. [`GroupIndex`](super::GroupIndex) says how much each block
+    /// hides.
     pub fn add_hiding(
         &mut self,
         key: &[u8],
@@ -347,7 +354,8 @@ impl GroupBuilder {
         self.block.is_empty() && self.head.blocks.is_empty()
     }
 
-    /// Puts out what is left: nothing, one group or two. The builder can be used again, for keys above the last.
+    /// Puts out what is left: nothing, one group or two. The builder can be used again, for keys
+    /// above the last.
     #[must_use]
     pub fn finish(&mut self) -> Vec<PendingGroup> {
         let cut = self.block.cut_last(&mut self.cut);
@@ -425,14 +433,15 @@ impl GroupBuilder {
         self.cut.clear();
     }
 
-    /// Says where the block starts that a record opens: right behind the last one, or on the next boundary where the room
-    /// up to the target would be too little in general, or for this record. Of one that is compressed its cut decides.
+    /// Says where the block starts that a record opens: right behind the last one, or on the next
+    /// boundary where the room up to the target would be too little in general, or for this record.
+    /// Of one that is compressed its cut decides.
     fn begin_block(&mut self, key: &[u8], message: Message<'_>) {
         if self.compresses {
             return;
         }
-        // The first block of a tail starts on a boundary, which only the cut decides. That it is cut for another start
-        // makes it shorter at most.
+        // The first block of a tail starts on a boundary, which only the cut decides. That it is
+        // cut for another start makes it shorter at most.
         let part = if self.tail.blocks.is_empty() {
             &mut self.head
         } else {
@@ -525,7 +534,8 @@ fn heirs(blocks: &[BlockEntry]) -> Vec<Heir> {
     heirs
 }
 
-/// The first or last block of a group, for its keys. Panics when it cannot be decoded: it was encoded a moment ago.
+/// The first or last block of a group, for its keys. Panics when it cannot be decoded: it was
+/// encoded a moment ago.
 fn edge(block: &[u8]) -> Block {
     Block::parse(block)
         .unwrap_or_else(|error| panic!("a block that was just built does not decode: {error}"))

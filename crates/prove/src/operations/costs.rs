@@ -54,8 +54,8 @@ fn opened(seed: u64, options: &Options) -> Result<(Database, Sim), Find> {
     Ok((database, sim))
 }
 
-/// Bytes written for held snapshots are at most so many times those that are written without, and
-/// [`SNAPSHOTS_BYTES`] more.
+/// With held snapshots, at most this many times the bytes are written that are written without
+/// them, and [`SNAPSHOTS_BYTES`] more.
 const SNAPSHOTS_TIMES: u64 = 4;
 const SNAPSHOTS_BYTES: u64 = 128 << 10;
 
@@ -140,10 +140,10 @@ fn many_keyspaces(seed: u64, random: &mut Random) -> Result<u64, Find> {
     Ok(puts)
 }
 
-/// A poll of an emptied range goes over at most so many deletes once others have paid.
+/// After enough polls of an emptied range, one poll passes at most this many deletes.
 const POLL_DELETES_MAX: u64 = 1000;
 
-/// Polls of an emptied range come to cost nothing, though nobody writes any more.
+/// Polls of an emptied range soon cost nothing, also when writes have ended.
 fn polls(seed: u64, random: &mut Random) -> Result<u64, Find> {
     let options = options(random);
     let records = random.between(2000..8000);

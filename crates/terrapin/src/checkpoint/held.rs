@@ -231,8 +231,8 @@ impl Finished {
 /// whether there were any. O(views + states that they hold · memtables).
 pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
     let mut handed_over = false;
-    // What is held next by who holds a state, with the memtables that go: by where the state lies,
-    // which is kept so that no other comes to lie there.
+    // By the address of a state: what its holders hold next, and the memtables that leave it. The
+    // states are kept alive, so that no other state gets such an address.
     type Next<'f> = Option<(Arc<Held>, Vec<&'f Finished>)>;
     let mut next_of: BTreeMap<usize, (Arc<State>, Next<'_>)> = BTreeMap::new();
     let mut replaced = Replaced::default();

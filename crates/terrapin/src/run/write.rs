@@ -40,7 +40,7 @@ enum Stage {
     Done,
 }
 
-/// What a writer comes to: the run, or none where the views need nothing of the memtable.
+/// What a writer makes: the run, or none where the views need nothing of the memtable.
 pub(crate) type Written = Option<Arc<Run>>;
 
 impl RunWriter {
