@@ -18,6 +18,7 @@ pub mod media;
 pub mod mutants;
 pub mod operations;
 mod place;
+mod process;
 pub mod protocol;
 mod run;
 

@@ -1,32 +1,17 @@
 //! Processes that fork beside an open database, and after a closed one.
 
-use std::path::PathBuf;
+mod common;
+
 use std::sync::Mutex;
 use std::time::Duration;
 
+use common::Directory;
 use terrapin::verify::{VerifyOptions, verify};
 use terrapin::{Database, ErrorKind, Options, Result};
 use terrapin_disk::Forked;
 
 /// Each test's child has copies of all descriptors of the process: they take turns.
 static ALONE: Mutex<()> = Mutex::new(());
-
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let name = format!("terrapin-forks-{name}-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let _ = std::fs::remove_dir_all(&path);
-        Directory(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Small, with log files that are soon full, and little patience.
 fn options() -> Options {

@@ -1,25 +1,11 @@
 //! Readers beside writers, on threads and a real directory, in little memory: views are folded under their readers.
 
-use std::path::PathBuf;
+mod common;
+
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use common::Directory;
 use terrapin::{CheckpointDistance, Database, Options, Slice};
-
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("terrapin-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Directory(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn open(directory: &Directory) -> Database {
     Options::new()

@@ -1,25 +1,11 @@
 //! The same engine on threads and a real directory.
 
-use std::path::PathBuf;
+mod common;
+
 use std::time::Duration;
 
+use common::Directory;
 use terrapin::{CheckpointDistance, Database, Durability, ErrorKind, Options};
-
-struct Directory(PathBuf);
-
-impl Directory {
-    fn new(name: &str) -> Self {
-        let path = std::env::temp_dir().join(format!("terrapin-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&path);
-        Directory(path)
-    }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 fn options() -> Options {
     Options::new()

@@ -10,13 +10,13 @@
 use std::collections::BTreeMap;
 
 use terrapin::verify::{VerifyOptions, verify_on};
-use terrapin::{Database, ErrorKind, Options};
-use terrapin_base::{Env, Sim};
+use terrapin::{Database, ErrorKind};
 use terrapin_disk::SimDisk;
 use terrapin_model::Random;
 
 use super::store::{Plan, Tally};
 use crate::Find;
+use crate::process::Process;
 
 /// Places that are tried in each pair of copies.
 const PLACES: usize = 24;
@@ -51,30 +51,7 @@ fn read(database: &Database) -> terrapin::Result<Map> {
         .collect()
 }
 
-/// A process on a disk.
-struct Process {
-    env: Env,
-    sim: Sim,
-    disk: SimDisk,
-}
-
 impl Process {
-    fn new(seed: u64, disk: SimDisk) -> Self {
-        let (env, sim) = Env::simulated(seed);
-        Process { env, sim, disk }
-    }
-
-    fn open(&self, options: &Options) -> terrapin::Result<Database> {
-        options.open_on(self.env.clone(), self.disk.handle())
-    }
-
-    fn kill(&self, database: Option<Database>) {
-        self.sim.kill();
-        self.disk.crash_process();
-        drop(database);
-        self.sim.kill();
-    }
-
     /// Whether `verify` finds nothing.
     fn is_sound(&self) -> Result<bool, String> {
         let report = verify_on(

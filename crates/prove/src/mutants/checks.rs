@@ -8,7 +8,7 @@ use std::thread;
 
 use terrapin::{CheckpointDistance, Database, Durability, Keyspace, Options, Snapshot};
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Env, ErrorKind, Lsn, PageId, Sim};
+use terrapin_base::{Env, ErrorKind, Lsn, PageId};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
 use terrapin_pages::DATA_FILE;
@@ -16,6 +16,8 @@ use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, check_group};
 use terrapin_pages::message::Message;
 use terrapin_wal::{Append, Log, LogOptions, RECORD_KIND_USER_MIN, Recovery};
+
+use crate::process::Process;
 
 /// What a check comes to: what is wrong.
 type Outcome = Result<(), String>;
@@ -32,37 +34,6 @@ const DAMAGE: [ErrorKind; 3] = [
 const FLUSHED: &str = "flushed";
 /// The first file of a log.
 const FIRST_SEGMENT: &str = "log-0000000000000001";
-
-/// One simulated machine, and the process on it.
-struct World {
-    env: Env,
-    sim: Sim,
-    disk: SimDisk,
-}
-
-impl World {
-    fn on(disk: SimDisk) -> Self {
-        Self::with_seed(1, disk)
-    }
-
-    /// The seed orders the steps of jobs.
-    fn with_seed(seed: u64, disk: SimDisk) -> Self {
-        let (env, sim) = Env::simulated(seed);
-        World { env, sim, disk }
-    }
-
-    fn open(&self, options: &Options) -> terrapin::Result<Database> {
-        options.open_on(self.env.clone(), self.disk.handle())
-    }
-
-    /// The process dies.
-    fn kill(&self, database: Option<Database>) {
-        self.sim.kill();
-        self.disk.crash_process();
-        drop(database);
-        self.sim.kill();
-    }
-}
 
 /// Small in everything; nodes of four children, so that a few hundred records make a tree.
 fn tiny() -> Options {
@@ -147,7 +118,7 @@ fn flipped(
     must_open: bool,
 ) -> Outcome {
     let (file, offset) = place;
-    let world = World::on(disk.fork());
+    let world = Process::new(1, disk.fork());
     world.disk.corrupt(file, offset, 0x11);
     let said = |what: String| format!("{file} was changed at {offset}: {what}");
     match world.open(options) {
@@ -168,7 +139,7 @@ fn flipped(
 
 /// A closed store of a tree with nodes, and what it holds.
 fn closed_store(options: &Options) -> Result<(SimDisk, Truth), String> {
-    let world = World::on(SimDisk::new(3));
+    let world = Process::new(1, SimDisk::new(3));
     let database = world.open(options).map_err(text("open"))?;
     let truth = fill(&database.default_keyspace(), 300, Durability::Process)?;
     database.close().map_err(text("close"))?;
@@ -192,7 +163,7 @@ pub(super) fn damaged_pages(_scratch: &Path) -> Outcome {
 /// One damaged superblock slot is no harm, also after a power cut, and whichever it is (D2).
 pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
     let options = tiny();
-    let world = World::on(SimDisk::new(3));
+    let world = Process::new(1, SimDisk::new(3));
     let database = world.open(&options).map_err(text("open"))?;
     let mut truth = Truth::new();
     for _ in 0..4 {
@@ -219,7 +190,7 @@ pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
         .log_segment_bytes(1 << 20)
         .log_bytes_max(4 << 20)
         .group_bytes(64 << 10);
-    let world = World::on(SimDisk::new(7));
+    let world = Process::new(1, SimDisk::new(7));
     let database = world.open(&options).map_err(text("open"))?;
     let truth = fill(&database.default_keyspace(), 60, Durability::Sync)?;
     world.kill(Some(database));
@@ -271,7 +242,7 @@ pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
     let options = tiny();
     let (disk, truth) = closed_store(&options)?;
     disk.crash_power(CrashMode::LoseUnsynced);
-    let world = World::on(disk);
+    let world = Process::new(1, disk);
     let removed = world.disk.handle().remove("ring");
     removed.map_err(text("remove"))?;
     let opened = world.open(&options);
@@ -287,7 +258,7 @@ pub(super) fn close_without_ring(_scratch: &Path) -> Outcome {
 /// A cut after a close is no later than the log's end as a recovery finds it, which refuses a tree
 /// that is ahead of it (D3).
 pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
-    let world = World::on(SimDisk::new(1));
+    let world = Process::new(1, SimDisk::new(1));
     let options = LogOptions {
         ring_bytes: 64 << 10,
         segment_bytes: 64 << 10,
@@ -327,7 +298,7 @@ pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
         .log_segment_bytes(1 << 20)
         .log_bytes_max(4 << 20);
     for idles in [false, true] {
-        let world = World::on(SimDisk::new(1));
+        let world = Process::new(1, SimDisk::new(1));
         let database = world.open(&options).map_err(text("open"))?;
         let keyspace = database.default_keyspace();
         for number in 0..300u32 {
@@ -351,7 +322,7 @@ pub(super) fn bad_block_in_log(_scratch: &Path) -> Outcome {
         let end = segment.iter().rposition(|&byte| byte == 7).unwrap_or(0);
         let place = if idles { end - 6000 } else { 64 << 10 };
         world.disk.corrupt(FIRST_SEGMENT, place as u64, 0x20);
-        let next = World::on(world.disk.clone());
+        let next = Process::new(1, world.disk.clone());
         match next.open(&options) {
             Err(error) if error.kind() == ErrorKind::Corrupt => {}
             Err(error) => return Err(text("the next open")(error)),
@@ -380,7 +351,7 @@ pub(super) fn space_after_deletes(_scratch: &Path) -> Outcome {
         _ => 20,
     };
     for deleted in [100, 200] {
-        let world = World::on(SimDisk::new(46));
+        let world = Process::new(1, SimDisk::new(46));
         let database = world.open(&options).map_err(text("open"))?;
         let keyspace = database.default_keyspace();
         let mut bytes = 0;
@@ -417,13 +388,13 @@ pub(super) fn cut_creation(_scratch: &Path) -> Outcome {
     for seed in 1..24 {
         for mode in CrashMode::ALL {
             for call in 1.. {
-                let world = World::on(SimDisk::new(seed));
+                let world = Process::new(1, SimDisk::new(seed));
                 world.disk.die_at_call(call);
                 let created = world.open(&options);
                 let over = world.disk.is_alive();
                 world.kill(created.ok());
                 world.disk.crash_power(mode);
-                let world = World::on(world.disk);
+                let world = Process::new(1, world.disk);
                 world.disk.die_at_call(u64::MAX);
                 let opened = world.open(&options).map_err(|error| {
                     format!("the power failed ({mode:?}) at call {call} of a creation: {error}")
@@ -492,7 +463,7 @@ pub(super) fn flushed_after_clear(_scratch: &Path) -> Outcome {
 fn flushed_after_clear_on(seed: u64) -> Outcome {
     let options = tiny();
     for call in 1.. {
-        let world = World::with_seed(seed, SimDisk::new(5));
+        let world = Process::new(seed, SimDisk::new(5));
         let database = world.open(&options).map_err(text("open"))?;
         world.disk.die_at_call(call);
         let mut allowed = vec![None];
@@ -500,7 +471,7 @@ fn flushed_after_clear_on(seed: u64) -> Outcome {
         let _ = clear_and_flush(&world, &database, &mut allowed);
         let over = world.disk.is_alive();
         world.kill(Some(database));
-        let world = World::on(world.disk);
+        let world = Process::new(1, world.disk);
         world.disk.die_at_call(u64::MAX);
         let database = world.open(&options).map_err(text("recovery"))?;
         let found = flushed(&database)?;
@@ -514,7 +485,7 @@ fn flushed_after_clear_on(seed: u64) -> Outcome {
         }
         world.kill(Some(database));
         world.disk.crash_power(CrashMode::LoseUnsynced);
-        let world = World::on(world.disk);
+        let world = Process::new(1, world.disk);
         let database = world.open(&options).map_err(text("second recovery"))?;
         let again = flushed(&database)?;
         if again != found {
@@ -540,7 +511,7 @@ fn flushed(database: &Database) -> Result<Option<Vec<u8>>, String> {
 
 /// Writes beside a keyspace that is cleared again and again, and keeps what may be found there.
 fn clear_and_flush(
-    world: &World,
+    world: &Process,
     database: &Database,
     allowed: &mut Vec<Option<Vec<u8>>>,
 ) -> terrapin::Result<()> {
@@ -574,7 +545,7 @@ fn clear_and_flush(
 /// What was flushed to one keyspace stays, though checkpoints run while the log is replayed for
 /// another, and the process dies then (D3).
 pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
-    let world = World::on(SimDisk::new(6));
+    let world = Process::new(1, SimDisk::new(6));
     let large = tiny().checkpoint_distance(CheckpointDistance::Fixed(100));
     let database = world.open(&large).map_err(text("open"))?;
     fill(&database.default_keyspace(), 300, Durability::Process)?;
@@ -612,7 +583,7 @@ pub(super) fn late_writes(_scratch: &Path) -> Outcome {
 }
 
 /// A tree of many windows, of which buffers hold some, and a snapshot of it.
-fn buffered(world: &World, count: u64) -> Result<(Database, Snapshot), String> {
+fn buffered(world: &Process, count: u64) -> Result<(Database, Snapshot), String> {
     let options = tiny().group_bytes(4 << 10);
     let database = world.open(&options).map_err(text("open"))?;
     fill(&database.default_keyspace(), count, Durability::Process)?;
@@ -625,7 +596,7 @@ fn buffered(world: &World, count: u64) -> Result<(Database, Snapshot), String> {
 /// snapshot keeps what was there (D10).
 pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
     const RECORDS: u64 = 16_000;
-    let world = World::on(SimDisk::new(6));
+    let world = Process::new(1, SimDisk::new(6));
     let (database, snapshot) = buffered(&world, RECORDS)?;
     let keyspace = database.default_keyspace();
     world.disk.set_capacity(world.disk.used_bytes() + (1 << 20));
@@ -647,7 +618,7 @@ pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
 /// them.
 pub(super) fn old_views(_scratch: &Path) -> Outcome {
     const RECORDS: u64 = 4000;
-    let world = World::on(SimDisk::new(6));
+    let world = Process::new(1, SimDisk::new(6));
     let (database, snapshot) = buffered(&world, RECORDS)?;
     let keyspace = database.default_keyspace();
     fill(&keyspace, 100, Durability::Process)?;
@@ -672,7 +643,7 @@ pub(super) fn old_views(_scratch: &Path) -> Outcome {
 pub(super) fn late_views(_scratch: &Path) -> Outcome {
     let mut merged = 0;
     for steps in 0..120 {
-        let world = World::on(SimDisk::new(7));
+        let world = Process::new(1, SimDisk::new(7));
         let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
         let database = world.open(&options).map_err(text("open"))?;
         world.sim.set_breathing(false);

@@ -2,6 +2,7 @@
 #![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -122,3 +123,21 @@ pub fn value(number: u64, bytes: usize) -> Vec<u8> {
 }
 
 pub const LEVELS: [Durability; 3] = [Durability::Process, Durability::Sync, Durability::None];
+
+/// A directory of a test's own, removed at its end.
+pub struct Directory(pub PathBuf);
+
+impl Directory {
+    pub fn new(name: &str) -> Self {
+        let name = format!("terrapin-{name}-{}", std::process::id());
+        let path = std::env::temp_dir().join(name);
+        let _ = std::fs::remove_dir_all(&path);
+        Directory(path)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
