@@ -2,8 +2,8 @@
 # Tests under AddressSanitizer (and LeakSanitizer): of the crates with unsafe code, and of threads that go through them. Arguments are
 # those of `cargo test`; without any, the crates whose memory is unsafe. Needs no nightly toolchain.
 #
-# Windows cut their nodes from large chunks, in which a sanitizer sees no bounds; their tests therefore also use windows each of whose
-# pieces is an allocation of its own (`Window::new_for_memory_checkers`). Maps of files and buffers lie beyond its sight but for their ends.
+# Memtables cut their nodes from large chunks, in which a sanitizer sees no bounds; their tests therefore also use memtables each of whose
+# pieces is an allocation of its own (`Memtable::new_for_memory_checkers`). Maps of files and buffers lie beyond its sight but for their ends.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 [ $# -gt 0 ] || set -- --lib --tests -p terrapin-disk -p terrapin-memtable -p terrapin-recordcache

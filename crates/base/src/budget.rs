@@ -7,8 +7,8 @@ use crate::sync::{Arc, AtomicU64, Ordering};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Purpose {
-    /// Arenas of active, sealed and not yet released windows.
-    Window,
+    /// Arenas of active, sealed and not yet released memtables.
+    Memtable,
     /// Cached data blocks.
     Blocks,
     /// Cached indexes, filters and nodes.
@@ -24,7 +24,7 @@ pub enum Purpose {
 impl Purpose {
     /// Every purpose, in the order of its number.
     pub const ALL: [Purpose; 6] = [
-        Purpose::Window,
+        Purpose::Memtable,
         Purpose::Blocks,
         Purpose::Metadata,
         Purpose::Records,
@@ -95,11 +95,11 @@ impl Budget {
         Purpose::ALL.iter().map(|&p| self.used(p)).sum()
     }
 
-    /// What windows, merges and the log leave to the caches.
+    /// What memtables, merges and the log leave to the caches.
     #[must_use]
     pub fn room_beside_writes(&self) -> u64 {
         let writes =
-            self.used(Purpose::Window) + self.used(Purpose::Merge) + self.used(Purpose::Log);
+            self.used(Purpose::Memtable) + self.used(Purpose::Merge) + self.used(Purpose::Log);
         self.limit().saturating_sub(writes)
     }
 

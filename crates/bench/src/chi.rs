@@ -57,7 +57,7 @@ pub struct ChiStep {
     pub log_amplification: f64,
     /// Peak of resident memory during the load.
     pub rss_peak_bytes: u64,
-    /// From χ := 1 until the window was in the tree.
+    /// From χ := 1 until the memtable was in the tree.
     pub retune_seconds: f64,
     /// Workload C, uniform.
     pub gets: ReadFigures,

@@ -1,6 +1,6 @@
 //! What a record of a load costs as the data grows, beside what theory allows.
 //!
-//! With a window of χ·L bytes a record of N bytes of data is merged about log₂(N / χL) times (TurtleKV §4: each level of the tree
+//! With a memtable of χ·L bytes a record of N bytes of data is merged about log₂(N / χL) times (TurtleKV §4: each level of the tree
 //! doubles what a buffer holds), so CPU and bytes a record may grow by that much and no more.
 
 use std::path::Path;
@@ -23,7 +23,7 @@ pub struct GrowthReport {
     /// Their key and value bytes: N.
     pub data_bytes: u64,
     /// χ·L in force at the load's end.
-    pub window_bytes: u64,
+    pub memtable_bytes: u64,
     /// Wall time.
     pub seconds: f64,
     /// CPU of all threads.
@@ -53,20 +53,20 @@ pub fn measure_growth(
         operations: config.records,
         time: None,
     })?;
-    let window_bytes = u64::from(load.chi) * database.stat()?.group_bytes;
+    let memtable_bytes = u64::from(load.chi) * database.stat()?.group_bytes;
     let settle = driver.settle()?;
     driver.read_all()?;
     database.close()?;
-    Ok(GrowthReport::of(&load, &settle, window_bytes))
+    Ok(GrowthReport::of(&load, &settle, memtable_bytes))
 }
 
 impl GrowthReport {
     /// A load and what settled it, as one.
-    fn of(load: &PhaseReport, settle: &PhaseReport, window_bytes: u64) -> Self {
+    fn of(load: &PhaseReport, settle: &PhaseReport, memtable_bytes: u64) -> Self {
         GrowthReport {
             records: load.operations,
             data_bytes: load.data_bytes,
-            window_bytes,
+            memtable_bytes,
             seconds: load.seconds + settle.seconds,
             cpu_seconds: load.cpu_seconds + settle.cpu_seconds,
             device_bytes_written: load.device_bytes_written + settle.device_bytes_written,
@@ -76,10 +76,10 @@ impl GrowthReport {
         }
     }
 
-    /// log₂(N / χL): how often a record may be merged. 0 while the window holds the data.
+    /// log₂(N / χL): how often a record may be merged. 0 while the memtable holds the data.
     #[must_use]
     pub fn merges(&self) -> f64 {
-        (self.data_bytes as f64 / self.window_bytes.max(1) as f64)
+        (self.data_bytes as f64 / self.memtable_bytes.max(1) as f64)
             .log2()
             .max(0.0)
     }
@@ -121,7 +121,7 @@ impl Figures for GrowthReport {
             "{:>11}{:>9.0}{:>9.1}{:>11.2}{:>10.0}{:>9.2}{:>8.2}{:>9.2}{:>9.0}",
             self.records,
             mib(self.data_bytes),
-            mib(self.window_bytes),
+            mib(self.memtable_bytes),
             self.merges(),
             self.per_second(),
             self.cpu_us(),
@@ -133,11 +133,11 @@ impl Figures for GrowthReport {
 
     fn json(&self) -> String {
         format!(
-            "{{\"records\":{},\"data_bytes\":{},\"window_bytes\":{},\"merges\":{:.3},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
+            "{{\"records\":{},\"data_bytes\":{},\"memtable_bytes\":{},\"merges\":{:.3},\"seconds\":{:.3},\"ops_per_second\":{:.1},\
              \"cpu_us\":{:.4},\"device_bytes_written\":{},\"device_bytes_read\":{},\"write_amplification\":{:.4},\"rss_peak_bytes\":{}}}",
             self.records,
             self.data_bytes,
-            self.window_bytes,
+            self.memtable_bytes,
             self.merges(),
             self.seconds,
             self.per_second(),
@@ -157,10 +157,10 @@ mod tests {
 
     #[test]
     fn a_record_is_merged_once_more_for_every_doubling_of_the_data() {
-        let of = |data_bytes, window_bytes| GrowthReport {
+        let of = |data_bytes, memtable_bytes| GrowthReport {
             records: 1000,
             data_bytes,
-            window_bytes,
+            memtable_bytes,
             seconds: 2.0,
             cpu_seconds: 0.003,
             device_bytes_written: 3 * data_bytes,
@@ -172,7 +172,7 @@ mod tests {
         assert_eq!(
             of(1 << 20, 1 << 25).merges(),
             0.0,
-            "a window that holds everything"
+            "a memtable that holds everything"
         );
         let json = of(1 << 30, 1 << 25).json();
         assert!(json.contains("\"merges\":5.000") && json.contains("\"cpu_us\":3.0000"));

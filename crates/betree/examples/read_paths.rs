@@ -21,21 +21,21 @@ use terrapin_structure::{
 
 const VALUE_BYTES: usize = 120;
 const GROUP_BYTES: u64 = 256 << 10;
-const WINDOW_RECORDS: u64 = 16 * 2048;
+const MEMTABLE_RECORDS: u64 = 16 * 2048;
 const SCAN_RECORDS: usize = 50;
 
-struct Window {
+struct Memtable {
     keys: Vec<u64>,
 }
 
 struct Cursor {
-    window: Arc<Window>,
+    memtable: Arc<Memtable>,
     at: usize,
     end: usize,
     key: [u8; 8],
 }
 
-impl Window {
+impl Memtable {
     fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
         let Some(key) = key else { return otherwise };
         self.keys.partition_point(|k| k.to_be_bytes()[..] < *key)
@@ -45,7 +45,7 @@ impl Window {
 impl Cursor {
     fn load(&mut self) {
         if self.at < self.end {
-            self.key = self.window.keys[self.at].to_be_bytes();
+            self.key = self.memtable.keys[self.at].to_be_bytes();
         }
     }
 }
@@ -66,11 +66,11 @@ impl MessageCursor for Cursor {
     }
 }
 
-impl MergeInput for Window {
+impl MergeInput for Memtable {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
         let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
         let mut cursor = Cursor {
-            window: self,
+            memtable: self,
             at,
             end,
             key: [0; 8],
@@ -146,11 +146,11 @@ fn main() -> Result<()> {
         space_is_short: false,
     };
     let mut version = tree.empty();
-    for (generation, from) in (0..records).step_by(WINDOW_RECORDS as usize).enumerate() {
-        let end = records.min(from + WINDOW_RECORDS);
+    for (generation, from) in (0..records).step_by(MEMTABLE_RECORDS as usize).enumerate() {
+        let end = records.min(from + MEMTABLE_RECORDS);
         let mut keys: Vec<u64> = (from..end).map(scramble).collect();
         keys.sort_unstable();
-        let merge = tree.begin_merge(&version, Arc::new(Window { keys }), &options)?;
+        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys }), &options)?;
         while !matches!(merge.step()?, MergeStep::Done) {}
         let merged = merge.finish()?;
         version = merged.version;

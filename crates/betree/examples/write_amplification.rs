@@ -27,7 +27,7 @@ struct Run {
     space: f64,
 }
 
-/// The model's figures are those of `load 64 WINDOW L=0.25` and `update 16 WINDOW L=0.25 share=0.25`, with WINDOW = χ·L.
+/// The model's figures are those of `load 64 MEMTABLE L=0.25` and `update 16 MEMTABLE L=0.25 share=0.25`, with MEMTABLE = χ·L.
 const RUNS: [Run; 6] = [
     Run {
         overwrites: false,
@@ -79,19 +79,19 @@ const RUNS: [Run; 6] = [
     },
 ];
 
-struct Window {
+struct Memtable {
     keys: Vec<u64>,
 }
 
 struct Cursor {
-    window: Arc<Window>,
+    memtable: Arc<Memtable>,
     at: usize,
     end: usize,
     key: [u8; KEY_BYTES],
     value: [u8; RECORD_BYTES - KEY_BYTES],
 }
 
-impl Window {
+impl Memtable {
     fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
         let Some(key) = key else { return otherwise };
         self.keys.partition_point(|k| k.to_be_bytes()[..] < *key)
@@ -101,7 +101,7 @@ impl Window {
 impl Cursor {
     fn load(&mut self) {
         if self.at < self.end {
-            self.key = self.window.keys[self.at].to_be_bytes();
+            self.key = self.memtable.keys[self.at].to_be_bytes();
             self.value[..KEY_BYTES].copy_from_slice(&self.key);
         }
     }
@@ -123,11 +123,11 @@ impl MessageCursor for Cursor {
     }
 }
 
-impl MergeInput for Window {
+impl MergeInput for Memtable {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
         let (at, end) = (self.place(lo, 0), self.place(hi, self.keys.len()));
         let mut cursor = Cursor {
-            window: self,
+            memtable: self,
             at,
             end,
             key: [0; 8],
@@ -186,14 +186,14 @@ fn measure(run: &Run) -> Result<()> {
         space_amplification_percent: Some(130),
         space_is_short: false,
     };
-    let window_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
+    let memtable_records = run.chi * GROUP_BYTES / RECORD_BYTES as u64;
     let load_records = (run.load_mib << 20) / RECORD_BYTES as u64;
     let mut version = tree.empty();
     let mut generation = 1;
     let mut time = Duration::ZERO;
     let mut merge = |keys: Vec<u64>| -> Result<()> {
         let begun = Instant::now();
-        let merge = tree.begin_merge(&version, Arc::new(Window { keys }), &options)?;
+        let merge = tree.begin_merge(&version, Arc::new(Memtable { keys }), &options)?;
         while !matches!(merge.step()?, MergeStep::Done) {}
         let merged = merge.finish()?;
         time += begun.elapsed();
@@ -206,7 +206,7 @@ fn measure(run: &Run) -> Result<()> {
 
     let mut number = 0;
     while number < load_records {
-        let end = load_records.min(number + window_records);
+        let end = load_records.min(number + memtable_records);
         let mut keys: Vec<u64> = (number..end).map(scramble).collect();
         keys.sort_unstable();
         merge(keys)?;
@@ -217,22 +217,23 @@ fn measure(run: &Run) -> Result<()> {
     let mut space = store.live_bytes() as f64 / user;
     if run.overwrites {
         // The first of three rounds lets the tree settle; the figures are those of the other two.
-        let windows = load_records / window_records;
+        let memtables = load_records / memtable_records;
         let mut before = written;
         (space, user) = (0.0, 0.0);
-        for window in 0..3 * windows {
-            if window == windows {
+        for memtable in 0..3 * memtables {
+            if memtable == memtables {
                 before = store.metrics().written;
                 (space, user) = (0.0, 0.0);
             }
             let draw =
-                |i| scramble(scramble(window * window_records + i + (1 << 40)) % load_records);
-            let mut keys: Vec<u64> = (0..window_records).map(draw).collect();
+                |i| scramble(scramble(memtable * memtable_records + i + (1 << 40)) % load_records);
+            let mut keys: Vec<u64> = (0..memtable_records).map(draw).collect();
             keys.sort_unstable();
             keys.dedup();
             merge(keys)?;
-            space += store.live_bytes() as f64 / (run.load_mib << 20) as f64 / (2 * windows) as f64;
-            user += (window_records * RECORD_BYTES as u64) as f64;
+            space +=
+                store.live_bytes() as f64 / (run.load_mib << 20) as f64 / (2 * memtables) as f64;
+            user += (memtable_records * RECORD_BYTES as u64) as f64;
         }
         written = store.metrics().written;
         written.leaves -= before.leaves;

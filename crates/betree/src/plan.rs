@@ -38,7 +38,7 @@ pub(crate) struct Policy {
     /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves'
     /// bytes, while flushes replace what is there; none for the paper's bound only.
     pub(crate) share_permille: Option<u64>,
-    /// Disk space is short (D10): where the window brings a record, that goes straight to the leaf,
+    /// Disk space is short (D10): where the memtable brings a record, that goes straight to the leaf,
     /// with all that buffers hold for the pivots on its way; what they hold for others goes one
     /// node down, into a level of its own. So a record makes a leaf anew, and a level of each node
     /// between that and the root.
@@ -234,7 +234,7 @@ impl Policy {
 
     /// The smallest level that holds `rest` together with what levels up to it hold: `levels` are
     /// their bytes, and the first holds `unit` of them ([`Policy::level_unit`]), each further one
-    /// twice as many. The last level takes anything. A window is cut a little late, hence the
+    /// twice as many. The last level takes anything. A memtable is cut a little late, hence the
     /// sixteenth. A level also holds as much as the next one has: levels then are still half as
     /// large as the next, or less, and a last level that took much is not written again for little.
     pub(crate) fn level_for(&self, rest: u64, levels: &[u64], unit: u64) -> usize {

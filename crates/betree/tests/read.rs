@@ -17,15 +17,15 @@ use terrapin_structure::{
     Version,
 };
 
-struct Window(Vec<(Vec<u8>, Option<Vec<u8>>)>);
+struct Memtable(Vec<(Vec<u8>, Option<Vec<u8>>)>);
 
-struct WindowCursor {
-    window: Arc<Window>,
+struct MemtableCursor {
+    memtable: Arc<Memtable>,
     at: usize,
     end: usize,
 }
 
-impl Window {
+impl Memtable {
     fn range(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> std::ops::Range<usize> {
         let at = |key: &[u8]| self.0.partition_point(|(k, _)| k[..] < *key);
         let from = lo.map_or(0, at);
@@ -33,11 +33,11 @@ impl Window {
     }
 }
 
-impl MergeInput for Window {
+impl MergeInput for Memtable {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
         let range = self.range(lo, hi);
-        Box::new(WindowCursor {
-            window: self,
+        Box::new(MemtableCursor {
+            memtable: self,
             at: range.start,
             end: range.end,
         })
@@ -56,13 +56,13 @@ impl MergeInput for Window {
     }
 }
 
-impl MessageCursor for WindowCursor {
+impl MessageCursor for MemtableCursor {
     fn key(&self) -> Option<&[u8]> {
-        (self.at < self.end).then(|| &self.window.0[self.at].0[..])
+        (self.at < self.end).then(|| &self.memtable.0[self.at].0[..])
     }
 
     fn message(&self) -> Message<'_> {
-        self.window.0[self.at]
+        self.memtable.0[self.at]
             .1
             .as_deref()
             .map_or(Message::Delete, Message::Put)
@@ -134,17 +134,17 @@ impl Bed {
         }
     }
 
-    fn merge(&mut self, window: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
-        for (key, message) in &window {
+    fn merge(&mut self, memtable: BTreeMap<Vec<u8>, Option<Vec<u8>>>) {
+        for (key, message) in &memtable {
             match message {
                 Some(value) => self.model.insert(key.clone(), value.clone()),
                 None => self.model.remove(key),
             };
         }
-        let window = Arc::new(Window(window.into_iter().collect()));
+        let memtable = Arc::new(Memtable(memtable.into_iter().collect()));
         let merge = self
             .tree
-            .begin_merge(&self.version, window, &self.options)
+            .begin_merge(&self.version, memtable, &self.options)
             .unwrap();
         loop {
             match merge.step().unwrap() {
@@ -285,13 +285,13 @@ fn trees_that_grow_and_shrink_read_as_the_model() {
         for round in 0..30 {
             // Grow, overwrite, then shrink.
             let deletes_percent = if round < 22 { 10 } else { 80 };
-            let mut window = BTreeMap::new();
+            let mut memtable = BTreeMap::new();
             for _ in 0..100 + random.below(500) {
                 let value = (random.below(100) >= deletes_percent)
                     .then(|| vec![round as u8; random.below(120) as usize]);
-                window.insert(key(&mut random, KEYS), value);
+                memtable.insert(key(&mut random, KEYS), value);
             }
-            bed.merge(window);
+            bed.merge(memtable);
             height = height.max(bed.version.stats().unwrap().height);
             if round % 3 == 2 {
                 bed.check(&mut random);
@@ -310,10 +310,10 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
     let mut random = Random(11);
     let mut bed = Bed::new(64 << 10, 16);
     for round in 0..20u8 {
-        let window = (0..2000)
+        let memtable = (0..2000)
             .map(|_| (key(&mut random, 40_000), Some(vec![round; 100])))
             .collect();
-        bed.merge(window);
+        bed.merge(memtable);
     }
     let stats = bed.version.stats().unwrap();
     assert!(
@@ -448,10 +448,10 @@ fn a_buffered_tree_that_is_cached_stays_so_as_it_is_merged_into() {
     let (mut read, mut written) = (0, 0);
     for round in 0..40u8 {
         let before = bed.store.metrics();
-        let window = (0..1000)
+        let memtable = (0..1000)
             .map(|_| (key(&mut random, 40_000), Some(vec![round; 100])))
             .collect();
-        bed.merge(window);
+        bed.merge(memtable);
         while bed.store.reclaim_step().unwrap() {}
         let found = bed.scan(&*bed.version, all, Direction::Forward);
         assert!(found.iter().map(|(k, v)| (k, v)).eq(bed.model.iter()));

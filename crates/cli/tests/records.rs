@@ -315,7 +315,7 @@ fn stat_says_nothing_of_the_process_that_looks() {
         "amplification",
         "batch unit",
         "superseding",
-        "window",
+        "memtable",
     ] {
         assert!(!small.0.contains(word), "{word}: {}", small.0);
     }

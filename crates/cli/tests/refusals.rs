@@ -182,9 +182,9 @@ fn more_memory_than_there_are_addresses_for_is_refused_and_nothing_is_lost() {
 fn a_log_that_memory_does_not_hold_is_refused_by_the_option_that_gives_more() {
     let place = Place::new();
     let path = place.path("db");
-    let window = CheckpointDistance::Fixed(32);
+    let memtable = CheckpointDistance::Fixed(32);
     let options = Options::new().memory(256 << 20);
-    let database = options.checkpoint_distance(window).open(&path).unwrap();
+    let database = options.checkpoint_distance(memtable).open(&path).unwrap();
     for number in 0..10_000u32 {
         let keyspace = database.default_keyspace();
         keyspace.put(number.to_be_bytes(), [b'v'; 1000]).unwrap();

@@ -4,7 +4,7 @@
 
 use std::fmt::{self, Display, Formatter};
 
-/// Checkpoint distances of the loads. The largest window is half of the data.
+/// Checkpoint distances of the loads. The largest memtable is half of the data.
 pub const DISTANCES: [u32; 7] = [1, 2, 4, 8, 16, 32, 64];
 /// What is counted of each store.
 pub const PATHS: [&str; 3] = ["get block hit", "get miss", "scan of 50"];

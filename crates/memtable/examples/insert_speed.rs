@@ -1,4 +1,4 @@
-//! How fast a window is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert, get, and drain in order.
+//! How fast a memtable is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert, get, and drain in order.
 //!
 //! Figures of two threads are wall time over all records; one and two alternate, so that a drift of the machine shows.
 //! The drain copies every key and value out, as a merge does.
@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Op, Pool, Window};
+use terrapin_memtable::{Memtable, Op, Pool};
 
 fn mix(n: u64) -> u64 {
     let z = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -31,11 +31,16 @@ fn ns(since: Instant, records: u64) -> f64 {
     since.elapsed().as_nanos() as f64 / records as f64
 }
 
-fn fill(window: &Window, make: fn(u64, &mut Vec<u8>), numbers: std::ops::Range<u64>, value: &[u8]) {
+fn fill(
+    memtable: &Memtable,
+    make: fn(u64, &mut Vec<u8>),
+    numbers: std::ops::Range<u64>,
+    value: &[u8],
+) {
     let mut key = Vec::new();
     for n in numbers {
         make(n, &mut key);
-        window.insert(&key, Lsn(n + 1), Op::Put(value));
+        memtable.insert(&key, Lsn(n + 1), Op::Put(value));
     }
 }
 
@@ -51,29 +56,29 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
         if memory == "fresh" {
             pool.keep_only(0);
         }
-        let window = Window::with_pool(&budget, pool);
+        let memtable = Memtable::with_pool(&budget, pool);
         let start = Instant::now();
         std::thread::scope(|scope| {
             for t in 0..threads {
-                let window = &window;
+                let memtable = &memtable;
                 let share = records / threads;
-                scope.spawn(move || fill(window, make, t * share..(t + 1) * share, value));
+                scope.spawn(move || fill(memtable, make, t * share..(t + 1) * share, value));
             }
         });
         let insert = ns(start, records);
 
-        // Both on every window: how it was filled and how it is read are two things.
+        // Both on every memtable: how it was filled and how it is read are two things.
         let get = |readers: u64| {
             let start = Instant::now();
             std::thread::scope(|scope| {
                 for t in 0..readers {
-                    let window = &window;
+                    let memtable = &memtable;
                     scope.spawn(move || {
                         let mut key = Vec::new();
                         // Sequences of their own, or each would find what the other has just brought into the cache.
                         for n in 0..records / readers {
                             make(mix((t + 1) << 40 | n) % records, &mut key);
-                            assert!(black_box(window.get(&key, Lsn(u64::MAX))).is_some());
+                            assert!(black_box(memtable.get(&key, Lsn(u64::MAX))).is_some());
                         }
                     });
                 }
@@ -86,7 +91,7 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
             let mut out = vec![0u8; 4096];
             let mut at = 0;
             let start = Instant::now();
-            let mut cursor = window.cursor(Lsn(0), Lsn(u64::MAX));
+            let mut cursor = memtable.cursor(Lsn(0), Lsn(u64::MAX));
             if backward {
                 cursor.seek_last()
             } else {
@@ -109,15 +114,15 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
                     cursor.next()
                 }
             }
-            assert_eq!(count, window.records());
+            assert_eq!(count, memtable.records());
             ns(start, count)
         };
         let (forward, backward) = (drain(false), drain(true));
         println!(
             "{name:<14} {memory:<8} {threads} threads: insert {insert:6.1}  get {get_one:6.1}, by two {get_two:6.1}  drain {forward:5.1}  backward {backward:5.1}  \
              arena {:.2} and garbage {:.3} of live bytes",
-            window.arena_bytes() as f64 / window.live_bytes() as f64,
-            window.garbage_bytes() as f64 / window.live_bytes() as f64,
+            memtable.arena_bytes() as f64 / memtable.live_bytes() as f64,
+            memtable.garbage_bytes() as f64 / memtable.live_bytes() as f64,
         );
     }
 }

@@ -1,15 +1,15 @@
-//! The window's memory: taken chunk by chunk, given out piece by piece, given back all at once when
-//! the window goes.
+//! The memtable's memory: taken chunk by chunk, given out piece by piece, given back all at once when
+//! the memtable goes.
 //!
 //! Every thread that writes owns a slot (`slots`): two bump pointers, for records and for nodes,
-//! each over a *sub-chunk* cut from the newest chunk, and its share of the window's counts.
+//! each over a *sub-chunk* cut from the newest chunk, and its share of the memtable's counts.
 //! Allocating and counting thus take no lock and write no shared cache line; a lock is taken once
 //! per sub-chunk, or for a large record. Threads without a slot share one, under a lock.
 //!
-//! Chunks grow with the window, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with what
+//! Chunks grow with the memtable, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with what
 //! their slot has taken, and slots come with the first insert: a database may have thousands of
 //! keyspaces that hold next to nothing, and dozens of threads that write a little to each. What is
-//! charged for a window is what a merge of it frees, so an empty one is charged nothing.
+//! charged for a memtable is what a merge of it frees, so an empty one is charged nothing.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -22,19 +22,19 @@ use terrapin_base::{Budget, Purpose};
 use crate::chunk::{CHUNK_ALIGNMENT, CHUNK_BYTES, Chunk, Pool};
 use crate::slots::{self, Number};
 
-/// Size of a window's first chunk.
+/// Size of a memtable's first chunk.
 pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
 /// A slot's first sub-chunks, for records and for nodes.
 const FIRST_SUB_CHUNK_BYTES: usize = 256;
 /// The largest.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
-/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a window that
+/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a memtable that
 /// is small when it is sealed, as where many keyspaces share the memory, about a tenth is unused.
 const GROWTH_PART: usize = 4;
 /// From this size on a memtable's memory doubles with each chunk, and soon takes whole huge pages.
 const SMALL_BYTES: usize = 64 << 10;
 
-/// Counts that a slot keeps and a window sums up.
+/// Counts that a slot keeps and a memtable sums up.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Count {
     /// Key and value bytes of newest versions.
@@ -82,7 +82,7 @@ impl Bump {
     }
 }
 
-/// What one thread owns of a window; two cache lines, so that neighbours never share one.
+/// What one thread owns of a memtable; two cache lines, so that neighbours never share one.
 #[repr(align(128))]
 struct Slot {
     records: Bump,
@@ -109,7 +109,7 @@ struct Shared {
 // SAFETY: `next` points into memory that `chunks` owns.
 unsafe impl Send for Shared {}
 
-/// A window's memory.
+/// A memtable's memory.
 pub(crate) struct Arena {
     budget: Arc<Budget>,
     pool: Option<Arc<Pool>>,
@@ -193,7 +193,7 @@ impl Arena {
     }
 
     fn charge(&self, bytes: u64) {
-        self.budget.take(Purpose::Window, bytes);
+        self.budget.take(Purpose::Memtable, bytes);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
@@ -287,7 +287,7 @@ impl Arena {
 
 impl Drop for Arena {
     fn drop(&mut self) {
-        self.budget.give(Purpose::Window, self.bytes());
+        self.budget.give(Purpose::Memtable, self.bytes());
         let chunks = std::mem::take(&mut self.shared.get_mut().chunks);
         if let Some(pool) = &self.pool {
             pool.keep(chunks);
@@ -361,7 +361,7 @@ impl<'a> Entered<'a> {
         at
     }
 
-    /// Adds to a count of the window.
+    /// Adds to a count of the memtable.
     #[inline]
     pub(crate) fn add(&self, count: Count, change: i64) {
         let here = &self.slot.counts[count as usize];
@@ -419,17 +419,17 @@ mod tests {
             );
             let asked: usize = pieces.iter().map(|p| p.1).sum();
             assert!(arena.bytes() >= asked as u64);
-            assert_eq!(budget.used(Purpose::Window), arena.bytes());
+            assert_eq!(budget.used(Purpose::Memtable), arena.bytes());
             drop(arena);
-            assert_eq!(budget.used(Purpose::Window), 0);
+            assert_eq!(budget.used(Purpose::Memtable), 0);
         }
     }
 
     #[test]
-    fn a_small_window_is_cheap_and_chunks_grow_to_their_full_size() {
+    fn a_small_memtable_is_cheap_and_chunks_grow_to_their_full_size() {
         let budget = Budget::new(1 << 30);
         let arena = Arena::new(&budget, None, false);
-        assert_eq!((arena.bytes(), budget.used(Purpose::Window)), (0, 0));
+        assert_eq!((arena.bytes(), budget.used(Purpose::Memtable)), (0, 0));
         assert_eq!(arena.count(Count::Records), 0);
         let entered = arena.enter();
         assert!(arena.bytes() < 1 << 10);
@@ -494,10 +494,10 @@ mod tests {
         for _ in 0..2 {
             fill();
             assert!(pool.bytes() >= 14 << 20, "{}", pool.bytes());
-            assert_eq!(pool.bytes(), budget.used(Purpose::Window));
+            assert_eq!(pool.bytes(), budget.used(Purpose::Memtable));
             pool.trim();
             assert_eq!(pool.bytes(), 4 << 20);
-            assert_eq!(pool.bytes(), budget.used(Purpose::Window));
+            assert_eq!(pool.bytes(), budget.used(Purpose::Memtable));
         }
     }
 }

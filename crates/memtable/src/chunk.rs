@@ -3,8 +3,8 @@
 //! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and faulted in at once:
 //! first touch page by page costs two to four times as much (DESIGN §4). But at once takes 5 ms, and 30 at worst, where a hypervisor backs the
 //! memory on first use, and a writer that takes a chunk has an LSN, for which all others wait. So a job has chunks ready ([`Pool::stock`]), and a writer
-//! that finds none pays page by page ([`Chunk::in_small_pages`]); once its window is gone the job has a huge page in its place ([`Pool::enlarge_one`]). Smaller
-//! chunks, for windows that stay small, come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
+//! that finds none pays page by page ([`Chunk::in_small_pages`]); once its memtable is gone the job has a huge page in its place ([`Pool::enlarge_one`]). Smaller
+//! chunks, for memtables that stay small, come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -195,10 +195,10 @@ mod system {
     pub(super) unsafe fn unmap(_: NonNull<u8>) {}
 }
 
-/// Chunks of dropped windows, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
-/// charged to its budget as [`Purpose::Window`]. One pool serves all windows of a database.
+/// Chunks of dropped memtables, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
+/// charged to its budget as [`Purpose::Memtable`]. One pool serves all memtables of a database.
 ///
-/// The last to let go of a window may be a writer or a reader, and to give its memory back takes the system milliseconds. So all of it comes
+/// The last to let go of a memtable may be a writer or a reader, and to give its memory back takes the system milliseconds. So all of it comes
 /// here, beyond the bound too, and a job gives back what is too much ([`Pool::trim`]).
 ///
 /// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a millisecond to give one, and
@@ -275,7 +275,7 @@ impl Pool {
             chunks.drain(..surplus).collect::<Vec<_>>()
         };
         self.budget
-            .give(Purpose::Window, (surplus.len() * CHUNK_BYTES) as u64);
+            .give(Purpose::Memtable, (surplus.len() * CHUNK_BYTES) as u64);
     }
 
     /// Bytes kept at the moment.
@@ -298,7 +298,7 @@ impl Pool {
         }
         match chunk {
             Some(chunk) => {
-                self.budget.give(Purpose::Window, chunk.bytes as u64);
+                self.budget.give(Purpose::Memtable, chunk.bytes as u64);
                 chunk
             }
             None => Chunk::in_small_pages(),
@@ -317,7 +317,7 @@ impl Pool {
         &self.change
     }
 
-    /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than half of what may be, so that chunks of dropped windows
+    /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than half of what may be, so that chunks of dropped memtables
     /// find room. Whether it did. For a job: it takes as long as the system takes.
     pub fn stock(&self, count: usize) -> bool {
         let half = self.bytes_max.load(Ordering::Relaxed) / CHUNK_BYTES as u64 / 2;
@@ -331,7 +331,7 @@ impl Pool {
     }
 
     /// Gives a chunk back that came in small pages, if there is one, and takes one from the system that is a huge page, if the kernel can; whether there
-    /// was one. A key's way through a large window meets other pages all along, and where a small one lies takes the processor long to look up. For
+    /// was one. A key's way through a large memtable meets other pages all along, and where a small one lies takes the processor long to look up. For
     /// a job: it takes as long as the system takes.
     pub fn enlarge_one(&self) -> bool {
         let small = {
@@ -341,13 +341,13 @@ impl Pool {
             at.map(|at| chunks.swap_remove(at))
         };
         let Some(small) = small else { return false };
-        self.budget.give(Purpose::Window, small.bytes as u64);
+        self.budget.give(Purpose::Memtable, small.bytes as u64);
         drop(small);
         self.keep(vec![Chunk::new(CHUNK_BYTES)]);
         true
     }
 
-    /// Keeps what a window leaves: those of its chunks that are whole, the few others go.
+    /// Keeps what a memtable leaves: those of its chunks that are whole, the few others go.
     pub(crate) fn keep(&self, mut left: Vec<Chunk>) {
         left.retain(|chunk| chunk.bytes == CHUNK_BYTES);
         let (bytes, bytes_max) = {
@@ -358,7 +358,7 @@ impl Pool {
                 return; // closed: no job would ever trim it
             }
             self.budget
-                .take(Purpose::Window, (left.len() * CHUNK_BYTES) as u64);
+                .take(Purpose::Memtable, (left.len() * CHUNK_BYTES) as u64);
             chunks.append(&mut left);
             ((chunks.len() * CHUNK_BYTES) as u64, bytes_max)
         };
@@ -411,7 +411,7 @@ mod tests {
         for (count, stocked, bytes) in [(1, true, 1), (1, false, 1), (9, true, 2), (9, false, 2)] {
             assert_eq!(pool.stock(count), stocked);
             assert_eq!(
-                (pool.bytes(), budget.used(Purpose::Window)),
+                (pool.bytes(), budget.used(Purpose::Memtable)),
                 (bytes * chunk, bytes * chunk)
             );
         }
@@ -421,7 +421,7 @@ mod tests {
             // SAFETY: the chunk is ours and that long.
             unsafe { taken.at().write_bytes(0xa5, CHUNK_BYTES) };
             assert_eq!(pool.bytes(), left * chunk);
-            assert_eq!(budget.used(Purpose::Window), charged * chunk);
+            assert_eq!(budget.used(Purpose::Memtable), charged * chunk);
         }
         assert_eq!(pool.taken(), 3);
         assert!(!Pool::new(&budget, chunk).stock(1), "no room");
@@ -438,7 +438,7 @@ mod tests {
         for _ in 0..2 {
             assert_eq!(pool.enlarge_one(), is_mapped);
             assert_eq!(pool.bytes(), 3 * chunk);
-            assert_eq!(budget.used(Purpose::Window), 3 * chunk);
+            assert_eq!(budget.used(Purpose::Memtable), 3 * chunk);
         }
         assert!(!pool.enlarge_one(), "all are");
         let taken = pool.take();
@@ -447,7 +447,7 @@ mod tests {
         pool.keep(vec![small()]);
         pool.set_bytes_max(0);
         assert!(!pool.enlarge_one(), "closed");
-        assert_eq!(budget.used(Purpose::Window), 0);
+        assert_eq!(budget.used(Purpose::Memtable), 0);
     }
 
     #[test]
@@ -458,7 +458,7 @@ mod tests {
         let keep = || pool.keep(vec![Chunk::new(CHUNK_BYTES), Chunk::new(64 << 10)]);
         let kept = |chunks: u64| {
             let bytes = (chunks * chunk, chunks * chunk);
-            assert_eq!((pool.bytes(), budget.used(Purpose::Window)), bytes);
+            assert_eq!((pool.bytes(), budget.used(Purpose::Memtable)), bytes);
         };
         keep();
         keep();
@@ -471,7 +471,7 @@ mod tests {
         kept(2);
         assert!(!pool.has_surplus());
         drop(pool.take());
-        assert_eq!(budget.used(Purpose::Window), chunk);
+        assert_eq!(budget.used(Purpose::Memtable), chunk);
         keep();
         pool.keep_only(0);
         kept(0);

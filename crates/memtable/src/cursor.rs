@@ -1,12 +1,12 @@
-//! Reading a window in key order, either way, beside its writers.
+//! Reading a memtable in key order, either way, beside its writers.
 //!
 //! A cursor keeps the way from the root to where it is: nodes, and in each the position of the entry it took. Going on
 //! means to take the next entry by *position*, that is by key byte, whatever became of the node meanwhile. As a node's
 //! path never changes and positions only advance, no key comes twice or out of order; as a replaced node keeps all it
-//! had (see `window`), no key is missed that was there when the cursor was placed. Keys that are inserted while it stands
+//! had (see `memtable`), no key is missed that was there when the cursor was placed. Keys that are inserted while it stands
 //! may or may not be seen, until the next seek.
 //!
-//! Leaves are gathered ahead of what is shown, and prefetched: reading a large window in order would otherwise wait for
+//! Leaves are gathered ahead of what is shown, and prefetched: reading a large memtable in order would otherwise wait for
 //! memory at every record (DESIGN §4: 43 against 246 ns a record). How far ahead grows with the steps taken since the
 //! last seek, so that a point lookup or a short scan fetches nothing in vain.
 
@@ -16,7 +16,7 @@ use terrapin_base::sync::Arc;
 
 use crate::leaf::{LeafRef, VersionRef, Versions};
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, Stop};
-use crate::{Op, Window};
+use crate::{Memtable, Op};
 
 /// Leaves gathered ahead at most.
 const AHEAD: usize = 16;
@@ -35,9 +35,9 @@ enum Direction {
     Backward,
 }
 
-/// A place in a window, or nowhere. What it shows borrows from the window, not from the cursor.
+/// A place in a memtable, or nowhere. What it shows borrows from the memtable, not from the cursor.
 pub struct Cursor<'a> {
-    window: &'a Window,
+    memtable: &'a Memtable,
     after: Lsn,
     before: Lsn,
     current: Option<(LeafRef<'a>, VersionRef<'a>)>,
@@ -63,9 +63,9 @@ enum Side<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(window: &'a Window, after: Lsn, before: Lsn) -> Self {
+    pub(crate) fn new(memtable: &'a Memtable, after: Lsn, before: Lsn) -> Self {
         Cursor {
-            window,
+            memtable,
             after,
             before,
             current: None,
@@ -102,7 +102,7 @@ impl<'a> Cursor<'a> {
     pub fn seek_first(&mut self) {
         self.reset();
         self.direction = Direction::Forward;
-        self.enter(self.window.root(), BEFORE_ALL);
+        self.enter(self.memtable.root(), BEFORE_ALL);
         self.advance();
     }
 
@@ -110,7 +110,7 @@ impl<'a> Cursor<'a> {
     pub fn seek_last(&mut self) {
         self.reset();
         self.direction = Direction::Backward;
-        self.enter(self.window.root(), BEHIND_ALL);
+        self.enter(self.memtable.root(), BEHIND_ALL);
         self.advance();
     }
 
@@ -169,7 +169,7 @@ impl<'a> Cursor<'a> {
         self.version().op()
     }
 
-    /// Whether somebody read the version shown, or one before it, with [`Window::read`].
+    /// Whether somebody read the version shown, or one before it, with [`Memtable::read`].
     ///
     /// # Panics
     /// If the cursor stands nowhere.
@@ -230,7 +230,7 @@ impl<'a> Cursor<'a> {
     /// Goes down towards `key` until a subtree lies on one side of it, and notes the way.
     fn descend(&mut self, key: &[u8]) -> Side<'a> {
         self.reset();
-        let mut child = self.window.root();
+        let mut child = self.memtable.root();
         let mut at = 0;
         loop {
             let node = match child {
@@ -346,28 +346,28 @@ impl fmt::Debug for Cursor<'_> {
     }
 }
 
-/// A [`Cursor`] that keeps its window alive. What it shows borrows from the cursor.
+/// A [`Cursor`] that keeps its memtable alive. What it shows borrows from the cursor.
 pub struct OwnedCursor {
-    /// Borrows from `window`, whose `Arc` keeps it in place; declared, hence dropped, before it.
+    /// Borrows from `memtable`, whose `Arc` keeps it in place; declared, hence dropped, before it.
     cursor: Cursor<'static>,
-    window: Arc<Window>,
+    memtable: Arc<Memtable>,
 }
 
 impl OwnedCursor {
-    pub(crate) fn new(window: &Arc<Window>, after: Lsn, before: Lsn) -> Self {
-        // SAFETY: the window lives at this address as long as the `Arc` beside the cursor does, and nothing that the
+    pub(crate) fn new(memtable: &Arc<Memtable>, after: Lsn, before: Lsn) -> Self {
+        // SAFETY: the memtable lives at this address as long as the `Arc` beside the cursor does, and nothing that the
         // cursor shows leaves this struct with a longer life than a borrow of it.
-        let forever: &'static Window = unsafe { &*Arc::as_ptr(window) };
+        let forever: &'static Memtable = unsafe { &*Arc::as_ptr(memtable) };
         OwnedCursor {
             cursor: Cursor::new(forever, after, before),
-            window: window.clone(),
+            memtable: memtable.clone(),
         }
     }
 
-    /// The window it reads.
+    /// The memtable it reads.
     #[must_use]
-    pub fn window(&self) -> &Arc<Window> {
-        &self.window
+    pub fn memtable(&self) -> &Arc<Memtable> {
+        &self.memtable
     }
 
     /// See [`Cursor::seek`].
@@ -465,19 +465,19 @@ impl OwnedCursor {
     pub fn versions_owned(&self) -> OwnedVersions {
         OwnedVersions {
             versions: self.cursor.versions(),
-            window: self.window.clone(),
+            memtable: self.memtable.clone(),
         }
     }
 }
 
-/// The versions of one key, newest first, and the window that they lie in. What it shows borrows
+/// The versions of one key, newest first, and the memtable that they lie in. What it shows borrows
 /// from it.
 #[derive(Debug)]
 pub struct OwnedVersions {
-    /// Borrows from `window`, as in [`OwnedCursor`]; declared, hence dropped, before it.
+    /// Borrows from `memtable`, as in [`OwnedCursor`]; declared, hence dropped, before it.
     versions: Versions<'static>,
     #[allow(dead_code)] // keeps the versions in place
-    window: Arc<Window>,
+    memtable: Arc<Memtable>,
 }
 
 impl OwnedVersions {

@@ -10,12 +10,12 @@ use terrapin_base::Lsn;
 
 use crate::leaf::LeafRef;
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, TERMINAL};
-use crate::{Op, Window};
+use crate::{Memtable, Op};
 
 /// Entries of a level that are looked at, about.
 const LOOKED_AT: usize = 1024;
 
-/// About how much a range of a window holds.
+/// About how much a range of a memtable holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Estimate {
     /// Keys with a value.
@@ -54,7 +54,7 @@ struct Pick {
     random: u64,
 }
 
-impl Window {
+impl Memtable {
     /// About how much lies between two bounds, of versions below `before`: exact for up to some hundred keys when nobody writes. Where
     /// all is asked for, it is what the counts say. Looks at about a thousand places on each level, and makes no writer wait.
     #[must_use]

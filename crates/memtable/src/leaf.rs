@@ -64,7 +64,7 @@ pub(crate) fn version_bytes(op: Op<'_>) -> usize {
     (VERSION_HEAD + op.value_bytes()).next_multiple_of(ALIGNMENT)
 }
 
-/// A version in the arena of a window that lives for `'a`.
+/// A version in the arena of a memtable that lives for `'a`.
 #[derive(Clone, Copy)]
 pub(crate) struct VersionRef<'a>(NonNull<VersionHead>, PhantomData<&'a ()>);
 
@@ -179,7 +179,7 @@ pub(crate) enum Added<'a> {
     Older,
 }
 
-/// A leaf in the arena of a window that lives for `'a`.
+/// A leaf in the arena of a memtable that lives for `'a`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct LeafRef<'a>(NonNull<LeafHead>, PhantomData<&'a ()>);
 

@@ -1,21 +1,21 @@
-//! The window (layer 2): everything written to a keyspace since its last checkpoint was cut, in key order, in memory.
+//! The memtable (layer 2): everything written to a keyspace since its last checkpoint was cut, in key order, in memory.
 //!
-//! A [`Window`] is a concurrent adaptive radix tree over byte strings; each key carries a chain of versions ordered by
-//! LSN. Its memory is an arena that only grows: nothing reachable is ever freed or moved before the window is dropped,
-//! so whatever a read returns borrows from the window and needs no epoch, no reference count and no copy.
+//! A [`Memtable`] is a concurrent adaptive radix tree over byte strings; each key carries a chain of versions ordered by
+//! LSN. Its memory is an arena that only grows: nothing reachable is ever freed or moved before the memtable is dropped,
+//! so whatever a read returns borrows from the memtable and needs no epoch, no reference count and no copy.
 //!
 //! To change how bytes are allocated look in `chunk` and `arena`; what a key and its versions look like, `leaf`; the
-//! node sizes, `node`; who may do what beside whom, `lock` and `window`; ordered reading, `cursor`; how much a
+//! node sizes, `node`; who may do what beside whom, `lock` and `memtable`; ordered reading, `cursor`; how much a
 //! range holds, `estimate`.
 //!
 //! ```
 //! use terrapin_base::{Budget, Lsn};
-//! use terrapin_memtable::{Op, Window};
-//! let window = Window::new(&Budget::new(1 << 30));
-//! window.insert(b"turtle", Lsn(10), Op::Put(b"slow"));
-//! window.insert(b"turtle", Lsn(20), Op::Delete);
-//! assert_eq!(window.get(b"turtle", Lsn(20)), Some(Op::Put(b"slow")));
-//! assert_eq!(window.get(b"turtle", Lsn(21)), Some(Op::Delete));
+//! use terrapin_memtable::{Op, Memtable};
+//! let memtable = Memtable::new(&Budget::new(1 << 30));
+//! memtable.insert(b"turtle", Lsn(10), Op::Put(b"slow"));
+//! memtable.insert(b"turtle", Lsn(20), Op::Delete);
+//! assert_eq!(memtable.get(b"turtle", Lsn(20)), Some(Op::Put(b"slow")));
+//! assert_eq!(memtable.get(b"turtle", Lsn(21)), Some(Op::Delete));
 //! ```
 
 mod arena;
@@ -25,15 +25,15 @@ mod cursor;
 mod estimate;
 mod leaf;
 mod lock;
+mod memtable;
 mod node;
 mod slots;
-mod window;
 
 pub use chunk::Pool;
 pub use cursor::{Cursor, OwnedCursor, OwnedVersions};
 pub use estimate::Estimate;
 pub use leaf::Versions;
-pub use window::Window;
+pub use memtable::Memtable;
 
 /// What a version says about its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 //! discards. A writer's `unlock` is a release store which the next `read` acquires.
 //!
 //! An obsolete node has been replaced by a larger copy. It stays as it was when it was replaced, for ever: readers that
-//! are still inside may go on (see `window`), writers must start again.
+//! are still inside may go on (see `memtable`), writers must start again.
 
 use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 

@@ -189,7 +189,7 @@ pub(crate) enum Stop<'a> {
     Node(NodeRef<'a>),
 }
 
-/// A node in the arena of a window that lives for `'a`.
+/// A node in the arena of a memtable that lives for `'a`.
 #[derive(Clone, Copy)]
 pub(crate) struct NodeRef<'a>(NonNull<Head>, PhantomData<&'a ()>);
 
@@ -460,7 +460,7 @@ impl<'a> NodeRef<'a> {
     #[inline]
     pub(crate) fn load(self, link: &'a Link) -> Child<'a> {
         // SAFETY: links of nodes start as null and are changed by `Child::store`, `add` and `grow` only, which put
-        // children of the same window there.
+        // children of the same memtable there.
         unsafe { Child::load(link) }
     }
 

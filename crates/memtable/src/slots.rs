@@ -1,4 +1,4 @@
-//! A small number for each living thread, so that it can own a slot of every window without locking.
+//! A small number for each living thread, so that it can own a slot of every memtable without locking.
 //!
 //! A thread takes the lowest free number when it first asks and gives it back when it ends. Two living threads never have
 //! the same number, and a number's next owner sees everything that the last one did (release on giving back, acquire on

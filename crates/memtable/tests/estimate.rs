@@ -1,9 +1,9 @@
-//! How near a window's estimates of ranges come, for keys of several shapes.
+//! How near a memtable's estimates of ranges come, for keys of several shapes.
 
 use std::ops::Bound;
 
 use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Op, Window};
+use terrapin_memtable::{Memtable, Op};
 
 const RANGES: u64 = 300;
 
@@ -14,13 +14,13 @@ fn scrambled(number: u64) -> u64 {
 /// How far estimates are off: the greatest error of ranges that hold at least a tenth of all keys, and the mean error of all ranges, in
 /// shares of what they hold.
 fn errors(mut keys: Vec<Vec<u8>>) -> (f64, f64) {
-    let window = Window::new(&Budget::new(1 << 30));
+    let memtable = Memtable::new(&Budget::new(1 << 30));
     for (number, key) in (0..).zip(&keys) {
         let op = match number % 10 {
             0 => Op::Delete,
             _ => Op::Put(&[7; 30]),
         };
-        window.insert(key, Lsn(number), op);
+        memtable.insert(key, Lsn(number), op);
     }
     keys.sort();
     keys.dedup();
@@ -33,7 +33,7 @@ fn errors(mut keys: Vec<Vec<u8>>) -> (f64, f64) {
             Bound::Included(&keys[low][..]),
             Bound::Excluded(&keys[high][..]),
         );
-        let estimate = window.estimate(range, Lsn(u64::MAX));
+        let estimate = memtable.estimate(range, Lsn(u64::MAX));
         let found = (estimate.records + estimate.tombstones) as f64;
         let exact = (high - low) as f64;
         let error = (found - exact).abs() / exact.max(1.0);

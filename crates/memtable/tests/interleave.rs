@@ -1,5 +1,5 @@
-//! Models of the window for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: nodes that grow and paths that
-//! part under writers, gets and scans; and a window that leaves its memory to a pool that is closed.
+//! Models of the memtable for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: nodes that grow and paths that
+//! part under writers, gets and scans; and a memtable that leaves its memory to a pool that is closed.
 #![cfg(terrapin_shuttle)]
 
 use std::collections::BTreeMap;
@@ -8,7 +8,7 @@ use std::sync::Mutex; // the models' own notes are no points
 
 use terrapin_base::sync::explore::{explore, spawn};
 use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Op, Pool, Window};
+use terrapin_memtable::{Memtable, Op, Pool};
 
 const ALL: Lsn = Lsn(u64::MAX);
 
@@ -19,17 +19,17 @@ fn value(key: &[u8], lsn: u64) -> Vec<u8> {
     [&lsn.to_be_bytes()[..], key].concat()
 }
 
-fn insert(window: &Window, notes: &Notes, key: &[u8], lsn: u64) {
-    window.insert(key, Lsn(lsn), Op::Put(&value(key, lsn)));
+fn insert(memtable: &Memtable, notes: &Notes, key: &[u8], lsn: u64) {
+    memtable.insert(key, Lsn(lsn), Op::Put(&value(key, lsn)));
     let mut notes = notes.lock().unwrap();
     notes.entry(key.to_vec()).or_default().push(lsn);
 }
 
 /// One get: at least what had been inserted when it began.
-fn get(window: &Window, notes: &Notes, key: &[u8], before: u64) {
+fn get(memtable: &Memtable, notes: &Notes, key: &[u8], before: u64) {
     let known = notes.lock().unwrap().get(key).cloned().unwrap_or_default();
     let newest = known.into_iter().filter(|&lsn| lsn < before).max();
-    match window.get_versioned(key, Lsn(before)) {
+    match memtable.get_versioned(key, Lsn(before)) {
         None => assert_eq!(newest, None, "{key:?} is missing"),
         Some((lsn, op)) => {
             assert_eq!(op, Op::Put(&value(key, lsn.0)), "torn");
@@ -43,10 +43,10 @@ fn get(window: &Window, notes: &Notes, key: &[u8], before: u64) {
 }
 
 /// One scan: in order, nothing twice, at least what had been inserted when it began.
-fn scan(window: &Window, notes: &Notes, forward: bool) {
+fn scan(memtable: &Memtable, notes: &Notes, forward: bool) {
     let known = notes.lock().unwrap().clone();
     let mut found = Vec::new();
-    let mut cursor = window.cursor(Lsn(0), ALL);
+    let mut cursor = memtable.cursor(Lsn(0), ALL);
     match forward {
         true => cursor.seek_first(),
         false => cursor.seek_last(),
@@ -77,25 +77,25 @@ fn scan(window: &Window, notes: &Notes, forward: bool) {
 /// a scanner look.
 fn growth(before: u8) {
     let notes = Notes::default();
-    let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+    let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
     let key = |i: u8| vec![b'k', b'k', i.wrapping_mul(37)];
     for i in 0..before {
-        insert(&window, &notes, &key(i), 1);
+        insert(&memtable, &notes, &key(i), 1);
     }
     let writers = (0..2u8).map(|writer| {
-        let (window, notes) = (window.clone(), notes.clone());
+        let (memtable, notes) = (memtable.clone(), notes.clone());
         spawn(move || {
             for i in 0..2 {
-                insert(&window, &notes, &key(before + 2 * i + writer), 2);
+                insert(&memtable, &notes, &key(before + 2 * i + writer), 2);
             }
             // What changes the node's links and path while it is replaced.
             match writer {
-                0 => insert(&window, &notes, b"kk", 2),
-                _ => insert(&window, &notes, &[&key(0)[..], b"!"].concat(), 2),
+                0 => insert(&memtable, &notes, b"kk", 2),
+                _ => insert(&memtable, &notes, &[&key(0)[..], b"!"].concat(), 2),
             }
             // The other's last as well: an insert or an overwrite, and of two LSNs in any order.
             insert(
-                &window,
+                &memtable,
                 &notes,
                 &key(before + 3 - writer),
                 3 + u64::from(writer),
@@ -103,19 +103,19 @@ fn growth(before: u8) {
         })
     });
     let reader = {
-        let (window, notes) = (window.clone(), notes.clone());
+        let (memtable, notes) = (memtable.clone(), notes.clone());
         spawn(move || {
-            get(&window, &notes, b"kk", u64::MAX);
+            get(&memtable, &notes, b"kk", u64::MAX);
             for i in [0, before / 2, before - 1, before, before + 1, before + 3] {
-                get(&window, &notes, &key(i), u64::MAX);
+                get(&memtable, &notes, &key(i), u64::MAX);
             }
         })
     };
     let scanner = {
-        let (window, notes) = (window.clone(), notes.clone());
+        let (memtable, notes) = (memtable.clone(), notes.clone());
         spawn(move || {
-            scan(&window, &notes, true);
-            scan(&window, &notes, false);
+            scan(&memtable, &notes, true);
+            scan(&memtable, &notes, false);
         })
     };
     let threads: Vec<_> = writers.chain([reader, scanner]).collect();
@@ -123,64 +123,64 @@ fn growth(before: u8) {
         thread.join().unwrap();
     }
     for forward in [true, false] {
-        scan(&window, &notes, forward);
+        scan(&memtable, &notes, forward);
     }
-    assert_eq!(window.records(), u64::from(before) + 6);
+    assert_eq!(memtable.records(), u64::from(before) + 6);
     let bytes = |key_bytes: u64| key_bytes + 8 + key_bytes;
     let live_bytes = (u64::from(before) + 4) * bytes(3) + bytes(2) + bytes(4);
-    assert_eq!(window.live_bytes(), live_bytes);
+    assert_eq!(memtable.live_bytes(), live_bytes);
 }
 
 /// From 4 links to 16. Seen red when `NodeRef::child` does not validate.
 #[test]
 fn a_node_of_4_grows_under_readers_and_writers() {
-    explore("window-growth-4", || growth(3));
+    explore("memtable-growth-4", || growth(3));
 }
 
 /// From 16 links to 48. Seen red when `Insert::attempt` does not validate.
 #[test]
 fn a_node_of_16_grows_under_readers_and_writers() {
-    explore("window-growth-16", || growth(15));
+    explore("memtable-growth-16", || growth(15));
 }
 
 /// From 48 links to 256.
 #[test]
 fn a_node_of_48_grows_under_readers_and_writers() {
-    explore("window-growth-48", || growth(47));
+    explore("memtable-growth-48", || growth(47));
 }
 
 /// A node and the one above it are both full, and grow at once. Seen red when `Insert::grow` does not lock the node above,
 /// or does not retire the one that it replaces.
 #[test]
 fn a_node_grows_while_the_one_above_it_does() {
-    explore("window-growth-nested", || {
+    explore("memtable-growth-nested", || {
         let notes = Notes::default();
-        let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+        let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
         for key in [&b"aa"[..], b"ab", b"ac", b"ad", b"b", b"c", b"d"] {
-            insert(&window, &notes, key, 1);
+            insert(&memtable, &notes, key, 1);
         }
         let of: [&[&[u8]]; 3] = [&[b"ae", b"af"], &[b"e", b"f"], &[b"ag", b"a"]];
         let writers = of.into_iter().map(|keys| {
-            let (window, notes) = (window.clone(), notes.clone());
+            let (memtable, notes) = (memtable.clone(), notes.clone());
             spawn(move || {
                 for key in keys {
-                    insert(&window, &notes, key, 2);
-                    get(&window, &notes, key, 3);
+                    insert(&memtable, &notes, key, 2);
+                    get(&memtable, &notes, key, 3);
                 }
             })
         });
         let scanner = {
-            let (window, notes) = (window.clone(), notes.clone());
+            let (memtable, notes) = (memtable.clone(), notes.clone());
             spawn(move || {
-                scan(&window, &notes, false);
-                scan(&window, &notes, true);
+                scan(&memtable, &notes, false);
+                scan(&memtable, &notes, true);
             })
         };
         for thread in writers.chain([scanner]).collect::<Vec<_>>() {
             thread.join().unwrap();
         }
-        scan(&window, &notes, true);
-        assert_eq!(window.records(), 13);
+        scan(&memtable, &notes, true);
+        assert_eq!(memtable.records(), 13);
     });
 }
 
@@ -189,34 +189,34 @@ fn a_node_grows_while_the_one_above_it_does() {
 /// a link instead of exchanging it, and when `NodeRef::child` does not validate.
 #[test]
 fn paths_part_and_versions_line_up_under_readers_and_writers() {
-    explore("window-paths", || {
+    explore("memtable-paths", || {
         let notes = Notes::default();
-        let window = Arc::new(Window::new(&Budget::new(1 << 30)));
-        insert(&window, &notes, b"turtle", 1);
+        let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
+        insert(&memtable, &notes, b"turtle", 1);
         let of: [&[&[u8]]; 3] = [
             &[b"turtles", b"tur", b"hot"],
             &[b"turtle", b"turf", b"hot", b"t"],
             &[b"", b"turn", b"hot", b"turtles all the way down"],
         ];
         let writers = of.into_iter().enumerate().map(|(writer, keys)| {
-            let (window, notes) = (window.clone(), notes.clone());
+            let (memtable, notes) = (memtable.clone(), notes.clone());
             spawn(move || {
                 for (i, key) in keys.iter().enumerate() {
                     let lsn = 2 + ((i + 2 * writer) % 4) as u64 * 3 + writer as u64;
-                    insert(&window, &notes, key, lsn);
-                    get(&window, &notes, key, lsn + 1);
+                    insert(&memtable, &notes, key, lsn);
+                    get(&memtable, &notes, key, lsn + 1);
                 }
             })
         });
         let reader = {
-            let (window, notes) = (window.clone(), notes.clone());
+            let (memtable, notes) = (memtable.clone(), notes.clone());
             spawn(move || {
                 for key in [&b"turtle"[..], b"hot", b"tur", b"", b"turtle"] {
-                    get(&window, &notes, key, u64::MAX);
-                    get(&window, &notes, key, 6);
+                    get(&memtable, &notes, key, u64::MAX);
+                    get(&memtable, &notes, key, 6);
                 }
-                scan(&window, &notes, true);
-                scan(&window, &notes, false);
+                scan(&memtable, &notes, true);
+                scan(&memtable, &notes, false);
             })
         };
         for thread in writers.chain([reader]).collect::<Vec<_>>() {
@@ -225,30 +225,30 @@ fn paths_part_and_versions_line_up_under_readers_and_writers() {
         let all = notes.lock().unwrap().clone();
         for (key, versions) in &all {
             for &lsn in versions {
-                let found = window.get_versioned(key, Lsn(lsn + 1));
+                let found = memtable.get_versioned(key, Lsn(lsn + 1));
                 assert_eq!(found, Some((Lsn(lsn), Op::Put(&value(key, lsn)))));
             }
         }
-        assert_eq!(window.records(), all.len() as u64);
+        assert_eq!(memtable.records(), all.len() as u64);
     });
 }
 
-/// The last reader lets a window go while its database is closed, and while memory is set. Red when `Pool::keep` looks at the bound
+/// The last reader lets a memtable go while its database is closed, and while memory is set. Red when `Pool::keep` looks at the bound
 /// before it has the lock, or when a bound of 0 is raised again.
 #[test]
-fn a_pool_that_is_closed_keeps_nothing_of_a_window_that_goes_meanwhile() {
-    explore("window-pool-close", || {
+fn a_pool_that_is_closed_keeps_nothing_of_a_memtable_that_goes_meanwhile() {
+    explore("memtable-pool-close", || {
         let budget = Budget::new(1 << 30);
         let pool = Pool::new(&budget, 16 << 20);
-        let window = Window::with_pool(&budget, &pool);
+        let memtable = Memtable::with_pool(&budget, &pool);
         // Chunks grow with the memtable, up to whole ones, which the pool takes back.
         let value = vec![7u8; 400 << 10];
         let mut lsn = 0;
-        while window.arena_bytes() <= 2 * Pool::CHUNK_BYTES {
+        while memtable.arena_bytes() <= 2 * Pool::CHUNK_BYTES {
             lsn += 1;
-            window.insert(&[lsn as u8], Lsn(lsn), Op::Put(&value));
+            memtable.insert(&[lsn as u8], Lsn(lsn), Op::Put(&value));
         }
-        let reader = spawn(move || drop(window));
+        let reader = spawn(move || drop(memtable));
         let closing = {
             let pool = pool.clone();
             spawn(move || pool.set_bytes_max(0))
@@ -260,6 +260,6 @@ fn a_pool_that_is_closed_keeps_nothing_of_a_window_that_goes_meanwhile() {
         for thread in [reader, closing, setting] {
             thread.join().unwrap();
         }
-        assert_eq!((pool.bytes(), budget.used(Purpose::Window)), (0, 0));
+        assert_eq!((pool.bytes(), budget.used(Purpose::Memtable)), (0, 0));
     });
 }

@@ -1,4 +1,4 @@
-//! The window against a `BTreeMap` of version chains: every read, both directions, version bounds, counts.
+//! The memtable against a `BTreeMap` of version chains: every read, both directions, version bounds, counts.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Cursor, Estimate, Op, Window};
+use terrapin_memtable::{Cursor, Estimate, Memtable, Op};
 
 type Chain = BTreeMap<u64, Option<Vec<u8>>>;
 type Model = BTreeMap<Vec<u8>, Chain>;
@@ -24,7 +24,7 @@ fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Op<'a>)> {
     cursor.key().map(|key| (key, cursor.lsn().0, cursor.op()))
 }
 
-/// What a window with these bounds shows.
+/// What a memtable with these bounds shows.
 fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Op<'_>)> {
     model
         .iter()
@@ -32,24 +32,24 @@ fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Op<'_>)> 
         .collect()
 }
 
-fn check_reads(window: &Window, model: &Model, probes: &[Vec<u8>], bounds: &[(u64, u64)]) {
+fn check_reads(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], bounds: &[(u64, u64)]) {
     for &(after, before) in bounds {
         for key in probes.iter().chain(model.keys()) {
             let expected = model.get(key).and_then(|chain| newest(chain, 0, before));
             assert_eq!(
-                window.get(key, Lsn(before)),
+                memtable.get(key, Lsn(before)),
                 expected.map(|e| e.1),
                 "get {key:?} before {before}"
             );
             assert_eq!(
-                window
+                memtable
                     .get_versioned(key, Lsn(before))
                     .map(|(lsn, op)| (lsn.0, op)),
                 expected
             );
         }
         let all = visible(model, after, before);
-        let mut cursor = window.cursor(Lsn(after), Lsn(before));
+        let mut cursor = memtable.cursor(Lsn(after), Lsn(before));
         assert!(at(&cursor).is_none());
         let mut forward = Vec::new();
         cursor.seek_first();
@@ -101,7 +101,7 @@ fn check_reads(window: &Window, model: &Model, probes: &[Vec<u8>], bounds: &[(u6
     }
 }
 
-fn check_counts(window: &Window, model: &Model) {
+fn check_counts(memtable: &Memtable, model: &Model) {
     let (mut live, mut records, mut tombstones) = (0, 0, 0);
     for (key, chain) in model {
         let Some((_, value)) = chain.last_key_value() else {
@@ -111,17 +111,17 @@ fn check_counts(window: &Window, model: &Model) {
         records += u64::from(value.is_some());
         tombstones += u64::from(value.is_none());
     }
-    assert_eq!(window.live_bytes(), live as u64);
+    assert_eq!(memtable.live_bytes(), live as u64);
     assert_eq!(
-        (window.records(), window.tombstones()),
+        (memtable.records(), memtable.tombstones()),
         (records, tombstones)
     );
-    assert_eq!(window.is_empty(), model.is_empty());
-    assert!(window.live_bytes() + window.garbage_bytes() <= window.arena_bytes());
+    assert_eq!(memtable.is_empty(), model.is_empty());
+    assert!(memtable.live_bytes() + memtable.garbage_bytes() <= memtable.arena_bytes());
 }
 
 /// Ranges of so few keys are counted.
-fn check_estimates(window: &Window, model: &Model, probes: &[Vec<u8>], befores: &[(u64, u64)]) {
+fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befores: &[(u64, u64)]) {
     for (pair, &(_, before)) in probes.windows(2).zip(befores.iter().cycle()) {
         let (a, b) = (&pair[0][..], &pair[1][..]);
         let ranges = [
@@ -142,13 +142,13 @@ fn check_estimates(window: &Window, model: &Model, probes: &[Vec<u8>], befores: 
                     expected.bytes += (key.len() + op.value().map_or(0, <[u8]>::len)) as u64;
                 }
             }
-            assert_eq!(window.estimate(range, Lsn(before)), expected, "{range:?}");
+            assert_eq!(memtable.estimate(range, Lsn(before)), expected, "{range:?}");
         }
     }
 }
 
-fn insert(window: &Window, model: &mut Model, key: &[u8], lsn: u64, value: Option<Vec<u8>>) {
-    window.insert(key, Lsn(lsn), op(&value));
+fn insert(memtable: &Memtable, model: &mut Model, key: &[u8], lsn: u64, value: Option<Vec<u8>>) {
+    memtable.insert(key, Lsn(lsn), op(&value));
     model.entry(key.to_vec()).or_default().insert(lsn, value);
 }
 
@@ -171,26 +171,26 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(192))]
 
     #[test]
-    fn a_window_reads_like_a_map(
+    fn a_memtable_reads_like_a_map(
         writes in prop::collection::vec((any_key(), 0u64..24, prop::option::weighted(0.8, prop::collection::vec(any::<u8>(), 0..12))), 0..300),
         probes in prop::collection::vec(any_key(), 0..40),
         bounds in prop::collection::vec((0u64..26, 0u64..26), 1..4),
         exact in any::<bool>(),
     ) {
         let budget = Budget::new(1 << 30);
-        let window = if exact { Window::new_for_memory_checkers(&budget) } else { Window::new(&budget) };
+        let memtable = if exact { Memtable::new_for_memory_checkers(&budget) } else { Memtable::new(&budget) };
         let mut model = Model::new();
         for (key, lsn, value) in writes {
-            insert(&window, &mut model, &key, lsn, value);
+            insert(&memtable, &mut model, &key, lsn, value);
         }
         let mut bounds = bounds;
         bounds.push((0, u64::MAX));
-        check_reads(&window, &model, &probes, &bounds);
-        check_counts(&window, &model);
-        check_estimates(&window, &model, &probes, &bounds);
-        prop_assert_eq!(budget.used(Purpose::Window), window.arena_bytes());
-        drop(window);
-        prop_assert_eq!(budget.used(Purpose::Window), 0);
+        check_reads(&memtable, &model, &probes, &bounds);
+        check_counts(&memtable, &model);
+        check_estimates(&memtable, &model, &probes, &bounds);
+        prop_assert_eq!(budget.used(Purpose::Memtable), memtable.arena_bytes());
+        drop(memtable);
+        prop_assert_eq!(budget.used(Purpose::Memtable), 0);
     }
 
     #[test]
@@ -200,14 +200,14 @@ proptest! {
         walk in prop::collection::vec((0u8..6, any_key()), 1..120),
     ) {
         // A third of the keys is out of the cursor's bounds.
-        let window = Window::new(&Budget::new(1 << 30));
+        let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();
         for (i, key) in keys.iter().enumerate() {
             let lsn = [5, 10, 20][(old >> (i % 60)) as usize % 3];
-            insert(&window, &mut model, key, lsn, Some(key.clone()));
+            insert(&memtable, &mut model, key, lsn, Some(key.clone()));
         }
         let shown: BTreeMap<&[u8], u64> = visible(&model, 10, 30).into_iter().map(|(k, lsn, _)| (k, lsn)).collect();
-        let mut cursor = window.cursor(Lsn(10), Lsn(30));
+        let mut cursor = memtable.cursor(Lsn(10), Lsn(30));
         let mut place: Option<&[u8]> = None;
         for (step, key) in &walk {
             match step {
@@ -237,21 +237,21 @@ proptest! {
 }
 
 #[test]
-fn an_empty_window_shows_nothing() {
-    let window = Window::new(&Budget::new(1 << 20));
+fn an_empty_memtable_shows_nothing() {
+    let memtable = Memtable::new(&Budget::new(1 << 20));
     check_reads(
-        &window,
+        &memtable,
         &Model::new(),
         &[vec![], vec![0], vec![255; 9]],
         &[(0, u64::MAX)],
     );
-    check_counts(&window, &Model::new());
+    check_counts(&memtable, &Model::new());
     let all = (Bound::Unbounded, Bound::Unbounded);
     let behind = (Bound::Excluded(&b"a"[..]), Bound::Unbounded);
     for range in [all, behind] {
-        assert_eq!(window.estimate(range, Lsn(9)), Estimate::default());
+        assert_eq!(memtable.estimate(range, Lsn(9)), Estimate::default());
     }
-    let mut cursor = window.cursor(Lsn(0), Lsn(9));
+    let mut cursor = memtable.cursor(Lsn(0), Lsn(9));
     cursor.next();
     cursor.prev();
     assert!(!cursor.is_valid());
@@ -259,7 +259,7 @@ fn an_empty_window_shows_nothing() {
 
 #[test]
 fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
-    let window = Window::new(&Budget::new(1 << 30));
+    let memtable = Memtable::new(&Budget::new(1 << 30));
     let mut model = Model::new();
     let longest: Vec<u8> = (0..65_535u32).map(|i| (i / 7) as u8).collect();
     let mut probes = vec![longest.clone()];
@@ -267,7 +267,7 @@ fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
         0, 1, 2, 6, 7, 8, 9, 255, 256, 257, 32_767, 65_527, 65_528, 65_533, 65_534, 65_535,
     ] {
         insert(
-            &window,
+            &memtable,
             &mut model,
             &longest[..cut],
             7,
@@ -278,7 +278,7 @@ fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
             let mut other = longest[..cut].to_vec();
             other[cut - 1] ^= 0x80;
             probes.push(other.clone());
-            insert(&window, &mut model, &other, 8, None);
+            insert(&memtable, &mut model, &other, 8, None);
             other[cut - 1] ^= 0xff;
             probes.push(other);
         }
@@ -286,18 +286,18 @@ fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
     let mut early = longest.clone();
     early[100] ^= 1;
     probes.push(early);
-    check_reads(&window, &model, &probes, &[(0, 9), (8, 9), (0, 8)]);
-    check_counts(&window, &model);
+    check_reads(&memtable, &model, &probes, &[(0, 9), (8, 9), (0, 8)]);
+    check_counts(&memtable, &model);
 }
 
 #[test]
 fn a_tower_of_prefixes_is_walked_without_recursion() {
-    let window = Window::new(&Budget::new(1 << 30));
+    let memtable = Memtable::new(&Budget::new(1 << 30));
     let key = vec![b'x'; 5_000];
     for cut in 0..=key.len() {
-        window.insert(&key[..cut], Lsn(1), Op::Put(b""));
+        memtable.insert(&key[..cut], Lsn(1), Op::Put(b""));
     }
-    let mut cursor = window.cursor(Lsn(0), Lsn(2));
+    let mut cursor = memtable.cursor(Lsn(0), Lsn(2));
     cursor.seek_first();
     for cut in 0..=key.len() {
         assert_eq!(cursor.key().map(<[u8]>::len), Some(cut));
@@ -316,56 +316,56 @@ fn a_tower_of_prefixes_is_walked_without_recursion() {
 fn nodes_of_every_size_keep_their_order_as_they_grow() {
     // 131 is prime to 256: bytes come in scattered order, and every count of children is met, with and without terminal.
     for terminal in [false, true] {
-        let window = Window::new(&Budget::new(1 << 30));
+        let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();
         if terminal {
-            insert(&window, &mut model, b"pre", 1, None);
+            insert(&memtable, &mut model, b"pre", 1, None);
         }
         let probes: Vec<Vec<u8>> = (0..=255).map(|b| vec![b'p', b'r', b'e', b]).collect();
         for i in 0..256u32 {
             let byte = (i * 131 + 7) as u8;
             insert(
-                &window,
+                &memtable,
                 &mut model,
                 &[b'p', b'r', b'e', byte, b'!'],
                 1,
                 Some(vec![byte]),
             );
             if i % 5 == 0 || i > 250 {
-                check_reads(&window, &model, &probes, &[(0, 2)]);
+                check_reads(&memtable, &model, &probes, &[(0, 2)]);
             }
         }
-        check_counts(&window, &model);
+        check_counts(&memtable, &model);
     }
 }
 
 #[test]
 fn a_key_that_was_read_is_known_as_such_whatever_is_written_to_it_afterwards() {
-    let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+    let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
     let was_read = |key: &[u8]| {
-        let mut cursor = window.cursor_owned(Lsn(0), Lsn(u64::MAX));
+        let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(u64::MAX));
         cursor.seek(key);
         assert_eq!(cursor.key(), Some(key));
         cursor.was_read()
     };
     for key in [b"asked", b"other"] {
-        window.insert(key, Lsn(10), Op::Put(b"old"));
+        memtable.insert(key, Lsn(10), Op::Put(b"old"));
     }
-    assert_eq!(window.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
     assert!(!was_read(b"asked"), "only looked at");
-    assert_eq!(window.read(b"asked", Lsn(10)), None);
+    assert_eq!(memtable.read(b"asked", Lsn(10)), None);
     assert!(!was_read(b"asked"), "there was nothing yet");
-    assert_eq!(window.read(b"asked", Lsn(11)), Some(Op::Put(b"old")));
-    assert_eq!(window.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.read(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
     assert!(was_read(b"asked") && !was_read(b"other"));
-    window.insert(b"asked", Lsn(20), Op::Delete);
-    assert_eq!(window.read(b"asked", Lsn(21)), Some(Op::Delete));
+    memtable.insert(b"asked", Lsn(20), Op::Delete);
+    assert_eq!(memtable.read(b"asked", Lsn(21)), Some(Op::Delete));
     assert!(was_read(b"asked") && !was_read(b"other"));
 }
 
 #[test]
 fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
-    let window = Window::new(&Budget::new(1 << 30));
+    let memtable = Memtable::new(&Budget::new(1 << 30));
     for (lsn, value) in [
         (50, "e"),
         (10, "a"),
@@ -376,9 +376,9 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         (50, "E"),
         (10, "A"),
     ] {
-        window.insert(b"key", Lsn(lsn), Op::Put(value.as_bytes()));
+        memtable.insert(b"key", Lsn(lsn), Op::Put(value.as_bytes()));
     }
-    let shown = |before| window.get(b"key", Lsn(before)).and_then(Op::value);
+    let shown = |before| memtable.get(b"key", Lsn(before)).and_then(Op::value);
     assert_eq!(shown(10), None);
     assert_eq!(
         [11, 21, 31, 41, 51].map(shown),
@@ -387,69 +387,73 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
     // Each version takes 24 bytes; all but the newest are superseded.
     assert_eq!(
         (
-            window.live_bytes(),
-            window.records(),
-            window.garbage_bytes()
+            memtable.live_bytes(),
+            memtable.records(),
+            memtable.garbage_bytes()
         ),
         (4, 1, 7 * 24)
     );
-    window.insert(b"key", Lsn(60), Op::Delete);
-    assert_eq!(
-        (window.live_bytes(), window.records(), window.tombstones()),
-        (3, 0, 1)
-    );
-    assert_eq!(window.garbage_bytes(), 8 * 24);
-    window.insert(b"key", Lsn(55), Op::Put(&[0; 100]));
+    memtable.insert(b"key", Lsn(60), Op::Delete);
     assert_eq!(
         (
-            window.live_bytes(),
-            window.tombstones(),
-            window.garbage_bytes()
+            memtable.live_bytes(),
+            memtable.records(),
+            memtable.tombstones()
+        ),
+        (3, 0, 1)
+    );
+    assert_eq!(memtable.garbage_bytes(), 8 * 24);
+    memtable.insert(b"key", Lsn(55), Op::Put(&[0; 100]));
+    assert_eq!(
+        (
+            memtable.live_bytes(),
+            memtable.tombstones(),
+            memtable.garbage_bytes()
         ),
         (3, 1, 8 * 24 + 120)
     );
 }
 
 #[test]
-fn a_hot_key_fills_the_window_with_garbage_that_is_counted() {
-    let window = Window::new(&Budget::new(1 << 30));
+fn a_hot_key_fills_the_memtable_with_garbage_that_is_counted() {
+    let memtable = Memtable::new(&Budget::new(1 << 30));
     for lsn in 0..20_000 {
-        window.insert(b"hot", Lsn(lsn), Op::Put(&[0; 100]));
+        memtable.insert(b"hot", Lsn(lsn), Op::Put(&[0; 100]));
     }
-    assert_eq!((window.live_bytes(), window.records()), (103, 1));
-    assert_eq!(window.garbage_bytes(), 19_999 * 120);
-    assert!(window.arena_bytes() < window.garbage_bytes() * 2);
+    assert_eq!((memtable.live_bytes(), memtable.records()), (103, 1));
+    assert_eq!(memtable.garbage_bytes(), 19_999 * 120);
+    assert!(memtable.arena_bytes() < memtable.garbage_bytes() * 2);
 }
 
 #[test]
 fn large_values_lie_beside_small_ones() {
     let budget = Budget::new(1 << 30);
-    let window = Window::new(&budget);
+    let memtable = Memtable::new(&budget);
     let mut model = Model::new();
     for i in 0..40u8 {
         let bytes = [0, 1, 5_000, 70_000, 262_144, 700_000, 3_000_000][usize::from(i) % 7];
         insert(
-            &window,
+            &memtable,
             &mut model,
             &[i % 20],
             u64::from(i),
             Some(vec![i; bytes]),
         );
     }
-    check_reads(&window, &model, &[vec![3]], &[(0, 40), (0, 20)]);
-    check_counts(&window, &model);
-    drop(window);
+    check_reads(&memtable, &model, &[vec![3]], &[(0, 40), (0, 20)]);
+    check_counts(&memtable, &model);
+    drop(memtable);
     assert_eq!(budget.used_total(), 0);
 }
 
 #[test]
-fn an_owned_cursor_outlives_its_window_handle() {
-    let window = std::sync::Arc::new(Window::new(&Budget::new(1 << 30)));
+fn an_owned_cursor_outlives_its_memtable_handle() {
+    let memtable = std::sync::Arc::new(Memtable::new(&Budget::new(1 << 30)));
     for byte in 0..100u8 {
-        window.insert(&[byte], Lsn(1), Op::Put(&[byte; 3]));
+        memtable.insert(&[byte], Lsn(1), Op::Put(&[byte; 3]));
     }
-    let mut cursor = window.cursor_owned(Lsn(0), Lsn(2));
-    drop(window);
+    let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(2));
+    drop(memtable);
     cursor.seek(&[40]);
     for byte in 40..100u8 {
         assert_eq!(
@@ -463,15 +467,15 @@ fn an_owned_cursor_outlives_its_window_handle() {
 
 #[test]
 fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
-    let window = Arc::new(Window::new(&Budget::new(1 << 20)));
+    let memtable = Arc::new(Memtable::new(&Budget::new(1 << 20)));
     for lsn in [10, 20, 20, 30, 40] {
-        window.insert(b"a", Lsn(lsn), Op::Put(&lsn.to_be_bytes()));
+        memtable.insert(b"a", Lsn(lsn), Op::Put(&lsn.to_be_bytes()));
     }
-    let mut cursor = window.cursor_owned(Lsn(0), Lsn(40));
+    let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(40));
     cursor.seek_first();
     assert_eq!(cursor.versions().next().map(|(lsn, _)| lsn), Some(Lsn(30)));
     let mut versions = cursor.versions_owned();
-    drop((cursor, window));
+    drop((cursor, memtable));
     for (before, shown) in [(35, 30), (30, 20), (20, 10)] {
         let found = versions.below(Lsn(before));
         let value = u64::to_be_bytes(shown);
@@ -483,5 +487,5 @@ fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
 #[test]
 #[should_panic(expected = "a key of 65536 bytes")]
 fn a_key_too_long_is_a_bug_of_the_caller() {
-    Window::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Op::Delete);
+    Memtable::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Op::Delete);
 }

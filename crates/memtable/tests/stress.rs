@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Op, Window};
+use terrapin_memtable::{Memtable, Op};
 
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -60,10 +60,10 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
     for round in 0..8 {
         let kind = round % 4;
         let budget = Budget::new(1 << 30);
-        let window = if round < 4 {
-            Window::new_for_memory_checkers(&budget)
+        let memtable = if round < 4 {
+            Memtable::new_for_memory_checkers(&budget)
         } else {
-            Window::new(&budget)
+            Memtable::new(&budget)
         };
         let written: Vec<AtomicU64> = (0..WRITERS).map(|_| AtomicU64::new(0)).collect();
         let over = AtomicBool::new(false);
@@ -71,12 +71,12 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
         std::thread::scope(|scope| {
             let writers: Vec<_> = (0..WRITERS)
                 .map(|w| {
-                    let (window, written, barrier) = (&window, &written, &barrier);
+                    let (memtable, written, barrier) = (&memtable, &written, &barrier);
                     scope.spawn(move || {
                         barrier.wait();
                         for i in 0..KEYS {
                             let key = key(kind, i * WRITERS + w);
-                            window.insert(&key, Lsn(i + 1), Op::Put(&value(&key, i + 1)));
+                            memtable.insert(&key, Lsn(i + 1), Op::Put(&value(&key, i + 1)));
                             written[w as usize].store(i + 1, Ordering::Release);
                         }
                     })
@@ -92,14 +92,14 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     if known > 0 {
                         let i = random(&mut rng) % known;
                         let key = key(kind, i * WRITERS + w);
-                        let op = window
+                        let op = memtable
                             .get(&key, Lsn(u64::MAX))
                             .expect("written before the get began");
                         assert_eq!(check(&key, op), i + 1);
                     }
                     let i = random(&mut rng) % KEYS;
                     let key = key(kind, i * WRITERS + w);
-                    if let Some(op) = window.get(&key, Lsn(u64::MAX)) {
+                    if let Some(op) = memtable.get(&key, Lsn(u64::MAX)) {
                         assert_eq!(check(&key, op), i + 1);
                     }
                 }
@@ -114,7 +114,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                         written.iter().map(|w| w.load(Ordering::Acquire)).collect();
                     let below = *known.iter().min().expect("writers") + 1;
                     let expected = (below - 1) * WRITERS;
-                    let mut cursor = window.cursor(Lsn(0), Lsn(below));
+                    let mut cursor = memtable.cursor(Lsn(0), Lsn(below));
                     if forward {
                         cursor.seek_first()
                     } else {
@@ -160,19 +160,19 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
         assert_eq!(keys.len() as u64, KEYS * WRITERS);
         let bytes: usize = keys.iter().map(|key| 2 * key.len() + 8).sum();
         assert_eq!(
-            (window.records(), window.live_bytes()),
+            (memtable.records(), memtable.live_bytes()),
             (KEYS * WRITERS, bytes as u64)
         );
-        let mut cursor = window.cursor(Lsn(0), Lsn(u64::MAX));
+        let mut cursor = memtable.cursor(Lsn(0), Lsn(u64::MAX));
         cursor.seek_first();
         for key in &keys {
             assert_eq!(cursor.key(), Some(&key[..]));
             cursor.next();
         }
         assert!(!cursor.is_valid());
-        assert_eq!(budget.used(Purpose::Window), window.arena_bytes());
-        drop(window);
-        assert_eq!(budget.used(Purpose::Window), 0);
+        assert_eq!(budget.used(Purpose::Memtable), memtable.arena_bytes());
+        drop(memtable);
+        assert_eq!(budget.used(Purpose::Memtable), 0);
     }
 }
 
@@ -182,14 +182,14 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
     for round in 0..4 {
         let keys = [1, 30, 300, 4_000][round as usize];
         let inserts = 12_000;
-        let window = Window::new(&Budget::new(1 << 30));
+        let memtable = Memtable::new(&Budget::new(1 << 30));
         let barrier = Barrier::new(WRITERS as usize);
         // Each writer takes LSNs of its own, and writes them up to 16 out of order.
         let lsn_of = |w: u64, i: u64| ((i ^ 0xf) * WRITERS + w) + 1;
         let number_of = |w: u64, i: u64| random(&mut (w << 32 | i).wrapping_mul(31)) % keys;
         std::thread::scope(|scope| {
             for w in 0..WRITERS {
-                let (window, barrier) = (&window, &barrier);
+                let (memtable, barrier) = (&memtable, &barrier);
                 scope.spawn(move || {
                     barrier.wait();
                     for i in 0..inserts {
@@ -201,7 +201,7 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
                         } else {
                             Op::Put(&value)
                         };
-                        window.insert(&key, Lsn(lsn), op);
+                        memtable.insert(&key, Lsn(lsn), op);
                     }
                 });
             }
@@ -219,7 +219,7 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
         let (mut live, mut records, mut tombstones) = (0, 0, 0);
         for (key, lsns) in &model {
             for lsn in lsns {
-                let (found, op) = window
+                let (found, op) = memtable
                     .get_versioned(key, Lsn(lsn + 1))
                     .expect("every version is there");
                 assert_eq!(found.0, *lsn);
@@ -234,9 +234,9 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
             records += u64::from(!deleted);
             tombstones += u64::from(deleted);
         }
-        assert_eq!(window.live_bytes(), live as u64);
+        assert_eq!(memtable.live_bytes(), live as u64);
         assert_eq!(
-            (window.records(), window.tombstones()),
+            (memtable.records(), memtable.tombstones()),
             (records, tombstones)
         );
     }
@@ -244,23 +244,23 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
 
 #[test]
 fn more_threads_than_slots_write_and_count_alike() {
-    let window = Window::new(&Budget::new(1 << 30));
+    let memtable = Memtable::new(&Budget::new(1 << 30));
     let (threads, each) = (48u64, 200u64);
     let barrier = Barrier::new(threads as usize);
     std::thread::scope(|scope| {
         for t in 0..threads {
-            let (window, barrier) = (&window, &barrier);
+            let (memtable, barrier) = (&memtable, &barrier);
             scope.spawn(move || {
                 // All are alive at once, so some have no slot of their own.
-                window.insert(b"shared", Lsn(t), Op::Put(&[1; 10]));
+                memtable.insert(b"shared", Lsn(t), Op::Put(&[1; 10]));
                 barrier.wait();
                 for i in 0..each {
-                    window.insert(&(i * threads + t).to_be_bytes(), Lsn(1), Op::Put(&[2; 20]));
+                    memtable.insert(&(i * threads + t).to_be_bytes(), Lsn(1), Op::Put(&[2; 20]));
                 }
                 barrier.wait();
             });
         }
     });
-    assert_eq!(window.records(), threads * each + 1);
-    assert_eq!(window.live_bytes(), threads * each * 28 + 16);
+    assert_eq!(memtable.records(), threads * each + 1);
+    assert_eq!(memtable.live_bytes(), threads * each * 28 + 16);
 }

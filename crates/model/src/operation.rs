@@ -122,7 +122,7 @@ pub enum Operation {
     Clear { keyspace: String },
     /// The names of the keyspaces.
     Keyspaces,
-    /// Merges every window, durably.
+    /// Merges every memtable, durably.
     Checkpoint,
     /// Makes everything durable.
     Flush,

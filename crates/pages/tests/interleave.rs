@@ -44,7 +44,7 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     drop(store);
     medium.crash_process();
     let budget = Budget::new(budget_bytes);
-    let _window = budget.charge(Purpose::Window, budget_bytes - room);
+    let _memtable = budget.charge(Purpose::Memtable, budget_bytes - room);
     let small = StoreOptions {
         budget: budget.clone(),
         reserve_bytes: 0,

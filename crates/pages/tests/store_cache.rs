@@ -26,14 +26,14 @@ struct Scene {
     group: GroupRef,
     index: Arc<GroupIndex>,
     /// What takes the rest of the budget.
-    window: Charge,
+    memtable: Charge,
 }
 
 impl Scene {
     fn new(seed: u64, room: u64) -> Self {
         let memory = options(BUDGET, 0);
         let budget = memory.budget.clone();
-        let window = budget.charge(Purpose::Window, BUDGET - room);
+        let memtable = budget.charge(Purpose::Memtable, BUDGET - room);
         let store = create(&SimDisk::new(seed), memory);
         let group = store
             .write_group(pending(0, 40_000, 100, false), SpaceClass::Normal)
@@ -45,7 +45,7 @@ impl Scene {
             budget,
             group,
             index,
-            window,
+            memtable,
         }
     }
 
@@ -83,7 +83,7 @@ fn what_is_charged_keeps_to_the_room_and_shrinks_with_it_by_whole_slabs() {
     // Full slabs: of 1 MiB little is lost.
     assert!(scene.cached(0..1000) > 190, "{}", scene.cached(0..1000));
 
-    scene.window.resize(BUDGET - (256 << 10));
+    scene.memtable.resize(BUDGET - (256 << 10));
     assert!(!scene.store.shrink());
     assert!(scene.charged() <= 256 << 10);
     for number in 0..200 {
@@ -91,7 +91,7 @@ fn what_is_charged_keeps_to_the_room_and_shrinks_with_it_by_whole_slabs() {
         assert!(scene.charged() <= 256 << 10);
     }
     // Without room for a slab blocks are still read.
-    scene.window.resize(BUDGET - 10_000);
+    scene.memtable.resize(BUDGET - 10_000);
     scene.store.shrink();
     scene.read(300, Fill::Normal);
     assert!(scene.charged() <= 10_000);
@@ -109,7 +109,7 @@ fn a_reader_keeps_the_slab_of_its_block_and_its_charge() {
     for number in 1..600 {
         scene.read(number, Fill::Normal);
     }
-    scene.window.resize(BUDGET);
+    scene.memtable.resize(BUDGET);
     scene.store.shrink();
     assert_eq!(scene.store.metrics().cache_entries, 0);
     assert_eq!(scene.charged(), SLAB, "the slab of the block");
@@ -304,7 +304,7 @@ fn blocks_that_readers_keep_cost_no_metadata() {
     // Less room than for what the reader keeps, and for that and less than a block.
     for (parts, more) in [(2, 0), (1, 2000)] {
         let room = scene.budget.used(Purpose::Blocks) / parts + more;
-        scene.window.resize(BUDGET - room);
+        scene.memtable.resize(BUDGET - room);
         (300..320).for_each(|number| scene.read(number, Fill::Normal));
         (320..340).for_each(|number| scene.read(number, Fill::Low));
         assert_eq!(ask(), 0, "blocks beside {room} bytes");
@@ -388,7 +388,7 @@ fn blocks_that_replace_cached_ones_are_cached_and_stand_as_those_stood() {
     assert_eq!(scene.store.metrics().read, before.read);
 
     // The old ones have no lives left, so all of them go, and make room for the new.
-    scene.window.resize(BUDGET - (1 << 20));
+    scene.memtable.resize(BUDGET - (1 << 20));
     scene.store.shrink_fully();
     (400..600).for_each(|number| scene.read(number, Fill::Normal));
     assert_eq!(scene.cached(0..300), 0);
@@ -424,7 +424,7 @@ fn in_a_full_cache_what_replaces_blocks_comes_in_if_they_were_used() {
 fn a_group_that_replaces_another_takes_no_more_than_there_is() {
     let mut scene = Scene::new(11, 1 << 20);
     for room in [1 << 20, 200 << 10, SLAB / 2, 0] {
-        scene.window.resize(BUDGET - room);
+        scene.memtable.resize(BUDGET - room);
         scene.store.shrink_fully();
         for number in 0..1000 {
             scene.read(number, Fill::Normal);

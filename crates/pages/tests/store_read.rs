@@ -603,8 +603,8 @@ fn the_cache_keeps_to_what_the_budget_leaves_it() {
     let metrics = store.metrics();
     assert_eq!(metrics.cache_bytes, cache_use(&budget));
     assert!(metrics.evictions > 200);
-    // A window grows: the caches shrink when asked, and every insert keeps below.
-    let charge = budget.charge(Purpose::Window, 200_000);
+    // A memtable grows: the caches shrink when asked, and every insert keeps below.
+    let charge = budget.charge(Purpose::Memtable, 200_000);
     assert!(store.shrink_needed());
     assert!(!store.shrink());
     assert!(cache_use(&budget) <= 100_000);

@@ -52,7 +52,7 @@ pub struct Counts {
 /// let epoch = cache.epoch();
 /// cache.fill(epoch, collection, b"turtle", hash, b"slow");
 /// assert_eq!(cache.get(epoch, collection, b"turtle", hash).as_deref(), Some(&b"slow"[..]));
-/// // A sealed window says otherwise:
+/// // A sealed memtable says otherwise:
 /// cache.begin_sweep();
 /// cache.sweep(collection, b"turtle", hash, Said::default(), false);
 /// assert_eq!(cache.get(cache.epoch(), collection, b"turtle", hash), None);
@@ -103,7 +103,7 @@ impl RecordCache {
         }
     }
 
-    /// The epoch that a reader goes by; to be taken before it looks which windows there are.
+    /// The epoch that a reader goes by; to be taken before it looks which memtables there are.
     #[must_use]
     #[inline]
     pub fn epoch(&self) -> Epoch {
@@ -115,7 +115,7 @@ impl RecordCache {
         &self.shards[(key.hash >> 32) as usize & (self.shards.len() - 1)]
     }
 
-    /// The value of a key, if it is here and no window of that epoch holds the key. O(1); one allocation.
+    /// The value of a key, if it is here and no memtable of that epoch holds the key. O(1); one allocation.
     #[must_use]
     #[inline]
     pub fn get(
@@ -190,7 +190,7 @@ impl RecordCache {
         held.sum::<usize>() > 0
     }
 
-    /// A sealed window says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the window's
+    /// A sealed memtable says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the memtable's
     /// records are to be taken (`take`): if it was read there, as one that was used, otherwise as far as nothing has to go for it. Whether the record
     /// was here. O(1), and no lock for a key that is not here and not taken.
     pub fn sweep(
@@ -235,7 +235,7 @@ impl RecordCache {
         }
     }
 
-    /// Sets what the cache may hold though blocks want it: so many thousandths of what windows, merges, log and metadata leave of the budget; 0 for
+    /// Sets what the cache may hold though blocks want it: so many thousandths of what memtables, merges, log and metadata leave of the budget; 0 for
     /// nothing at all. What it holds beyond its target goes by [`RecordCache::shrink_step`].
     pub fn set_share(&self, permille: u64) {
         self.share.store(permille.min(1000), Ordering::Relaxed);

@@ -1,5 +1,5 @@
 //! One shard: a table, and two queues of segments that its records lie in, oldest first. Records come into the *young* queue, a fifth of all;
-//! what was used by the time its segment's turn comes moves to the *grown* one, where what windows held and readers
+//! what was used by the time its segment's turn comes moves to the *grown* one, where what memtables held and readers
 //! asked for comes at once; the rest leaves: most of what is read once is not read again soon, and would keep others out for a whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with
 //! zipfian requests and room for a fifth of the records 6 % fewer misses than one queue.) Writers hold the shard's lock; readers take none.
 
@@ -18,7 +18,7 @@ const KEPT_QUARTERS: usize = 3;
 /// One in so many segments is young.
 const YOUNG_PART: usize = 5;
 
-/// What a sealed window says of a key.
+/// What a sealed memtable says of a key.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Said<'v> {
     /// Its value; none when it was deleted.
@@ -244,8 +244,8 @@ impl Writing<'_> {
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it the value that a window has, in its place if that is as long, or takes it out; whether it was. One
-    /// that was read in the window counts as used.
+    /// If the record is here, gives it the value that a memtable has, in its place if that is as long, or takes it out; whether it was. One
+    /// that was read in the memtable counts as used.
     pub(crate) fn refresh(&mut self, key: &Key<'_>, said: Said<'_>) -> bool {
         let table = self.table.load();
         let Some((at, place, held)) = self.find(&table, key) else {

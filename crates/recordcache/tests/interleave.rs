@@ -13,10 +13,10 @@ const ROUNDS: u64 = 2;
 /// Room for one segment, in thousandths.
 const SHARE: u64 = 320;
 
-/// What the engine has beside the cache: of each key, the version in the tree, and whether a window holds the next one.
+/// What the engine has beside the cache: of each key, the version in the tree, and whether a memtable holds the next one.
 struct Engine {
     cache: RecordCache,
-    /// Twice the tree's version, and 1 more while a window holds the next.
+    /// Twice the tree's version, and 1 more while a memtable holds the next.
     keys: [AtomicU64; KEYS as usize],
 }
 
@@ -55,7 +55,7 @@ impl Engine {
         }
     }
 
-    /// Windows that say something of every key, one after the other, merged.
+    /// Memtables that say something of every key, one after the other, merged.
     fn checkpoints(&self) {
         for round in 1..=ROUNDS {
             for key in &self.keys {

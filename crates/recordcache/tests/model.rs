@@ -68,7 +68,7 @@ fn what_it_finds_is_what_was_last_said_of_a_key() {
             let hash = hash64(&bytes);
             match random.below(10) {
                 0 if random.below(20) == 0 => {
-                    // A window of some keys goes into the tree.
+                    // A memtable of some keys goes into the tree.
                     let swept = cache.begin_sweep();
                     for _ in 0..random.below(200) {
                         let number = random.below(4000);
@@ -246,7 +246,7 @@ fn what_is_used_stays_when_the_cache_shrinks() {
     assert!(after * 4 < before * 3, "{after} of {before}");
 }
 
-/// Tells a cache what a window says of a record, in an epoch of its own.
+/// Tells a cache what a memtable says of a record, in an epoch of its own.
 fn merge(cache: &RecordCache, number: u64, was_read: bool) {
     let (bytes, text) = (key(number), value(number, 1));
     cache.begin_sweep();
@@ -260,7 +260,7 @@ fn merge(cache: &RecordCache, number: u64, was_read: bool) {
 
 /// As many again come after them as there is room for: what was asked for once is gone by then.
 #[test]
-fn what_a_window_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_was_not() {
+fn what_a_memtable_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_was_not() {
     let (cache, count) = overfilled();
     let held = cache.counts().records;
     let (read, unread) = (count..count + 500, count + 500..count + 1000);
@@ -283,7 +283,7 @@ fn what_a_window_held_stays_if_it_was_read_there_and_takes_nobodys_room_if_it_wa
 }
 
 #[test]
-fn what_a_window_held_comes_where_there_is_room() {
+fn what_a_memtable_held_comes_where_there_is_room() {
     let cache = RecordCache::new(&contested(8 << 20), 1 << 20);
     cache.set_share(125);
     (0..100).for_each(|number| merge(&cache, number, false));
@@ -357,7 +357,7 @@ fn too_large_records_and_no_target_are_no_trouble() {
     );
 }
 
-/// One thread is tree and checkpoint: it moves keys' versions up, in windows that it sweeps. Readers must never see a version older than the one that was the
+/// One thread is tree and checkpoint: it moves keys' versions up, in memtables that it sweeps. Readers must never see a version older than the one that was the
 /// tree's when they took their epoch.
 #[test]
 fn readers_beside_sweeps_never_see_what_was_swept_away() {
@@ -368,7 +368,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
     cache.set_share(40);
     let id = Collection(1);
     let versions: Vec<AtomicU64> = (0..KEYS).map(|_| AtomicU64::new(1)).collect();
-    let in_window: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
+    let in_memtable: Vec<AtomicBool> = (0..KEYS).map(|_| AtomicBool::new(false)).collect();
     let stop = AtomicBool::new(false);
     let hits = AtomicU64::new(0);
     let read = |seed: u64| {
@@ -378,7 +378,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
             let bytes = key(number);
             let hash = hash64(&bytes);
             let epoch = cache.epoch();
-            if in_window[number as usize].load(Ordering::SeqCst) {
+            if in_memtable[number as usize].load(Ordering::SeqCst) {
                 continue;
             }
             let at_least = versions[number as usize].load(Ordering::SeqCst);
@@ -410,7 +410,7 @@ fn readers_beside_sweeps_never_see_what_was_swept_away() {
             let chosen: Vec<u64> = (0..20).map(|_| random.below(KEYS)).collect();
             let set = |sealed| {
                 for &number in &chosen {
-                    in_window[number as usize].store(sealed, Ordering::SeqCst);
+                    in_memtable[number as usize].store(sealed, Ordering::SeqCst);
                 }
             };
             set(true);

@@ -1,7 +1,7 @@
 //! What every on-disk structure promises (layer 3), so that the engine above need not know which one a keyspace chose.
 //!
 //! A structure's content at one moment is an immutable [`Version`]. A [`Merge`] takes a version and the content of a
-//! sealed window ([`MergeInput`]) and builds the next version on fresh pages, in steps, leaving the old one readable.
+//! sealed memtable ([`MergeInput`]) and builds the next version on fresh pages, in steps, leaving the old one readable.
 //! Nothing here decides when a version becomes durable: the engine does (D2), with the page [`Changes`] that a merge
 //! hands over.
 #![forbid(unsafe_code)]
@@ -51,7 +51,7 @@ pub trait MessageCursor: Send {
     fn advance(&mut self) -> Result<()>;
 }
 
-/// The content of a sealed window, as a merge sees it: newer than everything in the version it is merged into.
+/// The content of a sealed memtable, as a merge sees it: newer than everything in the version it is merged into.
 pub trait MergeInput: Send + Sync {
     /// The messages of a range: `lo` inclusive, `hi` exclusive, none means unbounded.
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor>;

@@ -65,14 +65,14 @@ fn main() -> terrapin::Result<()> {
         let metrics = database.metrics();
         println!(
             "{threads} threads: {:.0} puts/s, settled after {:.2} s more; write amplification {:.2}, {} checkpoints, χ {}, \
-             held back {:.2} s, window memory now {} MiB",
+             held back {:.2} s, memtable memory now {} MiB",
             records as f64 / loaded.as_secs_f64(),
             (settled - loaded).as_secs_f64(),
             metrics.write_amplification,
             metrics.checkpoints,
             keyspace.checkpoint_distance(),
             metrics.write_wait_ns as f64 / 1e9,
-            metrics.memory.window_bytes >> 20,
+            metrics.memory.memtable_bytes >> 20,
         );
         let at = |share: f64| took[((took.len() - 1) as f64 * share) as usize] as f64 / 1e3;
         println!(

@@ -88,13 +88,13 @@ impl Database {
 }
 
 impl Core {
-    /// Whether a window holds a write that is not in the log. A look at each keyspace.
+    /// Whether a memtable holds a write that is not in the log. A look at each keyspace.
     fn holds_unlogged(&self) -> bool {
         let state = self.state.load();
         state.keyspaces.iter().any(|keyspace| {
             let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
-            let mut windows = std::iter::once(&keyspace.active).chain(sealed);
-            windows.any(|window| window.unlogged.load(Ordering::Acquire))
+            let mut memtables = std::iter::once(&keyspace.active).chain(sealed);
+            memtables.any(|memtable| memtable.unlogged.load(Ordering::Acquire))
         })
     }
 }

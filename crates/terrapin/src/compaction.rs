@@ -4,7 +4,7 @@
 //! has one. Each visit too many is a payment; once ranges have paid what it takes to merge all that buffers hold into the leaves, that is
 //! done, stretch by stretch, each a checkpoint of its own (`checkpoint::job`). Who rents until the rent comes to the price, and then buys,
 //! never pays more than twice what was the least in hindsight. Where mostly ranges are asked for they are taken to go on, and a part is enough: of what they went over in memory a
-//! quarter; of reads of the device, if they wait for it, an eighth, since what is not in memory was written long ago. What was written lately is, and comes again with the next window:
+//! quarter; of reads of the device, if they wait for it, an eighth, since what is not in memory was written long ago. What was written lately is, and comes again with the next memtable:
 //! while buffers hold little, what lies in memory pays less, and no part of it is enough.
 //! LevelDB counts seeks for the same purpose (its `allowed_seeks`); there each file pays for itself.
 //!

@@ -13,7 +13,7 @@ use arc_swap::Guard;
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Budget, Env, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
 use terrapin_disk::Disk;
-use terrapin_memtable::{Pool, Window};
+use terrapin_memtable::{Memtable, Pool};
 use terrapin_pages::PageStore;
 use terrapin_recordcache::{Collection, Epoch, RecordCache};
 use terrapin_structure::Structure;
@@ -29,13 +29,13 @@ use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
 use crate::patience::Marks;
 use crate::stalls::Stalls;
-use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
+use crate::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
 use crate::swap::ArcSwap;
 use crate::turns::Turns;
 use crate::view::Views;
 use crate::written::Written;
 
-/// The part of the budget that recycled window memory may take.
+/// The part of the budget that recycled memtable memory may take.
 pub(crate) const POOL_SHARE: u64 = 8;
 
 /// The engine behind all handles of one open database.
@@ -58,7 +58,7 @@ pub(crate) struct Core {
     pub balance: Balance,
     /// Of trees, for ranges.
     pub compactions: Compactions,
-    /// Memory of windows that are gone, for the next ones.
+    /// Memory of memtables that are gone, for the next ones.
     pub pool: Arc<Pool>,
     /// The structure of every keyspace.
     pub structure: Arc<dyn Structure>,
@@ -80,16 +80,16 @@ pub(crate) struct Core {
     pub written: Written,
     /// What all trees hold.
     pub tree_sizes: Arc<TreeSizes>,
-    /// What views have in the place of windows that are gone. It is always empty.
-    pub no_window: Arc<Window>,
+    /// What views have in the place of memtables that are gone. It is always empty.
+    pub no_memtable: Arc<Memtable>,
     /// Whether users read beside their writes.
     pub mix: Mix,
     /// Whose turn it is among writers.
     pub turns: Turns,
-    /// What [`Core::window_memory_high`] says: set as windows are given their limits.
-    pub window_memory_high: AtomicU64,
-    /// Bytes that small windows of all who wrote would have come to when puts were refused last.
-    pub refused_window_bytes: AtomicU64,
+    /// What [`Core::memtable_memory_high`] says: set as memtables are given their limits.
+    pub memtable_memory_high: AtomicU64,
+    /// Bytes that small memtables of all who wrote would have come to when puts were refused last.
+    pub refused_memtable_bytes: AtomicU64,
     /// [`Core::room`] when the disk was found full last.
     pub refused_room_bytes: AtomicU64,
     /// What puts are refused for is a quota, not a full disk.
@@ -116,7 +116,7 @@ pub(crate) struct Install {
     pub changed: BTreeSet<KeyspaceId>,
     /// The next keyspace's number; numbers below belong, or belonged, to some keyspace.
     pub next_id: u32,
-    /// While the log is replayed: everything below is in the windows. Cuts are made here, not at
+    /// While the log is replayed: everything below is in the memtables. Cuts are made here, not at
     /// the log's end.
     pub replay: Option<Lsn>,
     /// χ of keyspaces without one of their own.
@@ -140,7 +140,7 @@ impl std::ops::Deref for Loaded {
 
 /// A state, and the bound below which it covers every published record.
 pub(crate) struct Observed {
-    /// The state; dropping it may free windows and let pages go.
+    /// The state; dropping it may free memtables and let pages go.
     pub state: Guard<Arc<State>>,
     /// Exclusive LSN bound of what this view sees.
     pub before: Lsn,
@@ -169,11 +169,11 @@ impl Core {
             .map(|k| u64::from(k.collection.0) + 1);
         let next_collection = collections.max().unwrap_or(0);
         let written = Written::new(install.checkpoint_distance);
-        let window_memory_high = Core::window_memory_usual(budget.limit());
+        let memtable_memory_high = Core::memtable_memory_usual(budget.limit());
         if settings.record_cache {
             records.set_share(FIRST_PERMILLE);
         }
-        let no_window = Arc::new(Window::new(&budget));
+        let no_memtable = Arc::new(Memtable::new(&budget));
         Arc::new(Core {
             env,
             settings,
@@ -195,11 +195,11 @@ impl Core {
             views: Views::default(),
             written,
             tree_sizes,
-            no_window,
+            no_memtable,
             mix: Mix::default(),
             turns: Turns::default(),
-            window_memory_high: AtomicU64::new(window_memory_high),
-            refused_window_bytes: AtomicU64::new(0),
+            memtable_memory_high: AtomicU64::new(memtable_memory_high),
+            refused_memtable_bytes: AtomicU64::new(0),
             refused_room_bytes: AtomicU64::new(0),
             meets_quota: AtomicBool::new(false),
             marks: Marks::default(),
@@ -243,9 +243,9 @@ impl Core {
         }
     }
 
-    /// An empty window, in recycled memory as far as there is any.
-    pub fn new_window(&self) -> Window {
-        Window::with_pool(&self.budget, &self.pool)
+    /// An empty memtable, in recycled memory as far as there is any.
+    pub fn new_memtable(&self) -> Memtable {
+        Memtable::with_pool(&self.budget, &self.pool)
     }
 
     /// Every record that starts below is published.
@@ -265,9 +265,9 @@ impl Core {
             .ok_or_else(|| Error::new(ErrorKind::ReadOnly, "the database is open for reading only"))
     }
 
-    /// A state and a bound such that the state's windows and versions hold every published record
+    /// A state and a bound such that the state's memtables and versions hold every published record
     /// below the bound: the state was still current when the bound was read, so what a later
-    /// state's windows own starts at or above it. Lock-free; repeats when a cut or commit comes in
+    /// state's memtables own starts at or above it. Lock-free; repeats when a cut or commit comes in
     /// between.
     #[inline]
     pub fn observe(&self) -> Result<Observed> {
@@ -331,17 +331,17 @@ impl Core {
         last
     }
 
-    /// Seals the active windows of the keyspaces that `choose` names and that have no sealed one,
+    /// Seals the active memtables of the keyspaces that `choose` names and that have no sealed one,
     /// all at one LSN. Returns the state that this makes (the current one if nothing was chosen),
     /// the LSN, and how much of the log must be visible for everything below the LSN to be in its
-    /// window.
+    /// memtable.
     pub fn cut(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> CutMade {
         let current = self.state.load_full();
         let chosen: Vec<_> = self
             .noted_of(&current)
             .into_iter()
             .filter(|k| k.sealed.is_none() && choose(k))
-            .map(|k| (k.clone(), self.new_window()))
+            .map(|k| (k.clone(), self.new_memtable()))
             .collect();
         let sealed: Vec<_> = chosen
             .iter()
@@ -353,13 +353,13 @@ impl Core {
                 return None;
             }
             let mut keyspaces = current.keyspaces.clone();
-            for (keyspace, window) in chosen {
+            for (keyspace, memtable) in chosen {
                 let mut next = (*keyspace).clone();
-                next.sealed = Some(SealedWindow {
+                next.sealed = Some(SealedMemtable {
                     records: next.active,
                     cut: lsn,
                 });
-                next.active = WriteWindow::new(lsn, window);
+                next.active = LoggedMemtable::new(lsn, memtable);
                 keyspaces.insert(Arc::new(next));
             }
             let next = State {
@@ -405,9 +405,9 @@ impl Core {
 pub(crate) struct CutMade {
     /// The state right after the cut.
     pub state: Arc<State>,
-    /// Where the cut is: every record below it is in `state`'s sealed windows or versions, or in
-    /// windows that were not cut.
+    /// Where the cut is: every record below it is in `state`'s sealed memtables or versions, or in
+    /// memtables that were not cut.
     pub lsn: Lsn,
-    /// Once this much of the log is visible, every record below the cut is in its window.
+    /// Once this much of the log is visible, every record below the cut is in its memtable.
     pub publish_to: Lsn,
 }

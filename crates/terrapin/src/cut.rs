@@ -1,23 +1,23 @@
-//! When windows are cut, and how large they may grow: the dial χ, and its share of the memory
+//! When memtables are cut, and how large they may grow: the dial χ, and its share of the memory
 //! budget.
 //!
 //! χ·L counts live bytes; garbage of as much again cuts early, or a hot key overwritten for ever
-//! would fill memory and the log and never the window. With χ on auto the keyspaces that write
-//! share a sixth of the budget: an active and a sealed window with arenas of 1.6 times what they
+//! would fill memory and the log and never the memtable. With χ on auto the keyspaces that write
+//! share a sixth of the budget: an active and a sealed memtable with arenas of 1.6 times what they
 //! hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a
 //! load, caches are of little use, and both arenas may take what log, merges and the metadata that
 //! they read leave, with what they really took for what they held: large records leave more of it
 //! for themselves. Not so where data is overwritten: what a checkpoint writes before it can free
-//! anything would grow with the window. And where users read, and all records (or all blocks, where
-//! they mostly read ranges) would fit in memory beside smaller windows, they are smaller
+//! anything would grow with the memtable. And where users read, and all records (or all blocks, where
+//! they mostly read ranges) would fit in memory beside smaller memtables, they are smaller
 //! ([`crate::fit`]). Where room on the disk is scarce, each is of one unit ([`crate::room`]).
 //!
-//! A window is cut early, too, once ranges have passed a million deletes in it: a queue that is
-//! read from its front would pass all that it took out so far each time, and a window holds
+//! A memtable is cut early, too, once ranges have passed a million deletes in it: a queue that is
+//! read from its front would pass all that it took out so far each time, and a memtable holds
 //! hundreds of thousands of them ([`KeyspaceState::is_due`], decision 0022).
 //!
-//! Who reads is seen at each cut, and in between as window memory is taken and as reads miss: a
-//! window that is larger than it may be from then on is cut.
+//! Who reads is seen at each cut, and in between as memtable memory is taken and as reads miss: a
+//! memtable that is larger than it may be from then on is cut.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -26,15 +26,15 @@ use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{Purpose, Result};
-use terrapin_memtable::Window;
+use terrapin_memtable::Memtable;
 
 use crate::balance::RANGE_MISSES;
 use crate::core::{Core, Install};
 use crate::options::{CheckpointDistance, DISTANCE_MAX};
-use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
+use crate::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State};
 use crate::written::Basis;
 
-/// The part of the budget that active windows on auto share.
+/// The part of the budget that active memtables on auto share.
 const AUTO_SHARE: u64 = 6;
 /// The part in thousandths that their arenas share in a load, at most.
 const LOAD_ARENA_PERMILLE: u64 = 430;
@@ -42,13 +42,13 @@ const LOAD_ARENA_PERMILLE: u64 = 430;
 const LOAD_METADATA_PART: u64 = 16;
 /// So many operations since the last cut say what users do.
 const TELLING_OPERATIONS: u64 = 4096;
-/// Ranges that passed so many deletes in a window have paid for its being cut: that took them a
+/// Ranges that passed so many deletes in a memtable have paid for its being cut: that took them a
 /// tenth of a second, about (decision 0022).
 const PASSED_MAX: u64 = 1 << 20;
-/// What an arena takes for a thousand bytes that its window counts (see
+/// What an arena takes for a thousand bytes that its memtable counts (see
 /// [`KeyspaceState::active_bytes`]), until one is known.
 pub(crate) const ARENA_PERMILLE: u64 = 1600;
-/// A window that held less tells nothing of that.
+/// A memtable that held less tells nothing of that.
 const TELLING_BYTES: u64 = 1 << 20;
 /// Somebody reads when there was a read for so many writes.
 const WRITES_A_READ: u64 = 16;
@@ -101,7 +101,7 @@ struct Operations {
 }
 
 impl Mix {
-    /// A window was cut; the counts go on for ever.
+    /// A memtable was cut; the counts go on for ever.
     fn cut(&self, now: Operations) {
         let since = self.since(now);
         self.gets.store(now.gets, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Mix {
         self.judge_reads(now);
     }
 
-    /// Judges by what was done since the last cut, if that is enough to tell; whether windows may
+    /// Judges by what was done since the last cut, if that is enough to tell; whether memtables may
     /// have come to be worth another size.
     fn look(&self, now: Operations) -> bool {
         let since = self.since(now);
@@ -157,7 +157,7 @@ impl Mix {
             .store(is_mostly_ranged, Ordering::Relaxed);
     }
 
-    /// What the size of windows goes by.
+    /// What the size of memtables goes by.
     fn judged(&self) -> (bool, bool, bool) {
         let (is_read, is_often_read) = (self.is_read(), self.is_often_read());
         (is_read, is_often_read, self.is_mostly_ranged())
@@ -168,7 +168,7 @@ impl Mix {
         self.is_mostly_ranged.load(Ordering::Relaxed)
     }
 
-    /// Whether there were far more gets than writes: what the last window holds is read, and would
+    /// Whether there were far more gets than writes: what the last memtable holds is read, and would
     /// have to be read from the device once it is merged.
     pub fn is_mostly_got(&self) -> bool {
         self.is_mostly_got.load(Ordering::Relaxed)
@@ -190,33 +190,33 @@ fn since(last: &AtomicU64, now: u64) -> u64 {
 }
 
 #[inline]
-fn counted_bytes(window: &Window) -> u64 {
-    window.live_bytes().max(window.garbage_bytes())
+fn counted_bytes(memtable: &Memtable) -> u64 {
+    memtable.live_bytes().max(memtable.garbage_bytes())
 }
 
-/// Whether a keyspace takes a share of the windows' memory.
+/// Whether a keyspace takes a share of the memtables' memory.
 pub(crate) fn is_written(keyspace: &KeyspaceState) -> bool {
-    keyspace.sealed.is_some() || !keyspace.active.window.is_empty()
+    keyspace.sealed.is_some() || !keyspace.active.memtable.is_empty()
 }
 
 impl KeyspaceState {
-    /// What the active window holds against its limit: live bytes or garbage, whichever is more.
+    /// What the active memtable holds against its limit: live bytes or garbage, whichever is more.
     #[inline]
     pub fn active_bytes(&self) -> u64 {
-        counted_bytes(&self.active.window)
+        counted_bytes(&self.active.memtable)
     }
 
-    /// Whether the active window has reached χ·L.
+    /// Whether the active memtable has reached χ·L.
     #[inline]
     pub fn is_full(&self) -> bool {
         #[cfg(test)]
         tests::LOOKS.set(tests::LOOKS.get() + 1);
-        self.active_bytes() >= self.shared.window_bytes.load(Ordering::Relaxed)
+        self.active_bytes() >= self.shared.memtable_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the active window is to be cut: it is full, or ranges have passed so many deletes in
+    /// Whether the active memtable is to be cut: it is full, or ranges have passed so many deletes in
     /// it that it costs less to merge them. For the latter nobody waits, as for memory: such a
-    /// window takes writes while the one before it is being merged.
+    /// memtable takes writes while the one before it is being merged.
     #[inline]
     pub fn is_due(&self) -> bool {
         self.is_full() || self.active.passed.load(Ordering::Relaxed) >= PASSED_MAX
@@ -224,17 +224,17 @@ impl KeyspaceState {
 }
 
 impl Core {
-    /// A range went over so many deletes in the active window of its view. Once ranges have paid
+    /// A range went over so many deletes in the active memtable of its view. Once ranges have paid
     /// for a cut, the coordinator is asked to make one: nobody may be writing.
     #[inline]
-    pub fn range_passed_in_window(&self, window: &WriteWindow, passed: u64) {
-        let before = window.passed.fetch_add(passed, Ordering::Relaxed);
+    pub fn range_passed_in_memtable(&self, memtable: &LoggedMemtable, passed: u64) {
+        let before = memtable.passed.fetch_add(passed, Ordering::Relaxed);
         if before < PASSED_MAX && before.saturating_add(passed) >= PASSED_MAX {
             self.schedule.ask_for_cut();
         }
     }
 
-    /// Cuts every window that is due and has no sealed one before it.
+    /// Cuts every memtable that is due and has no sealed one before it.
     pub fn cut_full(&self) {
         let mut install = self.install.lock();
         if self.operations_changed() {
@@ -244,27 +244,27 @@ impl Core {
         self.rebalance(&install);
     }
 
-    /// Whether windows, and not what waits for the next ones, take more than
-    /// [`Core::window_memory_high`].
-    pub fn windows_are_large(&self) -> bool {
-        let high = self.window_memory_high();
-        self.budget.used(Purpose::Window) > high && self.in_windows() > high
+    /// Whether memtables, and not what waits for the next ones, take more than
+    /// [`Core::memtable_memory_high`].
+    pub fn memtables_are_large(&self) -> bool {
+        let high = self.memtable_memory_high();
+        self.budget.used(Purpose::Memtable) > high && self.in_memtables() > high
     }
 
-    /// Whether window memory is so short that the largest windows are cut though they are not full.
-    /// Windows that cannot be merged may hold the most of it for as long as that lasts: beside
+    /// Whether memtable memory is so short that the largest memtables are cut though they are not full.
+    /// Memtables that cannot be merged may hold the most of it for as long as that lasts: beside
     /// such, others have half of what is left, so that they are not cut record by record.
     #[inline]
-    pub fn window_memory_is_short(&self) -> bool {
-        let used = self.budget.used(Purpose::Window);
-        if used <= self.window_memory_high() {
+    pub fn memtable_memory_is_short(&self) -> bool {
+        let used = self.budget.used(Purpose::Memtable);
+        if used <= self.memtable_memory_high() {
             return false;
         }
         let held = self.schedule.aside_bytes();
-        used > held + self.window_memory_max().saturating_sub(held) / 2
+        used > held + self.memtable_memory_max().saturating_sub(held) / 2
     }
 
-    /// Looks at what users do before the next cut tells. Windows that came to be too large are cut.
+    /// Looks at what users do before the next cut tells. Memtables that came to be too large are cut.
     pub fn look_at_operations(&self) {
         if self.log.is_some() && self.operations_changed() {
             let mut install = self.install.lock();
@@ -273,7 +273,7 @@ impl Core {
         }
     }
 
-    /// Not while a window is sealed: another that came to be too large could not be cut then, and
+    /// Not while a memtable is sealed: another that came to be too large could not be cut then, and
     /// its writers would wait for the merge.
     fn operations_changed(&self) -> bool {
         self.schedule.sealed_count() == 0 && self.mix.look(self.operations())
@@ -288,10 +288,10 @@ impl Core {
         }
     }
 
-    /// Window memory is short and nothing sealed is about to free any: cuts the windows with the
+    /// Memtable memory is short and nothing sealed is about to free any: cuts the memtables with the
     /// largest arenas, at one LSN, as many as bring it down to half of where it is short. One of
-    /// many small windows would free too little for a checkpoint that all writers wait for. Where
-    /// it is what waits for the next windows that takes it, that is given back instead: a cut would
+    /// many small memtables would free too little for a checkpoint that all writers wait for. Where
+    /// it is what waits for the next memtables that takes it, that is given back instead: a cut would
     /// free none of it.
     #[cold]
     pub fn cut_largest(&self) {
@@ -299,8 +299,8 @@ impl Core {
         if self.schedule.releasing_count() > 0 {
             return;
         }
-        let high = self.window_memory_high();
-        let mut left = self.in_windows();
+        let high = self.memtable_memory_high();
+        let mut left = self.in_memtables();
         if left <= high {
             self.pool.lower_bytes_max(high - left);
             return;
@@ -309,8 +309,8 @@ impl Core {
         let written = self.written_of(&state);
         let mut arenas: Vec<_> = written
             .iter()
-            .filter(|k| k.sealed.is_none() && !k.active.window.is_empty())
-            .map(|k| (k.active.window.arena_bytes(), k.id))
+            .filter(|k| k.sealed.is_none() && !k.active.memtable.is_empty())
+            .map(|k| (k.active.memtable.arena_bytes(), k.id))
             .collect();
         arenas.sort_unstable_by_key(|(bytes, _)| Reverse(*bytes));
         let aim = high / 2;
@@ -326,40 +326,43 @@ impl Core {
         self.cut(&mut install, |k| largest.contains(&k.id));
     }
 
-    /// Learns from windows that were just sealed what the next ones may hold.
-    pub fn learn_of(&self, sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<WriteWindow>)>) {
+    /// Learns from memtables that were just sealed what the next ones may hold.
+    pub fn learn_of(
+        &self,
+        sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<LoggedMemtable>)>,
+    ) {
         self.mix.cut(self.operations());
-        for (shared, window) in sealed {
-            let window = &window.window;
-            let counted = counted_bytes(window);
+        for (shared, memtable) in sealed {
+            let memtable = &memtable.memtable;
+            let counted = counted_bytes(memtable);
             if counted >= TELLING_BYTES {
-                let permille = window.arena_bytes().saturating_mul(1000) / counted;
+                let permille = memtable.arena_bytes().saturating_mul(1000) / counted;
                 shared.arena_permille.store(permille, Ordering::Relaxed);
             }
         }
     }
 
-    /// Live bytes of a state's windows.
-    pub fn window_live_bytes(&self, state: &State) -> u64 {
+    /// Live bytes of a state's memtables.
+    pub fn memtable_live_bytes(&self, state: &State) -> u64 {
         let live = |k: &&Arc<KeyspaceState>| {
-            let sealed = k.sealed.as_ref().map(|s| s.records.window.live_bytes());
-            k.active.window.live_bytes() + sealed.unwrap_or(0)
+            let sealed = k.sealed.as_ref().map(|s| s.records.memtable.live_bytes());
+            k.active.memtable.live_bytes() + sealed.unwrap_or(0)
         };
         self.written_of(state).iter().map(live).sum()
     }
 
-    /// Bytes of window memory above which the largest windows are cut though they are not full.
+    /// Bytes of memtable memory above which the largest memtables are cut though they are not full.
     #[inline]
-    pub fn window_memory_high(&self) -> u64 {
-        self.window_memory_high.load(Ordering::Relaxed)
+    pub fn memtable_memory_high(&self) -> u64 {
+        self.memtable_memory_high.load(Ordering::Relaxed)
     }
 
     /// What that is unless a load takes more.
-    pub fn window_memory_usual(limit: u64) -> u64 {
+    pub fn memtable_memory_usual(limit: u64) -> u64 {
         limit / 10 * 6
     }
 
-    /// Bytes of arenas that all active windows on auto may come to in a load: as much again is
+    /// Bytes of arenas that all active memtables on auto may come to in a load: as much again is
     /// sealed.
     pub fn arenas_of_load(&self) -> u64 {
         let limit = self.budget.limit();
@@ -367,7 +370,7 @@ impl Core {
         (left / 2).min(limit / 1000 * LOAD_ARENA_PERMILLE)
     }
 
-    /// Whether data grows and hardly anybody reads. What is less than a window is little to
+    /// Whether data grows and hardly anybody reads. What is less than a memtable is little to
     /// overwrite.
     fn is_loaded(&self, written: &[&Arc<KeyspaceState>]) -> bool {
         let grows = || written.iter().all(|k| k.shared.replacing.is_growing());
@@ -375,9 +378,9 @@ impl Core {
         !self.mix.is_read() && (grows() || is_small())
     }
 
-    /// Bytes of window memory above which writers wait for a merge to free some.
+    /// Bytes of memtable memory above which writers wait for a merge to free some.
     #[inline]
-    pub fn window_memory_max(&self) -> u64 {
+    pub fn memtable_memory_max(&self) -> u64 {
         self.budget.limit() / 16 * 15
     }
 
@@ -388,14 +391,14 @@ impl Core {
         let written = self.written_of(&state);
         let beside_all = self.arenas_beside_what_is_read();
         let limit = self.budget.limit();
-        let mut high = Self::window_memory_usual(limit);
+        let mut high = Self::memtable_memory_usual(limit);
         let is_loaded = self.is_loaded(&written);
         if is_loaded {
             // An arena takes a little more for what it holds than the last one did, or the pool has
             // a few chunks ready.
             high = high.max(self.arenas_of_load() * 2 + limit / 64);
         }
-        self.window_memory_high.store(high, Ordering::Relaxed);
+        self.memtable_memory_high.store(high, Ordering::Relaxed);
         let basis = Basis {
             writers: written.len(),
             is_loaded,
@@ -413,21 +416,21 @@ impl Core {
         let shared = &keyspace.shared;
         let distance = keyspace.options.checkpoint_distance;
         let arena_permille = shared.arena_permille.load(Ordering::Relaxed);
-        let bytes = self.window_bytes(distance, arena_permille, basis);
-        shared.ample_window_bytes.store(bytes, Ordering::Relaxed);
+        let bytes = self.memtable_bytes(distance, arena_permille, basis);
+        shared.ample_memtable_bytes.store(bytes, Ordering::Relaxed);
         let bytes = self.limit_in_room(bytes);
-        shared.window_bytes.store(bytes, Ordering::Relaxed);
+        shared.memtable_bytes.store(bytes, Ordering::Relaxed);
     }
 
     /// The memtable limit of a keyspace that has no options of its own and was not written yet.
     pub fn limit_of_new(&self) -> u64 {
-        self.window_bytes(None, ARENA_PERMILLE, &self.written.basis())
+        self.memtable_bytes(None, ARENA_PERMILLE, &self.written.basis())
     }
 
     /// χ·L for a keyspace where the disk has room, with a χ of its own or the database's, and
     /// arenas that take so much for a thousand bytes that they hold; on auto no more than what
     /// arenas of `beside_all` bytes hold.
-    fn window_bytes(
+    fn memtable_bytes(
         &self,
         distance: Option<CheckpointDistance>,
         arena_permille: u64,
@@ -468,11 +471,11 @@ impl Core {
         if let Some(keyspace) = self.state.load().keyspaces.get(shared.id) {
             self.set_limits(keyspace, &self.written.basis());
         }
-        let units = shared.window_bytes.load(Ordering::Relaxed) / self.settings.merge.group_bytes;
+        let units = shared.memtable_bytes.load(Ordering::Relaxed) / self.settings.merge.group_bytes;
         u32::try_from(units).unwrap_or(u32::MAX).max(1)
     }
 
-    /// Moves the memory budget. Caches shrink as they are used next; windows over their new share
+    /// Moves the memory budget. Caches shrink as they are used next; memtables over their new share
     /// are cut at once.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.health.check_open()?;
@@ -492,14 +495,14 @@ impl Core {
         while self.store.shrink() {}
         if self.log.is_some() {
             self.cut_full();
-            if self.windows_are_large() {
+            if self.memtables_are_large() {
                 self.cut_largest();
             }
         }
         Ok(())
     }
 
-    /// Whether so much memory holds windows of every χ that was set.
+    /// Whether so much memory holds memtables of every χ that was set.
     fn check_distances(&self, install: &Install, bytes: u64) -> Result<()> {
         self.settings
             .check_distance(install.checkpoint_distance, bytes)?;
@@ -523,12 +526,12 @@ pub(crate) mod tests {
     use super::*;
 
     thread_local! {
-        /// How often it was looked whether a window is full.
+        /// How often it was looked whether a memtable is full.
         pub(crate) static LOOKS: Cell<u64> = const { Cell::new(0) };
     }
 
     #[test]
-    fn batches_look_as_seldom_as_single_writes_whether_windows_are_full() {
+    fn batches_look_as_seldom_as_single_writes_whether_memtables_are_full() {
         let options = crate::Options::new().memory(64 << 20);
         let (database, _sim) = options.open_simulated();
         let keyspaces = [
@@ -589,7 +592,7 @@ pub(crate) mod tests {
         assert!(mix.is_mostly_ranged(), "not enough to tell");
         assert!(
             mix.look(operations(60_000, 2002, 9000)),
-            "windows may be of another size"
+            "memtables may be of another size"
         );
         assert!(!mix.is_mostly_ranged());
     }

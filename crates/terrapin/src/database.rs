@@ -16,7 +16,7 @@ use crate::metrics::{MemoryUse, Metrics};
 use crate::options::{CheckpointDistance, Durability, KeyspaceOptions, Options};
 use crate::owner::Owner;
 use crate::space::SpaceUse;
-use crate::state::{KeyspaceShared, WriteWindow};
+use crate::state::{KeyspaceShared, LoggedMemtable};
 
 /// An open database: a handle that is cheap to clone and usable from any thread.
 ///
@@ -59,12 +59,12 @@ pub struct KeyspaceStat {
     pub records: u64,
     /// The tree.
     pub tree: StructureStats,
-    /// Live bytes in the active and the sealed window.
-    pub window_bytes: u64,
-    /// Memory of both windows.
-    pub window_memory_bytes: u64,
-    /// Live bytes at which the window is cut: χ·L.
-    pub window_bytes_max: u64,
+    /// Live bytes in the active and the sealed memtable.
+    pub memtable_bytes: u64,
+    /// Memory of both memtables.
+    pub memtable_memory_bytes: u64,
+    /// Live bytes at which the memtable is cut: χ·L.
+    pub memtable_bytes_max: u64,
     /// χ in force.
     pub checkpoint_distance: u32,
     /// χ as it was set; none means the database's.
@@ -351,7 +351,7 @@ impl Database {
         core.checkpoint_unlogged(through)
     }
 
-    /// Merges every window into its tree and makes that durable; returns when it is, and free space
+    /// Merges every memtable into its tree and makes that durable; returns when it is, and free space
     /// was given back to the file system. An error is that of an attempt that failed meanwhile;
     /// attempts go on in the background. On a full disk it waits for a bounded number of rounds (64
     /// that let no memtable go), then it is `NoSpace`: what is not merged stays in the log, and
@@ -365,7 +365,7 @@ impl Database {
     /// # let fruit = database.keyspace("fruit")?;
     /// fruit.put("apple", "sweet")?;
     /// database.checkpoint()?;
-    /// assert_eq!(database.metrics().window_bytes, 0);
+    /// assert_eq!(database.metrics().memtable_bytes, 0);
     /// # database.close()?;
     /// # let _ = std::fs::remove_dir_all(directory);
     /// # Ok(()) }
@@ -376,7 +376,7 @@ impl Database {
         self.core().checkpoint()
     }
 
-    /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and windows
+    /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and memtables
     /// over their new share are cut, at once. Errors: `InvalidArgument` below four times the log's
     /// ring, which keeps the size that it was opened with (so 64 MiB is the least for a database
     /// that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at the open lets it
@@ -492,7 +492,7 @@ impl Database {
         for keyspace in observed.state.keyspaces.iter() {
             let named = |error: Error| error.with("keyspace", &keyspace.shared.name);
             let tree = keyspace.version.stats().map_err(named)?;
-            let windows = windows(
+            let memtables = memtables(
                 &keyspace.active,
                 keyspace.sealed.as_ref().map(|s| &s.records),
             );
@@ -502,9 +502,9 @@ impl Database {
                 structure: core.structure.name(),
                 records: crate::estimate::count(keyspace, observed.before).map_err(named)?,
                 tree,
-                window_bytes: windows.clone().map(|w| w.window.live_bytes()).sum(),
-                window_memory_bytes: windows.map(|w| w.window.arena_bytes()).sum(),
-                window_bytes_max: keyspace.shared.window_bytes.load(Ordering::Relaxed),
+                memtable_bytes: memtables.clone().map(|w| w.memtable.live_bytes()).sum(),
+                memtable_memory_bytes: memtables.map(|w| w.memtable.arena_bytes()).sum(),
+                memtable_bytes_max: keyspace.shared.memtable_bytes.load(Ordering::Relaxed),
                 checkpoint_distance: core.distance_in_force(&keyspace.shared),
                 checkpoint_distance_set: keyspace.options.checkpoint_distance,
             });
@@ -541,10 +541,10 @@ fn no_such_keyspace(name: &str) -> Error {
     Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace").with("keyspace", name)
 }
 
-fn windows<'a>(
-    active: &'a Arc<WriteWindow>,
-    sealed: Option<&'a Arc<WriteWindow>>,
-) -> impl Iterator<Item = &'a Arc<WriteWindow>> + Clone {
+fn memtables<'a>(
+    active: &'a Arc<LoggedMemtable>,
+    sealed: Option<&'a Arc<LoggedMemtable>>,
+) -> impl Iterator<Item = &'a Arc<LoggedMemtable>> + Clone {
     std::iter::once(active).chain(sealed)
 }
 
@@ -564,14 +564,14 @@ impl Core {
             }
             let state = self.state.load();
             let waits = self.noted_of(&state).iter().any(|k| {
-                windows(&k.active, k.sealed.as_ref().map(|s| &s.records))
+                memtables(&k.active, k.sealed.as_ref().map(|s| &s.records))
                     .any(|w| w.start < through && w.unlogged.load(Ordering::Acquire))
             });
             drop(state);
             if !waits {
                 return Ok(());
             }
-            // A round that failed may have merged these windows, and left out others.
+            // A round that failed may have merged these memtables, and left out others.
             if let Some(error) = failure.take() {
                 return Err(error);
             }
@@ -624,13 +624,13 @@ fn metrics(core: &Core) -> Metrics {
     let ratio = |a: u64, b: u64| if b == 0 { 0.0 } else { a as f64 / b as f64 };
     let holders = core.written_of(&state);
     let debt = holders.iter().filter_map(|k| {
-        let sealed = k.sealed.as_ref()?.records.window.live_bytes();
+        let sealed = k.sealed.as_ref()?.records.memtable.live_bytes();
         Some(k.shared.forecast.left_of(sealed))
     });
     let records = core.records.counts();
     let used = state.keyspaces.iter().filter_map(|k| {
-        let memtables = windows(&k.active, k.sealed.as_ref().map(|s| &s.records));
-        let bytes = memtables.map(|w| w.window.live_bytes()).sum();
+        let memtables = memtables(&k.active, k.sealed.as_ref().map(|s| &s.records));
+        let bytes = memtables.map(|w| w.memtable.live_bytes()).sum();
         k.shared.counters.read(&k.shared.name, k.id, bytes)
     });
     Metrics {
@@ -653,7 +653,7 @@ fn metrics(core: &Core) -> Metrics {
         write_amplification: ratio(written, user_bytes_written),
         space_amplification: ratio(live_bytes, tree_bytes),
         checkpoint_debt_bytes: debt.sum(),
-        window_bytes: core.window_live_bytes(&state),
+        memtable_bytes: core.memtable_live_bytes(&state),
         checkpoints: counters.checkpoints.get(),
         checkpoints_failed: counters.checkpoints_failed.get(),
         compactions: counters.compactions.get(),
@@ -685,7 +685,7 @@ mod tests {
 
     use super::*;
 
-    /// Once a window is sealed, a round that fails and one that commits, before anybody looks.
+    /// Once a memtable is sealed, a round that fails and one that commits, before anybody looks.
     struct Between(Arc<Core>);
 
     impl Job for Between {

@@ -1,4 +1,4 @@
-//! How much a range of keys holds, roughly: what the tree says and what the windows do.
+//! How much a range of keys holds, roughly: what the tree says and what the memtables do.
 
 use std::ops::Bound;
 
@@ -41,7 +41,7 @@ pub(crate) fn estimate_in_view(
     before: Lsn,
     bounds: KeyBounds<'_>,
 ) -> Result<Estimate> {
-    // What a window counts of all its keys is of now: it is looked through instead.
+    // What a memtable counts of all its keys is of now: it is looked through instead.
     let lower = match bounds.0 {
         Bound::Unbounded => Bound::Included(&[][..]),
         lower => lower,
@@ -53,7 +53,7 @@ fn add_up(
     keyspace: &KeyspaceState,
     before: Lsn,
     bounds: KeyBounds<'_>,
-    in_windows: KeyBounds<'_>,
+    in_memtables: KeyBounds<'_>,
 ) -> Result<Estimate> {
     if is_empty(bounds) {
         return Ok(Estimate::default());
@@ -64,7 +64,7 @@ fn add_up(
     let spilled = keyspace.spilled.as_deref().unwrap_or(&none);
     for layer in layers(keyspace, spilled, before).into_iter().flatten() {
         let inside = match layer {
-            Layer::Window(window) => window.estimate(in_windows, before),
+            Layer::Memtable(memtable) => memtable.estimate(in_memtables, before),
             Layer::Run(run) => run.estimate(bounds, before)?,
         };
         records = u64::saturating_add(records, inside.records);

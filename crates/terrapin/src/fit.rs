@@ -1,9 +1,9 @@
-//! Whether all records fit in memory among the cached ones, or all blocks, and what windows may
+//! Whether all records fit in memory among the cached ones, or all blocks, and what memtables may
 //! take beside them.
 //!
-//! Where they fit, no get reads from the device, as long as windows leave them the room. A window
+//! Where they fit, no get reads from the device, as long as memtables leave them the room. A memtable
 //! of twice the size saves about half a byte for each byte written; a get that reads costs fifty
-//! that do not. So while users read beside their writes, windows are no larger than what all
+//! that do not. So while users read beside their writes, memtables are no larger than what all
 //! records leave, or what all blocks leave where mostly ranges are asked for. A part of the budget
 //! they have at least: where that is too much, not everything fits anyway.
 
@@ -23,8 +23,8 @@ const RECORD_BYTES: u64 = 32;
 const MERGE_PART: u64 = 32;
 /// The part that is left over: what no count is exact about.
 const SLACK_PART: u64 = 64;
-/// The part of the budget that active windows share where room is scarce.
-const WINDOWS_PART_MIN: u64 = 32;
+/// The part of the budget that active memtables share where room is scarce.
+const MEMTABLES_PART_MIN: u64 = 32;
 
 /// Of what trees seem to hold so many thousandths must fit: some of it may be said twice.
 const TO_FIT_PERMILLE: u64 = 850;
@@ -230,9 +230,9 @@ impl Core {
         Some(all.bytes.saturating_add(overhead))
     }
 
-    /// What so many bytes of cached records leave to windows of the budget; none where they would
+    /// What so many bytes of cached records leave to memtables of the budget; none where they would
     /// not fit.
-    fn left_to_windows(&self, all: u64) -> Option<u64> {
+    fn left_to_memtables(&self, all: u64) -> Option<u64> {
         if !self.settings.record_cache || all > self.records.bytes_max() {
             return None;
         }
@@ -248,18 +248,18 @@ impl Core {
         self.budget.used(Purpose::Log) + merge + limit / SLACK_PART
     }
 
-    /// Bytes of arenas that all active windows on auto may come to beside the records of all trees;
-    /// none where those do not fit beside windows of a reasonable size.
+    /// Bytes of arenas that all active memtables on auto may come to beside the records of all trees;
+    /// none where those do not fit beside memtables of a reasonable size.
     pub fn arenas_beside_all(&self) -> Option<u64> {
         // As much again is sealed.
         let all = self.all_as_records()?;
-        self.shared_by_windows(self.left_to_windows(all)?)
+        self.shared_by_memtables(self.left_to_memtables(all)?)
     }
 
     /// As [`Core::arenas_beside_all`], beside all pages.
     pub fn arenas_beside_blocks(&self) -> Option<u64> {
         let left = self.budget.limit().checked_sub(self.all_as_blocks())?;
-        self.shared_by_windows(left)
+        self.shared_by_memtables(left)
     }
 
     /// What applies of those two, by what users do; none where they hardly read.
@@ -271,33 +271,33 @@ impl Core {
         }
     }
 
-    /// What windows leave for the next ones, as far as to give it to the caches would save no read:
-    /// where all that is read is cached beside windows, all of it; elsewhere nothing.
-    pub fn left_for_windows_only(&self, state: &State) -> u64 {
+    /// What memtables leave for the next ones, as far as to give it to the caches would save no read:
+    /// where all that is read is cached beside memtables, all of it; elsewhere nothing.
+    pub fn left_for_memtables_only(&self, state: &State) -> u64 {
         let beside = self.arenas_beside_what_is_read().unwrap_or(0);
         (2 * beside)
-            .min(self.windows(state))
-            .saturating_sub(self.in_windows())
+            .min(self.memtables(state))
+            .saturating_sub(self.in_memtables())
     }
 
-    /// Gives what the last windows left for the next ones to the caches, except for what an active
-    /// window may take beside all records and beside all pages.
+    /// Gives what the last memtables left for the next ones to the caches, except for what an active
+    /// memtable may take beside all records and beside all pages.
     pub fn release_pool(&self) {
         let arenas = self.arenas_beside_all().unwrap_or(0);
         let arenas = arenas.min(self.arenas_beside_blocks().unwrap_or(0));
         self.pool
-            .keep_only(arenas.saturating_sub(self.in_windows()));
+            .keep_only(arenas.saturating_sub(self.in_memtables()));
     }
 
-    /// Bytes that windows have, without what waits for the next ones.
-    pub fn in_windows(&self) -> u64 {
-        let all = self.budget.used(Purpose::Window);
+    /// Bytes that memtables have, without what waits for the next ones.
+    pub fn in_memtables(&self) -> u64 {
+        let all = self.budget.used(Purpose::Memtable);
         all.saturating_sub(self.pool.bytes())
     }
 
-    fn shared_by_windows(&self, left: u64) -> Option<u64> {
+    fn shared_by_memtables(&self, left: u64) -> Option<u64> {
         let each = left / 2;
-        (each >= self.budget.limit() / WINDOWS_PART_MIN).then_some(each)
+        (each >= self.budget.limit() / MEMTABLES_PART_MIN).then_some(each)
     }
 
     /// What all pages take in the cache, with log and merges and what is left over.
@@ -307,37 +307,37 @@ impl Core {
         pages + pages / 16 + self.taken_besides()
     }
 
-    /// Whether what a window holds is to come among the cached records as it is merged: it would
+    /// Whether what a memtable holds is to come among the cached records as it is merged: it would
     /// have to be read from the device again soon, or all are to be there.
-    pub fn takes_windows(&self) -> bool {
+    pub fn takes_memtables(&self) -> bool {
         self.mix.is_mostly_got()
             || self.mix.is_often_read() && self.could_hold_all(&self.state.load())
     }
 
-    /// Whether the records of all trees could be cached beside the windows of a state, each as
+    /// Whether the records of all trees could be cached beside the memtables of a state, each as
     /// large as it may come to be. Benevolently: who reads them all will know.
     pub fn could_hold_all(&self, state: &State) -> bool {
         let all = self.all_as_records().unwrap_or(u64::MAX);
-        let left = self.left_to_windows(all / 1000 * TO_FIT_PERMILLE);
-        left.is_some_and(|left| self.windows(state) <= left)
+        let left = self.left_to_memtables(all / 1000 * TO_FIT_PERMILLE);
+        left.is_some_and(|left| self.memtables(state) <= left)
     }
 
     /// Whether all pages could be cached beside them.
     pub fn could_hold_blocks(&self, state: &State) -> bool {
         self.settings.record_cache
-            && self.all_as_blocks() + self.windows(state) <= self.budget.limit()
+            && self.all_as_blocks() + self.memtables(state) <= self.budget.limit()
     }
 
-    /// Bytes that the windows of a state may come to take.
-    fn windows(&self, state: &State) -> u64 {
+    /// Bytes that the memtables of a state may come to take.
+    fn memtables(&self, state: &State) -> u64 {
         let written = self.written_of(state);
-        let windows = written.iter().map(|keyspace| {
+        let memtables = written.iter().map(|keyspace| {
             let shared = &keyspace.shared;
-            let held = shared.window_bytes.load(Ordering::Relaxed);
+            let held = shared.memtable_bytes.load(Ordering::Relaxed);
             let arena_permille = shared.arena_permille.load(Ordering::Relaxed);
             2 * (held / 1000).saturating_mul(arena_permille)
         });
-        windows.sum()
+        memtables.sum()
     }
 }
 
@@ -346,10 +346,10 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    /// Read over and over, windows of a database that fits gave their memory to caches that did not
+    /// Read over and over, memtables of a database that fits gave their memory to caches that did not
     /// want it, and writers took it from the system again, page by page.
     #[test]
-    fn caches_get_what_windows_leave_only_where_they_want_it() {
+    fn caches_get_what_memtables_leave_only_where_they_want_it() {
         let (database, _sim) = Options::new().memory(64 << 20).open_simulated();
         let keyspace = database.default_keyspace();
         let core = &database.owner.core;
@@ -359,7 +359,7 @@ mod tests {
             }
             database.checkpoint().unwrap();
         };
-        // Half of its bound at least comes to wait for the next window.
+        // Half of its bound at least comes to wait for the next memtable.
         let pooled = || {
             core.pool.set_bytes_max(60 << 20);
             while core.pool.stock(usize::MAX) {}
@@ -372,40 +372,40 @@ mod tests {
         assert!((8 << 20..30 << 20).contains(&arenas), "{arenas}");
         core.release_pool();
         assert_eq!(core.pool.bytes() >> 21, arenas >> 21);
-        assert_eq!(core.left_for_windows_only(&state), 0, "nobody reads");
+        assert_eq!(core.left_for_memtables_only(&state), 0, "nobody reads");
         for number in 0..6000u64 {
             keyspace.get((number % 512).to_be_bytes()).unwrap();
             keyspace.put((number % 512).to_be_bytes(), [1]).unwrap();
         }
         core.look_at_operations();
         let state = core.state.load_full();
-        let left = core.left_for_windows_only(&state);
-        assert!(left >= 8 << 20 && left + core.in_windows() <= 2 * arenas);
+        let left = core.left_for_memtables_only(&state);
+        assert!(left >= 8 << 20 && left + core.in_memtables() <= 2 * arenas);
         put(8 << 10..64 << 10);
         pooled();
         let state = core.state.load_full();
         assert_eq!(core.arenas_beside_all(), None);
         core.release_pool();
         assert_eq!(core.pool.bytes(), 0, "there is no room for all records");
-        assert_eq!(core.left_for_windows_only(&state), 0);
+        assert_eq!(core.left_for_memtables_only(&state), 0);
     }
 
-    /// It was counted as the windows', and every one of them was cut for it, over and over.
+    /// It was counted as the memtables', and every one of them was cut for it, over and over.
     #[test]
-    fn memory_that_waits_for_windows_has_none_cut() {
+    fn memory_that_waits_for_memtables_has_none_cut() {
         let (database, sim) = Options::new().memory(64 << 20).open_simulated();
         sim.set_breathing(false);
         database.default_keyspace().put("a", "1").unwrap();
         let core = &database.owner.core;
         let high = 16 << 20;
-        core.window_memory_high.store(high, Ordering::Relaxed);
+        core.memtable_memory_high.store(high, Ordering::Relaxed);
         core.pool.set_bytes_max(60 << 20);
         while core.pool.stock(usize::MAX) {}
-        assert!(core.budget.used(Purpose::Window) > high && !core.windows_are_large());
+        assert!(core.budget.used(Purpose::Memtable) > high && !core.memtables_are_large());
         core.cut_largest();
         assert_eq!(core.schedule.sealed_count(), 0);
         core.pool.trim();
-        assert!(core.budget.used(Purpose::Window) <= high);
+        assert!(core.budget.used(Purpose::Memtable) <= high);
         database.close().unwrap();
     }
 }

@@ -1,6 +1,6 @@
-//! How long a keyspace's sealed window still needs until it is gone: what back-pressure goes by.
+//! How long a keyspace's sealed memtable still needs until it is gone: what back-pressure goes by.
 //!
-//! A round of a checkpoint is three stretches for a keyspace: *ahead* of its merge (the window is walked over, other keyspaces are
+//! A round of a checkpoint is three stretches for a keyspace: *ahead* of its merge (the memtable is walked over, other keyspaces are
 //! merged first), the *merge*, and *behind* it (catalog, syncs, superblocks). Of the merge, progress tells what is left; of the
 //! other two, how long they took last; what is behind a merge is taken for a part of the merge until one was seen. Everything here is a guess from relaxed atomics, and a wrong one costs a wait.
 
@@ -16,7 +16,7 @@ const BEHIND_PART: u64 = 8;
 /// See the head of this file.
 #[derive(Default)]
 pub(crate) struct Forecast {
-    /// The stretch that the sealed window is in; 0 while there is none.
+    /// The stretch that the sealed memtable is in; 0 while there is none.
     stretch: AtomicU64,
     /// When it began.
     since_ns: AtomicU64,
@@ -32,7 +32,7 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// A window was sealed, or its round failed and another will come.
+    /// A memtable was sealed, or its round failed and another will come.
     pub fn sealed(&self, now_ns: u64) {
         self.enter(AHEAD, now_ns);
     }

@@ -1,9 +1,9 @@
 //! Ranges: a double-ended iterator over one view of one keyspace.
 //!
-//! An iterator holds its view, and pages, but never a window: it serves records from chunks, for
-//! which what windows hold is copied, and each refill loads the view's state anew, goes on with the
-//! tree's scan where it stands, and seeks the windows once it comes to the next key that they are
-//! known to have (a view sees no other). So runs may take the place of windows under an idle
+//! An iterator holds its view, and pages, but never a memtable: it serves records from chunks, for
+//! which what memtables hold is copied, and each refill loads the view's state anew, goes on with the
+//! tree's scan where it stands, and seeks the memtables once it comes to the next key that they are
+//! known to have (a view sees no other). So runs may take the place of memtables under an idle
 //! iterator at any time; their scans stand beside the tree's. What both ends have not fetched yet
 //! is one shrinking region; when it is empty, each end goes on with what the other has fetched.
 
@@ -19,7 +19,7 @@ use terrapin_structure::{BatchLimits, Direction};
 use crate::chunk::{CHUNK_BYTES_MAX, Chunk};
 use crate::key_range::{OwnedBounds, borrowed, is_empty};
 use crate::view::ViewHandle;
-use merging::{InWindows, Merging, Region, TreeScan, from_tree};
+use merging::{InMemtables, Merging, Region, TreeScan, from_tree};
 
 /// Records of the first chunk, at least; half as many as ranges were read for lately, if that is
 /// more. Each later one holds as many as were fetched so far: a scan that ends somewhere has
@@ -85,8 +85,8 @@ struct End {
     /// What is wrong behind these.
     failed: Option<Error>,
     scan: Option<TreeScan>,
-    /// What the view's windows and runs have behind what was fetched.
-    in_windows: InWindows,
+    /// What the view's memtables and runs have behind what was fetched.
+    in_memtables: InMemtables,
     /// Records fetched so far.
     total_records: usize,
     /// Records of the next chunk at most.
@@ -99,7 +99,7 @@ impl Default for End {
             fetched: Chunk::default(),
             failed: None,
             scan: None,
-            in_windows: InWindows::Unknown,
+            in_memtables: InMemtables::Unknown,
             total_records: 0,
             chunk_records: CHUNK_RECORDS_FIRST,
         }
@@ -298,7 +298,7 @@ impl Range {
         exclude(bound, (key, &[]));
         // They stand where the region began.
         end.scan = None;
-        end.in_windows = InWindows::Unknown;
+        end.in_memtables = InMemtables::Unknown;
         // What is wrong may be left out; what is not is met again.
         self.front.failed = None;
         self.back.failed = None;
@@ -446,7 +446,7 @@ impl Range {
         let folded = |scan: &TreeScan| scan.turn != held.turn;
         if end.scan.as_ref().is_some_and(folded) {
             end.scan = None;
-            end.in_windows = InWindows::Unknown;
+            end.in_memtables = InMemtables::Unknown;
         }
         let tree = match &mut end.scan {
             Some(scan) => scan,
@@ -470,8 +470,8 @@ impl Range {
             lends: borrows,
         };
         let batch = end.fetched.restart(limits);
-        let in_windows = &mut end.in_windows;
-        let filled = match from_tree(tree, region, in_windows, batch) {
+        let in_memtables = &mut end.in_memtables;
+        let filled = match from_tree(tree, region, in_memtables, batch) {
             Ok(Some(whole)) => Ok(whole),
             Err(error) => Err(error),
             Ok(None) => {
@@ -480,13 +480,13 @@ impl Range {
                 let merged = Merging {
                     scan,
                     region,
-                    in_windows,
+                    in_memtables,
                     chunk: batch,
                     passed: &mut passed,
                 }
                 .above(keyspace, view.before, runs);
                 if passed > 0 {
-                    core.range_passed_in_window(&keyspace.active, passed);
+                    core.range_passed_in_memtable(&keyspace.active, passed);
                     core.counters.scanned_deletes.add(passed);
                 }
                 merged
@@ -523,7 +523,7 @@ impl Range {
         end.fetched.fetched(count);
         if failed.is_some() {
             end.scan = None;
-            end.in_windows = InWindows::Unknown;
+            end.in_memtables = InMemtables::Unknown;
         }
         end.failed = failed;
         Ok(())

@@ -157,7 +157,7 @@ impl Keyspace {
     }
 
     /// χ in force: how many units of [`Options::group_bytes`](crate::Options::group_bytes) this
-    /// keyspace's window collects before it is merged.
+    /// keyspace's memtable collects before it is merged.
     #[must_use]
     pub fn checkpoint_distance(&self) -> u32 {
         self.core().distance_in_force(&self.shared)
@@ -165,7 +165,7 @@ impl Keyspace {
 
     /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of
     /// its own any more, but the database's ([`crate::Options::checkpoint_distance`]). Raising it
-    /// is free. Lowering it has a window that holds more than the new χ merged at once, in the
+    /// is free. Lowering it has a memtable that holds more than the new χ merged at once, in the
     /// background. An open with less memory goes by as much of it as fits
     /// ([`Keyspace::checkpoint_distance`]), and keeps what was set. Errors: `OutOfMemory` naming
     /// the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].

@@ -1,4 +1,4 @@
-//! A writer that loses its processor between its LSN and its window, and what others do meanwhile. In simulation one thread does
+//! A writer that loses its processor between its LSN and its memtable, and what others do meanwhile. In simulation one thread does
 //! everything, so no run comes there by itself: here it is placed by hand. Beside the tests, the build of mutants has it.
 
 use terrapin_base::{Env, Error, ErrorKind, Result};
@@ -37,18 +37,18 @@ struct Left {
 pub fn check() -> std::result::Result<(), String> {
     // By the seed, the ring's page with the clear may be on the disk.
     for seed in 1..4 {
-        for (gone, windows) in [
+        for (gone, memtables) in [
             (Gone::Cleared, false),
             (Gone::Cleared, true),
             (Gone::Dropped, false),
             (Gone::Dropped, true),
         ] {
-            let case = format!("{gone:?}, with records in windows: {windows}, seed {seed}");
+            let case = format!("{gone:?}, with records in memtables: {memtables}, seed {seed}");
             let left =
-                power_cut(seed, gone, windows).map_err(|error| format!("{case}: {error}"))?;
-            let whole = match windows {
+                power_cut(seed, gone, memtables).map_err(|error| format!("{case}: {error}"))?;
+            let whole = match memtables {
                 false => vec!["before", "late"],
-                true => vec!["before", "late", "window"],
+                true => vec!["before", "late", "memtable"],
             };
             let is_right = match &left.gone {
                 None => matches!(gone, Gone::Dropped),
@@ -62,7 +62,7 @@ pub fn check() -> std::result::Result<(), String> {
     Ok(())
 }
 
-fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
+fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
     let options = Options::small().background_threads(1);
     let disk = SimDisk::new(seed);
     let (env, sim) = Env::simulated(seed);
@@ -71,9 +71,9 @@ fn power_cut(seed: u64, gone: Gone, windows: bool) -> Result<Left> {
     let (goes, stays) = (database.keyspace("goes")?, database.keyspace("stays")?);
     goes.put("before", "1")?;
     database.checkpoint()?;
-    if windows {
-        goes.put("window", "1")?;
-        stays.put("window", "1")?;
+    if memtables {
+        goes.put("memtable", "1")?;
+        stays.put("memtable", "1")?;
     }
 
     let core = database.core().clone();

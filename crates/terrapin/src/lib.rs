@@ -90,9 +90,9 @@
 //! # How it works
 //!
 //! A write goes to a log, which survives `kill -9` without a system call for each write (see
-//! [`Durability`]), and to a *window* in memory. When the window holds χ units
+//! [`Durability`]), and to a *memtable* in memory. When the memtable holds χ units
 //! ([`CheckpointDistance`]) it is merged in the background into a Bε-tree on disk. A read looks at
-//! two windows at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves
+//! two memtables at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves
 //! more memory for reads. One number bounds all memory ([`Options::memory`]). Both can be changed
 //! while the database is open.
 //!

@@ -29,7 +29,7 @@ use terrapin_base::{
 };
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, RealDisk};
-use terrapin_memtable::{Pool, Window};
+use terrapin_memtable::{Memtable, Pool};
 use terrapin_pages::{DATA_FILE, PageStore, Presence, StoreOptions, Superblock, UNFINISHED_FILE};
 use terrapin_recordcache::{Collection, RecordCache};
 use terrapin_structure::Structure;
@@ -51,7 +51,7 @@ use crate::owner::Owner;
 use crate::reclaim::{Reclaim, Watch};
 use crate::recovery;
 use crate::schema::DEFAULT_KEYSPACE;
-use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, State, WriteWindow};
+use crate::state::{KeyspaceShared, KeyspaceState, Keyspaces, LoggedMemtable, State};
 use crate::stock::Stock;
 use crate::uses::PageUses;
 use crate::verify::check_copy;
@@ -582,7 +582,7 @@ fn start(
             shared,
             collection: Collection(number),
             options: stored.options,
-            active: WriteWindow::new(start, Window::with_pool(&budget, &pool)),
+            active: LoggedMemtable::new(start, Memtable::with_pool(&budget, &pool)),
             sealed: None,
             version: tree.map_or_else(|| base.structure.empty(), Arc::clone),
             spilled: None,

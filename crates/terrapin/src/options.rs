@@ -15,13 +15,13 @@ pub const MEMORY_BYTES_DEFAULT: u64 = 256 << 20;
 /// smallest budget is 8 MiB.
 pub const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// The largest χ. One merge makes of a window at most some two leaves for each L, of records that
+/// The largest χ. One merge makes of a memtable at most some two leaves for each L, of records that
 /// are a little more than half a leaf; these, and those that were there, come under one node while
 /// it is written, which counts to 65,535.
 pub(crate) const DISTANCE_MAX: u64 = 16_384;
 
 /// What the reserve holds for nodes and catalog pages, beside 8 L for leaves and levels: a slice of
-/// a window that is merged from it, of one record if need be, makes of each node on its way one
+/// a memtable that is merged from it, of one record if need be, makes of each node on its way one
 /// level of what the node above held for it (an L or two), and a leaf or two.
 const RESERVE_NODES_BYTES: u64 = 128 << 10;
 
@@ -45,7 +45,7 @@ pub enum Durability {
     ///
     /// It becomes durable whole or not at all, too. On a nearly full disk a batch of several
     /// operations goes into the log after all. If others use up the space that was kept for an
-    /// earlier one, its keyspace waits for space: reads go on, deletes from it go on until a window
+    /// earlier one, its keyspace waits for space: reads go on, deletes from it go on until a memtable
     /// is full, and deletes from others until the log's files are; then they are
     /// [`ErrorKind::Stalled`] or [`ErrorKind::NoSpace`].
     None,
@@ -315,7 +315,7 @@ impl Options {
     /// [`ErrorKind::Stalled`]; it is not done then. Default 60 s.
     ///
     /// After a write has waited for the whole limit, writes that would wait for the same thing fail
-    /// at once, until it makes progress: a window is sealed or merged, the log's ring is drained
+    /// at once, until it makes progress: a memtable is sealed or merged, the log's ring is drained
     /// further, or a checkpoint shortens the log. So many writes in a row wait for the limit once,
     /// not once each. Pause before you try again.
     ///
@@ -602,7 +602,7 @@ impl Settings {
         self.log_check_shift = log_check_shift(bytes);
     }
 
-    /// The largest χ that a budget holds: a quarter of it as the window, since a second one is
+    /// The largest χ that a budget holds: a quarter of it as the memtable, since a second one is
     /// sealed meanwhile and arenas take about 1.6 times what they hold. Never above
     /// [`DISTANCE_MAX`].
     pub fn distance_max(&self, memory: u64) -> u64 {
@@ -625,7 +625,7 @@ impl Settings {
             }
             CheckpointDistance::Fixed(chi) => Err(Error::new(
                 ErrorKind::OutOfMemory,
-                "the memory budget cannot hold a window of that checkpoint distance",
+                "the memory budget cannot hold a memtable of that checkpoint distance",
             )
             .with("checkpoint distance", chi)
             .with("largest possible", largest)

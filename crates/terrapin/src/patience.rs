@@ -48,11 +48,11 @@ impl Mark {
     }
 }
 
-/// Marks of what a database's writes wait for; a keyspace's window has its own
+/// Marks of what a database's writes wait for; a keyspace's memtable has its own
 /// ([`crate::state::KeyspaceShared`]).
 #[derive(Default)]
 pub(crate) struct Marks {
-    /// Window memory. Progress is [`crate::checkpoint::Schedule::seals`]: a window that is
+    /// Memtable memory. Progress is [`crate::checkpoint::Schedule::seals`]: a memtable that is
     /// sealed may be merged soon.
     pub memory: Mark,
     /// Room in the log's ring, or in its files. Progress is how far the ring is drained.

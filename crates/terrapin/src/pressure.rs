@@ -1,15 +1,15 @@
-//! Back-pressure. While a keyspace's sealed window is being merged, its writers are held to a pace
-//! at which the active window is full just when the merge ends: smooth, instead of free running and
+//! Back-pressure. While a keyspace's sealed memtable is being merged, its writers are held to a pace
+//! at which the active memtable is full just when the merge ends: smooth, instead of free running and
 //! then a stall. When the disk cannot keep up at all they wait, and after the stall limit get
 //! [`ErrorKind::Stalled`]. All of it before the LSN is taken.
 //!
 //! The pace is a virtual clock per keyspace: every byte written moves it on by (time until the
-//! sealed window is gone, see `forecast`) / (room the window still has), and a writer that finds it
+//! sealed memtable is gone, see `forecast`) / (room the memtable still has), and a writer that finds it
 //! ahead of the real clock waits for the difference. Bytes are charged in pieces, each thread's by
 //! itself, so that most writes touch one counter only, of their thread's, and see to nothing else;
 //! and waits are at least [`WAIT_NS_MIN`], so that they are worth a sleep. The system wakes
 //! sleepers late: how late, on average, is taken off what they ask for, and what is too late all
-//! the same is credited to the writes that follow. The last part of the window is left for
+//! the same is credited to the writes that follow. The last part of the memtable is left for
 //! forecasts that come too short: a write there waits [`WAIT_NS_MAX`] at most, again and again,
 //! before anything waits for the end of the merge however long it takes.
 //!
@@ -47,9 +47,9 @@ const CREDIT_NS: u64 = 5_000_000;
 /// More than that is not expected of how late sleepers wake.
 const LATE_NS_MAX: u64 = 60_000;
 const _: () = assert!(LATE_NS_MAX < WAIT_NS_MIN);
-/// The part of the window that forecasts do not count on.
+/// The part of the memtable that forecasts do not count on.
 const MARGIN_SHARE: u64 = 32;
-/// Bytes after which the virtual clock is moved, unless a window is so small that a 64th of it is
+/// Bytes after which the virtual clock is moved, unless a memtable is so small that a 64th of it is
 /// less.
 const PIECE_BYTES: u64 = 2 << 10;
 
@@ -71,7 +71,7 @@ impl Core {
             return Err(self.dropped().with("keyspace", &shared.name));
         };
         let free_running = (pieces == 0 || keyspace.sealed.is_none())
-            && self.budget.used(Purpose::Window) <= self.window_memory_max();
+            && self.budget.used(Purpose::Memtable) <= self.memtable_memory_max();
         if pieces == 0 && free_running && !self.schedule.space_is_short() {
             return Ok(Admitted {
                 state: Some(state),
@@ -194,7 +194,8 @@ impl Core {
                 let Some(keyspace) = state.keyspaces.get(shared.id) else {
                     return Err(self.dropped().with("keyspace", &shared.name));
                 };
-                let memory_is_short = self.budget.used(Purpose::Window) > self.window_memory_max();
+                let memory_is_short =
+                    self.budget.used(Purpose::Memtable) > self.memtable_memory_max();
                 let is_held = keyspace.sealed.is_some();
                 let is_releasing = self.schedule.releasing_count() > 0;
                 let cut = keyspace.sealed.as_ref().map(|sealed| sealed.cut.0);
@@ -207,7 +208,7 @@ impl Core {
                 } else if memory_is_short && is_releasing {
                     Hold::UntilRelease(&self.marks.memory, self.schedule.seals())
                 } else if !is_held || charged {
-                    // Where memory is short nothing of it is in windows that a merge could free,
+                    // Where memory is short nothing of it is in memtables that a merge could free,
                     // but of keyspaces whose own writers wait for that.
                     Hold::No
                 } else {
@@ -367,7 +368,7 @@ impl Core {
             return Hold::No;
         }
         let shared = &keyspace.shared;
-        let limit = shared.window_bytes.load(Ordering::Relaxed);
+        let limit = shared.memtable_bytes.load(Ordering::Relaxed);
         let piece = shared.piece_bytes();
         let now = self.env.now_ns();
         let aim = limit - limit / MARGIN_SHARE;
@@ -395,7 +396,7 @@ impl KeyspaceShared {
     /// Bytes of a piece: see the head of this file.
     #[inline]
     fn piece_bytes(&self) -> u64 {
-        let limit = self.window_bytes.load(Ordering::Relaxed);
+        let limit = self.memtable_bytes.load(Ordering::Relaxed);
         PIECE_BYTES.min(limit / 64).max(1)
     }
 }
@@ -452,7 +453,7 @@ impl Pace {
 pub(crate) struct Admitted {
     /// The state that admitted it, if it did not have to look further.
     pub state: Option<Loaded>,
-    /// Whether it is one of those that are to look whether the window is full.
+    /// Whether it is one of those that are to look whether the memtable is full.
     pub looks: bool,
 }
 
@@ -461,10 +462,10 @@ enum Hold<'a> {
     No,
     /// Waits for its pace.
     Until(u64),
-    /// Waits until a merge is done and its window gone, unless another one did so in vain at that
+    /// Waits until a merge is done and its memtable gone, unless another one did so in vain at that
     /// progress.
     UntilRelease(&'a Mark, u64),
-    /// Window memory is short and nothing sealed is about to free any: something has to be, if
+    /// Memtable memory is short and nothing sealed is about to free any: something has to be, if
     /// anything can.
     CutFirst,
 }

@@ -1,10 +1,10 @@
-//! Reads of the newest published state: two windows at most, then the tree. No lock, and no
-//! allocation but the value's. A view may have runs in the place of windows.
+//! Reads of the newest published state: two memtables at most, then the tree. No lock, and no
+//! allocation but the value's. A view may have runs in the place of memtables.
 
 use std::sync::Arc;
 
 use terrapin_base::{Error, Lsn, Result, Slice, checksum::hash64, mutant};
-use terrapin_memtable::{Op, Window};
+use terrapin_memtable::{Memtable, Op};
 use terrapin_recordcache::Epoch;
 
 use crate::core::Core;
@@ -39,7 +39,7 @@ impl Keyspace {
 
     /// The value of a key, as of the newest published write. It is a copy, but for some long ones
     /// (half of a block of more than a 4096th of the memory, 1 to 32 KiB): they share that cached
-    /// block, and keep it in memory while you hold them. Costs two window lookups at most and, in a
+    /// block, and keep it in memory while you hold them. Costs two memtable lookups at most and, in a
     /// store far beyond its memory, one device read. Errors: `Corrupt`, `Io`, `Unsupported`
     /// (compression that this build lacks), `Closed`, and `KeyspaceNotFound` when the keyspace was
     /// dropped; never "no value" in their place.
@@ -93,7 +93,7 @@ impl Keyspace {
             core.counters.gets.add(1);
             keyspace.shared.counters.looked_up(1);
             let key = key.as_ref();
-            if let Some(op) = in_windows(keyspace, before, key) {
+            if let Some(op) = in_memtables(keyspace, before, key) {
                 return Ok(op.value().is_some());
             }
             let hash = hash64(key);
@@ -234,15 +234,15 @@ impl Keyspace {
     ///
     /// *Accuracy:* in the tree, the range's ends are told up to a block of some kilobytes in the
     /// leaf and in each buffer that they cut; what lies between is known, or reckoned from some of
-    /// it where that is many nodes. In windows, up to some hundred records are counted; of more,
+    /// it where that is many nodes. In memtables, up to some hundred records are counted; of more,
     /// samples are taken, within some per cent as a rule, and further off where a few of thousands
     /// of prefixes hold nearly all keys. A key counts once for each place that it is in until these
-    /// are merged: twice when it was overwritten, or when its delete has left the window (in there,
+    /// are merged: twice when it was overwritten, or when its delete has left the memtable (in there,
     /// it takes one away). So what is mostly overwritten or deleted seems larger than it is. An
     /// inverted range has exactly nothing.
     ///
     /// *Cost:* no record is read, only nodes and indexes, which are mostly cached, and of the nodes
-    /// inside a large range a few. Some hundred microseconds where windows hold hundreds of
+    /// inside a large range a few. Some hundred microseconds where memtables hold hundreds of
     /// thousands of the range's records, and less otherwise.
     ///
     /// Errors: as [`Keyspace::get`].
@@ -373,50 +373,51 @@ impl IntoIterator for &Keyspace {
     }
 }
 
-/// The windows that may hold records below `before`, newest first.
+/// The memtables that may hold records below `before`, newest first.
 #[inline]
-pub(crate) fn windows(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Window>; 2] {
+pub(crate) fn memtables(keyspace: &KeyspaceState, before: Lsn) -> [Option<&Memtable>; 2] {
     let active = &keyspace.active;
-    let active = (active.start < before && !active.window.is_empty()).then_some(&*active.window);
+    let active =
+        (active.start < before && !active.memtable.is_empty()).then_some(&*active.memtable);
     let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
     let sealed = sealed
-        .filter(|w| w.start < before && !w.window.is_empty())
-        .map(|w| &*w.window);
+        .filter(|w| w.start < before && !w.memtable.is_empty())
+        .map(|w| &*w.memtable);
     let sealed = sealed.filter(|_| !mutant::active(17));
     [active, sealed]
 }
 
-/// What the windows say of a key, if anything. They remember that it was read.
+/// What the memtables say of a key, if anything. They remember that it was read.
 #[inline]
-pub(crate) fn in_windows<'a>(
+pub(crate) fn in_memtables<'a>(
     keyspace: &'a KeyspaceState,
     before: Lsn,
     key: &[u8],
 ) -> Option<Op<'a>> {
-    windows(keyspace, before)
+    memtables(keyspace, before)
         .into_iter()
         .flatten()
-        .find_map(|window| window.read(key, before))
+        .find_map(|memtable| memtable.read(key, before))
 }
 
-/// Whether the windows say nothing of a key. They do not remember that it was asked for: no user
+/// Whether the memtables say nothing of a key. They do not remember that it was asked for: no user
 /// did.
-pub(crate) fn are_windows_silent(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> bool {
-    let mut windows = windows(keyspace, before).into_iter().flatten();
-    windows.all(|window| window.get(key, before).is_none())
+pub(crate) fn are_memtables_silent(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> bool {
+    let mut memtables = memtables(keyspace, before).into_iter().flatten();
+    memtables.all(|memtable| memtable.get(key, before).is_none())
 }
 
-/// What a view's keyspace has above its tree, newest first: the windows that may hold records below
+/// What a view's keyspace has above its tree, newest first: the memtables that may hold records below
 /// `before`, or the runs that took their places.
 pub(crate) fn layers<'a>(
     keyspace: &'a KeyspaceState,
     spilled: &'a Spilled,
     before: Lsn,
 ) -> [Option<Layer<'a>>; 2] {
-    let [active, sealed] = windows(keyspace, before);
-    let layer = |window: Option<&'a Window>, run: &'a Option<Arc<Run>>| match run {
+    let [active, sealed] = memtables(keyspace, before);
+    let layer = |memtable: Option<&'a Memtable>, run: &'a Option<Arc<Run>>| match run {
         Some(run) => Some(Layer::Run(run)),
-        None => window.map(Layer::Window),
+        None => memtable.map(Layer::Memtable),
     };
     let newer = layer(active, &spilled.active);
     let older = layer(sealed, &spilled.sealed);
@@ -429,12 +430,12 @@ pub(crate) fn layers<'a>(
 /// One of what a view's keyspace has above its tree.
 pub(crate) enum Layer<'a> {
     /// It is in memory yet.
-    Window(&'a Window),
+    Memtable(&'a Memtable),
     /// It was written.
     Run(&'a Arc<Run>),
 }
 
-/// What windows and runs of a view say of a key, if anything.
+/// What memtables and runs of a view say of a key, if anything.
 fn in_layers(
     keyspace: &KeyspaceState,
     spilled: &Spilled,
@@ -444,7 +445,7 @@ fn in_layers(
 ) -> Result<Answer> {
     for layer in layers(keyspace, spilled, before).into_iter().flatten() {
         let answer = match layer {
-            Layer::Window(window) => window
+            Layer::Memtable(memtable) => memtable
                 .read(key, before)
                 .map(|op| op.value().map(Slice::copy)),
             Layer::Run(run) => run.get(key, hash, before)?,
@@ -465,7 +466,7 @@ pub(crate) fn get(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Result<O
             None => keyspace.version.get(key, hash),
         };
     }
-    match in_windows(keyspace, before, key) {
+    match in_memtables(keyspace, before, key) {
         Some(op) => Ok(op.value().map(Slice::copy)),
         None => keyspace.version.get(key, hash64(key)),
     }
@@ -480,7 +481,7 @@ fn newest(
     before: Lsn,
     key: &[u8],
 ) -> Result<Option<Slice>> {
-    if let Some(op) = in_windows(keyspace, before, key) {
+    if let Some(op) = in_memtables(keyspace, before, key) {
         return Ok(op.value().map(Slice::copy));
     }
     let hash = hash64(key);
@@ -504,13 +505,13 @@ pub(crate) fn contains(keyspace: &KeyspaceState, before: Lsn, key: &[u8]) -> Res
             None => keyspace.version.contains(key, hash),
         };
     }
-    match in_windows(keyspace, before, key) {
+    match in_memtables(keyspace, before, key) {
         Some(op) => Ok(op.value().is_some()),
         None => keyspace.version.contains(key, hash64(key)),
     }
 }
 
-/// As [`get`] for each of `keys`. What windows say nothing of `cached` is asked for, and what the
+/// As [`get`] for each of `keys`. What memtables say nothing of `cached` is asked for, and what the
 /// tree says of the others is told to `keep`.
 pub(crate) fn multi_get<K: AsRef<[u8]>>(
     keyspace: &KeyspaceState,
@@ -527,7 +528,7 @@ pub(crate) fn multi_get<K: AsRef<[u8]>>(
     let mut places = Vec::with_capacity(keys.len());
     for (place, key) in keys.iter().enumerate() {
         let key = key.as_ref();
-        match in_windows(keyspace, before, key) {
+        match in_memtables(keyspace, before, key) {
             Some(op) => values[place] = op.value().map(Slice::copy),
             None => {
                 let hash = hash64(key);
@@ -569,9 +570,9 @@ fn multi_get_in_layers<K: AsRef<[u8]>>(
     for layer in layers(keyspace, spilled, before).into_iter().flatten() {
         let mut answers = vec![None; below.len()];
         match layer {
-            Layer::Window(window) => {
+            Layer::Memtable(memtable) => {
                 for (answer, (key, _)) in answers.iter_mut().zip(&below) {
-                    let op = window.read(key, before);
+                    let op = memtable.read(key, before);
                     *answer = op.map(|op| op.value().map(Slice::copy));
                 }
             }
@@ -603,21 +604,21 @@ mod tests {
     use crate::options::Options;
 
     #[test]
-    fn windows_remember_what_users_read_and_not_what_the_warming_job_asks() {
+    fn memtables_remember_what_users_read_and_not_what_the_warming_job_asks() {
         let (database, _sim) = Options::small().open_simulated();
         database.default_keyspace().put("a", "1").unwrap();
         let observed = database.core().observe().unwrap();
         let keyspace = observed.state.keyspaces.iter().next().unwrap();
         let before = observed.before;
         let was_read = || {
-            let mut cursor = keyspace.active.window.cursor(Lsn(0), before);
+            let mut cursor = keyspace.active.memtable.cursor(Lsn(0), before);
             cursor.seek_first();
             cursor.was_read()
         };
-        assert!(are_windows_silent(keyspace, before, b"b"));
-        assert!(!are_windows_silent(keyspace, before, b"a"));
+        assert!(are_memtables_silent(keyspace, before, b"b"));
+        assert!(!are_memtables_silent(keyspace, before, b"a"));
         assert!(!was_read());
-        assert!(in_windows(keyspace, before, b"a").is_some());
+        assert!(in_memtables(keyspace, before, b"a").is_some());
         assert!(was_read());
     }
 

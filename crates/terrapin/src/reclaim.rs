@@ -1,5 +1,5 @@
 //! Jobs that keep house: free space goes back to the file system, caches shrink when the budget does, and memory that waits
-//! for windows goes to reads when none are merged; and whoever asked is told at once when the log fails.
+//! for memtables goes to reads when none are merged; and whoever asked is told at once when the log fails.
 
 use std::sync::Arc;
 
@@ -17,7 +17,7 @@ const REST_SHARE: u64 = 32;
 /// When no checkpoint was committed for so long, nothing is kept for the next one, in nanoseconds.
 const QUIET_NS: u64 = 2_000_000_000;
 
-/// After so many looks of the balance between the caches without a checkpoint, nothing that caches want is kept for the next window.
+/// After so many looks of the balance between the caches without a checkpoint, nothing that caches want is kept for the next memtable.
 const QUIET_LOOKS: u32 = 8;
 
 /// Gives back what nobody needs.
@@ -52,7 +52,7 @@ impl Reclaim {
         }
     }
 
-    /// For some looks everybody read and no window was merged: what the last windows left for the next goes to the caches, as far as those want it.
+    /// For some looks everybody read and no memtable was merged: what the last memtables left for the next goes to the caches, as far as those want it.
     fn release_pool(&mut self) {
         self.looks = self.looks.saturating_add(1);
         if self.looks == QUIET_LOOKS {

@@ -1,5 +1,5 @@
-//! Replay: the log's records go into the windows again, while checkpoints already run. A record counts for a keyspace from its
-//! applied LSN on, which is where its window starts; changes of the set of keyspaces count from the catalog's (D7).
+//! Replay: the log's records go into the memtables again, while checkpoints already run. A record counts for a keyspace from its
+//! applied LSN on, which is where its memtable starts; changes of the set of keyspaces count from the catalog's (D7).
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::write::enter;
 
 /// A log of that length does not fit in memory, of which so much was replayed (D11): what follows takes as much for its length, roughly.
 fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
-    let used = u128::from(budget.used(Purpose::Window));
+    let used = u128::from(budget.used(Purpose::Memtable));
     let needed = used * u128::from(length.max(replayed)) / u128::from(replayed.max(1));
     let needed = u64::try_from(needed).unwrap_or(u64::MAX);
     Error::new(
@@ -35,7 +35,7 @@ fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
 
 /// Replays everything, then lets the database serve.
 pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Result<()> {
-    // Keyspaces whose windows the last record filled: it went to no other.
+    // Keyspaces whose memtables the last record filled: it went to no other.
     let mut filled = Vec::new();
     let mut unmerged = Vec::new();
     // A tree with pages was dropped or cleared.
@@ -60,7 +60,7 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
         core.env.breathe();
         if core.log.is_none() {
             core.replayed.store(record.end.0, Ordering::Release);
-            if core.budget.used(Purpose::Window) > core.budget.limit() / 10 * 9 {
+            if core.budget.used(Purpose::Memtable) > core.budget.limit() / 10 * 9 {
                 let replayed = record.end.0.saturating_sub(from.0);
                 let length = end.0.saturating_sub(from.0);
                 return Err(does_not_fit(&core.budget, replayed, length));
@@ -79,20 +79,20 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
     Ok(())
 }
 
-/// Waits while the window of one of those keyspaces is full and the one sealed before it is still being merged, or window memory is short. Where the one
-/// sealed before cannot be merged, the keyspace is among the `unmerged` from then on, and its window takes what memory there is.
+/// Waits while the memtable of one of those keyspaces is full and the one sealed before it is still being merged, or memtable memory is short. Where the one
+/// sealed before cannot be merged, the keyspace is among the `unmerged` from then on, and its memtable takes what memory there is.
 fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -> Result<()> {
     let Some(log) = &core.log else {
         return Ok(());
     };
-    // Rounds that failed one after the other, without letting a window go: the first may have begun before ours was sealed.
+    // Rounds that failed one after the other, without letting a memtable go: the first may have begun before ours was sealed.
     let mut failed = 0;
     loop {
         // Read before the log's failure: one that comes later ends the wait, and one that was told already ends it here.
         let failures = core.schedule.failures();
         let releases = core.schedule.releases();
         let committed = core.counters.checkpoints.get();
-        let short = core.windows_are_large() && core.window_memory_is_short();
+        let short = core.memtables_are_large() && core.memtable_memory_is_short();
         let waiting: Vec<KeyspaceId> = {
             let state = core.state.load();
             let full = full.iter().filter_map(|id| state.keyspaces.get(*id));
@@ -139,10 +139,10 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
     }
 }
 
-/// Whether memory that is short is held by windows that cannot be merged, and replay goes on beside them, as writers did.
+/// Whether memory that is short is held by memtables that cannot be merged, and replay goes on beside them, as writers did.
 fn goes_on_beside_others(core: &Core) -> bool {
     core.schedule.releasing_count() == 0
-        && core.budget.used(Purpose::Window) <= core.budget.limit() / 10 * 11
+        && core.budget.used(Purpose::Memtable) <= core.budget.limit() / 10 * 11
 }
 
 /// Whether a keyspace was ever created, where that is the next one's number.
@@ -208,7 +208,7 @@ fn apply(
                 break;
             }
             check_created(operation.keyspace, install.next_id)?;
-            // Of a keyspace that was dropped: nothing. Below its applied LSN: its window does not take it.
+            // Of a keyspace that was dropped: nothing. Below its applied LSN: its memtable does not take it.
             enter(core, &state, &operation, record.lsn, Durability::Process);
             if touched.last() != Some(&operation.keyspace) {
                 touched.push(operation.keyspace);
@@ -249,7 +249,7 @@ mod tests {
     use terrapin_disk::SimDisk;
     use terrapin_wal::Append;
 
-    /// All windows were looked at for every record, twice.
+    /// All memtables were looked at for every record, twice.
     #[test]
     fn a_record_is_replayed_without_a_look_at_keyspaces_that_it_does_not_touch() {
         let (env, sim) = Env::simulated(1);

@@ -1,4 +1,4 @@
-//! What share of a keyspace's writes replaces something. Some keys of each window are asked for in the tree that it is merged into: a tree
+//! What share of a keyspace's writes replaces something. Some keys of each memtable are asked for in the tree that it is merged into: a tree
 //! itself learns what replaces what only as records reach its leaves, and until then a store that is overwritten looks like one that grows.
 
 use terrapin_base::sync::{AtomicU64, Mutex, Ordering};
@@ -34,7 +34,7 @@ impl Default for Replacing {
 }
 
 impl Replacing {
-    /// Takes note of what was found of one window's keys.
+    /// Takes note of what was found of one memtable's keys.
     pub fn note(&self, answers: Answers) {
         let mut sum = self.answers.lock();
         if sum.asked + answers.asked > REMEMBERED {
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_load_is_told_from_overwriting_by_one_window_and_back_by_two() {
+    fn a_load_is_told_from_overwriting_by_one_memtable_and_back_by_two() {
         let replacing = Replacing::default();
         let note = |asked, found| replacing.note(Answers { asked, found });
         note(7, 0);

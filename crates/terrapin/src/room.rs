@@ -1,9 +1,9 @@
 //! Room on the disk (D10). A put that was acknowledged must be merged one day, and on a full disk
-//! it could not be: so puts are refused while there is still room to merge everything that windows
-//! hold, and a window more, beside the log and the reserve; and new keyspaces and options, which
-//! take room in the log. Large windows need much room: where that becomes *scarce*, windows are
+//! it could not be: so puts are refused while there is still room to merge everything that memtables
+//! hold, and a memtable more, beside the log and the reserve; and new keyspaces and options, which
+//! take room in the log. Large memtables need much room: where that becomes *scarce*, memtables are
 //! small first, of one unit each, and puts are refused only when there is not enough for those:
-//! then space is *short*. Either state is left once there is room for the windows that come then,
+//! then space is *short*. Either state is left once there is room for the memtables that come then,
 //! full and one of them being merged. Deletes, clears and drops are accepted all the time; merging
 //! them, deletes once they have come together (`checkpoint::gather`), makes room again, and the log
 //! goes on in the files that it has (`let_the_log_be_trimmed`). Only when somebody else fills the
@@ -20,13 +20,13 @@ use crate::state::{KeyspaceState, State};
 /// leaves, what buffers hold for them and for the others of the pivots that it flushes, and its
 /// nodes.
 const STRETCH_ROOM: u64 = 4;
-/// A window that is sealed, the active one, what the next may hold, and what the merge of the first
+/// A memtable that is sealed, the active one, what the next may hold, and what the merge of the first
 /// has written.
-const LASTING_WINDOWS: u64 = 4;
+const LASTING_MEMTABLES: u64 = 4;
 
-/// How large windows are.
+/// How large memtables are.
 #[derive(Clone, Copy)]
-enum WindowSize {
+enum MemtableSize {
     /// As χ and memory have them.
     Ample,
     /// One unit.
@@ -51,36 +51,36 @@ impl Core {
         allocated.saturating_sub(used)
     }
 
-    /// Bytes that windows of a state hold, and may come to hold before anybody looks again. Memory
+    /// Bytes that memtables of a state hold, and may come to hold before anybody looks again. Memory
     /// bounds that.
-    fn begun(&self, state: &State, size: WindowSize) -> u64 {
-        let held = self.window_live_bytes(state);
+    fn begun(&self, state: &State, size: MemtableSize) -> u64 {
+        let held = self.memtable_live_bytes(state);
         let more = self.written_limits(state, size);
-        held.max(held.saturating_add(more).min(self.window_memory_max()))
+        held.max(held.saturating_add(more).min(self.memtable_memory_max()))
     }
 
-    /// Bytes of windows that room is needed for at any time while all go on that write, `writing`
+    /// Bytes of memtables that room is needed for at any time while all go on that write, `writing`
     /// bytes of limits or those of the state; one more of the usual size, where none does.
-    fn lasting(&self, state: &State, size: WindowSize, writing: u64) -> u64 {
+    fn lasting(&self, state: &State, size: MemtableSize, writing: u64) -> u64 {
         let another = match size {
-            WindowSize::Ample => self.limit_of_new(),
-            WindowSize::Small => self.settings.merge.group_bytes,
+            MemtableSize::Ample => self.limit_of_new(),
+            MemtableSize::Small => self.settings.merge.group_bytes,
         };
         let each = self.written_limits(state, size).max(another).max(writing);
-        let each = each.min(self.window_memory_max() / (LASTING_WINDOWS - 1));
-        self.begun(state, size).max(LASTING_WINDOWS * each)
+        let each = each.min(self.memtable_memory_max() / (LASTING_MEMTABLES - 1));
+        self.begun(state, size).max(LASTING_MEMTABLES * each)
     }
 
-    fn written_limits(&self, state: &State, size: WindowSize) -> u64 {
+    fn written_limits(&self, state: &State, size: MemtableSize) -> u64 {
         let written = self.written_of(state);
         written.iter().map(|k| self.limit(k, size)).sum()
     }
 
-    /// Bytes at which a keyspace's active window of that size is cut.
-    fn limit(&self, keyspace: &KeyspaceState, size: WindowSize) -> u64 {
+    /// Bytes at which a keyspace's active memtable of that size is cut.
+    fn limit(&self, keyspace: &KeyspaceState, size: MemtableSize) -> u64 {
         match size {
-            WindowSize::Ample => keyspace.shared.ample_window_bytes.load(Ordering::Relaxed),
-            WindowSize::Small => self.settings.merge.group_bytes,
+            MemtableSize::Ample => keyspace.shared.ample_memtable_bytes.load(Ordering::Relaxed),
+            MemtableSize::Small => self.settings.merge.group_bytes,
         }
     }
 
@@ -94,22 +94,22 @@ impl Core {
         }
     }
 
-    /// Bytes that must stay free for windows of so many bytes, for what was, and what is about to
+    /// Bytes that must stay free for memtables of so many bytes, for what was, and what is about to
     /// be, acknowledged: eight times as much, for a merge rewrites several times what comes in
     /// before it can let go of the old pages, but never more than the trees; and files for the log.
-    fn room_needed_for(&self, windows: u64) -> u64 {
-        let merges = (windows * 8).min(windows * 3 + self.store.live_bytes());
+    fn room_needed_for(&self, memtables: u64) -> u64 {
+        let merges = (memtables * 8).min(memtables * 3 + self.store.live_bytes());
         let spares = self.log.as_ref().map_or(0, |log| log.spares() as u64);
         let log = self.settings.segment_bytes * 3u64.saturating_sub(spares);
         self.settings.reserve_bytes + merges + log
     }
 
-    /// Whether there is room to compact a stretch of a tree beside what windows will need once they
+    /// Whether there is room to compact a stretch of a tree beside what memtables will need once they
     /// are full, one among them that is not begun: nobody's put is refused for what nobody asked
     /// for. A system call.
     pub fn has_room_for_stretch(&self) -> bool {
         let state = self.state.load();
-        let needed = self.room_needed_for(self.lasting(&state, WindowSize::Ample, 0));
+        let needed = self.room_needed_for(self.lasting(&state, MemtableSize::Ample, 0));
         let stretch = STRETCH_GROUPS * self.settings.merge.group_bytes;
         self.room() >= needed.saturating_add(STRETCH_ROOM * stretch) || mutant::active(78)
     }
@@ -117,21 +117,21 @@ impl Core {
     /// Whether there is room for all that was, and what is about to be, acknowledged: a few system
     /// calls.
     pub fn has_room(&self) -> bool {
-        self.has_room_for(self.begun(&self.state.load(), WindowSize::Ample))
+        self.has_room_for(self.begun(&self.state.load(), MemtableSize::Ample))
     }
 
-    /// Whether there is room for windows of so many bytes, and for the log to go on.
-    fn has_room_for(&self, windows: u64) -> bool {
-        self.room() >= self.room_needed_for(windows) && self.log_can_grow()
+    /// Whether there is room for memtables of so many bytes, and for the log to go on.
+    fn has_room_for(&self, memtables: u64) -> bool {
+        self.room() >= self.room_needed_for(memtables) && self.log_can_grow()
     }
 
     /// As much, and an eighth more, so that it does not go to and fro.
-    fn has_room_again_for(&self, windows: u64) -> bool {
-        self.room() >= with_an_eighth(self.room_needed_for(windows)) && self.log_can_grow()
+    fn has_room_again_for(&self, memtables: u64) -> bool {
+        self.room() >= with_an_eighth(self.room_needed_for(memtables)) && self.log_can_grow()
     }
 
-    /// Makes windows small where room for large ones is scarce, and refuses puts from now on if it
-    /// is short, though the log give up what it has put aside. Called when windows are cut and as
+    /// Makes memtables small where room for large ones is scarce, and refuses puts from now on if it
+    /// is short, though the log give up what it has put aside. Called when memtables are cut and as
     /// the log grows: a few system calls.
     pub fn watch_room(&self) {
         if self.log.is_none() || self.schedule.space_is_short() {
@@ -139,15 +139,15 @@ impl Core {
         }
         let state = self.state.load_full();
         if self.schedule.space_is_scarce() {
-            if self.has_room_again_for(self.lasting(&state, WindowSize::Ample, 0)) {
+            if self.has_room_again_for(self.lasting(&state, MemtableSize::Ample, 0)) {
                 self.set_space_is_scarce(false);
                 self.rebalance(&self.install.lock());
-                // Who waits with a window that was full for its size may go on.
+                // Who waits with a memtable that was full for its size may go on.
                 self.schedule.released();
                 return;
             }
         } else {
-            if self.has_room_for(self.begun(&state, WindowSize::Ample)) {
+            if self.has_room_for(self.begun(&state, MemtableSize::Ample)) {
                 return;
             }
             self.set_space_is_scarce(true);
@@ -156,7 +156,7 @@ impl Core {
             self.cut(&mut install, KeyspaceState::is_due);
         }
         let state = self.state.load_full();
-        if !self.has_room_for(self.begun(&state, WindowSize::Small)) {
+        if !self.has_room_for(self.begun(&state, MemtableSize::Small)) {
             tracing::warn!("the disk is nearly full: puts are refused until there is room");
             self.set_space_is_short(&state);
         }
@@ -177,8 +177,9 @@ impl Core {
     }
 
     fn set_space_is_short(&self, state: &State) {
-        let writing = self.written_limits(state, WindowSize::Small);
-        self.refused_window_bytes.store(writing, Ordering::Relaxed);
+        let writing = self.written_limits(state, MemtableSize::Small);
+        self.refused_memtable_bytes
+            .store(writing, Ordering::Relaxed);
         self.refused_room_bytes
             .store(self.room(), Ordering::Relaxed);
         self.schedule.set_space_is_short(true);
@@ -193,11 +194,11 @@ impl Core {
         spares || free() >= self.settings.segment_bytes
     }
 
-    /// Bytes of windows that there must be room for before puts are accepted again: small ones of
+    /// Bytes of memtables that there must be room for before puts are accepted again: small ones of
     /// all that wrote.
     fn accepted_again(&self) -> u64 {
-        let writing = self.refused_window_bytes.load(Ordering::Relaxed);
-        self.lasting(&self.state.load(), WindowSize::Small, writing)
+        let writing = self.refused_memtable_bytes.load(Ordering::Relaxed);
+        self.lasting(&self.state.load(), MemtableSize::Small, writing)
     }
 
     /// Accepts puts again if there is room.

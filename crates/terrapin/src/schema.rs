@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
-use terrapin_memtable::Window;
+use terrapin_memtable::Memtable;
 use terrapin_structure::Estimate;
 use terrapin_wal::{Append, Appended, Log};
 
@@ -15,7 +15,7 @@ use crate::options::{CheckpointDistance, KeyspaceOptions};
 use crate::patience::Patience;
 use crate::record::Schema;
 use crate::record::format::check_name;
-use crate::state::{KeyspaceShared, KeyspaceState, State, WriteWindow};
+use crate::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State};
 
 /// The keyspace that every database has.
 pub(crate) const DEFAULT_KEYSPACE: &str = "default";
@@ -23,7 +23,7 @@ pub(crate) const DEFAULT_KEYSPACE: &str = "default";
 /// What a change of the schema under the `install` lock came to.
 pub(crate) enum Attempt {
     /// It is in the log and in the state; to be published. The state of before, if it was replaced,
-    /// may be the last to hold windows: letting go of it takes long, and until the change is
+    /// may be the last to hold memtables: letting go of it takes long, and until the change is
     /// published, every reader and later writer waits. So that comes after it.
     Done(Appended, Arc<KeyspaceShared>, Option<Arc<State>>),
     /// The ring is full; nothing was done.
@@ -138,8 +138,8 @@ impl Core {
     }
 
     /// Appends the record of a clear, and empties the keyspace: one step under the log's append
-    /// lock, so that every later write goes to the new window. An earlier one goes to the old
-    /// window, or, if its writer looks only now, nowhere: a round that was frozen in between takes
+    /// lock, so that every later write goes to the new memtable. An earlier one goes to the old
+    /// memtable, or, if its writer looks only now, nowhere: a round that was frozen in between takes
     /// care of that (`checkpoint::job`).
     pub fn try_clear(
         &self,
@@ -152,10 +152,10 @@ impl Core {
             return Err(self.dropped().with("keyspace", &shared.name));
         }
         let (kind, payload) = Schema::Clear(shared.id).encode();
-        let window = self.new_window();
+        let memtable = self.new_memtable();
         let mut replaced = None;
         let appended = log.try_append_with(kind, &[&payload], |lsn| {
-            replaced = self.install_cleared(&state, shared.id, lsn, window);
+            replaced = self.install_cleared(&state, shared.id, lsn, memtable);
         })?;
         match appended {
             Append::Done(appended) => {
@@ -174,7 +174,7 @@ impl Core {
         options: KeyspaceOptions,
     ) -> Result<()> {
         self.change_options(shared, options)?;
-        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full window may
+        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full memtable may
         // go on.
         self.cut_full();
         self.schedule.released();
@@ -274,8 +274,8 @@ impl Core {
     }
 
     /// Dropped and cleared trees give their space back with the next round: asks for one if there
-    /// was anything. It cuts no window for that, or who clears one keyspace often would have small
-    /// windows in all of them.
+    /// was anything. It cuts no memtable for that, or who clears one keyspace often would have small
+    /// memtables in all of them.
     pub fn ask_for_space(&self, had_pages: bool) {
         if had_pages {
             self.schedule.let_tree_go();
@@ -306,7 +306,7 @@ impl Core {
             shared: shared.clone(),
             collection: self.new_collection(),
             options,
-            active: WriteWindow::new(lsn, self.new_window()),
+            active: LoggedMemtable::new(lsn, self.new_memtable()),
             sealed: None,
             version: self.structure.empty(),
             spilled: None,
@@ -351,7 +351,7 @@ impl Core {
         let current = self.state.load_full();
         if current.keyspaces.get(id).is_some() {
             install.changed.insert(id);
-            self.install_cleared(&current, id, lsn, self.new_window());
+            self.install_cleared(&current, id, lsn, self.new_memtable());
             self.after_unseal(&current, id);
         }
     }
@@ -361,16 +361,16 @@ impl Core {
         current: &State,
         id: KeyspaceId,
         lsn: Lsn,
-        window: Window,
+        memtable: Memtable,
     ) -> Option<Arc<State>> {
         let keyspace = current.keyspaces.get(id)?;
         let mut next = (**keyspace).clone();
         if !mutant::active(49) {
-            next.active = WriteWindow::new(lsn, window);
+            next.active = LoggedMemtable::new(lsn, memtable);
         }
         next.sealed = None;
         next.version = self.structure.empty();
-        // No window says what a clear does: cached records of before must not meet the state of
+        // No memtable says what a clear does: cached records of before must not meet the state of
         // afterwards.
         next.collection = self.new_collection();
         next.shared.tree_size.cleared();
@@ -385,7 +385,7 @@ impl Core {
         Some(last)
     }
 
-    /// A clear or drop took a sealed window out of the state.
+    /// A clear or drop took a sealed memtable out of the state.
     fn after_unseal(&self, before: &State, id: KeyspaceId) {
         if before.keyspaces.get(id).is_some_and(|k| k.sealed.is_some()) {
             self.schedule.unsealed(1);
@@ -476,7 +476,7 @@ mod tests {
         let core = database.core();
         let records = core.records.counts().records;
         assert!(records > 0);
-        let windows = Arc::downgrade(
+        let memtables = Arc::downgrade(
             &core
                 .state
                 .load()
@@ -491,10 +491,10 @@ mod tests {
         let Attempt::Done(appended, _, replaced) = cleared.unwrap() else {
             panic!("the ring is full");
         };
-        assert!(windows.upgrade().is_some());
+        assert!(memtables.upgrade().is_some());
         log.publish(&appended);
         drop(replaced);
-        assert!(windows.upgrade().is_none());
+        assert!(memtables.upgrade().is_none());
         drop(install);
         assert_eq!(keyspace.get("a").unwrap(), None);
 

@@ -1,18 +1,18 @@
-//! A [`State`] is the whole database at one moment, immutable: which windows each keyspace has, and
+//! A [`State`] is the whole database at one moment, immutable: which memtables each keyspace has, and
 //! which version of its structure lies below them. Reads take the current one without a lock; it is
 //! replaced only under the core's `install` mutex, by cuts, commits of checkpoints, clears, changes
 //! of the set of keyspaces and of their options, and the close.
 //!
 //! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its
 //! start to its cut) and `version` (everything older). `sealed.cut == active.start`. On a full disk
-//! a sealed window is merged in slices: then `version` holds some of its records already, which the
-//! window says again.
+//! a sealed memtable is merged in slices: then `version` holds some of its records already, which the
+//! memtable says again.
 
 use std::sync::Arc;
 use terrapin_base::sync::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::{Generation, KeyspaceId, Lsn};
-use terrapin_memtable::Window;
+use terrapin_memtable::Memtable;
 use terrapin_pages::Pin;
 use terrapin_recordcache::Collection;
 use terrapin_structure::Version;
@@ -108,22 +108,22 @@ pub(crate) struct KeyspaceState {
     /// Options as of this moment.
     pub options: KeyspaceOptions,
     /// Takes the writes from its start on.
-    pub active: Arc<WriteWindow>,
+    pub active: Arc<LoggedMemtable>,
     /// Waits to be merged, or is being merged.
-    pub sealed: Option<SealedWindow>,
-    /// What lies on disk: every record that belongs to neither window.
+    pub sealed: Option<SealedMemtable>,
+    /// What lies on disk: every record that belongs to neither memtable.
     pub version: Arc<dyn Version>,
-    /// Of a view's state: what stands in the place of windows that are gone. The current state has
+    /// Of a view's state: what stands in the place of memtables that are gone. The current state has
     /// none.
     pub spilled: Option<Arc<Spilled>>,
 }
 
-/// A window and the LSN from which on it takes a keyspace's writes.
-pub(crate) struct WriteWindow {
+/// A memtable and the LSN from which on it takes a keyspace's writes.
+pub(crate) struct LoggedMemtable {
     /// The first LSN that belongs here.
     pub start: Lsn,
     /// The records.
-    pub window: Arc<Window>,
+    pub memtable: Arc<Memtable>,
     /// Holds writes that the log does not ([`crate::Durability::None`]); set before the first of
     /// them enters.
     pub unlogged: AtomicBool,
@@ -134,22 +134,22 @@ pub(crate) struct WriteWindow {
     /// first write enters.
     pub noted: AtomicBool,
     /// Deletes in it that ranges passed, which show nothing for them and take as long as records
-    /// do. A view's ranges count in the window that the view has as its active one, so that those
-    /// of older views say nothing of a window that took the place of theirs.
+    /// do. A view's ranges count in the memtable that the view has as its active one, so that those
+    /// of older views say nothing of a memtable that took the place of theirs.
     pub passed: AtomicU64,
 }
 
-impl WriteWindow {
-    /// An empty window.
-    pub fn new(start: Lsn, window: Window) -> Arc<Self> {
-        Self::over(start, Arc::new(window))
+impl LoggedMemtable {
+    /// An empty memtable.
+    pub fn new(start: Lsn, memtable: Memtable) -> Arc<Self> {
+        Self::over(start, Arc::new(memtable))
     }
 
-    /// Over a window that is there.
-    pub fn over(start: Lsn, window: Arc<Window>) -> Arc<Self> {
-        Arc::new(WriteWindow {
+    /// Over a memtable that is there.
+    pub fn over(start: Lsn, memtable: Arc<Memtable>) -> Arc<Self> {
+        Arc::new(LoggedMemtable {
             start,
-            window,
+            memtable,
             unlogged: AtomicBool::new(false),
             unlogged_batch: AtomicBool::new(false),
             noted: AtomicBool::new(false),
@@ -158,23 +158,23 @@ impl WriteWindow {
     }
 }
 
-/// A window that takes no LSN from its cut on. Writers that hold older LSNs may still be entering
+/// A memtable that takes no LSN from its cut on. Writers that hold older LSNs may still be entering
 /// it until as much of the log is visible as the cut says (`CutMade::publish_to`); it is merged
 /// only after that.
 #[derive(Clone)]
-pub(crate) struct SealedWindow {
-    /// The window with its start.
-    pub records: Arc<WriteWindow>,
+pub(crate) struct SealedMemtable {
+    /// The memtable with its start.
+    pub records: Arc<LoggedMemtable>,
     /// Exclusive bound of the LSNs in it.
     pub cut: Lsn,
 }
 
 impl KeyspaceState {
-    /// The window that owns a write of that LSN. None when the keyspace was cleared above it: then
+    /// The memtable that owns a write of that LSN. None when the keyspace was cleared above it: then
     /// the write does not matter any more, as long as nothing is durable without it unless the
     /// clear is, too (`checkpoint::job`).
     #[inline]
-    pub fn window_of(&self, lsn: Lsn) -> Option<&Arc<WriteWindow>> {
+    pub fn memtable_of(&self, lsn: Lsn) -> Option<&Arc<LoggedMemtable>> {
         if lsn >= self.active.start {
             return Some(&self.active);
         }
@@ -191,20 +191,20 @@ pub(crate) struct KeyspaceShared {
     pub id: KeyspaceId,
     /// Its name.
     pub name: Box<str>,
-    /// Bytes at which the active window is cut (χ·L in force); the broker moves it with memory and
+    /// Bytes at which the active memtable is cut (χ·L in force); the broker moves it with memory and
     /// χ.
-    pub window_bytes: AtomicU64,
+    pub memtable_bytes: AtomicU64,
     /// What that is where the disk has room.
-    pub ample_window_bytes: AtomicU64,
-    /// What its last window's arena took for a thousand bytes that it counted.
+    pub ample_memtable_bytes: AtomicU64,
+    /// What its last memtable's arena took for a thousand bytes that it counted.
     pub arena_permille: AtomicU64,
     /// What its tree holds.
     pub tree_size: TreeSize,
-    /// How long the sealed window still needs.
+    /// How long the sealed memtable still needs.
     pub forecast: Forecast,
     /// What writers are held to while there is one.
     pub pace: Pace,
-    /// That one waited for a sealed window in vain: the window's cut is the progress.
+    /// That one waited for a sealed memtable in vain: the memtable's cut is the progress.
     pub stalled: Mark,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,
@@ -282,12 +282,17 @@ impl RangeLength {
 
 impl KeyspaceShared {
     /// For a keyspace that is being created or found in the catalog.
-    pub fn new(id: KeyspaceId, name: &str, window_bytes: u64, sizes: &Arc<TreeSizes>) -> Arc<Self> {
+    pub fn new(
+        id: KeyspaceId,
+        name: &str,
+        memtable_bytes: u64,
+        sizes: &Arc<TreeSizes>,
+    ) -> Arc<Self> {
         Arc::new(KeyspaceShared {
             id,
             name: name.into(),
-            window_bytes: AtomicU64::new(window_bytes),
-            ample_window_bytes: AtomicU64::new(window_bytes),
+            memtable_bytes: AtomicU64::new(memtable_bytes),
+            ample_memtable_bytes: AtomicU64::new(memtable_bytes),
             arena_permille: AtomicU64::new(ARENA_PERMILLE),
             tree_size: TreeSize::new(sizes),
             forecast: Forecast::default(),

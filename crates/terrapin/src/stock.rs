@@ -1,11 +1,11 @@
-//! The job that has window memory ready before writers need it. Fresh memory takes the system a tenth of a millisecond a chunk, and
-//! five where a hypervisor backs it on first use; so fast writers get back what the last window left, and what they will want next
+//! The job that has memtable memory ready before writers need it. Fresh memory takes the system a tenth of a millisecond a chunk, and
+//! five where a hypervisor backs it on first use; so fast writers get back what the last memtable left, and what they will want next
 //! is taken from the system ahead of them, one chunk at least. But not where it takes so long: the job would keep the processor from a writer until
 //! the next tick of the clock, chunk after chunk, where writers that touch each page themselves lose microseconds.
 //!
 //! How much of either goes by the rate at which chunks are taken now: what is taken in [`AHEAD_NS`] is stocked, and the pool keeps what is taken in
-//! [`KEEP_NS`], between an eighth of the budget and what the windows of a load take. Slow writers thus leave the memory to caches; with fast ones
-//! the next window would take it from the caches at once. Where everything that is read is cached beside the windows, caches do not want it: the pool keeps all.
+//! [`KEEP_NS`], between an eighth of the budget and what the memtables of a load take. Slow writers thus leave the memory to caches; with fast ones
+//! the next memtable would take it from the caches at once. Where everything that is read is cached beside the memtables, caches do not want it: the pool keeps all.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ const SLOW_NS: u64 = 1_000_000;
 /// So long the job leaves writers alone after such a chunk.
 const REST_NS: u64 = 500_000_000;
 
-/// Stocks the pool of window memory, a chunk a step.
+/// Stocks the pool of memtable memory, a chunk a step.
 pub(crate) struct Stock {
     core: Arc<Core>,
     demand: Demand,
@@ -122,13 +122,13 @@ impl Job for Stock {
         }
         core.pool.trim();
         if self.demand.look(core.pool.taken(), core.env.now_ns()) {
-            let least = core.left_for_windows_only(&core.state.load());
+            let least = core.left_for_memtables_only(&core.state.load());
             let least = least.max(core.budget.limit() / POOL_SHARE);
-            // What a load's window leaves, whole: more was never taken together, since the next window is as good as full by then.
+            // What a load's memtable leaves, whole: more was never taken together, since the next memtable is as good as full by then.
             let most = core.arenas_of_load().max(least);
             let bytes = self.demand.kept.saturating_mul(Pool::CHUNK_BYTES);
             core.pool.set_bytes_max(bytes.clamp(least, most));
-            // Windows grow: perhaps they may grow further, or had better not.
+            // Memtables grow: perhaps they may grow further, or had better not.
             core.look_at_operations();
         }
         if self.stock() {
@@ -152,7 +152,7 @@ mod tests {
 
     /// It had all its memory from the system, a huge page at a time, in puts that all others waited for.
     #[test]
-    fn the_first_window_of_an_opened_database_takes_its_memory_from_the_pool() {
+    fn the_first_memtable_of_an_opened_database_takes_its_memory_from_the_pool() {
         let (database, _sim) = Options::new().memory(64 << 20).open_simulated();
         let keyspace = database.default_keyspace();
         for number in 0..6u64 << 10 {

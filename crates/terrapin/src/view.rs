@@ -1,9 +1,9 @@
 //! Registered views: what snapshots and iterators see, for longer than one call.
 //!
 //! A view is an LSN bound and a state that covers everything below it. It keeps that state's pages
-//! (through the state's pin) and its windows. Windows are memory, so a checkpoint, or the fold job
+//! (through the state's pin) and its memtables. Memtables are memory, so a checkpoint, or the fold job
 //! after it (`checkpoint::held`), may replace the state of a view by an equal one that holds runs
-//! instead of windows; readers of a view therefore load its state anew at every call, and keep
+//! instead of memtables; readers of a view therefore load its state anew at every call, and keep
 //! nothing of it between calls but pages.
 //!
 //! Short ranges come and go by the hundred thousand a second, each with a view. So nothing that one
@@ -39,7 +39,7 @@ pub(crate) struct Held {
     pub turn: u64,
     /// Covers every record below the view's bound.
     pub state: Guard<Arc<State>>,
-    /// No keyspace of it has a window, not even an empty one, which later writes may enter: it
+    /// No keyspace of it has a memtable, not even an empty one, which later writes may enter: it
     /// stays as it is.
     pub is_settled: bool,
 }
@@ -73,7 +73,7 @@ impl Held {
     /// What a view that held this holds next.
     pub fn next(&self, core: &Core, state: State) -> Held {
         let has_none = |k: &Arc<KeyspaceState>| {
-            k.sealed.is_none() && Arc::ptr_eq(&k.active.window, &core.no_window)
+            k.sealed.is_none() && Arc::ptr_eq(&k.active.memtable, &core.no_memtable)
         };
         let is_settled = state.keyspaces.iter().all(has_none);
         Held {
@@ -83,7 +83,7 @@ impl Held {
         }
     }
 
-    /// The same without all other keyspaces, whose windows it then keeps no more.
+    /// The same without all other keyspaces, whose memtables it then keeps no more.
     pub fn narrowed_to(&self, core: &Core, id: KeyspaceId) -> Held {
         let state = State {
             generation: self.state.generation,
@@ -146,7 +146,7 @@ impl ViewHandle {
         });
         // A close that came between `observe` and `register` has not seen this view.
         core.health.check_open()?;
-        // A window that left the state in between is for views to give back, and who sees to that
+        // A memtable that left the state in between is for views to give back, and who sees to that
         // has not seen this one.
         if Arc::as_ptr(&core.state.load()) != seen {
             core.schedule.released();
@@ -241,7 +241,7 @@ impl Views {
         places.free.push(at.place);
         part.count.store(places.count(), Ordering::Relaxed);
         drop(places);
-        // Outside the lock: it may be the last to hold a window or a state.
+        // Outside the lock: it may be the last to hold a memtable or a state.
         drop(view);
     }
 
@@ -359,9 +359,9 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// Nobody gave the window of a view back that was made as the window left the state.
+    /// Nobody gave the memtable of a view back that was made as the memtable left the state.
     #[test]
-    fn a_view_of_a_state_that_was_replaced_has_its_windows_looked_at() {
+    fn a_view_of_a_state_that_was_replaced_has_its_memtables_looked_at() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         keyspace.put("a", "1").unwrap();
@@ -369,16 +369,16 @@ mod tests {
         let observed = owner.core.observe().unwrap();
         database.checkpoint().unwrap();
         sim.settle();
-        let holds_a_window = |handle: &ViewHandle| {
+        let holds_a_memtable = |handle: &ViewHandle| {
             let held = handle.view().held().unwrap();
-            !held.keyspace(id).unwrap().active.window.is_empty()
+            !held.keyspace(id).unwrap().active.memtable.is_empty()
         };
         let handle = ViewHandle::of(&Share::lone(owner), observed, None).unwrap();
-        assert!(holds_a_window(&handle));
-        // Past the age from which on views give windows back.
+        assert!(holds_a_memtable(&handle));
+        // Past the age from which on views give memtables back.
         sim.advance_ns(2_000_000_000);
         sim.settle();
-        assert!(!holds_a_window(&handle));
+        assert!(!holds_a_memtable(&handle));
         let releases = owner.core.schedule.releases();
         let newest = ViewHandle::new(owner).unwrap();
         assert_eq!(owner.core.schedule.releases(), releases);

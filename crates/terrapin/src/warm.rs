@@ -13,7 +13,7 @@
 //! waiting, and a few ranges among gets bring none about. While a tree is compacted for ranges no
 //! pass of blocks begins: it would read what is being replaced, beside a merge that reads the same.
 //!
-//! Records come in as by a get: an epoch, a state after it, nothing that a window of the state
+//! Records come in as by a get: an epoch, a state after it, nothing that a memtable of the state
 //! says, and only while the epoch lasts. Blocks come in as those of any range.
 
 use std::ops::Bound;
@@ -26,7 +26,7 @@ use terrapin_structure::{Batch, BatchLimits, Direction, Estimate, Filled, Scan};
 
 use crate::balance::RANGE_MISSES;
 use crate::core::Core;
-use crate::read::are_windows_silent;
+use crate::read::are_memtables_silent;
 use crate::state::State;
 
 /// What a step reads: a millisecond's or two's.
@@ -164,7 +164,7 @@ impl Kind {
         }
     }
 
-    /// Whether what is to come in fits beside windows.
+    /// Whether what is to come in fits beside memtables.
     fn fits(self, core: &Core, state: &State) -> bool {
         match self {
             Kind::Records => core.could_hold_all(state),
@@ -224,7 +224,7 @@ impl Warm {
             return Ok(());
         }
         self.next_look = missed + MISSES_MIN;
-        // What is mostly read says also what windows leave its room.
+        // What is mostly read says also what memtables leave its room.
         core.look_at_operations();
         let before = std::mem::replace(&mut self.looked, missed);
         let asked = Asked::of(&core);
@@ -255,7 +255,7 @@ impl Warm {
         if records == 0 || kind.is_there(&core, records) {
             return Ok(());
         }
-        // What windows may take was reckoned when the last was cut, for the trees of then: it may
+        // What memtables may take was reckoned when the last was cut, for the trees of then: it may
         // be all that those left, to the byte.
         core.rebalance(&core.install.lock());
         let fits = kind.fits(&core, &state);
@@ -299,7 +299,7 @@ impl Warm {
         let has_room = match pass.kind {
             Kind::Records => {
                 core.store.shrink_fully();
-                // Windows that came meanwhile may have taken it.
+                // Memtables that came meanwhile may have taken it.
                 !core.records.over_target()
             }
             Kind::Blocks => {
@@ -364,7 +364,7 @@ impl Pass {
         self.records += self.batch.len() as u64;
         if self.kind == Kind::Records {
             for (key, value) in self.batch.records() {
-                if are_windows_silent(keyspace, stretch.before, key) {
+                if are_memtables_silent(keyspace, stretch.before, key) {
                     let (epoch, collection) = (stretch.epoch, keyspace.collection);
                     core.records
                         .fill(epoch, collection, key, hash64(key), value);

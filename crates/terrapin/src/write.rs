@@ -1,5 +1,5 @@
 //! The path of a write: wait for what may have to be waited for; append to the log; put into the
-//! window that owns the LSN; publish. Between append and publication nothing waits and nothing
+//! memtable that owns the LSN; publish. Between append and publication nothing waits and nothing
 //! fails: every later writer, and every reader, waits for it.
 
 use std::sync::Arc;
@@ -26,7 +26,7 @@ const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep 
 /// the next.
 const SYNC_BYTES: u64 = 8 << 10;
 
-/// Whether a record is one that the log takes, whether it goes there or into a window only.
+/// Whether a record is one that the log takes, whether it goes there or into a memtable only.
 fn check_fits(log: &Log, bytes: usize, message: &'static str) -> Result<()> {
     match bytes as u64 <= log.record_bytes_max() {
         true => Ok(()),
@@ -156,8 +156,8 @@ impl Core {
             if durability == Durability::None && !is_alone {
                 let keyspace = batch.only_keyspace();
                 let keyspace = keyspace.and_then(|id| state.keyspaces.get(id));
-                if let Some(window) = keyspace.and_then(|k| k.window_of(appended.lsn)) {
-                    window.unlogged_batch.store(true, Ordering::Release);
+                if let Some(memtable) = keyspace.and_then(|k| k.memtable_of(appended.lsn)) {
+                    memtable.unlogged_batch.store(true, Ordering::Release);
                 }
             }
             // The batch made these bytes itself, of checked operations: nothing in them fails to
@@ -195,7 +195,7 @@ impl Core {
     }
 
     /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error
-    /// before anything is done. Whether a window may have become full ([`Admitted::looks`]).
+    /// before anything is done. Whether a memtable may have become full ([`Admitted::looks`]).
     fn admit_batch(&self, batch: &Batch, payload: &[u8], patience: &mut Patience) -> Result<bool> {
         let frees = batch.only_deletes();
         let mut admit = |id: KeyspaceId, bytes: u64| {
@@ -379,7 +379,7 @@ impl Core {
             let cut = self.env.now_ns().saturating_sub(start);
             self.counters.waits.cut.record(cut);
         }
-        if self.window_memory_is_short() && self.schedule.releasing_count() == 0 {
+        if self.memtable_memory_is_short() && self.schedule.releasing_count() == 0 {
             self.cut_largest();
         }
         if appended
@@ -398,7 +398,7 @@ impl Core {
         // A few times in every log file.
         if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
             self.watch_room();
-            // Windows grow at the cost of caches, which otherwise learn of it at their next insert
+            // Memtables grow at the cost of caches, which otherwise learn of it at their next insert
             // only.
             if self.records.over_target() {
                 self.store.reclaim_signal().notify();
@@ -423,7 +423,7 @@ impl Core {
     }
 }
 
-/// Puts an operation into the window that owns its LSN. A keyspace dropped or cleared meanwhile
+/// Puts an operation into the memtable that owns its LSN. A keyspace dropped or cleared meanwhile
 /// takes nothing.
 #[inline]
 pub(crate) fn enter(
@@ -436,19 +436,19 @@ pub(crate) fn enter(
     let Some(keyspace) = state.keyspaces.get(operation.keyspace) else {
         return;
     };
-    let Some(window) = keyspace.window_of(lsn) else {
+    let Some(memtable) = keyspace.memtable_of(lsn) else {
         return;
     };
-    if !window.noted.load(Ordering::Acquire) {
-        core.note_written(keyspace, window);
+    if !memtable.noted.load(Ordering::Acquire) {
+        core.note_written(keyspace, memtable);
     }
     if durability == Durability::None
-        && !window.unlogged.load(Ordering::Relaxed)
+        && !memtable.unlogged.load(Ordering::Relaxed)
         && !mutant::active(53)
     {
-        window.unlogged.store(true, Ordering::Release);
+        memtable.unlogged.store(true, Ordering::Release);
     }
-    window.window.insert(operation.key, lsn, operation.op);
+    memtable.memtable.insert(operation.key, lsn, operation.op);
 }
 
 #[inline]

@@ -4,7 +4,7 @@
 //!
 //! A keyspace enters with the first write into a memtable ([`Core::note_written`]), before that
 //! write is in it. It leaves when a checkpoint ends and neither memtable of it was written
-//! ([`Core::forget_unwritten`]). The memtable's own flag ([`WriteWindow::noted`]) spares later
+//! ([`Core::forget_unwritten`]). The memtable's own flag ([`LoggedMemtable::noted`]) spares later
 //! writes the look. Both changes happen under one mutex: a write that finds the flag set also finds
 //! its keyspace here.
 //!
@@ -24,7 +24,7 @@ use terrapin_base::sync::{Mutex, Ordering};
 use crate::core::{Core, Install};
 use crate::cut::is_written;
 use crate::options::CheckpointDistance;
-use crate::state::{KeyspaceState, State, WriteWindow};
+use crate::state::{KeyspaceState, LoggedMemtable, State};
 
 /// What the limits of memtables were last computed from.
 #[derive(Clone, Copy)]
@@ -81,12 +81,12 @@ impl Core {
     /// A write is about to enter a memtable, of a keyspace in some state. O(log of the number of
     /// written keyspaces), once a memtable.
     #[cold]
-    pub fn note_written(&self, keyspace: &KeyspaceState, window: &WriteWindow) {
+    pub fn note_written(&self, keyspace: &KeyspaceState, memtable: &LoggedMemtable) {
         let basis = {
             let mut written = self.written.0.lock();
             written.ids.insert(keyspace.id);
             // Under the lock: see `forget_unwritten`. Whoever loads it finds the id in the set.
-            window.noted.store(true, Ordering::Release);
+            memtable.noted.store(true, Ordering::Release);
             written.basis
         };
         self.set_limits(keyspace, &basis);

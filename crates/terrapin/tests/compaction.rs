@@ -15,7 +15,7 @@ fn options() -> Options {
     tiny().group_bytes(16 << 10).record_cache(false)
 }
 
-/// Records in random order, through many windows, so that buffers hold some of them.
+/// Records in random order, through many memtables, so that buffers hold some of them.
 fn written(world: &World, options: &Options) -> Database {
     written_records(world, options, RECORDS)
 }
@@ -162,7 +162,7 @@ fn a_compaction_killed_at_any_call_loses_nothing() {
         let mut expected = before.clone();
         let mut lost = None;
         for i in 0..3000 {
-            // The window has something that the tree must not claim.
+            // The memtable has something that the tree must not claim.
             if i % 500 == 0 {
                 let (key, value) = (key(FEW + i), value(i, VALUE_BYTES));
                 if keyspace.put(&key, &value).is_ok() && again.disk.is_alive() {

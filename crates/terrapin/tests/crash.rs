@@ -259,7 +259,7 @@ fn reach(world: &World) -> Reach {
     reach_on(world.disk.handle()).unwrap().unwrap()
 }
 
-/// A checkpoint that committed while the log was replayed said of keyspaces without a window that they were applied up to where the replay was, though they
+/// A checkpoint that committed while the log was replayed said of keyspaces without a memtable that they were applied up to where the replay was, though they
 /// had been flushed beyond that: the next open replayed their records over what stood in their trees, and writes without the log were undone.
 #[test]
 fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {

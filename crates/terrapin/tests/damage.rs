@@ -388,7 +388,7 @@ fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
         .map(|n| (n, world.disk.content(n).unwrap()))
         .collect();
     let generation = database.stat().unwrap().generation;
-    // The busy one's window fills and is merged; the quiet one's waits.
+    // The busy one's memtable fills and is merged; the quiet one's waits.
     for i in 40..1000 {
         busy.put(key(i), value(i, 60)).unwrap();
         if database.stat().unwrap().generation > generation {

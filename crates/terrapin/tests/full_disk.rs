@@ -219,9 +219,9 @@ fn deletes_hide_no_room_that_comes_back() {
     world.verify();
 }
 
-/// With large windows the disk seemed full, and with none no longer: puts were refused for the length of a checkpoint, every few windows.
+/// With large memtables the disk seemed full, and with none no longer: puts were refused for the length of a checkpoint, every few memtables.
 #[test]
-fn windows_get_smaller_before_puts_are_refused() {
+fn memtables_get_smaller_before_puts_are_refused() {
     let world = World::new(15);
     let options = tiny()
         .memory(16 << 20)
@@ -239,7 +239,7 @@ fn windows_get_smaller_before_puts_are_refused() {
     world.sim.settle();
     let large = keyspace.checkpoint_distance();
     assert!(large > 100, "{large}");
-    // Large windows and their merges may need 26 MiB, small ones not one.
+    // Large memtables and their merges may need 26 MiB, small ones not one.
     world.disk.set_capacity(world.disk.used_bytes() + (9 << 20));
     let mut smallest = large;
     for i in 0..5 * records {
@@ -277,7 +277,7 @@ fn windows_get_smaller_before_puts_are_refused() {
     world.verify();
 }
 
-/// Each round that found the disk full again told that windows might have gone, and the open waited for the next one, for ever.
+/// Each round that found the disk full again told that memtables might have gone, and the open waited for the next one, for ever.
 #[test]
 fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
     let world = World::new(47);
@@ -410,7 +410,7 @@ fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_ch
     world.verify();
 }
 
-/// They are in the log then: the windows of deletes that are not could not be merged in slices, and would fill up.
+/// They are in the log then: the memtables of deletes that are not could not be merged in slices, and would fill up.
 #[test]
 fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
     let world = World::new(16);
@@ -535,9 +535,9 @@ fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
     world.verify();
 }
 
-/// Somebody else filled the disk for a moment while a window was being merged: it went on in slices, of which each rewrote the leaves it came to.
+/// Somebody else filled the disk for a moment while a memtable was being merged: it went on in slices, of which each rewrote the leaves it came to.
 #[test]
-fn a_window_is_merged_as_ever_once_there_is_room_again() {
+fn a_memtable_is_merged_as_ever_once_there_is_room_again() {
     let world = World::new(48);
     let options = tiny().checkpoint_distance(CheckpointDistance::Fixed(64));
     let database = world.open(&options);

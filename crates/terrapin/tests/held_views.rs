@@ -101,13 +101,13 @@ fn snapshots_every_few_puts_cost_what_changed() {
         // Of some, what they see is remembered.
         let seen = &maps[..usize::from(round % 20 == 0)];
         held.push(Held::take(&database, seen));
-        peak = peak.max(database.metrics().memory.window_bytes);
+        peak = peak.max(database.metrics().memory.memtable_bytes);
     }
     world.sim.advance_ns(2 * SECOND_NS);
     world.sim.settle();
     let after = database.metrics();
     let checkpoints = after.checkpoints - before.checkpoints;
-    // Windows are as large as ever: 128 KiB.
+    // Memtables are as large as ever: 128 KiB.
     assert!((5..=20).contains(&checkpoints), "{checkpoints}");
     let runs = after.folds - before.folds;
     assert!(runs <= checkpoints + 3, "{runs} runs");
@@ -121,7 +121,7 @@ fn snapshots_every_few_puts_cost_what_changed() {
     );
     let used = used(&database) - base;
     assert!(used < 5 * changed, "{used} bytes for {changed}");
-    assert!(peak < 2 << 20, "{peak} bytes of windows");
+    assert!(peak < 2 << 20, "{peak} bytes of memtables");
     assert_eq!(after.writes_refused, 0);
     for held in &held {
         held.check(&keyspaces);
@@ -235,7 +235,7 @@ fn many_and_long_versions_of_one_key_are_seen_each_at_its_moment() {
 /// Part of what a view sees is in a run, part in a memtable; ranges that are under way go on across
 /// each change.
 #[test]
-fn ranges_go_on_while_runs_take_the_place_of_windows() {
+fn ranges_go_on_while_runs_take_the_place_of_memtables() {
     let world = World::new(4);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     world.sim.set_breathing(false);
@@ -488,7 +488,7 @@ fn deletes_go_on_where_no_run_can_be_written() {
     held.iter()
         .step_by(9)
         .for_each(|held| held.check(&keyspaces));
-    assert!(database.metrics().memory.window_bytes < 600 << 10);
+    assert!(database.metrics().memory.memtable_bytes < 600 << 10);
     keyspaces[0].put("new", "1").unwrap();
     drop(held);
     database.close().unwrap();
@@ -574,7 +574,7 @@ fn views_of_few_states_share_what_they_hold() {
 /// A view that got a run in one keyspace took its memtable in another one for none, because it was
 /// empty at that moment.
 #[test]
-fn a_window_that_was_empty_goes_from_views_once_it_is_merged() {
+fn a_memtable_that_was_empty_goes_from_views_once_it_is_merged() {
     let world = World::new(10);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     world.sim.set_breathing(false);
@@ -595,7 +595,7 @@ fn a_window_that_was_empty_goes_from_views_once_it_is_merged() {
     for number in 0..1500 {
         put(&keyspaces[1], &mut maps[1], number, value(2, 80));
     }
-    assert!(database.metrics().memory.window_bytes > 200 << 10);
+    assert!(database.metrics().memory.memtable_bytes > 200 << 10);
     database.checkpoint().unwrap();
     world.sim.advance_ns(2 * SECOND_NS);
     world.sim.settle();
@@ -603,7 +603,7 @@ fn a_window_that_was_empty_goes_from_views_once_it_is_merged() {
     // Nobody sees anything of it.
     assert_eq!(metrics.folds, 1);
     assert!(
-        metrics.memory.window_bytes < 300 << 10,
+        metrics.memory.memtable_bytes < 300 << 10,
         "{:?}",
         metrics.memory
     );

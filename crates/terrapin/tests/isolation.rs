@@ -28,8 +28,8 @@ fn damaged(world: &World) {
     }
 }
 
-/// Large windows, so that a few of them take all memory, and a log that makes nobody give up his.
-fn large_windows() -> Options {
+/// Large memtables, so that a few of them take all memory, and a log that makes nobody give up his.
+fn large_memtables() -> Options {
     tiny()
         .record_cache(false)
         .checkpoint_distance(CheckpointDistance::Fixed(128))
@@ -49,7 +49,7 @@ fn fill_bad(database: &Database) -> u64 {
     count
 }
 
-/// Puts into `bad` until a checkpoint cannot merge the few records of its window.
+/// Puts into `bad` until a checkpoint cannot merge the few records of its memtable.
 fn leave_a_little_in_bad(database: &Database) {
     let bad = database.keyspace("bad").unwrap();
     let mut count = 0;
@@ -70,7 +70,7 @@ fn check_bad(database: &Database, count: u64) {
     }
 }
 
-/// It kept all windows from being merged: writes to other keyspaces came to a stop, and the next open was refused.
+/// It kept all memtables from being merged: writes to other keyspaces came to a stop, and the next open was refused.
 #[test]
 fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
     const RECORDS: u64 = 20_000;
@@ -125,10 +125,10 @@ fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
 
 /// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and nobody cut what could be merged.
 #[test]
-fn a_window_that_cannot_be_merged_leaves_memory_to_others() {
+fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     let world = World::new(13);
     damaged(&world);
-    let database = world.open(&large_windows());
+    let database = world.open(&large_memtables());
     let in_bad = fill_bad(&database);
     let failed = database.metrics().checkpoints_failed;
     let good: Vec<_> = (0..4)
@@ -157,21 +157,21 @@ fn a_window_that_cannot_be_merged_leaves_memory_to_others() {
     check_bad(&database, in_bad);
     drop(good);
     world.kill(database);
-    let database = world.open(&large_windows());
+    let database = world.open(&large_memtables());
     check_bad(&database, in_bad);
     world.kill(database);
 }
 
 /// The log was not replayed, for memory was short beside what could not be merged: others were not cut, and `bad` itself may hold more than a replay let it.
 #[test]
-fn a_log_is_replayed_beside_a_window_that_cannot_be_merged() {
+fn a_log_is_replayed_beside_a_memtable_that_cannot_be_merged() {
     for (bad_takes_most, in_good) in [(false, 1000), (true, 0)] {
         let world = World::new(14);
         damaged(&world);
-        let database = world.open(&large_windows());
+        let database = world.open(&large_memtables());
         let mut in_bad = fill_bad(&database);
         let bad = database.keyspace("bad").unwrap();
-        while bad_takes_most && database.metrics().memory.window_bytes <= (2 << 20) / 10 * 6 {
+        while bad_takes_most && database.metrics().memory.memtable_bytes <= (2 << 20) / 10 * 6 {
             bad.put(key(5000 + in_bad), value(in_bad, 100)).unwrap();
             in_bad += 1;
         }
@@ -183,7 +183,7 @@ fn a_log_is_replayed_beside_a_window_that_cannot_be_merged() {
         }
         drop(bad);
         world.kill(database);
-        let database = world.open(&large_windows());
+        let database = world.open(&large_memtables());
         check_bad(&database, in_bad);
         for number in 0..4 {
             let keyspace = database.keyspace(&format!("good {number}")).unwrap();
@@ -193,12 +193,12 @@ fn a_log_is_replayed_beside_a_window_that_cannot_be_merged() {
     }
 }
 
-/// A replay ended where writers had gone on: beside a window that holds nearly all the memory that windows may take.
+/// A replay ended where writers had gone on: beside a memtable that holds nearly all the memory that memtables may take.
 #[test]
 fn an_open_goes_on_where_the_process_did() {
     let world = World::new(17);
     damaged(&world);
-    let database = world.open(&large_windows());
+    let database = world.open(&large_memtables());
     let mut in_bad = fill_bad(&database);
     let bad = database.keyspace("bad").unwrap();
     while let Ok(()) = bad.put(key(5000 + in_bad), value(in_bad, 100)) {
@@ -212,7 +212,7 @@ fn an_open_goes_on_where_the_process_did() {
     }
     drop((good, bad));
     world.kill(database);
-    let database = world.open(&large_windows());
+    let database = world.open(&large_memtables());
     check_bad(&database, in_bad);
     let good = database.keyspace("good").unwrap();
     assert_eq!(all(&good).len(), records as usize);
@@ -220,15 +220,15 @@ fn an_open_goes_on_where_the_process_did() {
     world.kill(database);
 }
 
-/// One small window that could not be merged had the others cut at the end of memory only.
+/// One small memtable that could not be merged had the others cut at the end of memory only.
 #[test]
-fn memory_is_as_much_as_ever_beside_a_small_window_that_cannot_be_merged() {
+fn memory_is_as_much_as_ever_beside_a_small_memtable_that_cannot_be_merged() {
     // Writes beyond seven tenths of memory.
     let mut late = [0, 0];
     for (place, is_damaged) in [false, true].into_iter().enumerate() {
         let world = World::new(18);
         damaged(&world);
-        let database = world.open(&large_windows());
+        let database = world.open(&large_memtables());
         if is_damaged {
             leave_a_little_in_bad(&database);
         }
@@ -238,24 +238,24 @@ fn memory_is_as_much_as_ever_beside_a_small_window_that_cannot_be_merged() {
         for i in 0..4000 {
             for keyspace in &good {
                 keyspace.put(key(i), value(i, 100)).unwrap();
-                let window_bytes = database.metrics().memory.window_bytes;
-                late[place] += u64::from(window_bytes > (2 << 20) / 10 * 7);
+                let memtable_bytes = database.metrics().memory.memtable_bytes;
+                late[place] += u64::from(memtable_bytes > (2 << 20) / 10 * 7);
             }
         }
         drop(good);
         world.kill(database);
     }
     let [alone, beside] = late;
-    // The window that cannot be merged takes memory of its own: a little more than without it.
+    // The memtable that cannot be merged takes memory of its own: a little more than without it.
     assert!(
         beside <= 2 * alone,
         "{beside} of 32000 writes, {alone} without"
     );
 }
 
-/// The coordinator slept for the window that it could not merge, ten seconds at a time, over what others wanted of it.
+/// The coordinator slept for the memtable that it could not merge, ten seconds at a time, over what others wanted of it.
 #[test]
-fn the_rest_of_a_window_that_cannot_be_merged_is_nobody_elses() {
+fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
     let world = World::new(20);
     damaged(&world);
     let database = world.open(&tiny().record_cache(false));
@@ -291,7 +291,7 @@ fn the_rest_of_a_window_that_cannot_be_merged_is_nobody_elses() {
     }
     let stat = database.stat().unwrap();
     let merged = stat.keyspaces.iter().find(|k| k.name == "good").unwrap();
-    assert_eq!(merged.window_bytes, 0);
+    assert_eq!(merged.memtable_bytes, 0);
     let error = database.background_error().unwrap();
     assert!(error.to_string().contains("keyspace bad"), "{error}");
     // And room is seen that comes back.
@@ -303,9 +303,9 @@ fn the_rest_of_a_window_that_cannot_be_merged_is_nobody_elses() {
     world.kill(database);
 }
 
-/// On a full disk the smallest window was merged first, and as a slice: where that could not be, no other was ever tried.
+/// On a full disk the smallest memtable was merged first, and as a slice: where that could not be, no other was ever tried.
 #[test]
-fn a_window_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
+fn a_memtable_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
     let world = World::new(15);
     damaged(&world);
     let options = tiny().record_cache(false);
@@ -338,7 +338,7 @@ fn a_window_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
     let stat = database.stat().unwrap();
     let held = |name: &str| {
         let keyspace = stat.keyspaces.iter().find(|k| k.name == name).unwrap();
-        keyspace.window_bytes
+        keyspace.memtable_bytes
     };
     assert_eq!(held("good"), 0);
     assert!(held("bad") > 0);
@@ -351,7 +351,7 @@ fn a_window_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
 
 /// They learned of it only at the end of their wait, which was an error then.
 #[test]
-fn writers_that_wait_for_a_window_go_on_once_it_may_be_larger() {
+fn writers_that_wait_for_a_memtable_go_on_once_it_may_be_larger() {
     let world = World::new(16);
     damaged(&world);
     let options = tiny()

@@ -236,7 +236,7 @@ fn a_thousand_keyspaces_survive_and_quiet_ones_cost_no_catalog_writes() {
 }
 
 #[test]
-fn many_empty_keyspaces_leave_windows_their_memory() {
+fn many_empty_keyspaces_leave_memtables_their_memory() {
     let world = World::new(9);
     let database = world.open(&tiny());
     for number in 0..1000 {
@@ -262,9 +262,9 @@ fn many_empty_keyspaces_leave_windows_their_memory() {
     database.close().unwrap();
 }
 
-/// The least window takes 68 KiB. One was cut at a time, and every writer waited for the checkpoint that freed it, at almost every write.
+/// The least memtable takes 68 KiB. One was cut at a time, and every writer waited for the checkpoint that freed it, at almost every write.
 #[test]
-fn keyspaces_whose_windows_do_not_fit_in_memory_share_checkpoints() {
+fn keyspaces_whose_memtables_do_not_fit_in_memory_share_checkpoints() {
     let world = World::new(20);
     let database = world.open(&tiny().memory(16 << 20));
     let keyspaces: Vec<_> = (0..1500)
@@ -285,17 +285,17 @@ fn keyspaces_whose_windows_do_not_fit_in_memory_share_checkpoints() {
         checkpoints <= writes / 40,
         "{checkpoints} for {writes} writes"
     );
-    let window_bytes = after.memory.window_bytes;
-    assert!(window_bytes <= 15 << 20, "{window_bytes}");
+    let memtable_bytes = after.memory.memtable_bytes;
+    assert!(memtable_bytes <= 15 << 20, "{memtable_bytes}");
     for keyspace in &keyspaces {
         assert_eq!(keyspace.iter().count() as u64, rounds);
     }
     database.close().unwrap();
 }
 
-/// Each clear and drop had all windows of the database merged: who cleared a small keyspace often had no χ in any other.
+/// Each clear and drop had all memtables of the database merged: who cleared a small keyspace often had no χ in any other.
 #[test]
-fn what_is_cleared_and_dropped_leaves_others_windows_alone() {
+fn what_is_cleared_and_dropped_leaves_others_memtables_alone() {
     let world = World::new(21);
     let database = world.open(&tiny());
     let busy = database.default_keyspace();
@@ -306,7 +306,7 @@ fn what_is_cleared_and_dropped_leaves_others_windows_alone() {
     let held = || {
         let stat = database.stat().unwrap();
         let busy = stat.keyspaces.iter().find(|k| k.name == "default");
-        busy.unwrap().window_bytes
+        busy.unwrap().memtable_bytes
     };
     let before = merged();
     // Nothing of these is on disk.

@@ -265,10 +265,10 @@ fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
     database.close().unwrap();
 }
 
-/// What was written last is often what is read (YCSB's D). As long as its window is there it needs no device; when the window is merged
+/// What was written last is often what is read (YCSB's D). As long as its memtable is there it needs no device; when the memtable is merged
 /// it would, once for each record.
 #[test]
-fn records_that_come_where_mostly_is_read_need_no_device_when_their_window_goes() {
+fn records_that_come_where_mostly_is_read_need_no_device_when_their_memtable_goes() {
     for (reads, cached) in [(10, true), (1, false)] {
         let world = World::new(7);
         let database = world.open(&tiny().memory(32 << 20).record_cache(true));

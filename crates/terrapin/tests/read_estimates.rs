@@ -20,7 +20,7 @@ fn options() -> Options {
         .log_bytes_max(8 << 20)
 }
 
-/// Most of the records in the tree, some in windows.
+/// Most of the records in the tree, some in memtables.
 fn load(database: &Database, make_key: impl Fn(u64) -> Vec<u8>) -> Keyspace {
     let keyspace = database.default_keyspace();
     for i in 0..RECORDS {
@@ -115,7 +115,7 @@ fn ranges_without_keys_have_nothing_or_next_to_nothing() {
     nothing(&(number(9000)..number(100)));
     nothing(&(number(2 * RECORDS)..));
     for i in (0..RECORDS).step_by(37) {
-        // No key between these, in the tree nor in windows: at most what blocks cut in two are taken for.
+        // No key between these, in the tree nor in memtables: at most what blocks cut in two are taken for.
         let between = keyspace.approximate(number(2 * i + 1)..number(2 * i + 2));
         let between = between.unwrap().records;
         assert!(between < 200, "{between} at {i}");
@@ -124,7 +124,7 @@ fn ranges_without_keys_have_nothing_or_next_to_nothing() {
 }
 
 #[test]
-fn deletes_take_away_while_in_windows_and_count_until_they_are_merged_down() {
+fn deletes_take_away_while_in_memtables_and_count_until_they_are_merged_down() {
     let world = World::new(23);
     let database = world.open(&options());
     let keyspace = load(&database, number);

@@ -13,7 +13,7 @@ fn number(i: u64) -> Vec<u8> {
     i.to_be_bytes().to_vec()
 }
 
-/// Records in the tree, a sealed and an active window, with tombstones that hide and overwrites that replace.
+/// Records in the tree, a sealed and an active memtable, with tombstones that hide and overwrites that replace.
 fn layered(world: &World, keyspace: &Keyspace, database: &terrapin::Database, count: u64) -> Map {
     let mut map = Map::new();
     let write = |map: &mut Map, i: u64, layer: u8| {
@@ -310,7 +310,7 @@ fn chunks_of_large_and_small_records_hang_together() {
             79..90 => 0,
             _ => 10,
         };
-        // Half of the large ones in the tree, half in the window.
+        // Half of the large ones in the tree, half in the memtable.
         keyspace.put(number(i), vec![i as u8; bytes]).unwrap();
         map.insert(number(i), vec![i as u8; bytes]);
         if i == 3000 {
@@ -510,9 +510,9 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
     close(snapshot.approximate_count(&keyspace).unwrap(), 12_000);
 }
 
-/// It was what its window had counted meanwhile: ten thousand that came later, or none of those that were deleted.
+/// It was what its memtable had counted meanwhile: ten thousand that came later, or none of those that were deleted.
 #[test]
-fn a_snapshot_counts_what_there_was_while_its_window_goes_on() {
+fn a_snapshot_counts_what_there_was_while_its_memtable_goes_on() {
     let world = World::new(9);
     let database = world.open(&tiny().memory(64 << 20));
     let keyspace = database.default_keyspace();

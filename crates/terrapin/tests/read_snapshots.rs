@@ -1,4 +1,4 @@
-//! Held views: they see their moment whatever happens, pin pages but no windows, and give everything back when they go.
+//! Held views: they see their moment whatever happens, pin pages but no memtables, and give everything back when they go.
 
 mod common;
 
@@ -30,9 +30,9 @@ fn fill(keyspace: &Keyspace, records: std::ops::Range<u64>, generation: u64, byt
 }
 
 #[test]
-fn a_held_snapshot_pins_pages_and_no_window() {
+fn a_held_snapshot_pins_pages_and_no_memtable() {
     let world = World::new(1);
-    // Windows of up to 400 KiB; the pool of recycled memory holds 256 KiB at most.
+    // Memtables of up to 400 KiB; the pool of recycled memory holds 256 KiB at most.
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
     let keyspace = database.default_keyspace();
     fill(&keyspace, 0..500, 0, 100);
@@ -48,14 +48,14 @@ fn a_held_snapshot_pins_pages_and_no_window() {
     database.checkpoint().unwrap();
     let held = database.metrics();
     assert_eq!((held.folds, held.views), (0, 1));
-    assert!(held.memory.window_bytes > 400 << 10, "{:?}", held.memory);
+    assert!(held.memory.memtable_bytes > 400 << 10, "{:?}", held.memory);
     assert_eq!(seen(&snapshot, &keyspace), expected);
 
     grow_old(&world);
     let folded = database.metrics();
     assert_eq!((folded.folds, folded.views), (1, 1));
     assert!(
-        folded.memory.window_bytes < 300 << 10,
+        folded.memory.memtable_bytes < 300 << 10,
         "{:?}",
         folded.memory
     );
@@ -88,12 +88,12 @@ fn a_held_snapshot_pins_pages_and_no_window() {
 }
 
 #[test]
-fn a_snapshot_between_two_cuts_folds_both_windows_in_order() {
+fn a_snapshot_between_two_cuts_folds_both_memtables_in_order() {
     let world = World::new(2);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
     world.sim.set_breathing(false);
-    // A sealed window that waits for its merge, an active one on top that says otherwise, and writes that come later.
+    // A sealed memtable that waits for its merge, an active one on top that says otherwise, and writes that come later.
     keyspace
         .set_checkpoint_distance(CheckpointDistance::Fixed(32))
         .unwrap();
@@ -159,9 +159,9 @@ fn views_of_one_moment_are_folded_once() {
     database.close().unwrap();
 }
 
-/// Each had the window merged for it from the start up to its own moment, whatever the others had.
+/// Each had the memtable merged for it from the start up to its own moment, whatever the others had.
 #[test]
-fn snapshots_within_a_window_have_it_written_once_together() {
+fn snapshots_within_a_memtable_have_it_written_once_together() {
     let world = World::new(20);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(100)));
     let keyspace = database.default_keyspace();
@@ -175,7 +175,7 @@ fn snapshots_within_a_window_have_it_written_once_together() {
         keyspace.delete(key(first + 5)).unwrap();
         snapshots.push((database.snapshot().unwrap(), all(&keyspace)));
     }
-    let window_bytes = database.metrics().memory.window_bytes;
+    let memtable_bytes = database.metrics().memory.memtable_bytes;
     database.checkpoint().unwrap();
     let before = database.metrics();
     grow_old(&world);
@@ -183,8 +183,8 @@ fn snapshots_within_a_window_have_it_written_once_together() {
     assert_eq!((before.folds, after.folds), (0, 1));
     let written = after.device_written.total() - before.device_written.total();
     assert!(
-        written < window_bytes,
-        "{written} bytes for a window of {window_bytes}"
+        written < memtable_bytes,
+        "{written} bytes for a memtable of {memtable_bytes}"
     );
     for (snapshot, expected) in &snapshots {
         assert_eq!(seen(snapshot, &keyspace), *expected);
@@ -206,7 +206,7 @@ fn snapshots_within_a_window_have_it_written_once_together() {
 }
 
 #[test]
-fn a_view_that_needs_nothing_of_a_window_lets_it_go_without_a_run() {
+fn a_view_that_needs_nothing_of_a_memtable_lets_it_go_without_a_run() {
     let world = World::new(4);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(32)));
     let keyspace = database.default_keyspace();
@@ -226,7 +226,7 @@ fn a_view_that_needs_nothing_of_a_window_lets_it_go_without_a_run() {
         (later.folds, later.device_written),
         (0, checkpointed.device_written)
     );
-    assert!(later.memory.window_bytes <= checkpointed.memory.window_bytes);
+    assert!(later.memory.memtable_bytes <= checkpointed.memory.memtable_bytes);
     assert_eq!(seen(&snapshot, &keyspace), expected);
     database.close().unwrap();
 }
@@ -298,7 +298,7 @@ fn private_pages_do_not_pile_up() {
 }
 
 #[test]
-fn when_memory_is_short_young_views_give_their_windows_back_too() {
+fn when_memory_is_short_young_views_give_their_memtables_back_too() {
     let world = World::new(7);
     let database = world.open(&tiny().checkpoint_distance(CheckpointDistance::Fixed(64)));
     let keyspace = database.default_keyspace();
@@ -307,7 +307,7 @@ fn when_memory_is_short_young_views_give_their_windows_back_too() {
     let mut peak = 0;
     for round in 0..120 {
         fill(&keyspace, 0..400, round, 100);
-        peak = peak.max(database.metrics().memory.window_bytes);
+        peak = peak.max(database.metrics().memory.memtable_bytes);
         held.push_back((round, database.snapshot().unwrap()));
         if held.len() > 20 {
             held.pop_front();
@@ -324,10 +324,10 @@ fn when_memory_is_short_young_views_give_their_windows_back_too() {
     }
     let metrics = database.metrics();
     assert!(metrics.folds > 0);
-    // Twenty windows of 256 KiB would be far above the budget of 2 MiB.
+    // Twenty memtables of 256 KiB would be far above the budget of 2 MiB.
     assert!(
         peak < 2 << 20,
-        "{peak} bytes of windows, {} folds",
+        "{peak} bytes of memtables, {} folds",
         metrics.folds
     );
     let waited = world.env.now_ns() - started;

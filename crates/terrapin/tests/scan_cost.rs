@@ -17,7 +17,7 @@ fn options() -> Options {
         .log_bytes_max(8 << 20)
 }
 
-/// Levels in the tree, and records in the window.
+/// Levels in the tree, and records in the memtable.
 fn store(world: &World) -> Database {
     let database = world.open(&options());
     let keyspace = database.default_keyspace();
@@ -189,10 +189,10 @@ fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
     assert!(begun.0 <= cold.0, "{begun:?} {cold:?}");
 }
 
-/// The n-th look at the front of a queue passed all that was taken out of it before: windows were
+/// The n-th look at the front of a queue passed all that was taken out of it before: memtables were
 /// cut for their bytes only.
 #[test]
-fn a_window_in_which_ranges_pass_many_deletes_is_cut() {
+fn a_memtable_in_which_ranges_pass_many_deletes_is_cut() {
     for direction in [Direction::Forward, Direction::Backward] {
         let world = World::new(3);
         let options = options().checkpoint_distance(CheckpointDistance::Fixed(32));

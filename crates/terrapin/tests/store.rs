@@ -105,9 +105,9 @@ fn a_hot_key_fills_neither_log_nor_memory() {
             metrics.log_kept_bytes
         );
         assert!(
-            metrics.memory.window_bytes < 1 << 20,
+            metrics.memory.memtable_bytes < 1 << 20,
             "{}",
-            metrics.memory.window_bytes
+            metrics.memory.memtable_bytes
         );
     }
     assert!(database.metrics().checkpoints > 10);
@@ -155,10 +155,10 @@ fn the_dial_turns_while_the_store_runs_and_stays_where_it_was_put() {
             keyspace.put(key(i), value(round * 1000 + i, 80)).unwrap();
             expected.insert(key(i), value(round * 1000 + i, 80));
         }
-        let held = database.metrics().window_bytes;
+        let held = database.metrics().memtable_bytes;
         assert!(
             held <= 2 * u64::from(chi) * 4096 + 200,
-            "{held} in windows at χ = {chi}"
+            "{held} in memtables at χ = {chi}"
         );
     }
     assert_eq!(all(&keyspace), expected);
@@ -310,7 +310,7 @@ fn memory_grows_though_it_does_not_yet_hold_a_distance_that_was_set_when_there_w
 }
 
 #[test]
-fn a_window_holds_no_more_units_than_one_merge_takes() {
+fn a_memtable_holds_no_more_units_than_one_merge_takes() {
     let world = World::new(14);
     let options = tiny()
         .memory(1 << 30)
@@ -340,8 +340,8 @@ fn writers_that_outrun_the_disk_are_slowed_and_never_run_away() {
     let keyspace = database.default_keyspace();
     for i in 0..5000u64 {
         keyspace.put(key(i), value(i, 100)).unwrap();
-        let held = database.metrics().window_bytes;
-        // Two windows of χ·L = 16 KiB, and the write that fills one.
+        let held = database.metrics().memtable_bytes;
+        // Two memtables of χ·L = 16 KiB, and the write that fills one.
         assert!(held <= (32 << 10) + 300, "{held}");
     }
     let metrics = database.metrics();
@@ -409,7 +409,7 @@ fn a_disk_that_fails_for_good_ends_waits_with_a_typed_error() {
 }
 
 #[test]
-fn windows_take_their_memory_from_full_caches() {
+fn memtables_take_their_memory_from_full_caches() {
     let world = World::new(11);
     let database = world.open(
         &tiny()
@@ -429,7 +429,7 @@ fn windows_take_their_memory_from_full_caches() {
         full.total_bytes() > 3 << 20,
         "the caches are full: {full:?}"
     );
-    // A window takes a chunk of half a MiB at once; caches make room for it within the next few puts.
+    // A memtable takes a chunk of half a MiB at once; caches make room for it within the next few puts.
     let mut over = 0;
     for i in 0..10_000 {
         keyspace.put(key(i), value(i + 1, 300)).unwrap();

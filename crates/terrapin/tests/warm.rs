@@ -17,8 +17,8 @@ fn options(memory_mib: u64) -> Options {
         .range_compaction(false)
 }
 
-/// In 18 MiB, with windows whose size is chosen, in small steps.
-fn with_windows_on_auto() -> Options {
+/// In 18 MiB, with memtables whose size is chosen, in small steps.
+fn with_memtables_on_auto() -> Options {
     options(18)
         .group_bytes(16 << 10)
         .checkpoint_distance(CheckpointDistance::Auto)
@@ -117,9 +117,9 @@ fn what_was_cleared_leaves_its_room_to_what_fits() {
 
 /// Records of 12 KB: none of them is ever cached, whatever room there is.
 #[test]
-fn windows_leave_no_room_for_records_that_cannot_come_in() {
+fn memtables_leave_no_room_for_records_that_cannot_come_in() {
     let world = World::new(18);
-    let options = with_windows_on_auto();
+    let options = with_memtables_on_auto();
     let database = world.open(&options);
     let keyspace = database.default_keyspace();
     let records = 1000;
@@ -185,11 +185,11 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     database.close().unwrap();
 }
 
-/// Which reads are the most was told by all since the last cut, however many: windows kept the size that gets had left them, where ranges needed all blocks.
+/// Which reads are the most was told by all since the last cut, however many: memtables kept the size that gets had left them, where ranges needed all blocks.
 #[test]
-fn where_far_more_gets_came_since_the_last_cut_windows_leave_all_blocks_their_room_for_ranges() {
+fn where_far_more_gets_came_since_the_last_cut_memtables_leave_all_blocks_their_room_for_ranges() {
     let world = World::new(20);
-    let options = with_windows_on_auto();
+    let options = with_memtables_on_auto();
     let database = cold_store(&world, &options);
     let keyspace = database.default_keyspace();
     keyspace.put(key(0), value(0, VALUE_BYTES)).unwrap();
@@ -229,9 +229,9 @@ fn where_ranges_have_their_tree_compacted_all_blocks_are_there_afterwards() {
 }
 
 #[test]
-fn where_ranges_are_what_is_asked_for_windows_leave_all_blocks_their_room() {
+fn where_ranges_are_what_is_asked_for_memtables_leave_all_blocks_their_room() {
     let world = World::new(15);
-    let options = with_windows_on_auto();
+    let options = with_memtables_on_auto();
     let database = cold_store(&world, &options);
     let keyspace = database.default_keyspace();
     let before = keyspace.checkpoint_distance();
@@ -254,7 +254,7 @@ fn where_ranges_are_what_is_asked_for_windows_leave_all_blocks_their_room() {
     database.close().unwrap();
 }
 
-/// Half as many gets as writes, over and over: the windows leave room for all records, and what they held comes among these as they are merged.
+/// Half as many gets as writes, over and over: the memtables leave room for all records, and what they held comes among these as they are merged.
 #[test]
 fn what_fits_needs_no_device_while_it_is_overwritten() {
     let world = World::new(13);
@@ -290,7 +290,7 @@ fn what_fits_needs_no_device_while_it_is_overwritten() {
 
 /// Both are due at once, and the seed decides in which order their steps come.
 #[test]
-fn what_a_window_says_that_is_merged_while_everything_is_read_is_what_gets_return_afterwards() {
+fn what_a_memtable_says_that_is_merged_while_everything_is_read_is_what_gets_return_afterwards() {
     for seed in 0..6 {
         let world = World::new(seed);
         let database = cold_store(&world, &options(16));

@@ -92,7 +92,7 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
             let (env, log, notes) = (env.clone(), log.clone(), notes.clone());
             spawn(move || {
                 let note = |lsn| {
-                    point(); // as where a window is installed
+                    point(); // as where a memtable is installed
                     notes.lock().unwrap().order.push((lsn, true));
                 };
                 let ((), cut) = log.cut(note);

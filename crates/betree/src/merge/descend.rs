@@ -117,7 +117,7 @@ impl Descend {
         let flush = if let Some(stretch) = &context.stretch {
             self.stretch_set(context, stretch, &node, &ranges)?
         } else if context.policy.flush_what_comes {
-            self.window_set(context, &ranges)
+            self.memtable_set(context, &ranges)
         } else {
             self.flush_set(context, &node, &loads, &bounds)?
         };
@@ -226,10 +226,10 @@ impl Descend {
         }
     }
 
-    /// What is flushed while space is short: where the window brings a record, and nothing that
-    /// only a node above had. A slice of a window is small, and its estimates say nothing of where
+    /// What is flushed while space is short: where the memtable brings a record, and nothing that
+    /// only a node above had. A slice of a memtable is small, and its estimates say nothing of where
     /// it lies.
-    fn window_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
+    fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
         let brings = |range| self.incoming.iter().any(|run| run.brings(context, range));
         ranges.iter().map(brings).collect()
     }
@@ -269,7 +269,7 @@ impl Descend {
         (0..ranges.len()).map(is_flushed).collect()
     }
 
-    /// What there is for each pivot, and how much it hides. Buffers know; the window's messages are
+    /// What there is for each pivot, and how much it hides. Buffers know; the memtable's messages are
     /// looked at.
     fn loads(
         &self,
@@ -282,8 +282,8 @@ impl Descend {
         for (pivot, range) in ranges.iter().enumerate() {
             let mut load = Load::default();
             for run in &self.incoming {
-                load.add(match run.is_window() {
-                    true => sums_of_window(context, run, range, (hiding, pivot))?,
+                load.add(match run.is_memtable() {
+                    true => sums_of_memtable(context, run, range, (hiding, pivot))?,
                     false => run.estimate(context, range)?,
                 });
             }
@@ -396,13 +396,13 @@ impl Descend {
         tasks
     }
 
-    /// What comes in for pivots that are not left out. While space is short all that the window
+    /// What comes in for pivots that are not left out. While space is short all that the memtable
     /// brings is flushed.
     fn kept(&self, context: &Context, frame: &Frame, left_out: &[bool]) -> Vec<Run> {
         let kept = spans(left_out)
             .map(|(first, last)| frame.range_of(first, last))
             .collect::<Vec<_>>();
-        let stays = |run: &&Run| !(context.policy.flush_what_comes && run.is_window());
+        let stays = |run: &&Run| !(context.policy.flush_what_comes && run.is_memtable());
         let runs = self.incoming.iter().filter(stays);
         let runs = runs.map(|run| run.narrowed_to_all(&kept));
         runs.filter(|run| !run.is_empty()).collect()
@@ -429,9 +429,9 @@ fn parts(weights: &[u64], least: u64) -> Vec<(usize, usize)> {
     parts
 }
 
-/// What a window has for a pivot. Where all records there are short this is an estimate, in which
+/// What a memtable has for a pivot. Where all records there are short this is an estimate, in which
 /// each message hides the mean record. Otherwise each message is counted.
-fn sums_of_window(
+fn sums_of_memtable(
     context: &Context,
     run: &Run,
     range: &KeyRange,
@@ -444,7 +444,7 @@ fn sums_of_window(
         return Ok(sums);
     }
     let mut sums = GroupSums::default();
-    for mut messages in run.messages_of_window(context, range) {
+    for mut messages in run.messages_of_memtable(context, range) {
         while let Some(key) = messages.key() {
             let message = messages.message();
             let hidden = hiding.of(&context.store, (pivot, key), message, || None)?;

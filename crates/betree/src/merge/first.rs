@@ -1,5 +1,5 @@
 //! What a merge into an empty tree begins with. There is no node whose children could be written side by side, and much may come in,
-//! all of a load's first window: so the keys are cut, and every part's leaves are a task of their own, under a frame that becomes the root.
+//! all of a load's first memtable: so the keys are cut, and every part's leaves are a task of their own, under a frame that becomes the root.
 
 use super::Task;
 use super::frame::{Frame, Slot, SlotChild, Target};
@@ -47,7 +47,7 @@ pub(super) fn first_tasks(context: &Context, id: u64) -> (Option<Frame>, Vec<Tas
 fn leaves(context: &Context, target: Target, range: KeyRange) -> Task {
     let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
     let expected = context.input.estimate(lo, hi).bytes;
-    let incoming = vec![Run::window(range.clone())];
+    let incoming = vec![Run::memtable(range.clone())];
     let task = WriteLeaves::new(target, range, Vec::new(), incoming, false, expected);
     Task::Leaves(Box::new(task))
 }

@@ -9,7 +9,7 @@
 //! - Records of about equal length: the mean record of the leaves below is near enough. No reads.
 //! - Records longer than a block's target: each has a block of its own, so the group's index says
 //!   how long it is, and the group's filter says whether it is there.
-//! - Shorter records of unequal length: the merge reads some of the records that the window deletes
+//! - Shorter records of unequal length: the merge reads some of the records that the memtable deletes
 //!   and scales the mean by what it finds.
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ use crate::node::Child;
 /// Records count as uneven if the longest is longer than this many times the mean.
 const UNEVEN: u64 = 3;
 
-/// A merge that plans looks at each of the window's messages where the mean record below is longer
+/// A merge that plans looks at each of the memtable's messages where the mean record below is longer
 /// than this part (1/n) of a block's target.
 const WALKED_PART: u64 = 8;
 
@@ -117,14 +117,14 @@ impl Hiding {
         self.mean(pivot).saturating_mul(self.deleted_permille) / 1000
     }
 
-    /// Reads some of the records that the window deletes, where these may differ from the mean.
+    /// Reads some of the records that the memtable deletes, where these may differ from the mean.
     pub(super) fn sample(
         &mut self,
         context: &Context,
         incoming: &[Run],
         ranges: &[KeyRange],
     ) -> Result<()> {
-        let Some(window) = incoming.iter().find(|run| run.is_window()) else {
+        let Some(memtable) = incoming.iter().find(|run| run.is_memtable()) else {
             return Ok(());
         };
         let is_uneven = |&pivot: &usize| !self.is_counted(pivot) && self.below[pivot].is_uneven();
@@ -133,7 +133,7 @@ impl Hiding {
         let step = uneven.len().div_ceil(SAMPLES).max(1);
         let each = SAMPLES.div_ceil(uneven.len().max(1));
         for &pivot in uneven.iter().step_by(step) {
-            for key in deleted_keys(context, window, &ranges[pivot], each)? {
+            for key in deleted_keys(context, memtable, &ranges[pivot], each)? {
                 let top = (Top::Node(&self.node), &*context.leaf_filters);
                 let bytes = find(&context.store, top, &key, hash64(&key), |block, at| {
                     Some((key.len() + block.message(at).value_bytes()) as u64)
@@ -155,7 +155,7 @@ impl Hiding {
         self.below[pivot].longest > self.block_bytes
     }
 
-    /// Whether the records below a pivot are so long that a look at each of the window's messages
+    /// Whether the records below a pivot are so long that a look at each of the memtable's messages
     /// costs little beside them.
     pub(super) fn is_walked(&self, pivot: usize) -> bool {
         self.is_counted(pivot) || self.mean(pivot) > self.block_bytes / WALKED_PART
@@ -260,16 +260,16 @@ fn readable<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// At most `most` keys that a window deletes near the start of a range. Their hashes choose them,
+/// At most `most` keys that a memtable deletes near the start of a range. Their hashes choose them,
 /// because neighbouring keys may follow a pattern.
 fn deleted_keys(
     context: &Context,
-    window: &Run,
+    memtable: &Run,
     range: &KeyRange,
     most: usize,
 ) -> Result<Vec<Vec<u8>>> {
     let mut keys = Vec::new();
-    for mut messages in window.messages_of_window(context, range) {
+    for mut messages in memtable.messages_of_memtable(context, range) {
         for _ in 0..most as u64 * SAMPLED_AMONG {
             match messages.key() {
                 Some(key) if keys.len() < most => {

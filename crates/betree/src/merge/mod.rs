@@ -103,7 +103,7 @@ struct Shared {
     expected_bytes: AtomicU64,
 }
 
-/// A merge of a window into a version.
+/// A merge of a memtable into a version.
 pub(crate) struct TreeMerge(Arc<Shared>);
 
 impl TreeMerge {
@@ -111,7 +111,7 @@ impl TreeMerge {
     pub(crate) fn begin(mut context: Context, root: Root) -> Arc<Self> {
         let all = KeyRange::default();
         let arriving = context.input.estimate(None, None).bytes;
-        // A compaction writes levels as if it were a full window.
+        // A compaction writes levels as if it were a full memtable.
         context.brings = match context.stretch {
             Some(_) => context.group_bytes(),
             None => arriving,
@@ -120,7 +120,7 @@ impl TreeMerge {
         let is_compaction = context.stretch.is_some();
         let incoming = || match is_compaction {
             true => Vec::new(),
-            false => vec![Run::window(all.clone())],
+            false => vec![Run::memtable(all.clone())],
         };
         let (frame, tasks) = match root {
             Root::Node(page, height) => {

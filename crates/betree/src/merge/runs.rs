@@ -1,7 +1,7 @@
 //! What flows down the tree in a merge: sorted runs, described by where they lie and never
 //! materialised on the way.
 //!
-//! A run is the window, or one buffer level of one node; its pieces are key ranges of page groups
+//! A run is the memtable, or one buffer level of one node; its pieces are key ranges of page groups
 //! in which everything is alive. A child gets the runs of its parent's incoming stream, newest
 //! first, and behind them those of the parent's levels, all narrowed to its range. Nothing is read
 //! before a leaf or a level is written from them.
@@ -110,7 +110,7 @@ impl KeyRange {
 
 #[derive(Clone, Debug)]
 enum Origin {
-    Window,
+    Memtable,
     Group(GroupRef),
 }
 
@@ -127,11 +127,11 @@ pub(super) struct Run {
 }
 
 impl Run {
-    /// The window's part of a range.
-    pub(super) fn window(range: KeyRange) -> Run {
+    /// The memtable's part of a range.
+    pub(super) fn memtable(range: KeyRange) -> Run {
         Run {
             pieces: vec![Piece {
-                origin: Origin::Window,
+                origin: Origin::Memtable,
                 range,
             }],
         }
@@ -212,20 +212,20 @@ impl Run {
         self.pieces.is_empty()
     }
 
-    /// Whether it is the window's.
-    pub(super) fn is_window(&self) -> bool {
-        let is_window = |piece: &Piece| matches!(piece.origin, Origin::Window);
-        self.pieces.first().is_some_and(is_window)
+    /// Whether it is the memtable's.
+    pub(super) fn is_memtable(&self) -> bool {
+        let is_memtable = |piece: &Piece| matches!(piece.origin, Origin::Memtable);
+        self.pieces.first().is_some_and(is_memtable)
     }
 
-    /// The messages of a window's run that lie in a range.
-    pub(super) fn messages_of_window<'a>(
+    /// The messages of a memtable's run that lie in a range.
+    pub(super) fn messages_of_memtable<'a>(
         &'a self,
         context: &'a Context,
         range: &'a KeyRange,
     ) -> impl Iterator<Item = Box<dyn MessageCursor>> + 'a {
         let pieces = self.pieces.iter();
-        let pieces = pieces.filter(|piece| matches!(piece.origin, Origin::Window));
+        let pieces = pieces.filter(|piece| matches!(piece.origin, Origin::Memtable));
         pieces
             .filter_map(|piece| piece.range.intersection(range))
             .map(|range| {
@@ -234,7 +234,7 @@ impl Run {
             })
     }
 
-    /// Whether the run is the window's and has a record in a range: no estimate.
+    /// Whether the run is the memtable's and has a record in a range: no estimate.
     pub(super) fn brings(&self, context: &Context, range: &KeyRange) -> bool {
         let brings = |range: KeyRange| {
             let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
@@ -244,7 +244,7 @@ impl Run {
             .pieces
             .iter()
             .filter_map(|piece| piece.range.intersection(range));
-        self.is_window() && ranges.any(brings)
+        self.is_memtable() && ranges.any(brings)
     }
 
     /// How much the run holds in a range, and how much of what lies below its groups' messages
@@ -257,7 +257,7 @@ impl Run {
             };
             let (lo, hi) = (range.lo.as_deref(), range.hi.as_deref());
             let part = match &piece.origin {
-                Origin::Window => {
+                Origin::Memtable => {
                     let Estimate { records, bytes } = context.input.estimate(lo, hi);
                     GroupSums {
                         records,
@@ -283,7 +283,7 @@ pub(super) struct RunCursor {
 }
 
 enum PieceCursor {
-    Window(Box<dyn MessageCursor>),
+    Memtable(Box<dyn MessageCursor>),
     Group(Box<GroupCursor>),
 }
 
@@ -305,7 +305,9 @@ impl RunCursor {
         for piece in self.pieces.by_ref() {
             let (lo, hi) = (piece.range.lo.as_deref(), piece.range.hi.as_deref());
             let cursor = match piece.origin {
-                Origin::Window => PieceCursor::Window(self.context.input.clone().cursor(lo, hi)),
+                Origin::Memtable => {
+                    PieceCursor::Memtable(self.context.input.clone().cursor(lo, hi))
+                }
                 Origin::Group(group) => PieceCursor::Group(Box::new(GroupCursor::for_merge(
                     &self.context.store,
                     &group,
@@ -322,7 +324,7 @@ impl RunCursor {
         Ok(())
     }
 
-    /// The page group that the current record lies in; none for the window.
+    /// The page group that the current record lies in; none for the memtable.
     fn page(&self) -> Option<PageId> {
         match &self.current {
             Some(PieceCursor::Group(cursor)) => Some(cursor.page()),
@@ -330,7 +332,7 @@ impl RunCursor {
         }
     }
 
-    /// How the block of the current record stands in the cache; none for the window.
+    /// How the block of the current record stands in the cache; none for the memtable.
     #[inline]
     pub(super) fn standing(&self) -> Option<Standing> {
         match &self.current {
@@ -339,7 +341,7 @@ impl RunCursor {
         }
     }
 
-    /// Bytes that the current message hides; none for the window's, of which nobody knows yet.
+    /// Bytes that the current message hides; none for the memtable's, of which nobody knows yet.
     #[inline]
     pub(super) fn hidden_bytes(&self) -> Option<u64> {
         match &self.current {
@@ -361,7 +363,7 @@ impl PieceCursor {
     fn key(&self) -> Option<&[u8]> {
         match self {
             PieceCursor::Group(cursor) => cursor.current_key(),
-            PieceCursor::Window(cursor) => cursor.key(),
+            PieceCursor::Memtable(cursor) => cursor.key(),
         }
     }
 }
@@ -376,7 +378,7 @@ impl MessageCursor for RunCursor {
     fn message(&self) -> Message<'_> {
         match &self.current {
             Some(PieceCursor::Group(cursor)) => cursor.current_message(),
-            Some(PieceCursor::Window(cursor)) => cursor.message(),
+            Some(PieceCursor::Memtable(cursor)) => cursor.message(),
             None => Message::Delete,
         }
     }
@@ -388,7 +390,7 @@ impl MessageCursor for RunCursor {
                 cursor.step()?;
                 cursor.current_key().is_none()
             }
-            Some(PieceCursor::Window(cursor)) => {
+            Some(PieceCursor::Memtable(cursor)) => {
                 cursor.advance()?;
                 cursor.key().is_none()
             }

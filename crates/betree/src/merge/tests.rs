@@ -34,7 +34,7 @@ use crate::version::TreeVersion;
 
 type Map = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
-/// A window: messages in key order, and the bytes before each.
+/// A memtable: messages in key order, and the bytes before each.
 struct Input {
     messages: Vec<(Vec<u8>, Option<Vec<u8>>)>,
     before: Vec<u64>,
@@ -418,7 +418,7 @@ impl Tree {
     }
 }
 
-/// What a window brings.
+/// What a memtable brings.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Uniform,
@@ -435,7 +435,7 @@ fn key_of(number: u64) -> Vec<u8> {
     format!("k{:07}", number % 10_000_000).into_bytes()
 }
 
-fn window(random: &mut Random, kind: Kind, bytes: u64, tree: &Tree) -> Map {
+fn memtable(random: &mut Random, kind: Kind, bytes: u64, tree: &Tree) -> Map {
     let mut map = Map::new();
     let mut sum = 0;
     let space = 20_000;
@@ -503,7 +503,7 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
         }
         let chi = [1, 1, 2, 4, 16][random.below(5) as usize];
         let bytes = group_bytes * chi / (1 + random.below(2));
-        let messages = window(&mut random, kind, bytes, &tree);
+        let messages = memtable(&mut random, kind, bytes, &tree);
         tree.options.space_is_short = random.below(10) == 0;
         tree.merge(&messages);
         tree.options.space_is_short = false;
@@ -516,7 +516,7 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
             tree.verify();
         }
     }
-    let everything = window(&mut random, DeleteAll, 1, &tree);
+    let everything = memtable(&mut random, DeleteAll, 1, &tree);
     tree.merge(&everything);
     assert!(tree.oracle.is_empty() && was_empty < rounds);
     tree.options.space_is_short = true;
@@ -555,7 +555,7 @@ fn equal_merges_make_equal_trees() {
 fn grown(random: &mut Random, space: Option<u32>) -> Tree {
     let mut tree = Tree::new(2048, 4, space);
     for _ in 0..40 {
-        let messages = window(random, Kind::Uniform, 4096, &tree);
+        let messages = memtable(random, Kind::Uniform, 4096, &tree);
         tree.merge(&messages);
     }
     tree
@@ -649,7 +649,7 @@ fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
     let mut tree = grown(&mut random, Some(130));
     let mut failures = 0;
     for n in 1..60 {
-        let messages = window(&mut random, Kind::Uniform, 6000, &tree);
+        let messages = memtable(&mut random, Kind::Uniform, 6000, &tree);
         let (live, root) = (tree.store.live_bytes(), tree.version.root());
         let error = if n % 3 == 0 {
             FaultError::NoSpace
@@ -724,7 +724,7 @@ fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
     for (height, space) in [(1, None), (1, Some(130)), (2, None), (2, Some(130))] {
         let mut tree = Tree::new(4096, 8, space);
         loop {
-            let messages = window(&mut random, Kind::Uniform, 3000, &tree);
+            let messages = memtable(&mut random, Kind::Uniform, 3000, &tree);
             tree.merge(&messages);
             if let Root::Node(page, now) = tree.root()
                 && now == height
@@ -741,7 +741,7 @@ fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
         for (messages, space_is_short) in [
             (Map::from([(one, Some(vec![1]))]), false),
             (every, false),
-            (window(&mut random, Kind::Uniform, 3000, &tree), true),
+            (memtable(&mut random, Kind::Uniform, 3000, &tree), true),
         ] {
             tree.options.space_is_short = space_is_short;
             let merge = tree.begin(&messages);
@@ -764,7 +764,7 @@ fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
 fn a_merge_under_way_leaves_the_old_version_readable() {
     let mut random = Random(9);
     let tree = grown(&mut random, None);
-    let messages = window(&mut random, Kind::DeleteSome, 6000, &tree);
+    let messages = memtable(&mut random, Kind::DeleteSome, 6000, &tree);
     let merge = tree.begin(&messages);
     loop {
         let mut scan = tree
@@ -810,7 +810,7 @@ fn growing_and_shrinking_groups_between_merges_does_no_harm() {
     // Leaves of another L are as large as they are until they are next written, so only the content is checked.
     for round in 0..30 {
         tree.options.group_bytes = [2048, 16384, 4096][round % 3];
-        let messages = window(&mut random, Kind::Uniform, 8192, &tree);
+        let messages = memtable(&mut random, Kind::Uniform, 8192, &tree);
         let merge = tree.begin(&messages);
         while !matches!(merge.step().unwrap(), MergeStep::Done) {}
         tree.take(&messages, &*merge);
@@ -825,7 +825,7 @@ fn compressed_trees_hold_the_same() {
     let mut tree = Tree::new(4096, 4, Some(130));
     tree.options.compression = Compression::Lz4;
     for _ in 0..30 {
-        let messages = window(&mut random, Kind::Uniform, 8192, &tree);
+        let messages = memtable(&mut random, Kind::Uniform, 8192, &tree);
         tree.merge(&messages);
     }
     tree.verify();

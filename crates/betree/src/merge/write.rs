@@ -386,7 +386,7 @@ impl WriteLevel {
             let run = stream.current().map(|run| &stream.cursors()[run]);
             if state.sums.bytes >= look {
                 look = state.sums.bytes + look_bytes;
-                // What the window has stands as what is in front of it.
+                // What the memtable has stands as what is in front of it.
                 if let Some(standing) = run.and_then(RunCursor::standing) {
                     builder.takes_place_of(standing);
                 }

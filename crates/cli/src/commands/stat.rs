@@ -77,7 +77,7 @@ pub fn distance(set: Option<CheckpointDistance>) -> Value {
 /// Key and value bytes of a keyspace, in its tree and in the log; what a later write supersedes
 /// counts until it is merged.
 fn data_bytes(keyspace: &KeyspaceStat) -> u64 {
-    keyspace.tree.leaf_bytes + keyspace.tree.buffered_bytes + keyspace.window_bytes
+    keyspace.tree.leaf_bytes + keyspace.tree.buffered_bytes + keyspace.memtable_bytes
 }
 
 /// Bytes of pages for each byte of keys and values in the trees, where it says something.
@@ -105,7 +105,7 @@ fn keyspace_json(keyspace: &KeyspaceStat) -> Value {
         "buffer_level_bytes": tree.level_bytes,
         "page_bytes": tree.page_bytes,
         "superseded_bytes": tree.superseded_bytes,
-        "log_only_bytes": keyspace.window_bytes,
+        "log_only_bytes": keyspace.memtable_bytes,
         "chi_set": distance(keyspace.checkpoint_distance_set),
     })
 }
@@ -219,12 +219,12 @@ impl Lines {
                 ),
             );
         }
-        if keyspace.window_bytes > 0 {
+        if keyspace.memtable_bytes > 0 {
             self.line(
                 "  only in the log",
                 &format!(
                     "{}, until the next checkpoint",
-                    human(keyspace.window_bytes)
+                    human(keyspace.memtable_bytes)
                 ),
             );
         }

@@ -18,10 +18,10 @@ pub const STORE: &str = "store";
 
 /// Records in the tree.
 const RECORDS: u64 = 60_000;
-/// Records in the window beside it, of other keys.
-const WINDOW_RECORDS: u64 = 4_096;
-/// Where the numbers of other keys begin: those of the window, of puts, and two kinds that are nowhere.
-const WINDOW: u64 = 1 << 32;
+/// Records in the memtable beside it, of other keys.
+const MEMTABLE_RECORDS: u64 = 4_096;
+/// Where the numbers of other keys begin: those of the memtable, of puts, and two kinds that are nowhere.
+const MEMTABLE: u64 = 1 << 32;
 const PUTS: u64 = 2 << 32;
 const ABSENT: u64 = 3 << 32;
 const WARMING: u64 = 4 << 32;
@@ -46,7 +46,7 @@ fn options() -> Options {
 /// Ranges that pay for a compaction of the store, at most.
 const PAYING: u64 = 200_000;
 
-/// Builds the store, in windows of χ times 64 KiB, and has it compacted by ranges or leaves it as it is.
+/// Builds the store, in memtables of χ times 64 KiB, and has it compacted by ranges or leaves it as it is.
 pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
     let (env, sim) = Env::simulated(1);
     let options = options().checkpoint_distance(CheckpointDistance::Fixed(chi));
@@ -115,7 +115,7 @@ fn warm_metadata(keyspace: &Keyspace) -> Result<()> {
     Ok(())
 }
 
-/// The store, opened and never closed, with its window.
+/// The store, opened and never closed, with its memtable.
 struct Store {
     database: ManuallyDrop<Database>,
     keyspace: ManuallyDrop<Keyspace>,
@@ -129,8 +129,8 @@ impl Store {
         let database = ManuallyDrop::new(options().open_on(env, disk)?);
         sim.set_breathing(false);
         let keyspace = ManuallyDrop::new(database.default_keyspace());
-        for number in 0..WINDOW_RECORDS {
-            let key = key(WINDOW + number);
+        for number in 0..MEMTABLE_RECORDS {
+            let key = key(MEMTABLE + number);
             keyspace.put(key, value(&key))?;
         }
         sim.settle();
@@ -193,11 +193,11 @@ pub fn put(count: u64) -> Result<()> {
     store.check(0, |metrics| metrics.writes_refused + metrics.checkpoints)
 }
 
-pub fn get_window_hit(count: u64) -> Result<()> {
+pub fn get_memtable_hit(count: u64) -> Result<()> {
     let mut store = Store::open()?;
     store.begin();
     operations_under_count(count, |number| {
-        store.get(key(WINDOW + number % WINDOW_RECORDS), true)
+        store.get(key(MEMTABLE + number % MEMTABLE_RECORDS), true)
     })?;
     store.check(0, |metrics| {
         metrics.cache_hits.indexes + metrics.record_hits + misses(metrics)

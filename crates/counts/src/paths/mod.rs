@@ -33,17 +33,17 @@ pub struct Way {
 pub const PATHS: [Way; 14] = [
     Way {
         name: "put",
-        what: "a put of a new key into the window, logged, without waiting and without the drain's part",
+        what: "a put of a new key into the memtable, logged, without waiting and without the drain's part",
         operations: 4_000,
         uses_store: true,
         go: engine::put,
     },
     Way {
-        name: "get window hit",
-        what: "a get of a key in the active window",
+        name: "get memtable hit",
+        what: "a get of a key in the active memtable",
         operations: 5_000,
         uses_store: true,
-        go: engine::get_window_hit,
+        go: engine::get_memtable_hit,
     },
     Way {
         name: "get record hit",
@@ -75,14 +75,14 @@ pub const PATHS: [Way; 14] = [
     },
     Way {
         name: "scan step",
-        what: "a record of a long range over cached blocks and the window",
+        what: "a record of a long range over cached blocks and the memtable",
         operations: 20_000,
         uses_store: true,
         go: engine::scan_step,
     },
     Way {
         name: "scan of 50",
-        what: "a range opened at a random key, and 50 records of it, over cached blocks and the window",
+        what: "a range opened at a random key, and 50 records of it, over cached blocks and the memtable",
         operations: 300,
         uses_store: true,
         go: engine::scan_of_50,
@@ -96,8 +96,8 @@ pub const PATHS: [Way; 14] = [
     },
     Way {
         name: "merge step",
-        what: "a record of a window merged into a tree, with all the rewriting that it causes on its way",
-        operations: 4 * tree::WINDOW_RECORDS,
+        what: "a record of a memtable merged into a tree, with all the rewriting that it causes on its way",
+        operations: 4 * tree::MEMTABLE_RECORDS,
         uses_store: false,
         go: tree::merge,
     },

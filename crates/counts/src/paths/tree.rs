@@ -1,4 +1,4 @@
-//! The merge of windows into a tree.
+//! The merge of memtables into a tree.
 
 use std::mem::ManuallyDrop;
 use std::path::Path;
@@ -15,30 +15,30 @@ use super::operations_under_count;
 use crate::disk::SteadyDisk;
 use crate::records::{KEY_BYTES, RECORD_BYTES, VALUE_BYTES, key, value};
 
-/// Records of a window: χ = 8.
-pub const WINDOW_RECORDS: u64 = 8 * GROUP_BYTES / RECORD_BYTES;
+/// Records of a memtable: χ = 8.
+pub const MEMTABLE_RECORDS: u64 = 8 * GROUP_BYTES / RECORD_BYTES;
 const GROUP_BYTES: u64 = 64 << 10;
-/// Windows in the tree before anything counts.
-const WINDOWS_BEFORE: u64 = 12;
-/// Windows that are made ready; as many are merged as operations say.
-const WINDOWS: u64 = WINDOWS_BEFORE + 8;
+/// Memtables in the tree before anything counts.
+const MEMTABLES_BEFORE: u64 = 12;
+/// Memtables that are made ready; as many are merged as operations say.
+const MEMTABLES: u64 = MEMTABLES_BEFORE + 8;
 
-/// A window's keys, sorted.
-struct Window(Vec<[u8; KEY_BYTES]>);
+/// A memtable's keys, sorted.
+struct Memtable(Vec<[u8; KEY_BYTES]>);
 
 struct Cursor {
-    window: Arc<Window>,
+    memtable: Arc<Memtable>,
     at: usize,
     end: usize,
     value: [u8; VALUE_BYTES],
 }
 
-impl Window {
+impl Memtable {
     fn of(number: u64) -> Arc<Self> {
-        let first = number * WINDOW_RECORDS;
-        let mut keys: Vec<_> = (first..first + WINDOW_RECORDS).map(key).collect();
+        let first = number * MEMTABLE_RECORDS;
+        let mut keys: Vec<_> = (first..first + MEMTABLE_RECORDS).map(key).collect();
         keys.sort_unstable();
-        Arc::new(Window(keys))
+        Arc::new(Memtable(keys))
     }
 
     fn place(&self, key: Option<&[u8]>, otherwise: usize) -> usize {
@@ -48,7 +48,7 @@ impl Window {
 
 impl MessageCursor for Cursor {
     fn key(&self) -> Option<&[u8]> {
-        (self.at < self.end).then(|| &self.window.0[self.at][..])
+        (self.at < self.end).then(|| &self.memtable.0[self.at][..])
     }
 
     fn message(&self) -> Message<'_> {
@@ -61,13 +61,13 @@ impl MessageCursor for Cursor {
     }
 }
 
-impl MergeInput for Window {
+impl MergeInput for Memtable {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
         Box::new(Cursor {
             at: self.place(lo, 0),
             end: self.place(hi, self.0.len()),
             value: value(&[7; KEY_BYTES]),
-            window: self,
+            memtable: self,
         })
     }
 
@@ -102,8 +102,8 @@ pub fn merge(count: u64) -> Result<()> {
         space_is_short: false,
     };
     let mut version = tree.empty();
-    let mut merge = |number: u64, window: Arc<Window>| -> Result<()> {
-        let merge = tree.begin_merge(&version, window, &options)?;
+    let mut merge = |number: u64, memtable: Arc<Memtable>| -> Result<()> {
+        let merge = tree.begin_merge(&version, memtable, &options)?;
         while !matches!(merge.step()?, MergeStep::Done) {}
         let merged = merge.finish()?;
         version = merged.version;
@@ -111,18 +111,18 @@ pub fn merge(count: u64) -> Result<()> {
         while store.reclaim_step()? {}
         Ok(())
     };
-    let mut windows = (0..WINDOWS)
-        .map(Window::of)
+    let mut memtables = (0..MEMTABLES)
+        .map(Memtable::of)
         .collect::<Vec<_>>()
         .into_iter()
         .zip(0..);
-    for (window, number) in windows.by_ref().take(WINDOWS_BEFORE as usize) {
-        merge(number, window)?;
+    for (memtable, number) in memtables.by_ref().take(MEMTABLES_BEFORE as usize) {
+        merge(number, memtable)?;
     }
-    operations_under_count(count / WINDOW_RECORDS, |_| match windows.next() {
-        Some((window, number)) => merge(number, window),
+    operations_under_count(count / MEMTABLE_RECORDS, |_| match memtables.next() {
+        Some((memtable, number)) => merge(number, memtable),
         None => Err(terrapin_base::Error::internal(
-            "fewer windows than operations",
+            "fewer memtables than operations",
         )),
     })
 }

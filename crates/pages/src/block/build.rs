@@ -229,7 +229,7 @@ impl BlockBuilder {
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when the key is not above the last one: windows are sorted, so it came from a
+    /// [`terrapin_base::ErrorKind::Corrupt`] when the key is not above the last one: memtables are sorted, so it came from a
     /// page that is not.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<bool> {
         let entry = self.entry(key, message);

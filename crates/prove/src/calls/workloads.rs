@@ -17,7 +17,7 @@ pub(super) struct Workload {
 /// The options that it runs with.
 #[derive(Clone, Copy)]
 enum Setting {
-    /// Windows of two groups of 1 KiB, log files of 16 KiB.
+    /// Memtables of two groups of 1 KiB, log files of 16 KiB.
     Tiny,
     /// The same with every write synced.
     Synced,

@@ -27,7 +27,7 @@ pub(super) enum Step {
     Disk(u64),
 }
 
-/// The smallest store: groups of 1 KiB and windows of two, so that a few writes fill them.
+/// The smallest store: groups of 1 KiB and memtables of two, so that a few writes fill them.
 fn tiny() -> Configuration {
     Configuration {
         group_bytes: 1 << 10,

@@ -28,7 +28,7 @@ use super::{repair, template};
 const SMALL: usize = 64 << 10;
 /// As [`SMALL`], for a log and a ring that are begun anew.
 const LOG: usize = 128 << 10;
-/// As [`SMALL`], for whole databases of two megabytes of memory: windows, caches, and all records that are compared.
+/// As [`SMALL`], for whole databases of two megabytes of memory: memtables, caches, and all records that are compared.
 const DATABASE: usize = 1 << 20;
 
 /// Does the work, and panics when it takes more memory than files of so many bytes justify.

@@ -134,7 +134,7 @@ fn killed() -> Result<Victim, Find> {
     let (env, sim) = Env::simulated(2);
     let disk = SimDisk::new(2);
     let mut state = Map::new();
-    // So large a window that the log's last checkpoint lies well before what the ring holds.
+    // So large a memtable that the log's last checkpoint lies well before what the ring holds.
     let options = options()
         .memory(8 << 20)
         .checkpoint_distance(CheckpointDistance::Fixed(500));

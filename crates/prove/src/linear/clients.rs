@@ -1,6 +1,6 @@
 //! What a client does: one random operation after another on a few keys in two keyspaces, each told to a recorder before it
 //! begins and after it ends. A further thread, the [`disturb`]er, writes other keys, checkpoints, turns dials and holds
-//! snapshots meanwhile, so that windows are cut and trees change under the clients.
+//! snapshots meanwhile, so that memtables are cut and trees change under the clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 

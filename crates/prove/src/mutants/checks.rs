@@ -185,7 +185,7 @@ pub(super) fn damaged_slot(_scratch: &Path) -> Outcome {
 /// less (DESIGN §4).
 pub(super) fn damaged_log(_scratch: &Path) -> Outcome {
     // One segment, several times as large as the ring, so that the ring does not have what is
-    // damaged; and one window.
+    // damaged; and one memtable.
     let options = tiny()
         .log_segment_bytes(1 << 20)
         .log_bytes_max(4 << 20)
@@ -551,7 +551,7 @@ pub(super) fn checkpoint_in_replay(_scratch: &Path) -> Outcome {
     fill(&database.default_keyspace(), 300, Durability::Process)?;
     log_and_flush(&database).map_err(text("flush"))?;
     world.kill(Some(database));
-    // Windows are smaller from here on: some are merged before the replay comes to the put.
+    // Memtables are smaller from here on: some are merged before the replay comes to the put.
     let database = world.open(&tiny()).map_err(text("recovery"))?;
     world.kill(Some(database));
     let database = world.open(&tiny()).map_err(text("second recovery"))?;
@@ -582,7 +582,7 @@ pub(super) fn late_writes(_scratch: &Path) -> Outcome {
     Err("it is in builds with --cfg terrapin_mutants only".to_owned())
 }
 
-/// A tree of many windows, of which buffers hold some, and a snapshot of it.
+/// A tree of many memtables, of which buffers hold some, and a snapshot of it.
 fn buffered(world: &Process, count: u64) -> Result<(Database, Snapshot), String> {
     let options = tiny().group_bytes(4 << 10);
     let database = world.open(&options).map_err(text("open"))?;
@@ -604,7 +604,7 @@ pub(super) fn room_for_puts(_scratch: &Path) -> Outcome {
         drop(keyspace.range(key(number % RECORDS)..).next());
     }
     world.sim.settle();
-    // More than a window.
+    // More than a memtable.
     for number in 0..150 {
         let put = keyspace.put(key(number), value(number));
         put.map_err(text("a put after ranges"))?;

@@ -165,7 +165,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 16,
-        name: "a snapshot reads the newest records of its windows",
+        name: "a snapshot reads the newest records of its memtables",
         place: "crates/terrapin/src/snapshot.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
@@ -175,7 +175,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 17,
-        name: "reads do not look into the sealed window",
+        name: "reads do not look into the sealed memtable",
         place: "crates/terrapin/src/read.rs",
         breaks: "a get sees the newest published write",
         script: Script::Random {
@@ -391,7 +391,7 @@ pub const TABLE: &[Mutant] = &[
         number: 39,
         name: "a keyspace that is being written to counts as quiet",
         place: "crates/terrapin/src/checkpoint/round.rs",
-        breaks: "D3: only an empty window counts as applied through the cut",
+        breaks: "D3: only an empty memtable counts as applied through the cut",
         script: Script::Crash {
             seeds: 100,
             operations: 600,
@@ -449,16 +449,16 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 45,
-        name: "a batch is published before it is in its windows",
+        name: "a batch is published before it is in its memtables",
         place: "crates/terrapin/src/write.rs",
         breaks: "D7: a batch is visible whole or not at all",
         script: Script::Check("batches seen by another thread", checks::whole_batches),
     },
     Mutant {
         number: 46,
-        name: "a writer takes its window before it waits",
+        name: "a writer takes its memtable before it waits",
         place: "crates/terrapin/src/write.rs",
-        breaks: "a write enters the window that owns its LSN",
+        breaks: "a write enters the memtable that owns its LSN",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -486,9 +486,9 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 49,
-        name: "a clear keeps the active window",
+        name: "a clear keeps the active memtable",
         place: "crates/terrapin/src/schema.rs",
-        breaks: "D7: clear cuts the window",
+        breaks: "D7: clear cuts the memtable",
         script: Script::Random {
             seeds: 60,
             operations: 600,
@@ -526,7 +526,7 @@ pub const TABLE: &[Mutant] = &[
     },
     Mutant {
         number: 53,
-        name: "flush forgets which windows hold what is not in the log",
+        name: "flush forgets which memtables hold what is not in the log",
         place: "crates/terrapin/src/write.rs",
         breaks: "flush makes writes of durability None durable",
         script: Script::Crash {

@@ -50,7 +50,7 @@ pub(crate) struct Outcome {
     pub version: Arc<dyn Version>,
     /// Every record below is in it.
     pub applied: Lsn,
-    /// No window held a record of it below the cut, and it is applied as far as the catalog.
+    /// No memtable held a record of it below the cut, and it is applied as far as the catalog.
     pub quiet: bool,
 }
 

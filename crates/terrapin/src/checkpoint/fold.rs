@@ -17,7 +17,7 @@ use super::held::{AGE_NS, Finished, Holders, hand_over, retired};
 use super::merges::guarded;
 use crate::core::Core;
 use crate::run::RunWriter;
-use crate::state::{State, WriteWindow};
+use crate::state::{LoggedMemtable, State};
 use crate::view::{Held, View};
 
 /// Pause of a memtable whose run could not be written, and of all on a full disk.
@@ -29,8 +29,8 @@ pub(crate) struct FoldJob {
     work: Option<RunWriter>,
     /// Runs that no view has yet. They are handed over together, but for large ones.
     finished: Vec<Finished>,
-    /// Windows whose run failed, and when each is tried again: the others do not wait for them.
-    failed: Vec<(Weak<WriteWindow>, u64)>,
+    /// Memtables whose run failed, and when each is tried again: the others do not wait for them.
+    failed: Vec<(Weak<LoggedMemtable>, u64)>,
     /// No run is written before: the disk was full.
     rests_until_ns: Option<u64>,
 }
@@ -60,7 +60,7 @@ impl FoldJob {
         let now = self.core.env.now_ns();
         self.failed.retain(|(_, retry)| *retry > now);
         // Then views give memtables back whatever their age.
-        let short = self.core.windows_are_large();
+        let short = self.core.memtables_are_large();
         // In this order: then no view is of a later state than `state`. A memtable of a later state
         // would look as if it had left.
         let views = self.core.views.all();
@@ -70,7 +70,7 @@ impl FoldJob {
         let mut later = None;
         let mut due = None;
         for retired in holders.retired(&state) {
-            let is_finished = |finished: &Finished| finished.is_of(&retired.window);
+            let is_finished = |finished: &Finished| finished.is_of(&retired.memtable);
             if due.is_some() || self.finished.iter().any(is_finished) {
                 continue;
             }
@@ -79,8 +79,8 @@ impl FoldJob {
                 self.finished.push(Finished::unseen(&retired));
                 continue;
             }
-            let is_it = |(window, _): &&(Weak<WriteWindow>, u64)| {
-                std::ptr::eq(window.as_ptr(), Arc::as_ptr(&retired.window))
+            let is_it = |(memtable, _): &&(Weak<LoggedMemtable>, u64)| {
+                std::ptr::eq(memtable.as_ptr(), Arc::as_ptr(&retired.memtable))
             };
             let due_ns = match self.failed.iter().find(is_it) {
                 Some((_, retry)) => *retry,
@@ -90,8 +90,8 @@ impl FoldJob {
             if now < due_ns {
                 later = Some(later.map_or(due_ns, |at: u64| at.min(due_ns)));
             } else {
-                let (id, window) = (retired.keyspace, retired.window);
-                due = Some(RunWriter::new(&self.core, id, window, wanted.moments));
+                let (id, memtable) = (retired.keyspace, retired.memtable);
+                due = Some(RunWriter::new(&self.core, id, memtable, wanted.moments));
             }
         }
         if let Some(writer) = due {
@@ -117,7 +117,7 @@ impl FoldJob {
         let Some(writer) = &mut self.work else {
             return Ok(true);
         };
-        if Arc::strong_count(&writer.window) == 1 {
+        if Arc::strong_count(&writer.memtable) == 1 {
             // All views were let go meanwhile.
             self.abandon();
             return Ok(true);
@@ -164,11 +164,11 @@ impl Job for FoldJob {
                     if error.kind() == ErrorKind::NoSpace {
                         self.rests_until_ns = Some(retry_ns);
                     } else if let Some(writer) = &self.work {
-                        let window = Arc::downgrade(&writer.window);
-                        self.failed.push((window, retry_ns));
+                        let memtable = Arc::downgrade(&writer.memtable);
+                        self.failed.push((memtable, retry_ns));
                     }
                     self.abandon();
-                    tracing::warn!(%error, "views could not give a window back; it will be tried again");
+                    tracing::warn!(%error, "views could not give a memtable back; it will be tried again");
                 }
             }
             return Step::Again;
@@ -238,7 +238,7 @@ mod tests {
     use crate::Options;
     use crate::core::Core;
 
-    fn holds_a_window(core: &Core) -> bool {
+    fn holds_a_memtable(core: &Core) -> bool {
         let state = core.state.load();
         let mut views = core.views.all().into_iter();
         views.any(|view| holds_retired(&view.held().unwrap(), &state))
@@ -264,7 +264,7 @@ mod tests {
 
     /// A range had the memtables of all keyspaces merged for it.
     #[test]
-    fn ranges_give_the_windows_of_other_keyspaces_back_as_they_are() {
+    fn ranges_give_the_memtables_of_other_keyspaces_back_as_they_are() {
         let (database, sim) = Options::small().open_simulated();
         let keyspace = database.default_keyspace();
         let others = ["one", "two"].map(|name| database.keyspace(name).unwrap());
@@ -277,7 +277,7 @@ mod tests {
         sim.advance_ns(2 * AGE_NS);
         sim.settle();
         let core = database.core();
-        assert!(!holds_a_window(core));
+        assert!(!holds_a_memtable(core));
         let folds = core.counters.folds.get();
         assert_eq!(folds, 2, "one for both ranges of a keyspace");
         for range in &mut ranges {
@@ -314,7 +314,7 @@ mod tests {
         sim.settle();
         sim.set_breathing(false);
         let core = database.core();
-        assert!(holds_a_window(core));
+        assert!(holds_a_memtable(core));
         sim.advance_ns(AGE_NS);
         // In the place of the database's own, which is not stepped any more.
         let mut job = FoldJob::new(core.clone());
@@ -325,10 +325,10 @@ mod tests {
         writer.replace_merge(Arc::new(Panics)).abandon();
         assert!(matches!(job.step(), Step::Again));
         assert_eq!((job.work.is_none(), job.failed.len()), (true, 1));
-        assert!(matches!(job.step(), Step::Pending(_)) && holds_a_window(core));
+        assert!(matches!(job.step(), Step::Pending(_)) && holds_a_memtable(core));
         sim.advance_ns(RETRY_NS);
         while matches!(job.step(), Step::Again) {}
-        assert!(!holds_a_window(core));
+        assert!(!holds_a_memtable(core));
         let value = snapshot.get(&keyspace, "a").unwrap();
         assert_eq!(value.as_deref(), Some(&b"1"[..]));
         drop((job, snapshot));

@@ -2,7 +2,7 @@
 //!
 //! A leaf that loses one record of twenty is written anew hardly shorter, with all that buffers hold for it, while the segments that held that stay. So
 //! scattered deletes take room before they give any, the less the more of them a leaf gets at once. While puts are refused they are not merged as they
-//! come: they wait in windows until no more have come for a while, the log writes its last file, a window is full, or somebody asks for a checkpoint.
+//! come: they wait in memtables until no more have come for a while, the log writes its last file, a memtable is full, or somebody asks for a checkpoint.
 
 use crate::core::Core;
 
@@ -37,11 +37,11 @@ impl Gathering {
         quiet < QUIET_NS && waited < LONG_NS
     }
 
-    /// Whether a window has something that could be merged.
+    /// Whether a memtable has something that could be merged.
     pub fn has_some(core: &Core) -> bool {
         let state = core.state.load();
         let noted = core.noted_of(&state);
-        noted.iter().any(|k| !k.active.window.is_empty())
+        noted.iter().any(|k| !k.active.memtable.is_empty())
     }
 
     /// Whether the log has a file to go on with after the one that it writes.

@@ -12,7 +12,7 @@ use terrapin_base::{KeyspaceId, Lsn, mutant};
 
 use crate::core::Core;
 use crate::run::{Run, RunWriter, Written};
-use crate::state::{KeyspaceState, SealedWindow, State, WriteWindow};
+use crate::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
 use crate::view::{Held, View};
 
 /// Age from which on a view gives its memtables back; any does where memtable memory is short.
@@ -43,7 +43,7 @@ pub(super) struct Wanted {
 /// A memtable that left the current state, and is held by views.
 pub(super) struct Retired {
     pub keyspace: KeyspaceId,
-    pub window: Arc<WriteWindow>,
+    pub memtable: Arc<LoggedMemtable>,
     groups: Vec<usize>,
 }
 
@@ -86,19 +86,19 @@ impl Holders {
     }
 
     /// What views want of a memtable that they hold, as they hold it now.
-    pub fn want(&self, id: KeyspaceId, window: &Arc<WriteWindow>) -> Wanted {
+    pub fn want(&self, id: KeyspaceId, memtable: &Arc<LoggedMemtable>) -> Wanted {
         let holds = |group: &&Group| {
             let is_looked_at = group.only.is_none_or(|only| only == id);
             let keyspace = group.state.keyspaces.get(id).filter(|_| is_looked_at);
-            keyspace.is_some_and(|keyspace| place_of(keyspace, window).is_some())
+            keyspace.is_some_and(|keyspace| place_of(keyspace, memtable).is_some())
         };
-        wanted(self.0.iter().filter(holds), window)
+        wanted(self.0.iter().filter(holds), memtable)
     }
 
     /// What views want of a memtable that left the state.
     pub fn want_of(&self, retired: &Retired) -> Wanted {
         let groups = retired.groups.iter().map(|&at| &self.0[at]);
-        wanted(groups, &retired.window)
+        wanted(groups, &retired.memtable)
     }
 
     /// The memtables that views hold and a state does not, which was the current one after the
@@ -106,17 +106,17 @@ impl Holders {
     /// memtable comes first.
     pub fn retired(&self, current: &State) -> Vec<Retired> {
         let mut all: Vec<Retired> = Vec::new();
-        let mut by_window: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut by_memtable: BTreeMap<usize, usize> = BTreeMap::new();
         for (number, group) in self.0.iter().enumerate() {
             let differing = group.state.keyspaces.differing_from(&current.keyspaces);
             for (keyspace, now) in differing {
-                for window in retired(keyspace, now) {
-                    let place = Arc::as_ptr(window).addr();
-                    let at = *by_window.entry(place).or_insert(all.len());
+                for memtable in retired(keyspace, now) {
+                    let place = Arc::as_ptr(memtable).addr();
+                    let at = *by_memtable.entry(place).or_insert(all.len());
                     if at == all.len() {
                         all.push(Retired {
                             keyspace: keyspace.id,
-                            window: window.clone(),
+                            memtable: memtable.clone(),
                             groups: Vec::new(),
                         });
                     }
@@ -133,22 +133,22 @@ impl Holders {
 pub(super) fn retired<'a>(
     keyspace: &'a KeyspaceState,
     now: Option<&'a Arc<KeyspaceState>>,
-) -> impl Iterator<Item = &'a Arc<WriteWindow>> {
+) -> impl Iterator<Item = &'a Arc<LoggedMemtable>> {
     let sealed = keyspace.sealed.as_ref().map(|s| &s.records);
-    let windows = sealed.into_iter().chain([&keyspace.active]);
-    windows.filter(move |window| {
-        !window.window.is_empty() && now.is_none_or(|now| place_of(now, window).is_none())
+    let memtables = sealed.into_iter().chain([&keyspace.active]);
+    memtables.filter(move |memtable| {
+        !memtable.memtable.is_empty() && now.is_none_or(|now| place_of(now, memtable).is_none())
     })
 }
 
-fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, window: &WriteWindow) -> Wanted {
+fn wanted<'a>(groups: impl Iterator<Item = &'a Group>, memtable: &LoggedMemtable) -> Wanted {
     let mut wanted = Wanted {
         moments: Vec::new(),
         oldest_ns: u64::MAX,
     };
     for group in groups {
         // The others see nothing of it.
-        let from = group.moments.partition_point(|m| *m <= window.start);
+        let from = group.moments.partition_point(|m| *m <= memtable.start);
         if from < group.moments.len() {
             wanted.moments.extend_from_slice(&group.moments[from..]);
             wanted.oldest_ns = wanted.oldest_ns.min(group.oldest_ns);
@@ -165,19 +165,19 @@ enum Place {
     Sealed,
 }
 
-fn place_of(keyspace: &KeyspaceState, window: &Arc<WriteWindow>) -> Option<Place> {
-    let is_sealed = |sealed: &SealedWindow| Arc::ptr_eq(&sealed.records, window);
+fn place_of(keyspace: &KeyspaceState, memtable: &Arc<LoggedMemtable>) -> Option<Place> {
+    let is_sealed = |sealed: &SealedMemtable| Arc::ptr_eq(&sealed.records, memtable);
     if keyspace.sealed.as_ref().is_some_and(is_sealed) {
         Some(Place::Sealed)
     } else {
-        Arc::ptr_eq(&keyspace.active, window).then_some(Place::Active)
+        Arc::ptr_eq(&keyspace.active, memtable).then_some(Place::Active)
     }
 }
 
 /// A memtable that views need no more: they have its run instead, or see nothing of it.
 pub(super) struct Finished {
     keyspace: KeyspaceId,
-    window: Arc<WriteWindow>,
+    memtable: Arc<LoggedMemtable>,
     run: Written,
     /// The run's moments.
     moments: Arc<[Lsn]>,
@@ -190,7 +190,7 @@ impl Finished {
     pub fn unseen(retired: &Retired) -> Self {
         Finished {
             keyspace: retired.keyspace,
-            window: retired.window.clone(),
+            memtable: retired.memtable.clone(),
             run: None,
             moments: Arc::default(),
             end: Lsn(u64::MAX),
@@ -201,7 +201,7 @@ impl Finished {
     pub fn written(writer: &RunWriter, run: Written, end: Lsn) -> Self {
         Finished {
             keyspace: writer.keyspace,
-            window: writer.window.clone(),
+            memtable: writer.memtable.clone(),
             run,
             moments: writer.moments.clone(),
             end,
@@ -214,8 +214,8 @@ impl Finished {
     }
 
     /// Whether it is that memtable.
-    pub fn is_of(&self, window: &Arc<WriteWindow>) -> bool {
-        Arc::ptr_eq(&self.window, window)
+    pub fn is_of(&self, memtable: &Arc<LoggedMemtable>) -> bool {
+        Arc::ptr_eq(&self.memtable, memtable)
     }
 
     /// Whether a view sees in the run what it sees in the memtable.
@@ -223,7 +223,7 @@ impl Finished {
         let looks = view.only.is_none_or(|only| only == self.keyspace);
         let moment = view.before.min(self.end);
         let is_known = self.moments.binary_search(&moment).is_ok() || mutant::active(340);
-        !looks || view.before <= self.window.start || is_known
+        !looks || view.before <= self.memtable.start || is_known
     }
 }
 
@@ -246,7 +246,7 @@ pub(super) fn hand_over(core: &Core, finished: &[Finished]) -> bool {
             let state = held.state.clone();
             let has = |finished: &&Finished| {
                 let keyspace = state.keyspaces.get(finished.keyspace);
-                keyspace.is_some_and(|k| place_of(k, &finished.window).is_some())
+                keyspace.is_some_and(|k| place_of(k, &finished.memtable).is_some())
             };
             let gone: Vec<_> = finished.iter().filter(has).collect();
             let next = (!gone.is_empty()).then(|| {
@@ -297,13 +297,13 @@ impl Replaced {
 fn without(core: &Core, keyspace: &KeyspaceState, finished: &Finished) -> KeyspaceState {
     let mut next = keyspace.clone();
     let mut spilled = next.spilled.as_deref().cloned().unwrap_or_default();
-    match place_of(keyspace, &finished.window) {
+    match place_of(keyspace, &finished.memtable) {
         Some(Place::Sealed) => {
             next.sealed = None;
             spilled.sealed = finished.run.clone();
         }
         Some(Place::Active) => {
-            next.active = WriteWindow::over(next.active.start, core.no_window.clone());
+            next.active = LoggedMemtable::over(next.active.start, core.no_memtable.clone());
             spilled.active = finished.run.clone();
         }
         None => {}

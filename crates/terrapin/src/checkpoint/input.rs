@@ -1,9 +1,9 @@
-//! A sealed window as a merge sees it: a cursor over its newest versions, and a sketch of how its bytes are spread over the keys, for plans.
+//! A sealed memtable as a merge sees it: a cursor over its newest versions, and a sketch of how its bytes are spread over the keys, for plans.
 
 use std::sync::Arc;
 
 use terrapin_base::{Lsn, Result, checksum::hash64};
-use terrapin_memtable::{Op, OwnedCursor, Window};
+use terrapin_memtable::{Memtable, Op, OwnedCursor};
 use terrapin_recordcache::{Collection, Said};
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
 
@@ -13,14 +13,14 @@ use crate::state::KeyspaceState;
 
 /// Marks that a sketch aims at; each stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
-/// The key of one in so many is asked for in the tree: a few reads of the device for a window.
+/// The key of one in so many is asked for in the tree: a few reads of the device for a memtable.
 const MARKS_ASKED: usize = 64;
 /// A mark is so many times its key's bytes behind the one before, at least.
 const MARK_SHARE: u64 = 16;
 
-/// The versions of a window within LSN bounds and, on a full disk, within a slice of the keys.
-pub(crate) struct WindowInput {
-    window: Arc<Window>,
+/// The versions of a memtable within LSN bounds and, on a full disk, within a slice of the keys.
+pub(crate) struct MemtableInput {
+    memtable: Arc<Memtable>,
     after: Lsn,
     before: Lsn,
     slice: KeySlice,
@@ -50,15 +50,15 @@ struct Mark {
 /// Records that one step of a preparation walks over: a millisecond or so.
 const STEP_RECORDS: usize = 16 << 10;
 
-/// Walks a window once, in pieces, and makes its [`WindowInput`].
+/// Walks a memtable once, in pieces, and makes its [`MemtableInput`].
 pub(crate) struct Preparation {
     cursor: OwnedCursor,
     spacing_bytes: u64,
     next_mark_bytes: u64,
-    input: WindowInput,
+    input: MemtableInput,
     /// Ends the slice once it holds so many bytes, if any.
     slice_bytes_max: Option<u64>,
-    /// Whose cached records are to be told what the window says.
+    /// Whose cached records are to be told what the memtable says.
     sweeps: Option<Sweep>,
     /// The keyspace, before the merge, whose tree is asked for some keys, and what it said.
     asks: Option<Arc<KeyspaceState>>,
@@ -74,7 +74,7 @@ struct Sweep {
 }
 
 impl Preparation {
-    /// Tells the cached records of a keyspace on the way; the window's come in that were not there, as far as they were read or there
+    /// Tells the cached records of a keyspace on the way; the memtable's come in that were not there, as far as they were read or there
     /// is room, if they are to (`take`).
     pub fn sweep(mut self, core: &Arc<Core>, collection: Collection, take: bool) -> Self {
         self.sweeps = Some(Sweep {
@@ -85,13 +85,13 @@ impl Preparation {
         self
     }
 
-    /// Finds out on the way how much of the window replaces something in the keyspace's tree.
+    /// Finds out on the way how much of the memtable replaces something in the keyspace's tree.
     pub fn asking(mut self, keyspace: &Arc<KeyspaceState>) -> Self {
         self.asks = Some(keyspace.clone());
         self
     }
 
-    /// Starts at a key, and ends once the records hold so many bytes: a slice of the window.
+    /// Starts at a key, and ends once the records hold so many bytes: a slice of the memtable.
     pub fn slice(mut self, lo: Option<Box<[u8]>>, bytes_max: u64) -> Self {
         if let Some(lo) = &lo {
             self.cursor.seek(lo);
@@ -102,7 +102,7 @@ impl Preparation {
     }
 
     /// Walks on; the input, once everything was walked over.
-    pub fn step(&mut self) -> Option<Arc<WindowInput>> {
+    pub fn step(&mut self) -> Option<Arc<MemtableInput>> {
         for _ in 0..STEP_RECORDS {
             let Some(key) = self.cursor.key() else {
                 return Some(self.finish());
@@ -118,7 +118,7 @@ impl Preparation {
                     key: key.into(),
                     before: *total,
                 });
-                // Marks hold keys that nobody charges for: a small part of the window, however long those are.
+                // Marks hold keys that nobody charges for: a small part of the memtable, however long those are.
                 let spacing_bytes = self.spacing_bytes.max(MARK_SHARE * key.len() as u64);
                 self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
@@ -151,25 +151,25 @@ impl Preparation {
         None
     }
 
-    fn finish(&mut self) -> Arc<WindowInput> {
+    fn finish(&mut self) -> Arc<MemtableInput> {
         if let Some(keyspace) = self.asks.take() {
             let replacing = &keyspace.shared.replacing;
             replacing.note(self.answers);
             self.input.replacing_permille = replacing.permille().unwrap_or(0);
         }
-        let window = self.input.window.clone();
-        let nothing = WindowInput::over(window, self.input.after, self.input.before);
+        let memtable = self.input.memtable.clone();
+        let nothing = MemtableInput::over(memtable, self.input.after, self.input.before);
         Arc::new(std::mem::replace(&mut self.input, nothing))
     }
 }
 
-impl WindowInput {
-    /// Of the versions of `window` in `[after, before)`, once the preparation is stepped to its end.
-    pub fn prepare(window: Arc<Window>, after: Lsn, before: Lsn) -> Preparation {
-        let mut cursor = window.cursor_owned(after, before);
+impl MemtableInput {
+    /// Of the versions of `memtable` in `[after, before)`, once the preparation is stepped to its end.
+    pub fn prepare(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Preparation {
+        let mut cursor = memtable.cursor_owned(after, before);
         cursor.seek_first();
-        let spacing_bytes = (window.live_bytes() / MARKS).clamp(128, 64 << 10);
-        let input = WindowInput::over(window, after, before);
+        let spacing_bytes = (memtable.live_bytes() / MARKS).clamp(128, 64 << 10);
+        let input = MemtableInput::over(memtable, after, before);
         Preparation {
             cursor,
             spacing_bytes,
@@ -182,9 +182,9 @@ impl WindowInput {
         }
     }
 
-    fn over(window: Arc<Window>, after: Lsn, before: Lsn) -> Self {
-        WindowInput {
-            window,
+    fn over(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Self {
+        MemtableInput {
+            memtable,
             after,
             before,
             slice: KeySlice::default(),
@@ -200,7 +200,7 @@ impl WindowInput {
         self.total.records - self.replacing
     }
 
-    /// Where it ends; none when it goes to the window's last key.
+    /// Where it ends; none when it goes to the memtable's last key.
     pub fn slice_end(&self) -> Option<&[u8]> {
         self.slice.hi.as_deref()
     }
@@ -220,9 +220,9 @@ impl WindowInput {
     }
 }
 
-impl MergeInput for WindowInput {
+impl MergeInput for MemtableInput {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
-        let mut cursor = self.window.cursor_owned(self.after, self.before);
+        let mut cursor = self.memtable.cursor_owned(self.after, self.before);
         match (lo, self.slice.lo.as_deref()) {
             (Some(a), Some(b)) => cursor.seek(a.max(b)),
             (Some(a), None) | (None, Some(a)) => cursor.seek(a),
@@ -232,7 +232,7 @@ impl MergeInput for WindowInput {
             (Some(a), Some(b)) => Some(a.min(b)),
             (a, b) => a.or(b),
         };
-        let mut cursor = WindowCursor {
+        let mut cursor = MemtableCursor {
             cursor,
             hi: hi.map(Into::into),
             inside: false,
@@ -268,14 +268,14 @@ impl MergeInput for WindowInput {
     }
 }
 
-struct WindowCursor {
+struct MemtableCursor {
     cursor: OwnedCursor,
     hi: Option<Box<[u8]>>,
     /// The cursor stands on a record below `hi`.
     inside: bool,
 }
 
-impl WindowCursor {
+impl MemtableCursor {
     fn look(&mut self) {
         self.inside = match (self.cursor.key(), &self.hi) {
             (None, _) => false,
@@ -285,7 +285,7 @@ impl WindowCursor {
     }
 }
 
-impl MessageCursor for WindowCursor {
+impl MessageCursor for MemtableCursor {
     fn key(&self) -> Option<&[u8]> {
         if self.inside { self.cursor.key() } else { None }
     }
@@ -315,16 +315,16 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    fn window() -> Arc<Window> {
-        let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+    fn memtable() -> Arc<Memtable> {
+        let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
         for i in 0..10_000u64 {
-            window.insert(&i.to_be_bytes(), Lsn(100 + i), Op::Put(&[1; 92]));
-            window.insert(&i.to_be_bytes(), Lsn(100_000), Op::Delete);
+            memtable.insert(&i.to_be_bytes(), Lsn(100 + i), Op::Put(&[1; 92]));
+            memtable.insert(&i.to_be_bytes(), Lsn(100_000), Op::Delete);
         }
-        window
+        memtable
     }
 
-    fn all(input: &Arc<WindowInput>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Vec<u64> {
+    fn all(input: &Arc<MemtableInput>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Vec<u64> {
         let mut cursor = input.clone().cursor(lo, hi);
         let mut keys = Vec::new();
         while let Some(key) = cursor.key() {
@@ -335,25 +335,25 @@ mod tests {
         keys
     }
 
-    /// The sketch of a window of long keys was a second copy of it, which nobody had charged.
+    /// The sketch of a memtable of long keys was a second copy of it, which nobody had charged.
     #[test]
-    fn a_sketch_of_long_keys_is_a_small_part_of_their_window() {
-        let window = Arc::new(Window::new(&Budget::new(1 << 30)));
+    fn a_sketch_of_long_keys_is_a_small_part_of_their_memtable() {
+        let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
         for i in 0..600_u64 {
             let mut key = vec![b'k'; 60_000];
             key[..8].copy_from_slice(&i.to_be_bytes());
-            window.insert(&key, Lsn(1 + i), Op::Put(b""));
+            memtable.insert(&key, Lsn(1 + i), Op::Put(b""));
         }
-        let input = prepared(WindowInput::prepare(window.clone(), Lsn(0), Lsn(1000)));
+        let input = prepared(MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(1000)));
         let sketch: usize = input.marks.iter().map(|mark| mark.key.len()).sum();
         assert!(input.marks.len() > 10);
-        assert!((sketch as u64) < window.live_bytes() / 8, "{sketch}");
+        assert!((sketch as u64) < memtable.live_bytes() / 8, "{sketch}");
     }
 
     #[test]
     fn a_sketch_estimates_within_a_mark_and_the_cursor_keeps_its_bounds() {
-        let window = window();
-        let mut preparation = WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000));
+        let memtable = memtable();
+        let mut preparation = MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(50_000));
         let input = std::iter::from_fn(|| Some(preparation.step()))
             .flatten()
             .next()
@@ -384,14 +384,14 @@ mod tests {
         );
     }
 
-    fn prepared(mut preparation: Preparation) -> Arc<WindowInput> {
+    fn prepared(mut preparation: Preparation) -> Arc<MemtableInput> {
         std::iter::from_fn(|| Some(preparation.step()))
             .flatten()
             .next()
             .unwrap()
     }
 
-    /// No mark of the window's sketch lies in a slice of one record, so that it estimates as if half of that came first and half last.
+    /// No mark of the memtable's sketch lies in a slice of one record, so that it estimates as if half of that came first and half last.
     #[test]
     fn a_slice_of_one_record_leaves_the_first_and_the_last_leaves_of_a_tree_alone() {
         let budget = Budget::new(64 << 20);
@@ -414,8 +414,12 @@ mod tests {
             store.commit(generation, merged.changes);
             merged.version
         };
-        let window = window();
-        let input = prepared(WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000)));
+        let memtable = memtable();
+        let input = prepared(MemtableInput::prepare(
+            memtable.clone(),
+            Lsn(0),
+            Lsn(50_000),
+        ));
         let version = merge(&tree.empty(), input, &settings.merge);
         let pages = |version: &Arc<dyn Version>| {
             let mut pages = Vec::new();
@@ -434,7 +438,8 @@ mod tests {
         };
         // The delete of a key in the middle.
         let from: Box<[u8]> = 5000u64.to_be_bytes().into();
-        let slice = WindowInput::prepare(window, Lsn(50_000), Lsn(200_000)).slice(Some(from), 1);
+        let slice =
+            MemtableInput::prepare(memtable, Lsn(50_000), Lsn(200_000)).slice(Some(from), 1);
         let input = prepared(slice);
         assert_eq!((input.total.records, input.marks.len()), (1, 0));
         assert!(input.estimate(None, Some(&[])).bytes * 2 >= input.total.bytes - 1);
@@ -452,8 +457,8 @@ mod tests {
 
     #[test]
     fn cuts_make_equal_parts() {
-        let window = window();
-        let mut preparation = WindowInput::prepare(window, Lsn(0), Lsn(50_000));
+        let memtable = memtable();
+        let mut preparation = MemtableInput::prepare(memtable, Lsn(0), Lsn(50_000));
         let input = std::iter::from_fn(|| Some(preparation.step()))
             .flatten()
             .next()
@@ -475,11 +480,11 @@ mod tests {
 
     #[test]
     fn slices_follow_each_other_without_gap_or_overlap() {
-        let window = window();
+        let memtable = memtable();
         let (mut lo, mut keys, mut slices) = (None, Vec::new(), 0);
         loop {
-            let mut preparation =
-                WindowInput::prepare(window.clone(), Lsn(0), Lsn(50_000)).slice(lo.clone(), 70_050);
+            let mut preparation = MemtableInput::prepare(memtable.clone(), Lsn(0), Lsn(50_000))
+                .slice(lo.clone(), 70_050);
             let input = std::iter::from_fn(|| Some(preparation.step()))
                 .flatten()
                 .next()

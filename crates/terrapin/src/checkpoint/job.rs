@@ -8,29 +8,29 @@
 //! What ends a round is beside this file: [`install`], and [`failure`] where it comes to none.
 //!
 //! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits
-//! until every record below it is in its window. Everything that the catalog will say is as of that
+//! until every record below it is in its memtable. Everything that the catalog will say is as of that
 //! cut; what changes meanwhile (a clear, say) is in the log above it, where a power cut may take it
-//! away again. But a writer that is late finds no window any more once its keyspace is cleared or
+//! away again. But a writer that is late finds no memtable any more once its keyspace is cleared or
 //! dropped, though its record lies below the cut: what the trees lack then, only the clear
 //! explains. So the commit syncs the log through that, too.
 //!
-//! A window that cannot be merged (a node of its tree is damaged, say) is left out of its round,
+//! A memtable that cannot be merged (a node of its tree is damaged, say) is left out of its round,
 //! and stays sealed: the others go on, and nobody waits for the memory that it holds but writers of
 //! its keyspace. It is tried again after a rest, or when somebody asks for a checkpoint, who is
 //! told why there is none.
 //!
-//! A round without a sealed window compacts a stretch of a tree if ranges have paid for that
+//! A round without a sealed memtable compacts a stretch of a tree if ranges have paid for that
 //! (`compaction`); one that comes to be sealed meanwhile waits for as long as sixteen page groups
 //! take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
 //! When a merge finds no space the next round takes the reserve, merges straight to the leaves and
-//! nowhere else, and only a slice of one window at a time, as long as the room allows ([`Portion`];
-//! D10). A slice's records stay in the sealed window until the last slice is merged; that the tree
+//! nowhere else, and only a slice of one memtable at a time, as long as the room allows ([`Portion`];
+//! D10). A slice's records stay in the sealed memtable until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log
-//! does not have, of which a slice may hold a part: a window with such a one is merged in one
+//! does not have, of which a slice may hold a part: a memtable with such a one is merged in one
 //! piece, after all others, or waits for room. Where slices have used of the reserve, trees are
 //! emptied before the next one, until it is whole again (`drain`). Once there is room again what is
-//! left of a window is merged as ever. Deletes come together meanwhile (`gather`): the more of them
+//! left of a memtable is merged as ever. Deletes come together meanwhile (`gather`): the more of them
 //! a leaf gets at once, the less room that takes.
 
 mod failure;
@@ -47,7 +47,7 @@ use super::Asked;
 use super::commit::{Commit, Progress};
 use super::drain::Drain;
 use super::gather::Gathering;
-use super::input::{Preparation, WindowInput};
+use super::input::{MemtableInput, Preparation};
 use super::merges::{RunningMerge, guarded};
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
@@ -56,7 +56,7 @@ use super::spill::Spilling;
 use crate::catalog::{Catalog, Following};
 use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
-use crate::state::SealedWindow;
+use crate::state::SealedMemtable;
 
 /// The first rest after a failed round, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
@@ -74,21 +74,21 @@ pub(crate) struct Coordinator {
     /// Keyspaces that were created, dropped, cleared or given options since the last catalog
     /// ([`crate::core::Install::changed`]).
     changed: BTreeSet<KeyspaceId>,
-    /// The round at hand compacts, and merges no window.
+    /// The round at hand compacts, and merges no memtable.
     compacting: bool,
-    /// A merge found no space: windows are merged in slices until one is through, or there is room.
+    /// A merge found no space: memtables are merged in slices until one is through, or there is room.
     slicing: bool,
     /// There was said to be since the last one was through: if a merge found none all the same (a
     /// quota, say), it is not believed again.
     tried_room: bool,
     /// The round at hand is for one that is not.
     is_whole: bool,
-    /// Windows that could not be merged, and [`Schedule::seals`] as the round at hand knows it.
+    /// Memtables that could not be merged, and [`Schedule::seals`] as the round at hand knows it.
     aside: Aside,
     seals: u64,
     /// What was asked for when it began.
     asked: Asked,
-    /// How long the next slice is, and how far each sealed window is merged.
+    /// How long the next slice is, and how far each sealed memtable is merged.
     portion: Portion,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
     /// Emptying trees for room, and whether the round at hand does that.
@@ -218,11 +218,11 @@ impl Coordinator {
         let applied = |id| self.catalog.applied_of(id).unwrap_or(Lsn(0));
         self.changed.append(&mut install.changed);
         let cut = core.cut(&mut install, |keyspace| {
-            let window = &keyspace.active;
-            // A window that was empty at the last checkpoint has an old start, and newer records.
-            let from = applied(keyspace.id).max(window.start);
+            let memtable = &keyspace.active;
+            // A memtable that was empty at the last checkpoint has an old start, and newer records.
+            let from = applied(keyspace.id).max(memtable.start);
             let reaches = from < asked.through || (long && from <= middle);
-            (reaches || merges_deletes) && !window.window.is_empty()
+            (reaches || merges_deletes) && !memtable.memtable.is_empty()
         });
         core.rebalance(&install);
         self.slices.retain(|(id, cut_at, _)| {
@@ -237,7 +237,7 @@ impl Coordinator {
         self.seals = core.schedule.seals();
         self.aside.arrange(&mut parts, core.env.now_ns(), asked);
         if self.slicing && !self.tried_room && !short && !core.store.space_is_short() {
-            // What the slices of a window have merged is merged once more, which costs less than
+            // What the slices of a memtable have merged is merged once more, which costs less than
             // the slices that are left.
             self.slicing = false;
             self.tried_room = true;
@@ -250,9 +250,9 @@ impl Coordinator {
             self.draining = true;
             parts = vec![Part::new(keyspace, None)];
         } else if self.slicing {
-            // One window at a time, the smallest first: it frees the most for the space that it
+            // One memtable at a time, the smallest first: it frees the most for the space that it
             // takes. One that may find no room, or could not be merged before, holds up no other.
-            let bytes = |sealed: &SealedWindow| sealed.records.window.live_bytes();
+            let bytes = |sealed: &SealedMemtable| sealed.records.memtable.live_bytes();
             let bytes = |p: &Part| p.sealed.as_ref().map_or(0, bytes);
             parts.sort_by_key(|p| (self.aside.has(p), p.is_whole(), bytes(p)));
             // Trees that were let go come before: they make room, for two pages of the catalog.
@@ -288,15 +288,15 @@ impl Coordinator {
             trees_let_go,
             shortens_log: long,
             sliced: self.slicing,
-            takes: core.settings.record_cache && core.takes_windows(),
+            takes: core.settings.record_cache && core.takes_memtables(),
         }
     }
 
-    /// Waits until every record below the cut is in its window.
+    /// Waits until every record below the cut is in its memtable.
     fn settle(&mut self, mut round: Box<Round>) -> Result<Step> {
         let log = self.core.log()?;
         if self.core.visible() >= round.publish_to {
-            // What took the window of a late write away was appended and in the state before that
+            // What took the memtable of a late write away was appended and in the state before that
             // write was published.
             let floor = self.core.state.load().floor;
             if floor > round.cut && !mutant::active(77) {
@@ -318,8 +318,8 @@ impl Coordinator {
             let Some(sealed) = &part.sealed else {
                 return self.compact(round);
             };
-            let window = &sealed.records;
-            if window.window.is_empty() {
+            let memtable = &sealed.records;
+            if memtable.memtable.is_empty() {
                 part.merged = Some(part.keyspace.version.clone());
                 round.at += 1;
                 continue;
@@ -332,12 +332,12 @@ impl Coordinator {
             let slice = (round.sliced && !self.is_whole).then(|| self.portion.bytes());
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
-                WindowInput::prepare(window.window.clone(), window.start, sealed.cut);
+                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.cut);
             preparation = preparation.asking(&part.keyspace);
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
-            // Every reader from here on finds this window's keys in it; what is cached of them is
+            // Every reader from here on finds this memtable's keys in it; what is cached of them is
             // of before.
             let take = round.takes;
             if self.core.records.begin_sweep() || take {
@@ -358,7 +358,7 @@ impl Coordinator {
         Ok(Step::Again)
     }
 
-    /// Writes what views need of the windows that are merged.
+    /// Writes what views need of the memtables that are merged.
     fn spill(&mut self, mut round: Box<Round>, mut spilling: Box<Spilling>) -> Result<Step> {
         self.phase = match spilling.step(&self.core, &mut round) {
             true => Phase::Catalog(round),

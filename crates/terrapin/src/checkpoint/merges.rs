@@ -17,7 +17,7 @@ const REST_NS: u64 = 5_000_000;
 /// A merge that any number of workers steps.
 pub(crate) struct RunningMerge {
     merge: Arc<dyn Merge>,
-    /// Whose sealed window waits for it; none for a compaction.
+    /// Whose sealed memtable waits for it; none for a compaction.
     keyspace: Option<Arc<KeyspaceShared>>,
     workers: AtomicUsize,
     done: AtomicBool,

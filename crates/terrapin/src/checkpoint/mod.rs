@@ -1,10 +1,10 @@
-//! Checkpoints: sealed windows are merged into the trees below them, and the new roots become
+//! Checkpoints: sealed memtables are merged into the trees below them, and the new roots become
 //! durable (D2).
 //!
 //! One coordinator job ([`job`]) runs one round ([`round`]) at a time. A round freezes the database
-//! at an LSN, waits until every record below it is in its window, merges the sealed windows
+//! at an LSN, waits until every record below it is in its memtable, merges the sealed memtables
 //! ([`merges`], with as many workers as there are background threads; [`input`] is how a merge sees
-//! a window), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is
+//! a memtable), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is
 //! what the rest of the engine sees of it: what is asked for, and how far it is.
 
 pub(crate) mod commit;
@@ -30,7 +30,7 @@ use crate::core::Core;
 use crate::health::closed;
 use merges::RunningMerge;
 
-/// Rounds from the reserve that a checkpoint, a flush, or a close waits for without a window's
+/// Rounds from the reserve that a checkpoint, a flush, or a close waits for without a memtable's
 /// having gone (decision 0038). A round writes no more than there is room for, and syncs four
 /// times, so that this is a bound of work. What is not merged then is in the log.
 const TIGHT_ROUNDS_MAX: u64 = 64;
@@ -63,15 +63,15 @@ pub(crate) struct Schedule {
     /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the
     /// catalog and its keyspaces.
     durable_through: AtomicU64,
-    /// Windows sealed and not yet gone from the state.
+    /// Memtables sealed and not yet gone from the state.
     sealed: AtomicUsize,
     /// How often one was sealed or went.
     seals: AtomicU64,
-    /// How many of them could not be merged, and are not being tried again; and the bytes of window
+    /// How many of them could not be merged, and are not being tried again; and the bytes of memtable
     /// memory that their keyspaces hold.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
-    /// Rounds that were tried from the reserve, committed or not; and as many when a window last
+    /// Rounds that were tried from the reserve, committed or not; and as many when a memtable last
     /// went.
     tight_rounds: AtomicU64,
     tight_rounds_at_release: AtomicU64,
@@ -87,11 +87,11 @@ pub(crate) struct Schedule {
     running: Mutex<Option<Arc<RunningMerge>>>,
     /// The log has grown past its limit: what holds it up is to be checkpointed.
     log_is_long: AtomicBool,
-    /// Ranges have paid for a window's being cut: the coordinator is to look which are due.
+    /// Ranges have paid for a memtable's being cut: the coordinator is to look which are due.
     cut_is_asked: AtomicBool,
-    /// The disk is nearly full: windows are small.
+    /// The disk is nearly full: memtables are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, windows are large again, and cut once deletes have come
+    /// The disk is full: puts are refused, memtables are large again, and cut once deletes have come
     /// together ([`gather`]; D10).
     space_is_short: AtomicBool,
 }
@@ -126,7 +126,7 @@ impl Schedule {
         self.log_is_long.store(false, Ordering::Release);
     }
 
-    /// Asks for the windows that are due to be cut.
+    /// Asks for the memtables that are due to be cut.
     #[cold]
     pub fn ask_for_cut(&self) {
         if !self.cut_is_asked.swap(true, Ordering::AcqRel) {
@@ -168,14 +168,14 @@ impl Schedule {
         self.progress.notify();
     }
 
-    /// So many windows were sealed.
+    /// So many memtables were sealed.
     pub fn sealed(&self, count: usize) {
         self.sealed.fetch_add(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
         self.work.notify();
     }
 
-    /// So many sealed windows are gone from the state, merged or cleared.
+    /// So many sealed memtables are gone from the state, merged or cleared.
     pub fn unsealed(&self, count: usize) {
         self.sealed.fetch_sub(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
@@ -198,24 +198,24 @@ impl Schedule {
         self.tight_rounds.load(Ordering::Acquire)
     }
 
-    /// How many were tried since that count, and since a window last went.
+    /// How many were tried since that count, and since a memtable last went.
     pub fn tight_rounds_since(&self, begun: u64) -> u64 {
         let from = self.tight_rounds_at_release.load(Ordering::Acquire);
         self.tight_rounds().saturating_sub(begun.max(from))
     }
 
     /// Whether a wait that began at that count is over: too many rounds from the reserve have let
-    /// no window go.
+    /// no memtable go.
     pub fn is_too_tight(&self, begun: u64) -> bool {
         self.tight_rounds_since(begun) >= TIGHT_ROUNDS_MAX
     }
 
-    /// Changes with every window that is sealed, and every sealed one that goes, by one for each.
+    /// Changes with every memtable that is sealed, and every sealed one that goes, by one for each.
     pub fn seals(&self) -> u64 {
         self.seals.load(Ordering::Acquire)
     }
 
-    /// Windows that wait for a merge or are being merged.
+    /// Memtables that wait for a merge or are being merged.
     #[inline]
     pub fn sealed_count(&self) -> usize {
         self.sealed.load(Ordering::Acquire)
@@ -230,19 +230,19 @@ impl Schedule {
         }
     }
 
-    /// Sealed windows that could not be merged, and rest.
+    /// Sealed memtables that could not be merged, and rest.
     #[inline]
     pub fn aside_count(&self) -> usize {
         self.aside.load(Ordering::Acquire)
     }
 
-    /// Bytes of window memory of their keyspaces.
+    /// Bytes of memtable memory of their keyspaces.
     #[inline]
     pub fn aside_bytes(&self) -> u64 {
         self.aside_bytes.load(Ordering::Acquire)
     }
 
-    /// Sealed windows of which a merge is about to free memory.
+    /// Sealed memtables of which a merge is about to free memory.
     #[inline]
     pub fn releasing_count(&self) -> usize {
         self.sealed_count().saturating_sub(self.aside_count())
@@ -308,7 +308,7 @@ impl Schedule {
         Lsn(self.durable_through.load(Ordering::Acquire))
     }
 
-    /// Changes whenever windows may have gone from the state.
+    /// Changes whenever memtables may have gone from the state.
     pub fn releases(&self) -> u64 {
         self.releases.load(Ordering::Acquire)
     }
@@ -326,7 +326,7 @@ impl Schedule {
         self.released();
     }
 
-    /// Windows are gone from the state.
+    /// Memtables are gone from the state.
     pub fn released(&self) {
         self.releases.fetch_add(1, Ordering::AcqRel);
         self.progress.notify();

@@ -1,6 +1,6 @@
-//! How much of a window one round merges while it writes from the reserve (D10, decision 0038).
+//! How much of a memtable one round merges while it writes from the reserve (D10, decision 0038).
 //!
-//! What a slice of a window writes depends on how many leaves its records lie in, which nobody
+//! What a slice of a memtable writes depends on how many leaves its records lie in, which nobody
 //! knows before. So the next slice follows from the last one: from what that wrote, and from the
 //! room there is now. Slices that are too large fail, and each failure writes all the room there is
 //! in vain; slices that are too small make many rounds, each with its syncs.

@@ -1,4 +1,4 @@
-//! What follows on a failure: a rest, and without which windows rounds go on until those are tried again.
+//! What follows on a failure: a rest, and without which memtables rounds go on until those are tried again.
 
 use terrapin_base::{KeyspaceId, Lsn};
 
@@ -11,15 +11,15 @@ pub(super) struct Rest {
     pub until_ns: u64,
     /// What was asked for: who asks for more, or again, ends it.
     pub asked: Asked,
-    /// Where windows were left out: others end it.
+    /// Where memtables were left out: others end it.
     pub aside: Option<LeftOut>,
 }
 
 /// What was left out of a round.
 #[derive(Clone, Copy)]
 pub(super) struct LeftOut {
-    /// So many windows.
-    windows: usize,
+    /// So many memtables.
+    memtables: usize,
     /// [`Schedule::seals`] as the round knows it.
     seals: u64,
 }
@@ -28,17 +28,17 @@ impl Rest {
     /// Whether there is reason not to wait for its end.
     pub fn is_broken(self, schedule: &Schedule) -> bool {
         let has_others = |left: LeftOut| {
-            left.windows != schedule.sealed_count() || left.seals != schedule.seals()
+            left.memtables != schedule.sealed_count() || left.seals != schedule.seals()
         };
         schedule.asked() > self.asked || self.aside.is_some_and(has_others)
     }
 }
 
-/// Sealed windows that could not be merged.
+/// Sealed memtables that could not be merged.
 #[derive(Default)]
 pub(super) struct Aside {
     /// By their cuts.
-    windows: Vec<(KeyspaceId, Lsn)>,
+    memtables: Vec<(KeyspaceId, Lsn)>,
     /// When they are tried again, unless somebody asks for more than was asked for, or again.
     retry_ns: u64,
     asked: Asked,
@@ -47,28 +47,28 @@ pub(super) struct Aside {
 impl Aside {
     /// None of them: rounds merge all there is.
     pub fn is_empty(&self) -> bool {
-        self.windows.is_empty()
+        self.memtables.is_empty()
     }
 
     /// The keyspaces that they are of, each of which has one.
     pub fn keyspaces(&self) -> impl ExactSizeIterator<Item = KeyspaceId> {
-        self.windows.iter().map(|(id, _)| *id)
+        self.memtables.iter().map(|(id, _)| *id)
     }
 
     /// Whether that of a part is among them.
     pub fn has(&self, part: &Part) -> bool {
-        name(part).is_some_and(|name| self.windows.contains(&name))
+        name(part).is_some_and(|name| self.memtables.contains(&name))
     }
 
     /// A part could not be merged.
     pub fn add(&mut self, id: KeyspaceId, cut: Lsn) {
-        self.windows.push((id, cut));
+        self.memtables.push((id, cut));
     }
 
-    /// Makes its windows the last of a round's parts, and no parts of it while it is too early for that. [`Aside::tried`] follows.
+    /// Makes its memtables the last of a round's parts, and no parts of it while it is too early for that. [`Aside::tried`] follows.
     pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Asked) {
-        self.windows
-            .retain(|window| parts.iter().any(|part| name(part) == Some(*window)));
+        self.memtables
+            .retain(|memtable| parts.iter().any(|part| name(part) == Some(*memtable)));
         if now_ns < self.retry_ns && asked <= self.asked {
             parts.retain(|part| !self.has(part));
         } else {
@@ -76,10 +76,10 @@ impl Aside {
         }
     }
 
-    /// Those that are parts of a round are none of its windows any more, unless they are added again.
+    /// Those that are parts of a round are none of its memtables any more, unless they are added again.
     pub fn tried(&mut self, parts: &[Part]) {
-        self.windows
-            .retain(|window| !parts.iter().any(|part| name(part) == Some(*window)));
+        self.memtables
+            .retain(|memtable| !parts.iter().any(|part| name(part) == Some(*memtable)));
     }
 
     /// They are tried again after that rest, which others need not wait for. The round knows of so many [`Schedule::seals`].
@@ -90,16 +90,16 @@ impl Aside {
 
     /// What is left of their rest.
     pub fn rest(&self, seals: u64) -> Rest {
-        let windows = self.windows.len();
+        let memtables = self.memtables.len();
         Rest {
             until_ns: self.retry_ns,
             asked: self.asked,
-            aside: Some(LeftOut { windows, seals }),
+            aside: Some(LeftOut { memtables, seals }),
         }
     }
 }
 
-/// A sealed window, by its cut.
+/// A sealed memtable, by its cut.
 fn name(part: &Part) -> Option<(KeyspaceId, Lsn)> {
     Some((part.keyspace.id, part.sealed.as_ref()?.cut))
 }
@@ -130,13 +130,13 @@ mod tests {
         assert!(rest.is_broken(&schedule));
     }
 
-    /// One window was cleared and another sealed before anyone looked: as many as were left out, but not those.
+    /// One memtable was cleared and another sealed before anyone looked: as many as were left out, but not those.
     #[test]
-    fn a_window_that_is_sealed_ends_a_rest_though_another_went() {
+    fn a_memtable_that_is_sealed_ends_a_rest_though_another_went() {
         let schedule = Schedule::default();
         schedule.sealed(1);
         let aside = Aside {
-            windows: vec![(KeyspaceId(1), Lsn(1))],
+            memtables: vec![(KeyspaceId(1), Lsn(1))],
             retry_ns: u64::MAX,
             asked: schedule.asked(),
         };

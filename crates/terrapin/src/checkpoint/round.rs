@@ -10,7 +10,7 @@ use terrapin_structure::Version;
 use super::held::Finished;
 use crate::catalog::{Catalog, Outcome};
 use crate::events::Merged;
-use crate::state::{KeyspaceState, SealedWindow, State};
+use crate::state::{KeyspaceState, SealedMemtable, State};
 
 /// One checkpoint.
 pub(super) struct Round {
@@ -22,13 +22,13 @@ pub(super) struct Round {
     pub publish_to: Lsn,
     /// How much of the log is to be durable before what the round makes is.
     pub through: Lsn,
-    /// Keyspaces with a sealed window; those before `at` are merged.
+    /// Keyspaces with a sealed memtable; those before `at` are merged.
     pub parts: Vec<Part>,
     pub at: usize,
     pub changes: Changes,
     /// What could not be read of trees that are let go.
     pub unread: Vec<Error>,
-    /// Windows of it that views need no more once it is durable.
+    /// Memtables of it that views need no more once it is durable.
     pub spilled: Vec<Finished>,
     /// Why a part of it was left out.
     pub failed: Option<Error>,
@@ -36,9 +36,9 @@ pub(super) struct Round {
     pub trees_let_go: u64,
     /// The log was too long when it began.
     pub shortens_log: bool,
-    /// Made of one slice, or of a window that may not be sliced, from the reserve.
+    /// Made of one slice, or of a memtable that may not be sliced, from the reserve.
     pub sliced: bool,
-    /// What the windows hold comes among the cached records.
+    /// What the memtables hold comes among the cached records.
     pub takes: bool,
 }
 
@@ -46,10 +46,10 @@ pub(super) struct Round {
 pub(super) struct Part {
     pub keyspace: Arc<KeyspaceState>,
     /// What is merged into its tree; none where that is compacted.
-    pub sealed: Option<SealedWindow>,
+    pub sealed: Option<SealedMemtable>,
     /// The tree after the merge.
     pub merged: Option<Arc<dyn Version>>,
-    /// Where a slice ended, if the window goes on behind it.
+    /// Where a slice ended, if the memtable goes on behind it.
     pub rest_from: Option<Box<[u8]>>,
     /// How many records it adds to the tree, at most.
     pub added: u64,
@@ -58,7 +58,7 @@ pub(super) struct Part {
 }
 
 impl Part {
-    pub fn new(keyspace: &Arc<KeyspaceState>, sealed: Option<SealedWindow>) -> Self {
+    pub fn new(keyspace: &Arc<KeyspaceState>, sealed: Option<SealedMemtable>) -> Self {
         Part {
             keyspace: keyspace.clone(),
             sealed,
@@ -69,10 +69,10 @@ impl Part {
         }
     }
 
-    /// Whether its window is merged in one piece however little room there is.
+    /// Whether its memtable is merged in one piece however little room there is.
     pub fn is_whole(&self) -> bool {
-        let window = self.sealed.as_ref().map(|sealed| &sealed.records);
-        window.is_some_and(|window| window.unlogged_batch.load(Ordering::Acquire))
+        let memtable = self.sealed.as_ref().map(|sealed| &sealed.records);
+        memtable.is_some_and(|memtable| memtable.unlogged_batch.load(Ordering::Acquire))
     }
 }
 
@@ -84,7 +84,7 @@ impl Round {
         Merged {
             began_ns: self.began_ns,
             keyspaces: memtables.clone().count(),
-            bytes: memtables.map(|s| s.records.window.live_bytes()).sum(),
+            bytes: memtables.map(|s| s.records.memtable.live_bytes()).sum(),
         }
     }
 
@@ -141,8 +141,8 @@ impl Round {
                 applied: before.max(sealed.records.start),
                 quiet: false,
             },
-            // Read after everything below the cut was in its window (D3).
-            None if keyspace.active.window.is_empty() || mutant::active(39) => {
+            // Read after everything below the cut was in its memtable (D3).
+            None if keyspace.active.memtable.is_empty() || mutant::active(39) => {
                 let applied = self.applied(before);
                 Outcome {
                     version,
@@ -158,7 +158,7 @@ impl Round {
         })
     }
 
-    /// How far something is applied after it of which no window has a record, and how far that was `before`. While the log is replayed it is cut where
+    /// How far something is applied after it of which no memtable has a record, and how far that was `before`. While the log is replayed it is cut where
     /// the replay is. What was applied beyond that stays so: were it replayed again, it would go over later writes that are in trees only.
     pub fn applied(&self, before: Lsn) -> Lsn {
         match mutant::active(76) {

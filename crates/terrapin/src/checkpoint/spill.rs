@@ -62,12 +62,12 @@ impl Spilling {
             wanted.moments.dedup();
             let is_old = || {
                 let now_ns = core.env.now_ns();
-                now_ns >= wanted.oldest_ns.saturating_add(AGE_NS) || core.windows_are_large()
+                now_ns >= wanted.oldest_ns.saturating_add(AGE_NS) || core.memtables_are_large()
             };
             match !wanted.moments.is_empty() && is_old() {
                 true => {
-                    let window = sealed.records.clone();
-                    self.writer = Some(RunWriter::new(core, id, window, wanted.moments));
+                    let memtable = sealed.records.clone();
+                    self.writer = Some(RunWriter::new(core, id, memtable, wanted.moments));
                 }
                 false => self.at += 1,
             }
@@ -82,7 +82,7 @@ impl Spilling {
             }
             Err(error) => {
                 writer.abandon();
-                tracing::warn!(%error, "what snapshots need of a window could not be written; it will be tried again");
+                tracing::warn!(%error, "what snapshots need of a memtable could not be written; it will be tried again");
                 self.at = match error.kind() {
                     ErrorKind::NoSpace => round.parts.len(),
                     _ => self.at + 1,

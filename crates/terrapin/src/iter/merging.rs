@@ -1,5 +1,5 @@
 //! What a chunk of a range is filled from: a scan of the tree, and what lies above the tree, be it
-//! windows or the runs in their places.
+//! memtables or the runs in their places.
 
 use std::ops::Bound;
 use std::sync::Arc;
@@ -11,15 +11,15 @@ use terrapin_structure::{Batch, Direction, Filled, Scan};
 use super::copied;
 use crate::compaction::KeySpan;
 use crate::key_range::borrowed;
-use crate::read::windows;
+use crate::read::memtables;
 use crate::run::{Run, RunScan};
 use crate::state::KeyspaceState;
 use crate::view::Held;
 
-/// What is known of a view's windows, and of the runs in their places, which show the view the same
+/// What is known of a view's memtables, and of the runs in their places, which show the view the same
 /// for as long as it has them.
 #[derive(Default)]
-pub(super) enum InWindows {
+pub(super) enum InMemtables {
     #[default]
     Unknown,
     /// This is the next key of the region.
@@ -33,7 +33,7 @@ pub(super) struct TreeScan {
     /// What the view held when it was opened ([`Held::turn`]).
     pub turn: u64,
     pub scan: Box<dyn Scan>,
-    /// Scans of the runs in the place of the active and the sealed window, if the view has runs.
+    /// Scans of the runs in the place of the active and the sealed memtable, if the view has runs.
     pub runs: Option<Box<[Option<RunScan>; 2]>>,
 }
 
@@ -63,24 +63,24 @@ impl TreeScan {
     }
 }
 
-impl InWindows {
+impl InMemtables {
     /// The next key, if it is known.
     fn next(&self) -> Option<&[u8]> {
         match self {
-            InWindows::Next(next) => Some(next),
-            InWindows::Unknown | InWindows::Nothing => None,
+            InMemtables::Next(next) => Some(next),
+            InMemtables::Unknown | InMemtables::Nothing => None,
         }
     }
 
     /// Takes note of the next key.
     pub fn note(&mut self, next: Option<&[u8]>) {
         let memory = match std::mem::take(self) {
-            InWindows::Next(memory) => memory,
-            InWindows::Unknown | InWindows::Nothing => Vec::new(),
+            InMemtables::Next(memory) => memory,
+            InMemtables::Unknown | InMemtables::Nothing => Vec::new(),
         };
         *self = match next {
-            Some(next) => InWindows::Next(copied(memory, next)),
-            None => InWindows::Nothing,
+            Some(next) => InMemtables::Next(copied(memory, next)),
+            None => InMemtables::Nothing,
         };
     }
 }
@@ -128,7 +128,7 @@ impl<'a> Region<'a> {
         }
     }
 
-    /// Places a window's cursor at its first key of the region, or at `next`, which is known to be
+    /// Places a memtable's cursor at its first key of the region, or at `next`, which is known to be
     /// no further on than that.
     fn seek(self, cursor: &mut Cursor<'_>, next: Option<&[u8]>) {
         match (self.direction, next) {
@@ -140,18 +140,18 @@ impl<'a> Region<'a> {
     }
 }
 
-/// Fills a chunk from the tree alone, as far as the windows are known to have nothing: as
+/// Fills a chunk from the tree alone, as far as the memtables are known to have nothing: as
 /// [`Merging`] does, or none if they have what comes next, or nobody knows.
 pub(super) fn from_tree(
     tree: &mut TreeScan,
     region: Region<'_>,
-    in_windows: &InWindows,
+    in_memtables: &InMemtables,
     chunk: &mut Batch,
 ) -> Result<Option<bool>> {
-    let next = match in_windows {
-        InWindows::Unknown => return Ok(None),
-        InWindows::Next(next) => Some(&next[..]).filter(|next| region.ends_behind(next)),
-        InWindows::Nothing => None,
+    let next = match in_memtables {
+        InMemtables::Unknown => return Ok(None),
+        InMemtables::Next(next) => Some(&next[..]).filter(|next| region.ends_behind(next)),
+        InMemtables::Nothing => None,
     };
     let until = next.map_or(region.end(), Bound::Excluded);
     if tree.scan.fill(until, chunk)? == Filled::Full || next.is_some() && chunk.is_full() {
@@ -164,9 +164,9 @@ pub(super) fn from_tree(
 pub(super) struct Merging<'a> {
     pub scan: &'a mut dyn Scan,
     pub region: Region<'a>,
-    pub in_windows: &'a mut InWindows,
+    pub in_memtables: &'a mut InMemtables,
     pub chunk: &'a mut Batch,
-    /// Deletes of the active window that were gone over.
+    /// Deletes of the active memtable that were gone over.
     pub passed: &'a mut u64,
 }
 
@@ -201,28 +201,28 @@ impl Source for Cursor<'_> {
 /// What a view has above its tree.
 #[allow(clippy::large_enum_variant)] // there are two, and they stay where they are
 enum Above<'a> {
-    Window(Cursor<'a>),
+    Memtable(Cursor<'a>),
     Run(&'a mut RunScan),
 }
 
 impl Source for Above<'_> {
     fn key(&self) -> Option<&[u8]> {
         match self {
-            Above::Window(cursor) => cursor.key(),
+            Above::Memtable(cursor) => cursor.key(),
             Above::Run(run) => run.key(),
         }
     }
 
     fn op(&self) -> Op<'_> {
         match self {
-            Above::Window(cursor) => cursor.op(),
+            Above::Memtable(cursor) => cursor.op(),
             Above::Run(run) => run.op(),
         }
     }
 
     fn go_on(&mut self, direction: Direction) -> Result<()> {
         match self {
-            Above::Window(cursor) => cursor.go_on(direction),
+            Above::Memtable(cursor) => cursor.go_on(direction),
             // Its direction was said when it began.
             Above::Run(run) => run.advance(),
         }
@@ -230,7 +230,7 @@ impl Source for Above<'_> {
 }
 
 impl Merging<'_> {
-    /// Merges the windows, or the runs that are there for them, with the tree, as
+    /// Merges the memtables, or the runs that are there for them, with the tree, as
     /// [`Merging::with`].
     pub fn above(
         self,
@@ -238,16 +238,16 @@ impl Merging<'_> {
         before: Lsn,
         runs: Option<&mut [Option<RunScan>; 2]>,
     ) -> Result<bool> {
-        let (region, next) = (self.region, self.in_windows.next());
-        let windows = windows(keyspace, before).map(|window| {
-            let mut cursor = window?.cursor(Lsn(0), before);
+        let (region, next) = (self.region, self.in_memtables.next());
+        let memtables = memtables(keyspace, before).map(|memtable| {
+            let mut cursor = memtable?.cursor(Lsn(0), before);
             region.seek(&mut cursor, next);
             cursor.is_valid().then_some(cursor)
         });
         let Some(runs) = runs else {
-            return self.with(windows);
+            return self.with(memtables);
         };
-        let [mut newer, mut older] = windows.map(|window| window.map(Above::Window));
+        let [mut newer, mut older] = memtables.map(|memtable| memtable.map(Above::Memtable));
         for (source, run) in [&mut newer, &mut older].into_iter().zip(runs) {
             if let Some(run) = run {
                 run.start()?;
@@ -259,12 +259,12 @@ impl Merging<'_> {
 
     /// Merges sources, the newer first, with the tree from one end of the region until the chunk is
     /// full (`false`) or the region is at its end (`true`). Of equal keys the newest counts, and a
-    /// tombstone hides what is older; those of the active window are counted (`passed`).
+    /// tombstone hides what is older; those of the active memtable are counted (`passed`).
     fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
         let Merging {
             scan,
             region,
-            in_windows,
+            in_memtables,
             chunk,
             passed,
         } = self;
@@ -289,7 +289,7 @@ impl Merging<'_> {
             let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
             let filled = scan.fill(until, chunk)?;
             if filled == Filled::Full || first.is_some() && chunk.is_full() {
-                in_windows.note(first.map(|(_, key)| key));
+                in_memtables.note(first.map(|(_, key)| key));
                 return Ok(false);
             }
             let Some((place, key)) = first else {
@@ -302,7 +302,7 @@ impl Merging<'_> {
                     }
                     chunk.push(key, value, 0);
                 }
-                // The active window is the first of them.
+                // The active memtable is the first of them.
                 Some(Op::Delete) if place == 0 => *passed += 1,
                 _ => {}
             }

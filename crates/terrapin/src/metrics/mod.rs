@@ -141,8 +141,8 @@ fn now(env: &Env) -> Timer {
 pub struct MemoryUse {
     /// The budget.
     pub limit_bytes: u64,
-    /// Windows and their recycled memory.
-    pub window_bytes: u64,
+    /// Memtables and their recycled memory.
+    pub memtable_bytes: u64,
     /// Cached data blocks.
     pub block_bytes: u64,
     /// Cached indexes, filters and nodes.
@@ -159,7 +159,7 @@ impl MemoryUse {
     pub(crate) fn of(budget: &Budget) -> Self {
         MemoryUse {
             limit_bytes: budget.limit(),
-            window_bytes: budget.used(Purpose::Window),
+            memtable_bytes: budget.used(Purpose::Memtable),
             block_bytes: budget.used(Purpose::Blocks),
             metadata_bytes: budget.used(Purpose::Metadata),
             record_bytes: budget.used(Purpose::Records),
@@ -171,7 +171,7 @@ impl MemoryUse {
     /// All of it.
     #[must_use]
     pub fn total_bytes(&self) -> u64 {
-        self.window_bytes
+        self.memtable_bytes
             + self.block_bytes
             + self.metadata_bytes
             + self.record_bytes
@@ -231,11 +231,11 @@ pub struct Metrics {
     /// what newer messages hide does not count, nor do deletes. 0 when there are none.
     pub space_amplification: f64,
 
-    /// Bytes in windows that wait for a merge or are being merged, less what of it is done, as of
+    /// Bytes in memtables that wait for a merge or are being merged, less what of it is done, as of
     /// now.
     pub checkpoint_debt_bytes: u64,
-    /// Live bytes in all windows, as of now.
-    pub window_bytes: u64,
+    /// Live bytes in all memtables, as of now.
+    pub memtable_bytes: u64,
     /// Checkpoints committed.
     pub checkpoints: u64,
     /// Checkpoints that failed and were, or will be, tried again.

@@ -244,7 +244,7 @@ impl Metrics {
         let name = "memory_bytes";
         text.family(name, Kind::Gauge, "bytes", "Memory in use, by purpose.");
         let values = [
-            ("memtable", memory.window_bytes),
+            ("memtable", memory.memtable_bytes),
             ("block", memory.block_bytes),
             ("metadata", memory.metadata_bytes),
             ("record", memory.record_bytes),

@@ -11,11 +11,11 @@ pub struct WriteWaits {
     pub pace: Latency,
     /// Gave up the processor for a moment, because another writer was overdue.
     pub turn: Latency,
-    /// The window was full, or window memory short, before a merge had ended.
+    /// The memtable was full, or memtable memory short, before a merge had ended.
     pub merge: Latency,
     /// The log's ring was full or nearly so, or its disk full.
     pub log: Latency,
-    /// Cut the window that it had filled.
+    /// Cut the memtable that it had filled.
     pub cut: Latency,
 }
 

@@ -4,7 +4,7 @@
 //! PUT      keyspace: varint, key length: varint, key, value (the rest)
 //! DELETE   keyspace: varint, key (the rest)
 //! BATCH    operations: (keyspace << 1 | is put): varint, key length: varint, key, then for a put value length: varint, value
-//! UNLOGGED nothing: the writes of this LSN are in a window only
+//! UNLOGGED nothing: the writes of this LSN are in a memtable only
 //! CREATE   keyspace: varint, structure: varint, options, name (the rest, UTF-8)
 //! DROP     keyspace: varint
 //! CLEAR    keyspace: varint
@@ -27,7 +27,7 @@ pub(crate) const PUT: u8 = RECORD_KIND_USER_MIN;
 pub(crate) const DELETE: u8 = RECORD_KIND_USER_MIN + 1;
 /// Any number of puts and deletes.
 pub(crate) const BATCH: u8 = RECORD_KIND_USER_MIN + 2;
-/// Writes that only a window holds.
+/// Writes that only a memtable holds.
 pub(crate) const UNLOGGED: u8 = RECORD_KIND_USER_MIN + 3;
 const CREATE: u8 = RECORD_KIND_USER_MIN + 4;
 const DROP: u8 = RECORD_KIND_USER_MIN + 5;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
-use terrapin_memtable::{Estimate as Counted, Op, OwnedCursor, OwnedVersions, Window};
+use terrapin_memtable::{Estimate as Counted, Memtable, Op, OwnedCursor, OwnedVersions};
 use terrapin_pages::PrivatePages;
 use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, Message, MessageCursor, Version};
 
@@ -12,7 +12,7 @@ use super::chain::{kept, long_key, put_long, put_short, short_bytes};
 use super::{Run, Seen};
 use crate::checkpoint::merges::guarded;
 use crate::core::Core;
-use crate::state::WriteWindow;
+use crate::state::LoggedMemtable;
 
 /// Keys that one step of the first walk passes: a millisecond or so.
 const STEP_KEYS: usize = 16 << 10;
@@ -25,7 +25,7 @@ pub(crate) struct RunWriter {
     /// The memtable's keyspace.
     pub keyspace: KeyspaceId,
     /// The memtable. Nothing below the moments may be on its way into it any more.
-    pub window: Arc<WriteWindow>,
+    pub memtable: Arc<LoggedMemtable>,
     /// Exclusive LSN bounds of the views that the run is for, ascending, each once.
     pub moments: Arc<[Lsn]>,
     stage: Stage,
@@ -48,15 +48,15 @@ impl RunWriter {
     pub fn new(
         core: &Arc<Core>,
         keyspace: KeyspaceId,
-        window: Arc<WriteWindow>,
+        memtable: Arc<LoggedMemtable>,
         moments: Vec<Lsn>,
     ) -> Self {
         let moments: Arc<[Lsn]> = moments.into();
-        let measure = Measure::new(&window.window, &moments);
+        let measure = Measure::new(&memtable.memtable, &moments);
         RunWriter {
             core: core.clone(),
             keyspace,
-            window,
+            memtable,
             moments,
             stage: Stage::Measure(Box::new(measure)),
             run: Run::nothing(core),
@@ -126,7 +126,7 @@ impl RunWriter {
         long: Option<Estimate>,
     ) -> Result<Option<Written>> {
         let input = Arc::new(Input {
-            window: self.window.window.clone(),
+            memtable: self.memtable.memtable.clone(),
             moments: self.moments.clone(),
             part,
             total,
@@ -189,9 +189,9 @@ struct Measured {
 }
 
 impl Measure {
-    fn new(window: &Arc<Window>, moments: &Arc<[Lsn]>) -> Self {
+    fn new(memtable: &Arc<Memtable>, moments: &Arc<[Lsn]>) -> Self {
         Measure {
-            cursor: cursor_over(window, moments),
+            cursor: cursor_over(memtable, moments),
             moments: moments.clone(),
             keys: Estimate::default(),
             long: Estimate::default(),
@@ -267,9 +267,9 @@ impl Measure {
 }
 
 /// A cursor that stands on the first key with a version that the last moment sees.
-fn cursor_over(window: &Arc<Window>, moments: &[Lsn]) -> OwnedCursor {
+fn cursor_over(memtable: &Arc<Memtable>, moments: &[Lsn]) -> OwnedCursor {
     let last = moments.last().copied().unwrap_or(Lsn(0));
-    let mut cursor = window.cursor_owned(Lsn(0), last);
+    let mut cursor = memtable.cursor_owned(Lsn(0), last);
     cursor.seek_first();
     cursor
 }
@@ -284,7 +284,7 @@ enum Part {
 /// A memtable as the merge into one of a run's trees sees it. That merge has one task: how the
 /// bytes are spread over the keys does not matter.
 struct Input {
-    window: Arc<Window>,
+    memtable: Arc<Memtable>,
     moments: Arc<[Lsn]>,
     part: Part,
     total: Estimate,
@@ -293,7 +293,7 @@ struct Input {
 impl MergeInput for Input {
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
         let mut cursor = ChainCursor {
-            cursor: cursor_over(&self.window, &self.moments),
+            cursor: cursor_over(&self.memtable, &self.moments),
             input: self,
             hi: hi.map(Into::into),
             chains: 0,

@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Small in everything: windows of some KiB, nodes of four children, blocks of 512 bytes, log files of 64 KiB.
+/// Small in everything: memtables of some KiB, nodes of four children, blocks of 512 bytes, log files of 64 KiB.
 pub fn tiny() -> Options {
     Options::new()
         .memory(2 << 20)

@@ -46,7 +46,7 @@ pub enum Append {
     Full(Condition),
 }
 
-/// A bound between windows: see [`Log::cut`].
+/// A bound between memtables: see [`Log::cut`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cut {
     /// Every record below was appended before the cut, every later one starts here or above.
@@ -366,7 +366,7 @@ impl Log {
     /// Runs `install` under the append lock with a cut: every record that was appended before
     /// starts below it, every later one there or above. It is where the last record ends that is no
     /// filler or mark: a sync through those would only add another mark. No cut is below an earlier
-    /// one. `install` is short (it installs a window) and must not call the log.
+    /// one. `install` is short (it installs a memtable) and must not call the log.
     pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's

@@ -1,4 +1,4 @@
-//! Atomics that lie in memory as the real ones do (windows build their nodes in raw memory), with a point before every use.
+//! Atomics that lie in memory as the real ones do (memtables build their nodes in raw memory), with a point before every use.
 
 use std::sync::atomic as real;
 

@@ -2,7 +2,7 @@
 //! atomic is a point where the checker may let another one go on.
 //!
 //! What that can find and what not: it tries interleavings of whole operations, as if all were sequentially consistent. An ordering
-//! that is too weak for a real processor passes here; so the orderings of publication and of the window's nodes are argued in
+//! that is too weak for a real processor passes here; so the orderings of publication and of the memtable's nodes are argued in
 //! their files, tried by the stress tests, and by those under ThreadSanitizer (`scripts/sanitize.sh`). `Arc` and `OnceLock` are the real ones and no points; neither
 //! is plain memory.
 

@@ -72,7 +72,7 @@ fn what_was_compacted_lies_in_leaves_whole_or_stretch_by_stretch() {
         assert_eq!(tree.version.to_compact().unwrap(), ToCompact::default());
         assert!(tree.compact(&[], 1).is_none(), "nothing is left to do");
         tree.verify();
-        let messages = window(&mut random, Kind::Uniform, 20_000, &tree);
+        let messages = memtable(&mut random, Kind::Uniform, 20_000, &tree);
         tree.merge(&messages);
     }
 }

@@ -54,17 +54,17 @@ impl Kind {
         (self.key(i), Some(vec![i as u8; (self.value_bytes)(i)]))
     }
 
-    /// All records, in windows of some groups each.
+    /// All records, in memtables of some groups each.
     fn loaded(self) -> Tree {
         let mut tree = Tree::new(GROUP_BYTES, 8, Some(130));
-        let mut window = Map::new();
+        let mut memtable = Map::new();
         let mut bytes = 0;
         for i in 0..self.records {
             let (key, value) = self.record(i);
             bytes += (key.len() + value.as_ref().map_or(0, Vec::len)) as u64;
-            window.insert(key, value);
+            memtable.insert(key, value);
             if bytes > 3 * GROUP_BYTES || i + 1 == self.records {
-                tree.merge(&std::mem::take(&mut window));
+                tree.merge(&std::mem::take(&mut memtable));
                 bytes = 0;
             }
         }
@@ -124,14 +124,14 @@ fn deletes_give_space_back_however_long_records_are() {
     ];
     for kind in KINDS {
         for (name, deleted) in all_but {
-            for windows in [1, 5] {
-                let what = format!("{name} of {kind:?} in {windows} windows");
+            for memtables in [1, 5] {
+                let what = format!("{name} of {kind:?} in {memtables} memtables");
                 let mut tree = kind.loaded();
                 tree.check_live("loaded");
                 let deletes: Vec<_> = (0..kind.records).filter(|&i| deleted(i)).collect();
-                for window in deletes.chunks(deletes.len().div_ceil(windows)) {
-                    let window = window.iter().map(|&i| (kind.key(i), None));
-                    tree.merge(&window.collect());
+                for memtable in deletes.chunks(deletes.len().div_ceil(memtables)) {
+                    let memtable = memtable.iter().map(|&i| (kind.key(i), None));
+                    tree.merge(&memtable.collect());
                     tree.check_live(&what);
                     tree.check_space(&what);
                 }
@@ -145,9 +145,9 @@ fn long_records_that_short_ones_replace_give_space_back() {
     for kind in [LONG, UNEVEN] {
         let mut tree = kind.loaded();
         let replaced: Vec<_> = (0..kind.records).filter(|i| i % 20 != 0).collect();
-        for window in replaced.chunks(replaced.len().div_ceil(3)) {
-            let window = window.iter().map(|&i| (kind.key(i), Some(vec![1; 6])));
-            tree.merge(&window.collect());
+        for memtable in replaced.chunks(replaced.len().div_ceil(3)) {
+            let memtable = memtable.iter().map(|&i| (kind.key(i), Some(vec![1; 6])));
+            tree.merge(&memtable.collect());
             tree.check_live(&format!("{kind:?}"));
             tree.check_space(&format!("{kind:?}"));
         }
@@ -162,13 +162,13 @@ fn what_is_deleted_and_put_again_counts_once() {
         let mut tree = kind.loaded();
         let mut random = Random(7);
         for round in 0..40 {
-            let mut window = Map::new();
+            let mut memtable = Map::new();
             for _ in 0..30 {
                 let i = random.below(kind.records / 10) * 10 + 7;
                 let value = (random.below(2) == 0).then(|| vec![round; 6]);
-                window.insert(kind.key(i), value);
+                memtable.insert(kind.key(i), value);
             }
-            tree.merge(&window);
+            tree.merge(&memtable);
             tree.check_live(&format!("round {round} of {kind:?}"));
             tree.check_space(&format!("round {round} of {kind:?}"));
         }
@@ -180,8 +180,8 @@ fn what_is_deleted_and_put_again_counts_once() {
 #[test]
 fn puts_of_new_keys_among_long_records_hide_nothing() {
     let mut tree = UNEVEN.loaded();
-    for window in 1..4 {
-        let new = (0..500).map(|i| (UNEVEN.key(window * 10_000 + i), Some(vec![1; 12])));
+    for memtable in 1..4 {
+        let new = (0..500).map(|i| (UNEVEN.key(memtable * 10_000 + i), Some(vec![1; 12])));
         tree.merge(&new.collect());
         assert!(tree.sums().hidden_bytes <= tree.oracle_bytes() / 50);
         tree.check_live("new keys");

@@ -4,7 +4,7 @@ use super::*;
 
 /// The engine's largest checkpoint distance, in records that fill a leaf each, is merged into one node.
 #[test]
-fn the_largest_window_of_records_of_more_than_half_a_leaf_is_merged() {
+fn the_largest_memtable_of_records_of_more_than_half_a_leaf_is_merged() {
     const UNITS: u64 = 16_384;
     let mut tree = Tree::new(1024, 64, None);
     let record = |i: u64| (key_of(i), Some(vec![i as u8; 560]));

@@ -12,7 +12,7 @@ fn a_merge_that_panics_gives_its_pages_back_and_another_succeeds() {
     let mut tree = grown(&mut random, Some(130));
     let mut panicked = 0;
     for round in 0..24u64 {
-        let messages = window(&mut random, Kind::Uniform, 6000, &tree);
+        let messages = memtable(&mut random, Kind::Uniform, 6000, &tree);
         let (live, root) = (tree.store.live_bytes(), tree.version.root());
         // Going on is fatal, after so many records.
         let left = AtomicU64::new(1 + round * 3);

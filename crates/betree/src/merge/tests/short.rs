@@ -64,7 +64,7 @@ fn a_delete_writes_less_than_the_reserve_holds_and_reaches_its_leaf() {
 }
 
 #[test]
-fn what_only_buffers_hold_stays_where_the_window_brings_nothing() {
+fn what_only_buffers_hold_stays_where_the_memtable_brings_nothing() {
     let mut tree = broad(&mut Random(32));
     let before = tree.references.clone();
     tree.options.space_is_short = true;

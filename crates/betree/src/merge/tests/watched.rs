@@ -1,4 +1,4 @@
-//! A window that tells of every step of its cursors.
+//! A memtable that tells of every step of its cursors.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use super::*;
 /// What is called before a cursor goes on.
 pub(super) type BeforeStep = Arc<dyn Fn() + Send + Sync>;
 
-/// A window whose cursors call a function before they go on.
+/// A memtable whose cursors call a function before they go on.
 pub(super) struct Watched {
     pub(super) input: Arc<Input>,
     pub(super) before_step: BeforeStep,

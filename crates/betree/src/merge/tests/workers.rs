@@ -43,7 +43,7 @@ fn workers_together_do_what_one_does() {
         } else {
             Kind::Uniform
         };
-        let messages = window(&mut random, kind, 16 << 10, &tree);
+        let messages = memtable(&mut random, kind, 16 << 10, &tree);
         let merge = tree.begin(&messages);
         together(&*merge);
         tree.take(&messages, &*merge);
@@ -55,7 +55,7 @@ fn workers_together_do_what_one_does() {
 fn a_worker_that_finds_every_task_taken_waits_until_there_is_one() {
     let mut tree = Tree::new(2048, 8, None);
     let messages = small_records(600);
-    // The one task is being done while its window's cursor goes on, so who comes then has nothing to do.
+    // The one task is being done while its memtable's cursor goes on, so who comes then has nothing to do.
     let second: Arc<OnceLock<Weak<dyn Merge>>> = Arc::default();
     let waiting = Arc::new(Mutex::new(None));
     let (merge_of_second, told) = (second.clone(), waiting.clone());
@@ -126,14 +126,14 @@ fn a_large_level_is_written_in_parts_side_by_side() {
     let mut tree = Tree::new(group_bytes, 64, None);
     tree.merge(&records(100, 6000, 1));
     // Too little for any leaf, and much for the node.
-    let window = records(101, 5000, 2);
-    let merge = tree.tree_merge(&window, tree.root(), false);
+    let memtable = records(101, 5000, 2);
+    let merge = tree.tree_merge(&memtable, tree.root(), false);
     assert!(matches!(merge.step(), Ok(MergeStep::Again)));
     let is_part = |(task, _): &&(Task, Credit)| matches!(task, Task::Level(_));
     let parts = merge.0.graph.lock().ready.iter().filter(is_part).count();
     assert!((6..=8).contains(&parts), "{parts}");
     together(&*merge);
-    tree.take(&window, &*merge);
+    tree.take(&memtable, &*merge);
     tree.check();
     tree.verify();
     for round in 0..4 {

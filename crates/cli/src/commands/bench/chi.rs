@@ -30,7 +30,7 @@ pub(super) struct Chi {
     /// Batch unit, L
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = arguments::size)]
     batch_unit: u64,
-    /// Memory budget [default: six windows of the largest checkpoint distance, and 8 MiB at least]
+    /// Memory budget [default: six memtables of the largest checkpoint distance, and 8 MiB at least]
     #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
     memory: Option<u64>,
     #[command(flatten)]
@@ -40,14 +40,14 @@ pub(super) struct Chi {
 impl Chi {
     /// See the head of this file.
     pub(super) fn run(&self) -> Result<()> {
-        let window_bytes = u64::from(self.largest).saturating_mul(self.batch_unit);
+        let memtable_bytes = u64::from(self.largest).saturating_mul(self.batch_unit);
         let config = self.driven.config(self.records)?;
         let sweep = ChiSweep {
             config,
             operations: self.operations,
             memory_bytes: self.memory.unwrap_or_else(|| {
-                let windows_bytes = window_bytes.saturating_mul(MEMORY_UNITS);
-                windows_bytes.max(MEMORY_BYTES_MIN)
+                let memtables_bytes = memtable_bytes.saturating_mul(MEMORY_UNITS);
+                memtables_bytes.max(MEMORY_BYTES_MIN)
             }),
             batch_unit_bytes: self.batch_unit,
         };

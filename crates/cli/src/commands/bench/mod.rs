@@ -40,7 +40,7 @@ enum Suite {
     Chi(chi::Chi),
     /// What overwriting costs in writes and in space, at several bounds of space amplification
     Space(space::Space),
-    /// What a record of a load costs as the data grows, beside log₂ of the data over the window
+    /// What a record of a load costs as the data grows, beside log₂ of the data over the memtable
     Growth(growth::Growth),
     /// Many cold keys at once and a scan of everything, beside what the device gives in the same
     /// run

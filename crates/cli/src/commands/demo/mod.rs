@@ -409,7 +409,7 @@ impl Stage<'_> {
     fn turn(&mut self, updates: u64, memory: u64) -> Result<()> {
         let mut table = Table::new(&[
             "   χ",
-            "window",
+            "memtable",
             "updates/s",
             "device bytes a byte",
             "reads/s meanwhile",
@@ -432,7 +432,7 @@ impl Stage<'_> {
             let (before, start) = (Usage::now(), Instant::now());
             let (user_bytes, mut reads) = self.overwrite(updates, revision)?;
             let time = start.elapsed();
-            // What is still in the window is written, too, before the figures are taken.
+            // What is still in the memtable is written, too, before the figures are taken.
             self.database.checkpoint()?;
             self.database.flush()?;
             let device = device_bytes_since(&before);
@@ -441,7 +441,7 @@ impl Stage<'_> {
             self.teller.figures(&json!({
                 "step": "dial",
                 "chi": distance,
-                "window_bytes": u64::from(distance) * group_bytes,
+                "memtable_bytes": u64::from(distance) * group_bytes,
                 "updates": updates,
                 "seconds": time.as_secs_f64(),
                 "user_bytes_written": user_bytes,

@@ -1,4 +1,4 @@
-//! Checkpoints: windows that fill, trees that grow and shrink, superblocks that change places, space that comes back.
+//! Checkpoints: memtables that fill, trees that grow and shrink, superblocks that change places, space that comes back.
 
 use terrapin::Compression;
 
@@ -30,7 +30,7 @@ flush
 checkpoint",
     },
     Workload {
-        name: "windows fill by themselves",
+        name: "memtables fill by themselves",
         options: |c| c.chi = Some(1),
         script: "\
 for 0..40 put k{} {}@100
@@ -39,7 +39,7 @@ for 0..40 by 3 put k{} {}@90
 pass 10",
     },
     Workload {
-        name: "windows fill while others are merged",
+        name: "memtables fill while others are merged",
         options: |c| {
             c.chi = Some(1);
             c.threads = 2;
@@ -204,7 +204,7 @@ memory 2048
 put a 1 sync",
     },
     Workload {
-        name: "mass deletes in one window",
+        name: "mass deletes in one memtable",
         options: |c| c.chi = Some(16),
         script: "\
 for 0..60 put k{} ~{}@60

@@ -31,7 +31,7 @@ create users
 checkpoint",
     },
     Workload {
-        name: "a keyspace goes while its window is full",
+        name: "a keyspace goes while its memtable is full",
         options: |c| c.chi = Some(1),
         script: "\
 create users
@@ -43,7 +43,7 @@ create users
 checkpoint",
     },
     Workload {
-        name: "clear in the window",
+        name: "clear in the memtable",
         options: |_| {},
         script: "\
 for 0..5 put k{} {}

@@ -60,7 +60,7 @@ checkpoint
 put b 2",
     },
     Workload {
-        name: "a log that is too long cuts the windows",
+        name: "a log that is too long cuts the memtables",
         options: |c| {
             c.segments_max = 2;
             c.chi = Some(64);

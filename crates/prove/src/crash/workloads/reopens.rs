@@ -37,7 +37,7 @@ reopen
 reopen dropped",
     },
     Workload {
-        name: "recovery replays more than a window",
+        name: "recovery replays more than a memtable",
         options: |c| c.chi = Some(64),
         script: "\
 for 0..15 put k{} ~{}@2000

@@ -1,4 +1,4 @@
-//! Snapshots and ranges that are held while windows are cut and pages replaced.
+//! Snapshots and ranges that are held while memtables are cut and pages replaced.
 
 use super::super::workload::Workload;
 
@@ -20,7 +20,7 @@ checkpoint
 put a 1",
     },
     Workload {
-        name: "several snapshots in one window",
+        name: "several snapshots in one memtable",
         options: |c| c.chi = Some(16),
         script: "\
 put a 1

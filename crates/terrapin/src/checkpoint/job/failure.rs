@@ -11,20 +11,20 @@ use crate::core::Core;
 use crate::state::{KeyspaceState, State};
 
 impl Coordinator {
-    /// Tells which windows free no memory.
+    /// Tells which memtables free no memory.
     pub(super) fn tell_aside(&self, state: &State) {
         let keyspaces = self.aside.keyspaces();
         let count = keyspaces.len();
         let held = |keyspace: &Arc<KeyspaceState>| {
             let sealed = keyspace.sealed.as_ref();
-            let sealed = sealed.map_or(0, |s| s.records.window.arena_bytes());
-            keyspace.active.window.arena_bytes() + sealed
+            let sealed = sealed.map_or(0, |s| s.records.memtable.arena_bytes());
+            keyspace.active.memtable.arena_bytes() + sealed
         };
         let bytes = keyspaces.filter_map(|id| state.keyspaces.get(id)).map(held);
         self.core.schedule.set_aside(count, bytes.sum());
     }
 
-    /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' windows from
+    /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' memtables from
     /// being merged.
     pub(super) fn part_failed(&mut self, mut round: Box<Round>, error: Error) -> Result<Step> {
         let is_of_all = matches!(
@@ -63,7 +63,7 @@ impl Coordinator {
         self.next_part(round)
     }
 
-    /// Whether a keyspace still has the window that was cut there, over the tree that it had.
+    /// Whether a keyspace still has the memtable that was cut there, over the tree that it had.
     fn has_still(&self, keyspace: &KeyspaceState, cut: Lsn) -> bool {
         let state = self.core.state.load();
         state.keyspaces.get(keyspace.id).is_some_and(|now| {
@@ -203,7 +203,7 @@ impl Coordinator {
         Step::Pending(condition.until(until_ns))
     }
 
-    /// Whether there is something to do, with nothing but windows sealed that could not be merged: trees to be given up, deletes to be merged that may make
+    /// Whether there is something to do, with nothing but memtables sealed that could not be merged: trees to be given up, deletes to be merged that may make
     /// room on a full disk, or a compaction.
     fn have_others_work(core: &Core, compacts: bool, gathers: bool) -> bool {
         if core.schedule.has_trees_to_give_up() || core.schedule.is_cut_asked() {
@@ -216,7 +216,7 @@ impl Coordinator {
                     let noted = core.noted_of(&state);
                     noted
                         .iter()
-                        .any(|k| k.sealed.is_none() && !k.active.window.is_empty())
+                        .any(|k| k.sealed.is_none() && !k.active.memtable.is_empty())
                 };
                 Self::merges_deletes(core, gathers) && has_deletes()
             }

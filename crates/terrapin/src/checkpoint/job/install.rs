@@ -9,7 +9,7 @@ use crate::checkpoint::held::hand_over;
 use crate::checkpoint::round::{Part, Round};
 use crate::compaction::Stretches;
 use crate::events;
-use crate::state::{SealedWindow, State};
+use crate::state::{SealedMemtable, State};
 
 impl Coordinator {
     /// Both slots hold the new generation: shows it, and lets go of what it replaces.
@@ -39,10 +39,11 @@ impl Coordinator {
                 };
                 // Neither holds when the keyspace was cleared meanwhile.
                 let same_tree = Arc::ptr_eq(&keyspace.version, &part.keyspace.version);
-                let window = |sealed: &SealedWindow| Arc::as_ptr(&sealed.records);
-                let same_window = part.sealed.is_none()
-                    || keyspace.sealed.as_ref().map(window) == part.sealed.as_ref().map(window);
-                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_window) else {
+                let memtable = |sealed: &SealedMemtable| Arc::as_ptr(&sealed.records);
+                let same_memtable = part.sealed.is_none()
+                    || keyspace.sealed.as_ref().map(memtable) == part.sealed.as_ref().map(memtable);
+                let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_memtable)
+                else {
                     // Its tree is empty then, and nobody else gives it another. It was measured above as if the merge were not in vain.
                     keyspace.shared.tree_size.cleared();
                     continue;
@@ -51,7 +52,7 @@ impl Coordinator {
                 changed.version = merged.clone();
                 let forecast = &keyspace.shared.forecast;
                 match (&part.sealed, &part.rest_from) {
-                    // A window that was sealed while the tree was compacted is merged by the next round.
+                    // A memtable that was sealed while the tree was compacted is merged by the next round.
                     (None, _) => {}
                     (Some(_), None) => {
                         changed.sealed = None;
@@ -77,7 +78,7 @@ impl Coordinator {
             last
         };
         drop(last);
-        // Views that were made while the round ended hold its windows, too.
+        // Views that were made while the round ended hold its memtables, too.
         hand_over(&core, &round.spilled);
         self.superblock = superblock;
         self.catalog = next;
@@ -138,7 +139,7 @@ impl Coordinator {
         if sliced {
             core.schedule.tried_tight_round();
         }
-        // Writers that wait with a full window: it can be sealed now.
+        // Writers that wait with a full memtable: it can be sealed now.
         core.cut_full();
     }
 

@@ -1,7 +1,7 @@
-//! The window: insert and get over the tree of `node`, beside each other without waiting.
+//! The memtable: insert and get over the tree of `node`, beside each other without waiting.
 //!
 //! Optimistic lock coupling after Leis et al., "The ART of Practical Synchronization" (2016, §3), and simpler than there,
-//! because a window only grows: no key is ever removed, no memory reused, and a node's path never changes (`node`).
+//! because a memtable only grows: no key is ever removed, no memory reused, and a node's path never changes (`node`).
 //!
 //! *Readers* validate one node at a time (`lock`), never the node above, and never start again. Why that is right: say a
 //! reader comes to node n by a link that was in place at a moment t of the read. From t on n holds every key on its path
@@ -31,7 +31,7 @@ use crate::lock::{Held, Version, VersionLock};
 use crate::node::{self, Child, NodeRef};
 
 /// An ordered, versioned, concurrent map in memory. See the crate's page.
-pub struct Window {
+pub struct Memtable {
     /// The topmost link and its lock: a node of one child, as it were.
     root: AtomicPtr<u8>,
     root_lock: VersionLock,
@@ -64,21 +64,21 @@ struct Insert<'a, 'k> {
 /// The tree changed under an insert; it has to start again.
 struct Conflict;
 
-impl Window {
-    /// An empty window. What it takes is charged to `budget` as [`Purpose::Window`](terrapin_base::Purpose::Window)
+impl Memtable {
+    /// An empty memtable. What it takes is charged to `budget` as [`Purpose::Memtable`](terrapin_base::Purpose::Memtable)
     /// until it is dropped; it starts with nothing, and 1.5 KiB with the first insert.
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self::with_arena(Arena::new(budget, None, false))
     }
 
-    /// An empty window that takes recycled memory from a pool first, and leaves it its own.
+    /// An empty memtable that takes recycled memory from a pool first, and leaves it its own.
     #[must_use]
     pub fn with_pool(budget: &Arc<Budget>, pool: &Arc<Pool>) -> Self {
         Self::with_arena(Arena::new(budget, Some(pool.clone()), false))
     }
 
-    /// A window each of whose pieces is an allocation of its own: slow, but a memory checker sees every overrun.
+    /// A memtable each of whose pieces is an allocation of its own: slow, but a memory checker sees every overrun.
     #[doc(hidden)]
     #[must_use]
     pub fn new_for_memory_checkers(budget: &Arc<Budget>) -> Self {
@@ -86,7 +86,7 @@ impl Window {
     }
 
     fn with_arena(arena: Arena) -> Self {
-        Window {
+        Memtable {
             root: AtomicPtr::default(),
             root_lock: VersionLock::new(),
             arena,
@@ -162,7 +162,7 @@ impl Window {
 
     /// What the topmost link leads to.
     pub(crate) fn root(&self) -> Child<'_> {
-        // SAFETY: the link starts as null, and only `Insert::attempt` changes it, to children in this window's arena,
+        // SAFETY: the link starts as null, and only `Insert::attempt` changes it, to children in this memtable's arena,
         // which lives as long as the borrow.
         unsafe { Child::load(&self.root) }
     }
@@ -174,7 +174,7 @@ impl Window {
         Cursor::new(self, after, before)
     }
 
-    /// Like [`Self::cursor`], for those who cannot borrow: it keeps the window alive itself.
+    /// Like [`Self::cursor`], for those who cannot borrow: it keeps the memtable alive itself.
     #[must_use]
     pub fn cursor_owned(self: &Arc<Self>, after: Lsn, before: Lsn) -> OwnedCursor {
         OwnedCursor::new(self, after, before)
@@ -193,7 +193,7 @@ impl Window {
         self.arena.count(Count::GarbageBytes)
     }
 
-    /// All memory the window has taken, used or not, in bytes. O(1).
+    /// All memory the memtable has taken, used or not, in bytes. O(1).
     #[must_use]
     pub fn arena_bytes(&self) -> u64 {
         self.arena.bytes()
@@ -218,9 +218,9 @@ impl Window {
     }
 }
 
-impl fmt::Debug for Window {
+impl fmt::Debug for Memtable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Window")
+        f.debug_struct("Memtable")
             .field("records", &self.records())
             .field("tombstones", &self.tombstones())
             .field("live_bytes", &self.live_bytes())
@@ -231,13 +231,13 @@ impl fmt::Debug for Window {
 }
 
 impl<'a> Insert<'a, '_> {
-    fn attempt(&mut self, window: &'a Window) -> Result<(), Conflict> {
+    fn attempt(&mut self, memtable: &'a Memtable) -> Result<(), Conflict> {
         let mut edge = Edge {
-            link: &window.root,
-            lock: &window.root_lock,
-            version: window.root_lock.read(),
+            link: &memtable.root,
+            lock: &memtable.root_lock,
+            version: memtable.root_lock.read(),
         };
-        let mut child = window.root();
+        let mut child = memtable.root();
         // The key's first `at` bytes led here.
         let mut at = 0;
         loop {
@@ -301,7 +301,7 @@ impl<'a> Insert<'a, '_> {
         }
     }
 
-    /// The first key of the window.
+    /// The first key of the memtable.
     fn put_root(&mut self, edge: &Edge<'a>) -> Result<(), Conflict> {
         let leaf = self.fresh_leaf();
         let held = edge.try_lock().ok_or(Conflict)?;
@@ -394,7 +394,7 @@ impl<'a> Insert<'a, '_> {
         }
         let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.op);
         let at = self.entered.record(bytes);
-        // SAFETY: taken just now, that long, from the arena that lives for 'a; `Window::insert` checked the lengths.
+        // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert` checked the lengths.
         let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.op) };
         self.fresh = Some(fresh);
         fresh.0
@@ -420,7 +420,7 @@ impl<'a> Insert<'a, '_> {
             }
             None => {
                 let at = self.entered.record(leaf::version_bytes(self.op));
-                // SAFETY: taken just now, that long, from the arena that lives for 'a; `Window::insert` checked the length.
+                // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert` checked the length.
                 unsafe { VersionRef::write(at, self.lsn, self.op) }
             }
         };
@@ -461,12 +461,12 @@ mod tests {
     /// A writer that read a node before it was replaced must not write to it: its key would be lost.
     #[test]
     fn a_node_that_is_replaced_is_retired_and_counted_as_garbage() {
-        let window = Window::new(&Budget::new(1 << 30));
+        let memtable = Memtable::new(&Budget::new(1 << 30));
         let (mut garbage, mut replaced) = (0, 0);
         for byte in 0..=255u8 {
-            let before = window.root();
-            window.insert(&[byte], Lsn(1), Op::Delete);
-            let (Child::Node(old), Child::Node(new)) = (before, window.root()) else {
+            let before = memtable.root();
+            memtable.insert(&[byte], Lsn(1), Op::Delete);
+            let (Child::Node(old), Child::Node(new)) = (before, memtable.root()) else {
                 continue;
             };
             if old.bytes() != new.bytes() {
@@ -475,7 +475,7 @@ mod tests {
                 replaced += 1;
             }
             assert!(!new.lock().read().obsolete());
-            assert_eq!(window.garbage_bytes(), garbage);
+            assert_eq!(memtable.garbage_bytes(), garbage);
         }
         assert_eq!(replaced, 3);
     }
