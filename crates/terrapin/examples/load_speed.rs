@@ -89,7 +89,7 @@ fn main() -> terrapin::Result<()> {
             ("turn", waits.turn),
             ("merge", waits.merge),
             ("log", waits.log),
-            ("cut", waits.cut),
+            ("seal", waits.seal),
         ] {
             println!(
                 "  waits for {cause}: {}, µs: p50 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}, {:.0} ms together",

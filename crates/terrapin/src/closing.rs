@@ -14,7 +14,7 @@ impl Database {
     /// caches and the listeners go. Handles, snapshots and iterators that still live get `Closed`
     /// from then on. Another close waits until the first is over, and returns what that came to.
     ///
-    /// On a disk that is too full to merge everything, `close` tries for a bounded number of rounds
+    /// On a disk that is too full to merge everything, `close` tries for a bounded number of checkpoints
     /// (as [`Database::checkpoint`] does). What is not merged then stays in the log, which is
     /// synced: nothing is lost, and [`Closed`] says how much the next open replays.
     ///

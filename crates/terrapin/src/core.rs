@@ -22,12 +22,12 @@ use terrapin_wal::{Log, LogSpace};
 use crate::balance::{Balance, FIRST_PERMILLE};
 use crate::checkpoint::Schedule;
 use crate::compaction::Compactions;
-use crate::cut::Mix;
 use crate::fit::TreeSizes;
 use crate::health::Health;
 use crate::metrics::Counters;
 use crate::options::{CheckpointDistance, Settings};
 use crate::patience::Marks;
+use crate::seal::Mix;
 use crate::stalls::Stalls;
 use crate::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
 use crate::swap::ArcSwap;
@@ -111,12 +111,12 @@ pub(crate) struct Core {
 pub(crate) struct Install {
     /// The keyspaces by name.
     pub names: BTreeMap<Box<str>, KeyspaceId>,
-    /// Keyspaces that were created, dropped, cleared or given options since a round took this: what
-    /// the next catalog says anew, besides what the round merges.
+    /// Keyspaces that were created, dropped, cleared or given options since a checkpoint took this: what
+    /// the next catalog says anew, besides what the checkpoint merges.
     pub changed: BTreeSet<KeyspaceId>,
     /// The next keyspace's number; numbers below belong, or belonged, to some keyspace.
     pub next_id: u32,
-    /// While the log is replayed: everything below is in the memtables. Cuts are made here, not at
+    /// While the log is replayed: everything below is in the memtables. Seals are made here, not at
     /// the log's end.
     pub replay: Option<Lsn>,
     /// χ of keyspaces without one of their own.
@@ -267,7 +267,7 @@ impl Core {
 
     /// A state and a bound such that the state's memtables and versions hold every published record
     /// below the bound: the state was still current when the bound was read, so what a later
-    /// state's memtables own starts at or above it. Lock-free; repeats when a cut or commit comes in
+    /// state's memtables own starts at or above it. Lock-free; repeats when a seal or commit comes in
     /// between.
     #[inline]
     pub fn observe(&self) -> Result<Observed> {
@@ -299,7 +299,7 @@ impl Core {
         }
     }
 
-    /// A state that was loaded before, if no other has replaced it, or the one that did. A cut that
+    /// A state that was loaded before, if no other has replaced it, or the one that did. A seal that
     /// the caller has come after is seen: its epoch was stored under the append lock, which the
     /// caller has held since.
     #[inline]
@@ -335,7 +335,7 @@ impl Core {
     /// all at one LSN. Returns the state that this makes (the current one if nothing was chosen),
     /// the LSN, and how much of the log must be visible for everything below the LSN to be in its
     /// memtable.
-    pub fn cut(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> CutMade {
+    pub fn seal(&self, install: &mut Install, choose: impl Fn(&KeyspaceState) -> bool) -> SealMade {
         let current = self.state.load_full();
         let chosen: Vec<_> = self
             .noted_of(&current)
@@ -357,7 +357,7 @@ impl Core {
                 let mut next = (*keyspace).clone();
                 next.sealed = Some(SealedMemtable {
                     records: next.active,
-                    cut: lsn,
+                    seal: lsn,
                 });
                 next.active = LoggedMemtable::new(lsn, memtable);
                 keyspaces.insert(Arc::new(next));
@@ -372,11 +372,11 @@ impl Core {
         };
         let (last, lsn, publish_to) = match (install.replay, &self.log) {
             (None, Some(log)) => {
-                let (last, mut cut) = log.cut(store);
+                let (last, mut seal) = log.boundary(store);
                 if mutant::active(72) {
-                    cut.lsn = Lsn(cut.lsn.0 + 1);
+                    seal.lsn = Lsn(seal.lsn.0 + 1);
                 }
-                (last, cut.lsn, cut.publish_to)
+                (last, seal.lsn, seal.publish_to)
             }
             (Some(position), _) => (store(position), position, Lsn(0)),
             (None, None) => {
@@ -393,7 +393,7 @@ impl Core {
             self.learn_of(sealed.into_iter());
             self.schedule.sealed(count);
         }
-        CutMade {
+        SealMade {
             state: self.state.load_full(),
             lsn,
             publish_to,
@@ -401,13 +401,13 @@ impl Core {
     }
 }
 
-/// What [`Core::cut`] came to.
-pub(crate) struct CutMade {
-    /// The state right after the cut.
+/// What [`Core::seal`] came to.
+pub(crate) struct SealMade {
+    /// The state right after the seal.
     pub state: Arc<State>,
-    /// Where the cut is: every record below it is in `state`'s sealed memtables or versions, or in
-    /// memtables that were not cut.
+    /// Where the seal is: every record below it is in `state`'s sealed memtables or versions, or in
+    /// memtables that were not sealed.
     pub lsn: Lsn,
-    /// Once this much of the log is visible, every record below the cut is in its memtable.
+    /// Once this much of the log is visible, every record below the seal is in its memtable.
     pub publish_to: Lsn,
 }

@@ -63,7 +63,7 @@ pub struct KeyspaceStat {
     pub memtable_bytes: u64,
     /// Memory of both memtables.
     pub memtable_memory_bytes: u64,
-    /// Live bytes at which the memtable is cut: χ·L.
+    /// Live bytes at which the memtable is sealed: χ·L.
     pub memtable_bytes_max: u64,
     /// χ in force.
     pub checkpoint_distance: u32,
@@ -353,7 +353,7 @@ impl Database {
 
     /// Merges every memtable into its tree and makes that durable; returns when it is, and free space
     /// was given back to the file system. An error is that of an attempt that failed meanwhile;
-    /// attempts go on in the background. On a full disk it waits for a bounded number of rounds (64
+    /// attempts go on in the background. On a full disk it waits for a bounded number of checkpoints (64
     /// that let no memtable go), then it is `NoSpace`: what is not merged stays in the log, and
     /// another call goes on. Space that cannot be given back is a background error. It is not
     /// RocksDB's checkpoint: it makes no copy of the database.
@@ -377,7 +377,7 @@ impl Database {
     }
 
     /// Changes the memory budget, in bytes. Caches begin to give back what is too much, and memtables
-    /// over their new share are cut, at once. Errors: `InvalidArgument` below four times the log's
+    /// over their new share are sealed, at once. Errors: `InvalidArgument` below four times the log's
     /// ring, which keeps the size that it was opened with (so 64 MiB is the least for a database
     /// that was opened with 256 MiB or more; a smaller [`Options::ring_bytes`] at the open lets it
     /// go lower); `OutOfMemory` when it shrinks and a χ that was set does not fit.
@@ -553,12 +553,12 @@ impl Core {
     fn checkpoint_unlogged(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         let mut failure = None;
-        let begun = self.schedule.tight_rounds();
+        let begun = self.schedule.tight_checkpoints();
         loop {
             let releases = self.schedule.releases();
             {
                 let mut install = self.install.lock();
-                self.cut(&mut install, |k| {
+                self.seal(&mut install, |k| {
                     k.active.start < through && k.active.unlogged.load(Ordering::Acquire)
                 });
             }
@@ -571,7 +571,7 @@ impl Core {
             if !waits {
                 return Ok(());
             }
-            // A round that failed may have merged these memtables, and left out others.
+            // A checkpoint that failed may have merged these memtables, and left out others.
             if let Some(error) = failure.take() {
                 return Err(error);
             }
@@ -592,7 +592,7 @@ impl Core {
             self.health.check_open()?;
             let failed = self.schedule.failures();
             if failed != failures {
-                // None if the next round committed.
+                // None if the next checkpoint committed.
                 failure = self.schedule.last_error();
             }
             failures = failed;
@@ -685,7 +685,7 @@ mod tests {
 
     use super::*;
 
-    /// Once a memtable is sealed, a round that fails and one that commits, before anybody looks.
+    /// Once a memtable is sealed, a checkpoint that fails and one that commits, before anybody looks.
     struct Between(Arc<Core>);
 
     impl Job for Between {
@@ -734,7 +734,7 @@ mod tests {
         }
     }
 
-    /// It waited for ever when the round that found the log failed had ended before.
+    /// It waited for ever when the checkpoint that found the log failed had ended before.
     #[test]
     fn a_flush_learns_at_once_of_a_log_that_failed() {
         let (env, sim) = Env::simulated(1);

@@ -390,9 +390,9 @@ mod tests {
         assert_eq!(core.left_for_memtables_only(&state), 0);
     }
 
-    /// It was counted as the memtables', and every one of them was cut for it, over and over.
+    /// It was counted as the memtables', and every one of them was sealed for it, over and over.
     #[test]
-    fn memory_that_waits_for_memtables_has_none_cut() {
+    fn memory_that_waits_for_memtables_has_none_sealed() {
         let (database, sim) = Options::new().memory(64 << 20).open_simulated();
         sim.set_breathing(false);
         database.default_keyspace().put("a", "1").unwrap();

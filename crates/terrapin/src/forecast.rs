@@ -1,6 +1,6 @@
 //! How long a keyspace's sealed memtable still needs until it is gone: what back-pressure goes by.
 //!
-//! A round of a checkpoint is three stretches for a keyspace: *ahead* of its merge (the memtable is walked over, other keyspaces are
+//! A checkpoint of a checkpoint is three stretches for a keyspace: *ahead* of its merge (the memtable is walked over, other keyspaces are
 //! merged first), the *merge*, and *behind* it (catalog, syncs, superblocks). Of the merge, progress tells what is left; of the
 //! other two, how long they took last; what is behind a merge is taken for a part of the merge until one was seen. Everything here is a guess from relaxed atomics, and a wrong one costs a wait.
 
@@ -32,7 +32,7 @@ pub(crate) struct Forecast {
 }
 
 impl Forecast {
-    /// A memtable was sealed, or its round failed and another will come.
+    /// A memtable was sealed, or its checkpoint failed and another will come.
     pub fn sealed(&self, now_ns: u64) {
         self.enter(AHEAD, now_ns);
     }
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_is_forecast_from_the_last_one_and_the_merge_from_its_progress() {
+    fn a_checkpoint_is_forecast_from_the_last_one_and_the_merge_from_its_progress() {
         let forecast = Forecast::default();
         assert_eq!(forecast.left_ns(0), 0);
         forecast.sealed(1000);
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failed_round_is_ahead_of_its_next_merge_again() {
+    fn a_failed_checkpoint_is_ahead_of_its_next_merge_again() {
         let forecast = Forecast::default();
         forecast.sealed(0);
         forecast.merges(100);

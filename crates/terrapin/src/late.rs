@@ -85,8 +85,8 @@ fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
     let Append::Done(late) = log.try_append(BATCH, &[payload])? else {
         return Err(Error::internal("the ring is full"));
     };
-    // Its writer gets no further for now. A round is frozen, and waits for it; and the log is synced as far as it goes.
-    let rounds = core.counters.checkpoints.get();
+    // Its writer gets no further for now. A checkpoint is frozen, and waits for it; and the log is synced as far as it goes.
+    let checkpoints = core.counters.checkpoints.get();
     core.schedule.ask(log.end());
     sim.settle();
     let _synced = log.request_sync(log.tail());
@@ -114,13 +114,13 @@ fn power_cut(seed: u64, gone: Gone, memtables: bool) -> Result<Left> {
     log.sync(late.end)?;
     log.publish(&appended);
     drop(replaced);
-    if log.synced() > appended.lsn || core.counters.checkpoints.get() != rounds {
+    if log.synced() > appended.lsn || core.counters.checkpoints.get() != checkpoints {
         return Err(Error::internal("it is not the order that was meant"));
     }
-    // The next round would sync more.
-    while core.counters.checkpoints.get() == rounds {
+    // The next checkpoint would sync more.
+    while core.counters.checkpoints.get() == checkpoints {
         if !sim.step() {
-            return Err(Error::internal("the round did not commit"));
+            return Err(Error::internal("the checkpoint did not commit"));
         }
     }
 

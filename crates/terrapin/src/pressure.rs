@@ -177,7 +177,7 @@ impl Core {
             return Err(self.log_is_not_trimmed(since));
         }
         let mut charged = false;
-        let mut was_cut = false;
+        let mut was_sealed = false;
         loop {
             self.health.check_open()?;
             // Read before the log's failure, which is told as a release, and before the state: a
@@ -198,13 +198,13 @@ impl Core {
                     self.budget.used(Purpose::Memtable) > self.memtable_memory_max();
                 let is_held = keyspace.sealed.is_some();
                 let is_releasing = self.schedule.releasing_count() > 0;
-                let cut = keyspace.sealed.as_ref().map(|sealed| sealed.cut.0);
+                let seal = keyspace.sealed.as_ref().map(|sealed| sealed.seal.0);
                 let is_full = is_held && keyspace.is_full();
                 let waits_for_its_own = is_full || (memory_is_short && !is_releasing);
-                if memory_is_short && !is_releasing && !was_cut && !is_full {
+                if memory_is_short && !is_releasing && !was_sealed && !is_full {
                     Hold::CutFirst
-                } else if let Some(cut) = cut.filter(|_| waits_for_its_own) {
-                    Hold::UntilRelease(&shared.stalled, cut)
+                } else if let Some(seal) = seal.filter(|_| waits_for_its_own) {
+                    Hold::UntilRelease(&shared.stalled, seal)
                 } else if memory_is_short && is_releasing {
                     Hold::UntilRelease(&self.marks.memory, self.schedule.seals())
                 } else if !is_held || charged {
@@ -227,7 +227,7 @@ impl Core {
                 Hold::No => break,
                 Hold::CutFirst => {
                     self.cut_largest();
-                    was_cut = true;
+                    was_sealed = true;
                     continue;
                 }
                 Hold::Until(at) => at,
@@ -252,7 +252,7 @@ impl Core {
             });
             let outcome = self.env.wait(&released.until(wait))?;
             drop((asleep, stalled));
-            was_cut = false;
+            was_sealed = false;
             let waited_from = now;
             let now = now.max(self.env.now_ns());
             waits.record(now - waited_from);
@@ -490,7 +490,7 @@ mod tests {
         assert_eq!(ring_wait_ns(1, 0), WAIT_NS_MAX);
     }
 
-    /// It waited for the whole stall limit for a round that nobody would try any more.
+    /// It waited for the whole stall limit for a checkpoint that nobody would try any more.
     #[test]
     fn a_delete_on_a_full_disk_learns_at_once_of_a_log_that_failed() {
         let (env, sim) = Env::simulated(1);

@@ -66,7 +66,7 @@ pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Resul
                 return Err(does_not_fit(&core.budget, replayed, length));
             }
         } else if full {
-            core.cut_full();
+            core.seal_full();
         }
     }
     let end = replay.position();
@@ -85,7 +85,7 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
     let Some(log) = &core.log else {
         return Ok(());
     };
-    // Rounds that failed one after the other, without letting a memtable go: the first may have begun before ours was sealed.
+    // Checkpoints that failed one after the other, without letting a memtable go: the first may have begun before ours was sealed.
     let mut failed = 0;
     loop {
         // Read before the log's failure: one that comes later ends the wait, and one that was told already ends it here.
@@ -121,7 +121,7 @@ fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -
             .wait(&Condition::new(core.schedule.progress(), move || {
                 schedule.releases() != releases || schedule.failures() != failures
             }))?;
-        // A round is no less of a failure for a disk that was said to have room in between.
+        // A checkpoint is no less of a failure for a disk that was said to have room in between.
         if core.counters.checkpoints.get() != committed {
             failed = 0;
         } else if core.schedule.failures() != failures {
@@ -242,7 +242,7 @@ fn apply(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cut::tests::LOOKS;
+    use crate::seal::tests::LOOKS;
     use crate::verify::{VerifyOptions, verify_on};
     use crate::{Database, KeyspaceOptions, Options};
     use terrapin_base::{Env, Sim};

@@ -76,7 +76,7 @@ impl Core {
         written.iter().map(|k| self.limit(k, size)).sum()
     }
 
-    /// Bytes at which a keyspace's active memtable of that size is cut.
+    /// Bytes at which a keyspace's active memtable of that size is sealed.
     fn limit(&self, keyspace: &KeyspaceState, size: MemtableSize) -> u64 {
         match size {
             MemtableSize::Ample => keyspace.shared.ample_memtable_bytes.load(Ordering::Relaxed),
@@ -131,7 +131,7 @@ impl Core {
     }
 
     /// Makes memtables small where room for large ones is scarce, and refuses puts from now on if it
-    /// is short, though the log give up what it has put aside. Called when memtables are cut and as
+    /// is short, though the log give up what it has put aside. Called when memtables are sealed and as
     /// the log grows: a few system calls.
     pub fn watch_room(&self) {
         if self.log.is_none() || self.schedule.space_is_short() {
@@ -153,7 +153,7 @@ impl Core {
             self.set_space_is_scarce(true);
             let mut install = self.install.lock();
             self.rebalance(&install);
-            self.cut(&mut install, KeyspaceState::is_due);
+            self.seal(&mut install, KeyspaceState::is_due);
         }
         let state = self.state.load_full();
         if !self.has_room_for(self.begun(&state, MemtableSize::Small)) {
@@ -213,7 +213,7 @@ impl Core {
 
     /// Whether puts are accepted again, for a put that is about to be refused: it need not wait for
     /// the coordinator's next look. The coordinator alone tries again a disk that refuses space and
-    /// reports the same room as before: puts would have it try one failing round after the other. A
+    /// reports the same room as before: puts would have it try one failing checkpoint after the other. A
     /// few system calls.
     pub fn room_came_back(&self) -> bool {
         let refused = self.refused_room_bytes.load(Ordering::Relaxed);

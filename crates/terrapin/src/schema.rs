@@ -139,7 +139,7 @@ impl Core {
 
     /// Appends the record of a clear, and empties the keyspace: one step under the log's append
     /// lock, so that every later write goes to the new memtable. An earlier one goes to the old
-    /// memtable, or, if its writer looks only now, nowhere: a round that was frozen in between takes
+    /// memtable, or, if its writer looks only now, nowhere: a checkpoint that was frozen in between takes
     /// care of that (`checkpoint::job`).
     pub fn try_clear(
         &self,
@@ -174,9 +174,9 @@ impl Core {
         options: KeyspaceOptions,
     ) -> Result<()> {
         self.change_options(shared, options)?;
-        // Lowering χ cuts at once; raising it costs nothing, and who waits with a full memtable may
+        // Lowering χ seals at once; raising it costs nothing, and who waits with a full memtable may
         // go on.
-        self.cut_full();
+        self.seal_full();
         self.schedule.released();
         Ok(())
     }
@@ -273,8 +273,8 @@ impl Core {
         })
     }
 
-    /// Dropped and cleared trees give their space back with the next round: asks for one if there
-    /// was anything. It cuts no memtable for that, or who clears one keyspace often would have small
+    /// Dropped and cleared trees give their space back with the next checkpoint: asks for one if there
+    /// was anything. It seals no memtable for that, or who clears one keyspace often would have small
     /// memtables in all of them.
     pub fn ask_for_space(&self, had_pages: bool) {
         if had_pages {
@@ -441,7 +441,7 @@ impl Core {
         install.checkpoint_distance = distance;
         self.rebalance(&install);
         drop(install);
-        self.cut_full();
+        self.seal_full();
         self.schedule.released();
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! of the set of keyspaces and of their options, and the close.
 //!
 //! A keyspace's records lie, newest first, in `active` (LSNs from its start on), `sealed` (from its
-//! start to its cut) and `version` (everything older). `sealed.cut == active.start`. On a full disk
+//! start to its seal) and `version` (everything older). `sealed.seal == active.start`. On a full disk
 //! a sealed memtable is merged in slices: then `version` holds some of its records already, which the
 //! memtable says again.
 
@@ -18,7 +18,6 @@ use terrapin_recordcache::Collection;
 use terrapin_structure::Version;
 
 use crate::compaction::Visits;
-use crate::cut::ARENA_PERMILLE;
 use crate::fit::{TreeSize, TreeSizes};
 use crate::forecast::Forecast;
 use crate::id_map::IdMap;
@@ -28,6 +27,7 @@ use crate::patience::Mark;
 use crate::pressure::Pace;
 use crate::replacing::Replacing;
 use crate::run::Spilled;
+use crate::seal::ARENA_PERMILLE;
 
 /// The database at one moment.
 pub(crate) struct State {
@@ -158,15 +158,15 @@ impl LoggedMemtable {
     }
 }
 
-/// A memtable that takes no LSN from its cut on. Writers that hold older LSNs may still be entering
-/// it until as much of the log is visible as the cut says (`CutMade::publish_to`); it is merged
+/// A memtable that takes no LSN from its seal on. Writers that hold older LSNs may still be entering
+/// it until as much of the log is visible as the seal says (`SealMade::publish_to`); it is merged
 /// only after that.
 #[derive(Clone)]
 pub(crate) struct SealedMemtable {
     /// The memtable with its start.
     pub records: Arc<LoggedMemtable>,
     /// Exclusive bound of the LSNs in it.
-    pub cut: Lsn,
+    pub seal: Lsn,
 }
 
 impl KeyspaceState {
@@ -191,7 +191,7 @@ pub(crate) struct KeyspaceShared {
     pub id: KeyspaceId,
     /// Its name.
     pub name: Box<str>,
-    /// Bytes at which the active memtable is cut (χ·L in force); the broker moves it with memory and
+    /// Bytes at which the active memtable is sealed (χ·L in force); the broker moves it with memory and
     /// χ.
     pub memtable_bytes: AtomicU64,
     /// What that is where the disk has room.
@@ -204,7 +204,7 @@ pub(crate) struct KeyspaceShared {
     pub forecast: Forecast,
     /// What writers are held to while there is one.
     pub pace: Pace,
-    /// That one waited for a sealed memtable in vain: the memtable's cut is the progress.
+    /// That one waited for a sealed memtable in vain: the memtable's seal is the progress.
     pub stalled: Mark,
     /// How long ranges turn out to be.
     pub range_length: RangeLength,

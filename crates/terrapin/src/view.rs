@@ -338,10 +338,10 @@ mod tests {
         assert_eq!(bounds.len(), ranges.len());
         let some = core.state.load_full();
         std::thread::scope(|scope| {
-            for (round, mut range) in ranges.drain(..) {
+            for (checkpoint, mut range) in ranges.drain(..) {
                 scope.spawn(move || {
                     let (_, value) = range.next_ref().unwrap().unwrap();
-                    assert_eq!(value, round.to_be_bytes());
+                    assert_eq!(value, checkpoint.to_be_bytes());
                     assert!(range.next_ref().unwrap().is_none());
                 });
             }

@@ -255,7 +255,7 @@ impl Warm {
         if records == 0 || kind.is_there(&core, records) {
             return Ok(());
         }
-        // What memtables may take was reckoned when the last was cut, for the trees of then: it may
+        // What memtables may take was reckoned when the last was sealed, for the trees of then: it may
         // be all that those left, to the byte.
         core.rebalance(&core.install.lock());
         let fits = kind.fits(&core, &state);

@@ -98,7 +98,7 @@ impl Core {
                 durability,
             );
             log.publish(&appended);
-            admitted.looks && wants_cut(&state, shared.id)
+            admitted.looks && wants_seal(&state, shared.id)
         };
         match op {
             Op::Put(_) => self.counters.puts.add(1),
@@ -178,12 +178,12 @@ impl Core {
                 deletes += u64::from(!is_put);
                 bytes += size;
                 if last != Some(operation.keyspace) {
-                    full |= looks && last.is_some_and(|id| wants_cut(&state, id));
+                    full |= looks && last.is_some_and(|id| wants_seal(&state, id));
                     last = Some(operation.keyspace);
                 }
             }
             log.publish(&appended);
-            full |= looks && last.is_some_and(|id| wants_cut(&state, id));
+            full |= looks && last.is_some_and(|id| wants_seal(&state, id));
         }
         self.counters.puts.add(puts);
         self.counters.deletes.add(deletes);
@@ -374,10 +374,10 @@ impl Core {
     ) -> Result<()> {
         if full {
             let start = self.env.now_ns();
-            self.cut_full();
+            self.seal_full();
             self.watch_room();
-            let cut = self.env.now_ns().saturating_sub(start);
-            self.counters.waits.cut.record(cut);
+            let seal = self.env.now_ns().saturating_sub(start);
+            self.counters.waits.seal.record(seal);
         }
         if self.memtable_memory_is_short() && self.schedule.releasing_count() == 0 {
             self.cut_largest();
@@ -452,7 +452,7 @@ pub(crate) fn enter(
 }
 
 #[inline]
-fn wants_cut(state: &State, id: KeyspaceId) -> bool {
+fn wants_seal(state: &State, id: KeyspaceId) -> bool {
     state
         .keyspaces
         .get(id)

@@ -8,8 +8,8 @@
 //! writes the look. Both changes happen under one mutex: a write that finds the flag set also finds
 //! its keyspace here.
 //!
-//! Invariant: every keyspace of the current state, and of a state that a round has frozen, that has
-//! a sealed memtable or a record in its active one is here. So a round misses none.
+//! Invariant: every keyspace of the current state, and of a state that a checkpoint has frozen, that has
+//! a sealed memtable or a record in its active one is here. So a checkpoint misses none.
 //!
 //! The limits of memtables depend on how many keyspaces write. They are set for the written ones
 //! each time that changes ([`Core::rebalance`]), and for any other one as it is first written, from
@@ -22,8 +22,8 @@ use terrapin_base::KeyspaceId;
 use terrapin_base::sync::{Mutex, Ordering};
 
 use crate::core::{Core, Install};
-use crate::cut::is_written;
 use crate::options::CheckpointDistance;
+use crate::seal::is_written;
 use crate::state::{KeyspaceState, LoggedMemtable, State};
 
 /// What the limits of memtables were last computed from.
@@ -108,8 +108,8 @@ impl Core {
         written
     }
 
-    /// Forgets keyspaces of which no memtable was written. Only the end of a round calls this, with
-    /// the install lock held: a round in between relies on finding those whose memtables a clear
+    /// Forgets keyspaces of which no memtable was written. Only the end of a checkpoint calls this, with
+    /// the install lock held: a checkpoint in between relies on finding those whose memtables a clear
     /// has taken away since it froze them.
     pub fn forget_unwritten(&self, _: &Install) {
         let state = self.state.load();
@@ -169,7 +169,7 @@ mod tests {
                         }
                     }),
                 ),
-                ("cut", cost(|| database.core().cut_full())),
+                ("seal", cost(|| database.core().seal_full())),
                 (
                     "checkpoint",
                     cost(|| {
@@ -193,10 +193,10 @@ mod tests {
         database.close().unwrap();
     }
 
-    /// A write that is in a memtable of a frozen state is in the round's catalog, whatever became
+    /// A write that is in a memtable of a frozen state is in the checkpoint's catalog, whatever became
     /// of its keyspace since.
     #[test]
-    fn a_keyspace_is_forgotten_by_the_end_of_a_round_only() {
+    fn a_keyspace_is_forgotten_by_the_end_of_a_checkpoint_only() {
         let (database, sim) = Options::small().open_simulated();
         sim.settle();
         sim.set_breathing(false);

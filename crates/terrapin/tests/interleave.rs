@@ -11,7 +11,7 @@ use terrapin_base::sync::explore::{JoinHandle, explore, spawn};
 use terrapin_base::{Env, ErrorKind};
 use terrapin_disk::SimDisk;
 
-/// Memtables of one small page group, so that cuts and checkpoints come by themselves.
+/// Memtables of one small page group, so that seals and checkpoints come by themselves.
 fn options() -> Options {
     Options::new()
         .memory(1 << 20)
@@ -133,9 +133,9 @@ fn assert_left(medium: &SimDisk, round: u64) {
     assert_eq!(rounds.shown(&snapshot).unwrap(), round);
 }
 
-/// Readers beside a writer, cuts and checkpoints: each view is one moment, and not older than what had been acknowledged before it.
+/// Readers beside a writer, seals and checkpoints: each view is one moment, and not older than what had been acknowledged before it.
 #[test]
-fn every_view_is_one_moment_while_memtables_are_cut_and_merged() {
+fn every_view_is_one_moment_while_memtables_are_sealed_and_merged() {
     explore("engine-views", || {
         let medium = SimDisk::new(1);
         let database = Arc::new(open(&medium));
@@ -181,10 +181,10 @@ fn every_view_is_one_moment_while_memtables_are_cut_and_merged() {
     });
 }
 
-/// Single puts, so small that most keep the state that admitted them, beside cuts and checkpoints: none goes into a memtable that a cut has
+/// Single puts, so small that most keep the state that admitted them, beside seals and checkpoints: none goes into a memtable that a seal has
 /// taken from its LSN meanwhile.
 #[test]
-fn a_put_enters_the_memtable_that_owns_it_while_memtables_are_cut() {
+fn a_put_enters_the_memtable_that_owns_it_while_memtables_are_seal() {
     explore("engine-puts", || {
         let medium = SimDisk::new(1);
         let database = Arc::new(open(&medium));

@@ -123,7 +123,7 @@ fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
     world.verify();
 }
 
-/// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and nobody cut what could be merged.
+/// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and nobody sealed what could be merged.
 #[test]
 fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     let world = World::new(13);
@@ -162,7 +162,7 @@ fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     world.kill(database);
 }
 
-/// The log was not replayed, for memory was short beside what could not be merged: others were not cut, and `bad` itself may hold more than a replay let it.
+/// The log was not replayed, for memory was short beside what could not be merged: others were not sealed, and `bad` itself may hold more than a replay let it.
 #[test]
 fn a_log_is_replayed_beside_a_memtable_that_cannot_be_merged() {
     for (bad_takes_most, in_good) in [(false, 1000), (true, 0)] {
@@ -220,7 +220,7 @@ fn an_open_goes_on_where_the_process_did() {
     world.kill(database);
 }
 
-/// One small memtable that could not be merged had the others cut at the end of memory only.
+/// One small memtable that could not be merged had the others sealed at the end of memory only.
 #[test]
 fn memory_is_as_much_as_ever_beside_a_small_memtable_that_cannot_be_merged() {
     // Writes beyond seven tenths of memory.

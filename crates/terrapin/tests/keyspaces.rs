@@ -262,7 +262,7 @@ fn many_empty_keyspaces_leave_memtables_their_memory() {
     database.close().unwrap();
 }
 
-/// The least memtable takes 68 KiB. One was cut at a time, and every writer waited for the checkpoint that freed it, at almost every write.
+/// The least memtable takes 68 KiB. One was sealed at a time, and every writer waited for the checkpoint that freed it, at almost every write.
 #[test]
 fn keyspaces_whose_memtables_do_not_fit_in_memory_share_checkpoints() {
     let world = World::new(20);

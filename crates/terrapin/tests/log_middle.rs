@@ -110,7 +110,7 @@ fn a_bad_block_in_the_log_is_refused_after_a_kill() {
 
 /// The last sync's mark was in the ring alone, however long the store was idle.
 #[test]
-fn a_bad_block_in_the_log_is_refused_after_idle_seconds_and_a_power_cut() {
+fn a_bad_block_in_the_log_is_refused_after_idle_seconds_and_a_power_seal() {
     for mode in CrashMode::ALL {
         let process = Process::new(&SimDisk::new(1));
         let database = process.open().unwrap();

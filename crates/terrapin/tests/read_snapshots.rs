@@ -88,7 +88,7 @@ fn a_held_snapshot_pins_pages_and_no_memtable() {
 }
 
 #[test]
-fn a_snapshot_between_two_cuts_folds_both_memtables_in_order() {
+fn a_snapshot_between_two_seals_folds_both_memtables_in_order() {
     let world = World::new(2);
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();

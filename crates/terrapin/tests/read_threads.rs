@@ -34,7 +34,7 @@ fn round_of(value: &Slice) -> u64 {
 /// The writer overwrites all keys in turn with the number of its round, so at any moment a prefix of them (in its order) is one
 /// round ahead of the rest: any view that is not exactly one moment shows something else.
 #[test]
-fn every_view_is_one_moment_while_memtables_are_cut_merged_and_folded() {
+fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
     let directory = Directory::new("read-threads");
     let database = open(&directory);
     let keyspace = database.default_keyspace();

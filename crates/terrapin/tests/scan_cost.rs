@@ -190,9 +190,9 @@ fn a_range_whose_first_blocks_are_cached_reads_the_rest_at_once() {
 }
 
 /// The n-th look at the front of a queue passed all that was taken out of it before: memtables were
-/// cut for their bytes only.
+/// sealed for their bytes only.
 #[test]
-fn a_memtable_in_which_ranges_pass_many_deletes_is_cut() {
+fn a_memtable_in_which_ranges_pass_many_deletes_is_sealed() {
     for direction in [Direction::Forward, Direction::Backward] {
         let world = World::new(3);
         let options = options().checkpoint_distance(CheckpointDistance::Fixed(32));
@@ -212,15 +212,15 @@ fn a_memtable_in_which_ranges_pass_many_deletes_is_cut() {
             taken += 1;
         }
         assert_eq!(taken, 4000);
-        let cut = database.metrics().checkpoints - before;
+        let seal = database.metrics().checkpoints - before;
         // Each for a million deletes passed, and eight millions would be.
-        assert!((1..=4).contains(&cut), "{cut} checkpoints, {direction:?}");
+        assert!((1..=4).contains(&seal), "{seal} checkpoints, {direction:?}");
         database.close().unwrap();
     }
 }
 
 /// A queue that was emptied, and is polled by a process that writes nothing, was gone over whole
-/// with each poll, for ever: only a write cut the memtable in which its deletes lay.
+/// with each poll, for ever: only a write sealed the memtable in which its deletes lay.
 #[test]
 fn polls_of_what_was_emptied_come_to_cost_nothing_though_nobody_writes() {
     const RECORDS: u64 = 6000;

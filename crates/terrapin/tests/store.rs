@@ -223,7 +223,7 @@ fn the_dial_is_given_back_to_the_database() {
 }
 
 #[test]
-fn lowering_the_dial_cuts_at_once() {
+fn lowering_the_dial_seals_at_once() {
     let world = World::new(6);
     world.sim.set_breathing(false);
     let database = world.open(&tiny());

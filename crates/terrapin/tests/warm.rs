@@ -185,9 +185,9 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     database.close().unwrap();
 }
 
-/// Which reads are the most was told by all since the last cut, however many: memtables kept the size that gets had left them, where ranges needed all blocks.
+/// Which reads are the most was told by all since the last seal, however many: memtables kept the size that gets had left them, where ranges needed all blocks.
 #[test]
-fn where_far_more_gets_came_since_the_last_cut_memtables_leave_all_blocks_their_room_for_ranges() {
+fn where_far_more_gets_came_since_the_last_seal_memtables_leave_all_blocks_their_room_for_ranges() {
     let world = World::new(20);
     let options = with_memtables_on_auto();
     let database = cold_store(&world, &options);

@@ -214,7 +214,7 @@ fn what_each_durability_promises() {
 }
 
 #[test]
-fn the_sync_interval_bounds_what_a_power_cut_costs() {
+fn the_sync_interval_bounds_what_a_power_seal_costs() {
     let world = World::new(5);
     world.sim.set_breathing(false);
     let database = world.open(&tiny());

@@ -27,7 +27,7 @@ mod segments;
 mod stream;
 
 pub use format::{RECORD_HEADER_BYTES, RECORD_KIND_USER_MIN, is_log_file};
-pub use log::{Append, Appended, Cut, Log};
+pub use log::{Append, Appended, Boundary, Log};
 pub use metrics::{LogMetrics, LogSpace};
 pub use options::LogOptions;
 pub use recovery::Recovery;

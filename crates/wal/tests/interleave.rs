@@ -58,7 +58,7 @@ fn look(log: &Log, notes: &Mutex<Notes>) -> (Lsn, Vec<(Lsn, u64)>) {
 
 /// Three writers, a cut, a reader. Seen red when `Publisher::mark` passes over records that are not marked, reads a record's end after
 /// it gave the slot away, marks before it stores the end, or lets the bound go back; when `Log::publish` waits neither for a
-/// slot nor for the bound; and when `Log::cut` installs without the append lock.
+/// slot nor for the bound; and when `Log::boundary` installs without the append lock.
 #[test]
 fn records_are_published_in_order_and_a_cut_parts_them() {
     explore("wal-publication", || {
@@ -95,9 +95,9 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
                     point(); // as where a memtable is installed
                     notes.lock().unwrap().order.push((lsn, true));
                 };
-                let ((), cut) = log.cut(note);
-                env.wait(&log.cut_condition(&cut)).unwrap();
-                (cut.lsn, notes.lock().unwrap().installed.clone())
+                let ((), cut) = log.boundary(note);
+                env.wait(&log.boundary_condition(&boundary)).unwrap();
+                (boundary.lsn, notes.lock().unwrap().installed.clone())
             })
         };
         for writer in writers {
@@ -109,7 +109,10 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
         assert_eq!(notes.installed.len(), 9);
         let at = notes.order.iter().position(|&(_, is_cut)| is_cut).unwrap();
         let (before, after) = notes.order.split_at(at);
-        assert!(before.iter().all(|&(lsn, _)| lsn < cut.0), "below the cut");
+        assert!(
+            before.iter().all(|&(lsn, _)| lsn < cut.0),
+            "below the boundary"
+        );
         assert!(after.iter().all(|&(lsn, _)| lsn >= cut.0), "above the cut");
         assert!(after[1..].is_sorted() && before.is_sorted());
         seen.push(cut);

@@ -103,26 +103,26 @@ fn a_cut_divides_records_and_waits_for_those_below() {
     let Append::Done(unpublished) = log.try_append(KIND, &[b"slow"]).unwrap() else {
         panic!("full")
     };
-    let (seen, cut) = log.cut(|lsn| lsn);
-    assert_eq!((seen, cut.lsn), (unpublished.end, unpublished.end));
-    assert!(!log.cut_published(&cut));
+    let (seen, boundary) = log.boundary(|lsn| lsn);
+    assert_eq!((seen, boundary.lsn), (unpublished.end, unpublished.end));
+    assert!(!log.boundary_published(&boundary));
     assert_eq!(log.visible(), first.end);
     log.publish(&unpublished);
-    assert!(log.cut_published(&cut) && log.cut_condition(&cut).holds());
+    assert!(log.boundary_published(&boundary) && log.boundary_condition(&boundary).holds());
     assert_eq!(log.visible(), unpublished.end);
     // A sync's filler and mark move the tail and need no publication.
     log.sync(log.tail()).unwrap();
     assert!(log.tail() > unpublished.end);
-    // A cut leaves them out, and a sync through that adds nothing.
-    let (_, cut) = log.cut(|_| ());
-    assert_eq!(cut.lsn, log.end());
-    assert!(cut.lsn <= log.synced() && cut.lsn < log.tail());
-    assert!(log.cut_published(&cut));
+    // A boundary leaves them out, and a sync through that adds nothing.
+    let (_, boundary) = log.boundary(|_| ());
+    assert_eq!(boundary.lsn, log.end());
+    assert!(boundary.lsn <= log.synced() && boundary.lsn < log.tail());
+    assert!(log.boundary_published(&boundary));
     let tail = log.tail();
-    log.sync(cut.lsn).unwrap();
+    log.sync(boundary.lsn).unwrap();
     assert_eq!(log.tail(), tail);
     let after = append(&process.env, &log, 1).unwrap();
-    assert!(after.lsn >= cut.lsn);
+    assert!(after.lsn >= boundary.lsn);
 }
 
 /// A sync's filler may reach across a segment's end, up to which a change of segments syncs first: a cut there would not outlive a power cut. And where a mark
@@ -157,19 +157,19 @@ fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
                 let _synced = log.request_sync(log.tail());
             }
             process.sim.step();
-            let (_, cut) = log.cut(|_| ());
+            let (_, boundary) = log.boundary(|_| ());
             assert!(
-                last <= cut.lsn,
+                last <= boundary.lsn,
                 "{last} then {} at step {step} of {block} {gap} {more:?}",
-                cut.lsn
+                boundary.lsn
             );
-            last = cut.lsn;
-            if log.synced() >= cut.lsn && cut.lsn > Lsn(4096) {
+            last = boundary.lsn;
+            if log.synced() >= boundary.lsn && boundary.lsn > Lsn(4096) {
                 cut_when_synced += 1;
                 let left = medium.fork();
                 left.crash_power(CrashMode::LoseUnsynced);
                 Process::new(&left, 0)
-                    .scan(tiny(), cut.lsn)
+                    .scan(tiny(), boundary.lsn)
                     .unwrap_or_else(|e| panic!("step {step} of {block} {gap} {more:?}: {e}"));
             }
         }
@@ -177,7 +177,7 @@ fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
     assert!(cut_when_synced > 1000, "{cut_when_synced}");
 }
 
-/// A cut behind the filler that a close's sync adds was beyond the end that the next recovery finds: a checkpoint of that cut made a database that was
+/// A boundary behind the filler that a close's sync adds was beyond the end that the next recovery finds: a checkpoint of that cut made a database that was
 /// refused for good.
 #[test]
 fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
@@ -190,15 +190,18 @@ fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
             last = process.append(&log, index).unwrap().end;
         }
         log.close().unwrap();
-        let (seen, cut) = log.cut(|lsn| lsn);
-        assert_eq!(seen, cut.lsn);
-        assert!(cut.lsn > last && log.cut_published(&cut));
-        assert!(log.tail() > cut.lsn, "the sync has filled a block");
+        let (seen, boundary) = log.boundary(|lsn| lsn);
+        assert_eq!(seen, boundary.lsn);
+        assert!(boundary.lsn > last && log.boundary_published(&boundary));
+        assert!(log.tail() > boundary.lsn, "the sync has filled a block");
         medium.crash_process();
         let process = Process::new(&medium, count);
-        let recovery = process.scan(tiny(), cut.lsn).unwrap();
+        let recovery = process.scan(tiny(), boundary.lsn).unwrap();
         assert!(recovery.clean());
-        assert_eq!((recovery.end(), recovery.records_to_replay()), (cut.lsn, 0));
+        assert_eq!(
+            (recovery.end(), recovery.records_to_replay()),
+            (boundary.lsn, 0)
+        );
     }
 }
 

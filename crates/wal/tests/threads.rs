@@ -62,12 +62,12 @@ fn two_writers_and_a_syncer_lose_nothing_and_each_keeps_its_order() {
         scope.spawn(|| {
             let mut before = Lsn(0);
             while !over.load(Ordering::Acquire) {
-                let (seen, cut) = log.cut(|lsn| lsn);
+                let (seen, boundary) = log.boundary(|lsn| lsn);
                 assert!(seen >= before);
                 before = seen;
-                env.wait(&log.cut_condition(&cut)).unwrap();
-                assert!(log.visible() >= cut.publish_to);
-                log.sync(cut.lsn).unwrap();
+                env.wait(&log.boundary_condition(&boundary)).unwrap();
+                assert!(log.visible() >= boundary.publish_to);
+                log.sync(boundary.lsn).unwrap();
             }
         });
         writers

@@ -273,15 +273,15 @@ pub(super) fn cut_after_close(_scratch: &Path) -> Outcome {
         Err(error) => return Err(text("append")(error)),
     }
     log.close().map_err(text("close"))?;
-    let ((), cut) = log.cut(|_| ());
+    let ((), boundary) = log.boundary(|_| ());
     world.kill(None);
     let disk = world.disk.handle();
     let found = Recovery::scan(&world.env, &disk, options, Lsn(4096)).map_err(text("recovery"))?;
-    match cut.lsn <= found.end() {
+    match boundary.lsn <= found.end() {
         true => Ok(()),
         false => Err(format!(
             "the log was cut at {} and ends at {}",
-            cut.lsn,
+            boundary.lsn,
             found.end()
         )),
     }

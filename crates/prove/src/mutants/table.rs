@@ -390,7 +390,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 39,
         name: "a keyspace that is being written to counts as quiet",
-        place: "crates/terrapin/src/checkpoint/round.rs",
+        place: "crates/terrapin/src/checkpoint/outcome.rs",
         breaks: "D3: only an empty memtable counts as applied through the cut",
         script: Script::Crash {
             seeds: 100,
@@ -742,7 +742,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 76,
         name: "a checkpoint during a replay takes applied LSNs back to where the replay is",
-        place: "crates/terrapin/src/checkpoint/round.rs",
+        place: "crates/terrapin/src/checkpoint/outcome.rs",
         breaks: "D3: no record is replayed over what a tree has beyond it",
         script: Script::Check(
             "a kill after a checkpoint during a replay",

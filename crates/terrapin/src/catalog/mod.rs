@@ -50,15 +50,15 @@ pub(crate) struct Outcome {
     pub version: Arc<dyn Version>,
     /// Every record below is in it.
     pub applied: Lsn,
-    /// No memtable held a record of it below the cut, and it is applied as far as the catalog.
+    /// No memtable held a record of it below the seal, and it is applied as far as the catalog.
     pub quiet: bool,
 }
 
 /// What the next catalog is to say.
 pub(crate) struct Following<'a> {
-    /// The database as of the cut.
+    /// The database as of the seal.
     pub frozen: &'a State,
-    /// The next keyspace's number as of the cut.
+    /// The next keyspace's number as of the seal.
     pub next_id: u32,
     /// Keyspaces of which something may have changed: those that were created, dropped, cleared or
     /// given options since the last catalog, and those with a record in a memtable of `frozen`. Any
@@ -350,7 +350,7 @@ mod tests {
         nodes
     }
 
-    /// The round that was to let go of such a tree failed, and so did every later one, of all
+    /// The checkpoint that was to let go of such a tree failed, and so did every later one, of all
     /// keyspaces; and every open.
     #[test]
     fn an_unreadable_node_of_a_tree_that_goes_holds_no_checkpoint_up() {

@@ -1,9 +1,9 @@
 //! How a checkpoint becomes durable. This file is D2:
 //!
-//! write pages → sync → sync the log through what the round relies on → write one superblock slot {generation, catalog root, CRC} →
+//! write pages → sync → sync the log through what the checkpoint relies on → write one superblock slot {generation, catalog root, CRC} →
 //! sync → write the same into the other slot → sync; only now free and trim.
 //!
-//! That is all below its cut, and a clear or drop above it that a write below came too late for (`job`).
+//! That is all below its seal, and a clear or drop above it that a write below came too late for (`job`).
 //!
 //! The pages are written before a [`Commit`] is made; freeing and trimming is what its caller does once it is [`Progress::Durable`].
 //! A failure before the first slot leaves the last checkpoint in force, and the pages can be given back. From the first slot on nobody knows

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn cuts_make_equal_parts() {
+    fn seals_make_equal_parts() {
         let memtable = memtable();
         let mut preparation = MemtableInput::prepare(memtable, Lsn(0), Lsn(50_000));
         let input = std::iter::from_fn(|| Some(preparation.step()))
@@ -467,7 +467,7 @@ mod tests {
         let cuts = input.cuts(8);
         assert_eq!(cuts.len(), 7);
         let edges: Vec<_> = std::iter::once(None)
-            .chain(cuts.iter().map(|cut| Some(&**cut)))
+            .chain(cuts.iter().map(|seal| Some(&**seal)))
             .chain([None])
             .collect();
         for edge in edges.windows(2) {

@@ -1,29 +1,29 @@
-//! The coordinator: one round after the other, each cut into steps.
+//! The coordinator: one checkpoint after the other, each cut into steps.
 //!
 //! ```text
 //! idle ─ freeze ─ settle ─┬─ (prepare ─ merge)* ─ spill ─ catalog ─ commit ─ install ─ idle
 //!                         └─ on an error: give the pages back, rest, freeze again
 //! ```
 //!
-//! What ends a round is beside this file: [`install`], and [`failure`] where it comes to none.
+//! What ends a checkpoint is beside this file: [`install`], and [`failure`] where it comes to none.
 //!
-//! *Freeze* cuts what is to be cut and takes the state and an LSN, the round's cut; *settle* waits
+//! *Freeze* seals what is to be sealed and takes the state and an LSN, the checkpoint's seal; *settle* waits
 //! until every record below it is in its memtable. Everything that the catalog will say is as of that
-//! cut; what changes meanwhile (a clear, say) is in the log above it, where a power cut may take it
+//! seal; what changes meanwhile (a clear, say) is in the log above it, where a power cut may take it
 //! away again. But a writer that is late finds no memtable any more once its keyspace is cleared or
-//! dropped, though its record lies below the cut: what the trees lack then, only the clear
+//! dropped, though its record lies below the seal: what the trees lack then, only the clear
 //! explains. So the commit syncs the log through that, too.
 //!
-//! A memtable that cannot be merged (a node of its tree is damaged, say) is left out of its round,
+//! A memtable that cannot be merged (a node of its tree is damaged, say) is left out of its checkpoint,
 //! and stays sealed: the others go on, and nobody waits for the memory that it holds but writers of
 //! its keyspace. It is tried again after a rest, or when somebody asks for a checkpoint, who is
 //! told why there is none.
 //!
-//! A round without a sealed memtable compacts a stretch of a tree if ranges have paid for that
+//! A checkpoint without a sealed memtable compacts a stretch of a tree if ranges have paid for that
 //! (`compaction`); one that comes to be sealed meanwhile waits for as long as sixteen page groups
 //! take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
-//! When a merge finds no space the next round takes the reserve, merges straight to the leaves and
+//! When a merge finds no space the next checkpoint takes the reserve, merges straight to the leaves and
 //! nowhere else, and only a slice of one memtable at a time, as long as the room allows ([`Portion`];
 //! D10). A slice's records stay in the sealed memtable until the last slice is merged; that the tree
 //! holds them as well does not matter, they say the same. It would matter for a batch that the log
@@ -49,22 +49,22 @@ use super::drain::Drain;
 use super::gather::Gathering;
 use super::input::{MemtableInput, Preparation};
 use super::merges::{RunningMerge, guarded};
+use super::outcome::{Checkpoint, Part};
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
-use super::round::{Part, Round};
 use super::spill::Spilling;
 use crate::catalog::{Catalog, Following};
 use crate::compaction::{STRETCH_GROUPS, Stretches};
 use crate::core::Core;
 use crate::state::SealedMemtable;
 
-/// The first rest after a failed round, and the longest, in nanoseconds.
+/// The first rest after a failed checkpoint, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
 const REST_NS_MAX: u64 = 10_000_000_000;
 /// How often a full disk is looked at, in nanoseconds.
 const SPACE_POLL_NS: u64 = 1_000_000_000;
 
-/// The job that runs the rounds.
+/// The job that runs the checkpoints.
 pub(crate) struct Coordinator {
     core: Arc<Core>,
     catalog: Catalog,
@@ -74,16 +74,16 @@ pub(crate) struct Coordinator {
     /// Keyspaces that were created, dropped, cleared or given options since the last catalog
     /// ([`crate::core::Install::changed`]).
     changed: BTreeSet<KeyspaceId>,
-    /// The round at hand compacts, and merges no memtable.
+    /// The checkpoint at hand compacts, and merges no memtable.
     compacting: bool,
     /// A merge found no space: memtables are merged in slices until one is through, or there is room.
     slicing: bool,
     /// There was said to be since the last one was through: if a merge found none all the same (a
     /// quota, say), it is not believed again.
     tried_room: bool,
-    /// The round at hand is for one that is not.
+    /// The checkpoint at hand is for one that is not.
     is_whole: bool,
-    /// Memtables that could not be merged, and [`Schedule::seals`] as the round at hand knows it.
+    /// Memtables that could not be merged, and [`Schedule::seals`] as the checkpoint at hand knows it.
     aside: Aside,
     seals: u64,
     /// What was asked for when it began.
@@ -91,7 +91,7 @@ pub(crate) struct Coordinator {
     /// How long the next slice is, and how far each sealed memtable is merged.
     portion: Portion,
     slices: Vec<(KeyspaceId, Lsn, Box<[u8]>)>,
-    /// Emptying trees for room, and whether the round at hand does that.
+    /// Emptying trees for room, and whether the checkpoint at hand does that.
     drain: Drain,
     draining: bool,
     /// Deletes that come together before they are merged.
@@ -100,17 +100,17 @@ pub(crate) struct Coordinator {
 
 enum Phase {
     Idle,
-    Settle(Box<Round>),
-    Prepare(Box<Round>, Box<Preparation>),
-    Merge(Box<Round>, Arc<RunningMerge>),
-    Spill(Box<Round>, Box<Spilling>),
-    Catalog(Box<Round>),
+    Settle(Box<Checkpoint>),
+    Prepare(Box<Checkpoint>, Box<Preparation>),
+    Merge(Box<Checkpoint>, Arc<RunningMerge>),
+    Spill(Box<Checkpoint>, Box<Spilling>),
+    Catalog(Box<Checkpoint>),
     Commit(Box<Committing>),
     Rest(Rest),
 }
 
 struct Committing {
-    round: Box<Round>,
+    checkpoint: Box<Checkpoint>,
     next: Catalog,
     superblock: Superblock,
     commit: Commit,
@@ -160,8 +160,8 @@ impl Coordinator {
         let core = self.core.clone();
         // Somebody else may make room on the disk, and nobody tells.
         core.see_whether_room_is_back();
-        if core.schedule.take_up_cut() {
-            core.cut_full();
+        if core.schedule.take_up_seal() {
+            core.seal_full();
         }
         let may_compact = self.may_compact();
         let gathers = self.gathering.go_on(&core);
@@ -174,7 +174,7 @@ impl Coordinator {
         let condition = Condition::new(self.core.schedule.work(), move || {
             core.schedule.is_stopping()
                 || Self::has_work(&core, gathers)
-                || core.schedule.is_cut_asked()
+                || core.schedule.is_seal_asked()
                 || core.schedule.space_is_short() != is_short
         });
         Step::Pending(match look_ns {
@@ -200,8 +200,8 @@ impl Coordinator {
         has_room
     }
 
-    /// Cuts what is asked for and what holds the log up, and freezes the state.
-    fn freeze(&mut self, may_compact: bool, gathers: bool) -> Round {
+    /// Seals what is asked for and what holds the log up, and freezes the state.
+    fn freeze(&mut self, may_compact: bool, gathers: bool) -> Checkpoint {
         let core = self.core.clone();
         let long = core.schedule.log_is_long();
         let short = core.schedule.space_is_short();
@@ -217,7 +217,7 @@ impl Coordinator {
         let middle = Lsn(oldest.0 + end.0.saturating_sub(oldest.0) / 2);
         let applied = |id| self.catalog.applied_of(id).unwrap_or(Lsn(0));
         self.changed.append(&mut install.changed);
-        let cut = core.cut(&mut install, |keyspace| {
+        let seal = core.seal(&mut install, |keyspace| {
             let memtable = &keyspace.active;
             // A memtable that was empty at the last checkpoint has an old start, and newer records.
             let from = applied(keyspace.id).max(memtable.start);
@@ -225,12 +225,16 @@ impl Coordinator {
             (reaches || merges_deletes) && !memtable.memtable.is_empty()
         });
         core.rebalance(&install);
-        self.slices.retain(|(id, cut_at, _)| {
-            let sealed = cut.state.keyspaces.get(*id).and_then(|k| k.sealed.as_ref());
-            sealed.is_some_and(|s| s.cut == *cut_at)
+        self.slices.retain(|(id, seal_at, _)| {
+            let sealed = seal
+                .state
+                .keyspaces
+                .get(*id)
+                .and_then(|k| k.sealed.as_ref());
+            sealed.is_some_and(|s| s.seal == *seal_at)
         });
         let mut parts: Vec<Part> = core
-            .noted_of(&cut.state)
+            .noted_of(&seal.state)
             .into_iter()
             .filter_map(|keyspace| Some(Part::new(keyspace, Some(keyspace.sealed.clone()?))))
             .collect();
@@ -246,7 +250,7 @@ impl Coordinator {
         self.draining = false;
         self.is_whole = false;
         let drains = self.slicing && core.store.space_is_short();
-        if drains && let Some(keyspace) = self.drain.next(&cut.state) {
+        if drains && let Some(keyspace) = self.drain.next(&seal.state) {
             self.draining = true;
             parts = vec![Part::new(keyspace, None)];
         } else if self.slicing {
@@ -262,7 +266,7 @@ impl Coordinator {
             && may_compact
             && let Some(stretches) = core.compactions.asked()
         {
-            match cut.state.keyspaces.get(stretches.keyspace) {
+            match seal.state.keyspaces.get(stretches.keyspace) {
                 Some(keyspace) => {
                     self.compacting = true;
                     parts.push(Part::new(keyspace, None));
@@ -271,14 +275,14 @@ impl Coordinator {
             }
         }
         self.aside.tried(&parts);
-        self.tell_aside(&cut.state);
-        Round {
+        self.tell_aside(&seal.state);
+        Checkpoint {
             began_ns: core.env.now_ns(),
-            frozen: cut.state,
+            frozen: seal.state,
             next_id: install.next_id,
-            cut: cut.lsn,
-            publish_to: cut.publish_to,
-            through: cut.lsn,
+            seal: seal.lsn,
+            publish_to: seal.publish_to,
+            through: seal.lsn,
             parts,
             at: 0,
             changes: Changes::default(),
@@ -292,54 +296,54 @@ impl Coordinator {
         }
     }
 
-    /// Waits until every record below the cut is in its memtable.
-    fn settle(&mut self, mut round: Box<Round>) -> Result<Step> {
+    /// Waits until every record below the seal is in its memtable.
+    fn settle(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         let log = self.core.log()?;
-        if self.core.visible() >= round.publish_to {
+        if self.core.visible() >= checkpoint.publish_to {
             // What took the memtable of a late write away was appended and in the state before that
             // write was published.
             let floor = self.core.state.load().floor;
-            if floor > round.cut && !mutant::active(77) {
-                round.through = log.tail();
+            if floor > checkpoint.seal && !mutant::active(77) {
+                checkpoint.through = log.tail();
             }
-            return self.next_part(round);
+            return self.next_part(checkpoint);
         }
-        let cut = terrapin_wal::Cut {
-            lsn: round.cut,
-            publish_to: round.publish_to,
+        let seal = terrapin_wal::Boundary {
+            lsn: checkpoint.seal,
+            publish_to: checkpoint.publish_to,
         };
-        let condition = log.cut_condition(&cut);
-        self.phase = Phase::Settle(round);
+        let condition = log.boundary_condition(&seal);
+        self.phase = Phase::Settle(checkpoint);
         Ok(Step::Pending(condition))
     }
 
-    fn next_part(&mut self, mut round: Box<Round>) -> Result<Step> {
-        while let Some(part) = round.parts.get_mut(round.at) {
+    fn next_part(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
+        while let Some(part) = checkpoint.parts.get_mut(checkpoint.at) {
             let Some(sealed) = &part.sealed else {
-                return self.compact(round);
+                return self.compact(checkpoint);
             };
             let memtable = &sealed.records;
             if memtable.memtable.is_empty() {
                 part.merged = Some(part.keyspace.version.clone());
-                round.at += 1;
+                checkpoint.at += 1;
                 continue;
             }
             let from = self
                 .slices
                 .iter()
-                .find(|(id, cut, _)| *id == part.keyspace.id && *cut == sealed.cut);
-            self.is_whole = round.sliced && part.is_whole();
-            let slice = (round.sliced && !self.is_whole).then(|| self.portion.bytes());
+                .find(|(id, seal, _)| *id == part.keyspace.id && *seal == sealed.seal);
+            self.is_whole = checkpoint.sliced && part.is_whole();
+            let slice = (checkpoint.sliced && !self.is_whole).then(|| self.portion.bytes());
             let from = from.map(|(_, _, key)| key.clone());
             let mut preparation =
-                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.cut);
+                MemtableInput::prepare(memtable.memtable.clone(), memtable.start, sealed.seal);
             preparation = preparation.asking(&part.keyspace);
             if let Some(bytes) = slice {
                 preparation = preparation.slice(from, bytes);
             }
             // Every reader from here on finds this memtable's keys in it; what is cached of them is
             // of before.
-            let take = round.takes;
+            let take = checkpoint.takes;
             if self.core.records.begin_sweep() || take {
                 // Of a keyspace that was cleared since, nobody looks for them.
                 let state = self.core.state.load();
@@ -348,33 +352,37 @@ impl Coordinator {
                 preparation =
                     preparation.sweep(&self.core, part.keyspace.collection, take && is_there);
             }
-            self.phase = Phase::Prepare(round, Box::new(preparation));
+            self.phase = Phase::Prepare(checkpoint, Box::new(preparation));
             return Ok(Step::Again);
         }
-        self.phase = match Spilling::of(&self.core, &round) {
-            Some(spilling) => Phase::Spill(round, Box::new(spilling)),
-            None => Phase::Catalog(round),
+        self.phase = match Spilling::of(&self.core, &checkpoint) {
+            Some(spilling) => Phase::Spill(checkpoint, Box::new(spilling)),
+            None => Phase::Catalog(checkpoint),
         };
         Ok(Step::Again)
     }
 
     /// Writes what views need of the memtables that are merged.
-    fn spill(&mut self, mut round: Box<Round>, mut spilling: Box<Spilling>) -> Result<Step> {
-        self.phase = match spilling.step(&self.core, &mut round) {
-            true => Phase::Catalog(round),
-            false => Phase::Spill(round, spilling),
+    fn spill(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        mut spilling: Box<Spilling>,
+    ) -> Result<Step> {
+        self.phase = match spilling.step(&self.core, &mut checkpoint) {
+            true => Phase::Catalog(checkpoint),
+            false => Phase::Spill(checkpoint, spilling),
         };
         Ok(Step::Again)
     }
 
-    /// Begins to compact a stretch of the tree of a round's only part.
-    fn compact(&mut self, round: Box<Round>) -> Result<Step> {
+    /// Begins to compact a stretch of the tree of a checkpoint's only part.
+    fn compact(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = &self.core;
         if self.draining {
-            return self.drain(round);
+            return self.drain(checkpoint);
         }
         let stretches = core.compactions.asked();
-        let begun = match (&stretches, round.parts.get(round.at)) {
+        let begun = match (&stretches, checkpoint.parts.get(checkpoint.at)) {
             (Some(Stretches { span, .. }), Some(part)) => guarded(|| {
                 core.structure.begin_compaction(
                     &part.keyspace.version,
@@ -389,33 +397,33 @@ impl Coordinator {
             core.compactions.went_on(None);
         }
         let schedule = &core.schedule;
-        let is_wanted = round.shortens_log
+        let is_wanted = checkpoint.shortens_log
             || schedule.has_trees_to_give_up()
             || schedule.asked_through() > schedule.durable_through();
-        Ok(self.merge_stretch(round, begun, is_wanted))
+        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
     }
 
-    /// Merges the stretch that was begun of a round's only part. Where there is none there is
+    /// Merges the stretch that was begun of a checkpoint's only part. Where there is none there is
     /// nothing new to commit, unless somebody wants that.
     fn merge_stretch(
         &mut self,
-        mut round: Box<Round>,
+        mut checkpoint: Box<Checkpoint>,
         begun: Option<Compaction>,
         is_wanted: bool,
     ) -> Step {
-        let at = round.at;
-        self.phase = match begun.zip(round.parts.get_mut(at)) {
+        let at = checkpoint.at;
+        self.phase = match begun.zip(checkpoint.parts.get_mut(at)) {
             Some((stretch, part)) => {
                 part.next_stretch = stretch.next;
                 let now_ns = self.core.env.now_ns();
                 let running = RunningMerge::new(stretch.merge, None, now_ns);
                 self.core.schedule.offer(Some(running.clone()));
-                Phase::Merge(round, running)
+                Phase::Merge(checkpoint, running)
             }
             None => {
-                round.parts.clear();
+                checkpoint.parts.clear();
                 match is_wanted {
-                    true => Phase::Catalog(round),
+                    true => Phase::Catalog(checkpoint),
                     false => Phase::Idle,
                 }
             }
@@ -423,14 +431,14 @@ impl Coordinator {
         Step::Again
     }
 
-    /// Begins to empty a stretch of the tree of a round's only part into its leaves.
-    fn drain(&mut self, round: Box<Round>) -> Result<Step> {
+    /// Begins to empty a stretch of the tree of a checkpoint's only part into its leaves.
+    fn drain(&mut self, checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = &self.core;
-        let Some(part) = round.parts.get(round.at) else {
-            return Err(Error::internal("a round without a tree to empty"));
+        let Some(part) = checkpoint.parts.get(checkpoint.at) else {
+            return Err(Error::internal("a checkpoint without a tree to empty"));
         };
         let options = MergeOptions {
-            space_is_short: round.sliced,
+            space_is_short: checkpoint.sliced,
             ..core.settings.merge.clone()
         };
         let (from, bytes) = self.drain.stretch();
@@ -444,32 +452,32 @@ impl Coordinator {
         }
         // Where no room is gained a log that is to be shorter is, and trees that were let go give
         // some.
-        let is_wanted = round.shortens_log || self.core.schedule.has_trees_to_give_up();
-        Ok(self.merge_stretch(round, begun, is_wanted))
+        let is_wanted = checkpoint.shortens_log || self.core.schedule.has_trees_to_give_up();
+        Ok(self.merge_stretch(checkpoint, begun, is_wanted))
     }
 
     fn prepare(
         &mut self,
-        mut round: Box<Round>,
+        mut checkpoint: Box<Checkpoint>,
         mut preparation: Box<Preparation>,
     ) -> Result<Step> {
         let prepared = match guarded(|| Ok(preparation.step())) {
             Ok(prepared) => prepared,
-            Err(error) => return self.part_failed(round, error),
+            Err(error) => return self.part_failed(checkpoint, error),
         };
         // Records that came in take the memory of blocks.
         self.core.store.shrink_fully();
         let Some(input) = prepared else {
-            self.phase = Phase::Prepare(round, preparation);
+            self.phase = Phase::Prepare(checkpoint, preparation);
             return Ok(Step::Again);
         };
         let core = &self.core;
-        let at = round.at;
-        let part = &mut round.parts[at];
+        let at = checkpoint.at;
+        let part = &mut checkpoint.parts[at];
         part.rest_from = input.slice_end().map(Into::into);
         part.added = input.added();
         let options = MergeOptions {
-            space_is_short: round.sliced,
+            space_is_short: checkpoint.sliced,
             ..core.settings.merge.clone()
         };
         let version = &part.keyspace.version;
@@ -478,18 +486,22 @@ impl Coordinator {
                 let running =
                     RunningMerge::new(merge, Some(part.keyspace.shared.clone()), core.env.now_ns());
                 core.schedule.offer(Some(running.clone()));
-                self.phase = Phase::Merge(round, running);
+                self.phase = Phase::Merge(checkpoint, running);
                 Ok(Step::Again)
             }
-            Err(error) => self.part_failed(round, error),
+            Err(error) => self.part_failed(checkpoint, error),
         }
     }
 
-    fn merge(&mut self, mut round: Box<Round>, running: Arc<RunningMerge>) -> Result<Step> {
+    fn merge(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        running: Arc<RunningMerge>,
+    ) -> Result<Step> {
         let core = self.core.clone();
         if !running.is_over() {
             let step = running.step(&core);
-            self.phase = Phase::Merge(round, running);
+            self.phase = Phase::Merge(checkpoint, running);
             return Ok(match step {
                 Step::Done => Step::Again,
                 step => step,
@@ -500,7 +512,7 @@ impl Coordinator {
                 let (running, work) = (running.clone(), core.schedule.work().clone());
                 Condition::new(&work, move || running.is_left())
             };
-            self.phase = Phase::Merge(round, running);
+            self.phase = Phase::Merge(checkpoint, running);
             return Ok(Step::Pending(condition));
         }
         core.schedule.offer(None);
@@ -510,41 +522,41 @@ impl Coordinator {
         };
         match finished {
             Ok(merged) => {
-                let at = round.at;
-                let part = &mut round.parts[at];
+                let at = checkpoint.at;
+                let part = &mut checkpoint.parts[at];
                 if part.sealed.is_some() {
                     let forecast = &part.keyspace.shared.forecast;
                     forecast.merged(core.env.now_ns());
                 }
                 part.merged = Some(merged.version);
-                round.changes.merge(merged.changes);
-                round.at += 1;
-                self.next_part(round)
+                checkpoint.changes.merge(merged.changes);
+                checkpoint.at += 1;
+                self.next_part(checkpoint)
             }
             Err(error) => {
                 running.merge().abandon();
-                self.part_failed(round, error)
+                self.part_failed(checkpoint, error)
             }
         }
     }
 
-    fn catalog(&mut self, mut round: Box<Round>) -> Result<Step> {
+    fn catalog(&mut self, mut checkpoint: Box<Checkpoint>) -> Result<Step> {
         let core = self.core.clone();
-        let mut changes = std::mem::take(&mut round.changes);
+        let mut changes = std::mem::take(&mut checkpoint.changes);
         let mut unread = Vec::new();
-        let parts = round.parts_by_id();
-        // After the round has settled: every keyspace with a record below the cut is among the
+        let parts = checkpoint.parts_by_id();
+        // After the checkpoint has settled: every keyspace with a record below the seal is among the
         // written ones.
         let mut changed = self.changed.clone();
         changed.extend(core.written.ids());
         changed.extend(parts.iter().map(|part| part.keyspace.id));
         let following = Following {
-            frozen: &round.frozen,
-            next_id: round.next_id,
+            frozen: &checkpoint.frozen,
+            next_id: checkpoint.next_id,
             changed: &changed,
-            applied: round.applied(self.catalog.applied),
-            outcome: &|id| round.outcome(&self.catalog, id, &parts),
-            class: round.class(),
+            applied: checkpoint.applied(self.catalog.applied),
+            outcome: &|id| checkpoint.outcome(&self.catalog, id, &parts),
+            class: checkpoint.class(),
         };
         let followed = self
             .catalog
@@ -556,15 +568,15 @@ impl Coordinator {
                 return Err(error);
             }
         };
-        (round.changes, round.unread) = (changes, unread);
+        (checkpoint.changes, checkpoint.unread) = (changes, unread);
         let mut superblock = self.superblock;
         superblock.generation.0 += 1;
         superblock.catalog = next.root;
         superblock.incarnation = core.log()?.incarnation();
         superblock.log_branch = superblock.branch;
-        let commit = Commit::new(superblock, round.through);
+        let commit = Commit::new(superblock, checkpoint.through);
         self.phase = Phase::Commit(Box::new(Committing {
-            round,
+            checkpoint,
             next,
             superblock,
             commit,
@@ -584,7 +596,7 @@ impl Coordinator {
                 Ok(Step::Pending(condition))
             }
             Ok(Progress::Durable) => {
-                let failed = committing.round.failed.take();
+                let failed = committing.checkpoint.failed.take();
                 self.install(*committing);
                 if let Some(error) = failed {
                     return Ok(self.left_out(error));
@@ -598,7 +610,7 @@ impl Coordinator {
             Err(error) => {
                 if !committing.commit.may_be_durable() {
                     core.store
-                        .abandon(std::mem::take(&mut committing.round.changes));
+                        .abandon(std::mem::take(&mut committing.checkpoint.changes));
                 }
                 Err(error)
             }
@@ -633,11 +645,11 @@ impl Job for Coordinator {
         let stepped = match std::mem::replace(&mut self.phase, Phase::Idle) {
             Phase::Idle => return self.idle(),
             Phase::Rest(rest) => return self.rest(rest),
-            Phase::Settle(round) => self.settle(round),
-            Phase::Prepare(round, preparation) => self.prepare(round, preparation),
-            Phase::Merge(round, running) => self.merge(round, running),
-            Phase::Spill(round, spilling) => self.spill(round, spilling),
-            Phase::Catalog(round) => self.catalog(round),
+            Phase::Settle(checkpoint) => self.settle(checkpoint),
+            Phase::Prepare(checkpoint, preparation) => self.prepare(checkpoint, preparation),
+            Phase::Merge(checkpoint, running) => self.merge(checkpoint, running),
+            Phase::Spill(checkpoint, spilling) => self.spill(checkpoint, spilling),
+            Phase::Catalog(checkpoint) => self.catalog(checkpoint),
             Phase::Commit(committing) => self.commit(committing),
         };
         stepped.unwrap_or_else(|error| self.failed(error))
@@ -663,7 +675,7 @@ mod tests {
     use super::*;
     use crate::{Durability, Options};
 
-    /// The log ends before the jobs do, and a round that came to it in between told every listener
+    /// The log ends before the jobs do, and a checkpoint that came to it in between told every listener
     /// that it was closed.
     #[test]
     fn a_database_that_is_left_while_a_checkpoint_ends_tells_nobody_of_a_failure() {
@@ -693,13 +705,13 @@ mod tests {
             assert_eq!(told, 0, "after {steps} steps");
             drop(database);
         }
-        assert!((1..200).contains(&ended), "{ended} rounds committed");
+        assert!((1..200).contains(&ended), "{ended} checkpoints committed");
     }
 
-    /// A close ended with its error, and what no log holds was lost, though the next round would
+    /// A close ended with its error, and what no log holds was lost, though the next checkpoint would
     /// have written it.
     #[test]
-    fn a_round_that_began_before_somebody_asked_fails_without_him() {
+    fn a_checkpoint_that_began_before_somebody_asked_fails_without_him() {
         let mut under_way = 0;
         for steps in 0..80 {
             let (env, sim) = Env::simulated(1);

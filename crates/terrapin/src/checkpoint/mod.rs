@@ -1,7 +1,7 @@
 //! Checkpoints: sealed memtables are merged into the trees below them, and the new roots become
 //! durable (D2).
 //!
-//! One coordinator job ([`job`]) runs one round ([`round`]) at a time. A round freezes the database
+//! One coordinator job ([`job`]) runs one checkpoint ([`outcome`]) at a time. A checkpoint freezes the database
 //! at an LSN, waits until every record below it is in its memtable, merges the sealed memtables
 //! ([`merges`], with as many workers as there are background threads; [`input`] is how a merge sees
 //! a memtable), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is
@@ -15,9 +15,9 @@ mod held;
 pub(crate) mod input;
 pub(crate) mod job;
 pub(crate) mod merges;
+mod outcome;
 mod portion;
 mod rest;
-mod round;
 mod spill;
 
 use std::sync::Arc;
@@ -30,8 +30,8 @@ use crate::core::Core;
 use crate::health::closed;
 use merges::RunningMerge;
 
-/// Rounds from the reserve that a checkpoint, a flush, or a close waits for without a memtable's
-/// having gone (decision 0038). A round writes no more than there is room for, and syncs four
+/// Checkpoints from the reserve that a checkpoint, a flush, or a close waits for without a memtable's
+/// having gone (decision 0038). A checkpoint writes no more than there is room for, and syncs four
 /// times, so that this is a bound of work. What is not merged then is in the log.
 const TIGHT_ROUNDS_MAX: u64 = 64;
 
@@ -48,7 +48,7 @@ pub(crate) struct Asked {
 pub(crate) struct Schedule {
     /// Told when there may be work for a job.
     work: Arc<Signal>,
-    /// Told when a round committed or failed.
+    /// Told when a checkpoint committed or failed.
     progress: Arc<Signal>,
     /// Jobs end.
     stopping: AtomicBool,
@@ -56,7 +56,7 @@ pub(crate) struct Schedule {
     asked_through: AtomicU64,
     /// How often somebody asked who waits for it, or let a tree go.
     asked_times: AtomicU64,
-    /// How many trees clears and drops have let go, and how many of these rounds have given up the
+    /// How many trees clears and drops have let go, and how many of these checkpoints have given up the
     /// pages of.
     trees_let_go: AtomicU64,
     trees_given_up: AtomicU64,
@@ -71,27 +71,27 @@ pub(crate) struct Schedule {
     /// memory that their keyspaces hold.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
-    /// Rounds that were tried from the reserve, committed or not; and as many when a memtable last
+    /// Checkpoints that were tried from the reserve, committed or not; and as many when a memtable last
     /// went.
-    tight_rounds: AtomicU64,
-    tight_rounds_at_release: AtomicU64,
-    /// Rounds committed.
+    tight_checkpoints: AtomicU64,
+    tight_checkpoints_at_release: AtomicU64,
+    /// Checkpoints committed.
     releases: AtomicU64,
-    /// Rounds failed.
+    /// Checkpoints failed.
     failures: AtomicU64,
     /// How often somebody had asked when the last of them began.
     failed_times: AtomicU64,
-    /// What the last failed round said.
+    /// What the last failed checkpoint said.
     last_error: Mutex<Option<Error>>,
     /// The merge under way, for workers to help with.
     running: Mutex<Option<Arc<RunningMerge>>>,
     /// The log has grown past its limit: what holds it up is to be checkpointed.
     log_is_long: AtomicBool,
-    /// Ranges have paid for a memtable's being cut: the coordinator is to look which are due.
-    cut_is_asked: AtomicBool,
+    /// Ranges have paid for a memtable's being sealed: the coordinator is to look which are due.
+    seal_is_asked: AtomicBool,
     /// The disk is nearly full: memtables are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, memtables are large again, and cut once deletes have come
+    /// The disk is full: puts are refused, memtables are large again, and seal once deletes have come
     /// together ([`gather`]; D10).
     space_is_short: AtomicBool,
 }
@@ -121,28 +121,28 @@ impl Schedule {
         self.log_is_long.load(Ordering::Acquire)
     }
 
-    /// A round takes care of the log's length.
+    /// A checkpoint takes care of the log's length.
     pub fn log_is_being_shortened(&self) {
         self.log_is_long.store(false, Ordering::Release);
     }
 
-    /// Asks for the memtables that are due to be cut.
+    /// Asks for the memtables that are due to be sealed.
     #[cold]
-    pub fn ask_for_cut(&self) {
-        if !self.cut_is_asked.swap(true, Ordering::AcqRel) {
+    pub fn ask_for_seal(&self) {
+        if !self.seal_is_asked.swap(true, Ordering::AcqRel) {
             self.work.notify();
         }
     }
 
     /// Whether somebody asked for that and nobody took it up. Not while the disk is full: deletes
     /// come together then ([`gather`]).
-    pub fn is_cut_asked(&self) -> bool {
-        self.cut_is_asked.load(Ordering::Acquire) && !self.space_is_short()
+    pub fn is_seal_asked(&self) -> bool {
+        self.seal_is_asked.load(Ordering::Acquire) && !self.space_is_short()
     }
 
     /// Takes that up; whether there was something to take up.
-    fn take_up_cut(&self) -> bool {
-        self.is_cut_asked() && self.cut_is_asked.swap(false, Ordering::AcqRel)
+    fn take_up_seal(&self) -> bool {
+        self.is_seal_asked() && self.seal_is_asked.swap(false, Ordering::AcqRel)
     }
 
     /// The signal that jobs wait on.
@@ -150,7 +150,7 @@ impl Schedule {
         &self.work
     }
 
-    /// The signal of rounds that end.
+    /// The signal of checkpoints that end.
     pub fn progress(&self) -> &Arc<Signal> {
         &self.progress
     }
@@ -180,34 +180,34 @@ impl Schedule {
         self.sealed.fetch_sub(count, Ordering::AcqRel);
         self.seals.fetch_add(count as u64, Ordering::AcqRel);
         if count > 0 {
-            let rounds = self.tight_rounds.load(Ordering::Acquire);
-            self.tight_rounds_at_release
-                .fetch_max(rounds, Ordering::AcqRel);
+            let checkpoints = self.tight_checkpoints.load(Ordering::Acquire);
+            self.tight_checkpoints_at_release
+                .fetch_max(checkpoints, Ordering::AcqRel);
         }
     }
 
-    /// A round from the reserve was tried.
-    pub fn tried_tight_round(&self) {
-        self.tight_rounds.fetch_add(1, Ordering::AcqRel);
+    /// A checkpoint from the reserve was tried.
+    pub fn tried_tight_checkpoint(&self) {
+        self.tight_checkpoints.fetch_add(1, Ordering::AcqRel);
         self.progress.notify();
     }
 
-    /// What begins to wait for a checkpoint now has seen so many rounds from the reserve: for
-    /// [`Schedule::tight_rounds_since`].
-    pub fn tight_rounds(&self) -> u64 {
-        self.tight_rounds.load(Ordering::Acquire)
+    /// What begins to wait for a checkpoint now has seen so many checkpoints from the reserve: for
+    /// [`Schedule::tight_checkpoints_since`].
+    pub fn tight_checkpoints(&self) -> u64 {
+        self.tight_checkpoints.load(Ordering::Acquire)
     }
 
     /// How many were tried since that count, and since a memtable last went.
-    pub fn tight_rounds_since(&self, begun: u64) -> u64 {
-        let from = self.tight_rounds_at_release.load(Ordering::Acquire);
-        self.tight_rounds().saturating_sub(begun.max(from))
+    pub fn tight_checkpoints_since(&self, begun: u64) -> u64 {
+        let from = self.tight_checkpoints_at_release.load(Ordering::Acquire);
+        self.tight_checkpoints().saturating_sub(begun.max(from))
     }
 
-    /// Whether a wait that began at that count is over: too many rounds from the reserve have let
+    /// Whether a wait that began at that count is over: too many checkpoints from the reserve have let
     /// no memtable go.
     pub fn is_too_tight(&self, begun: u64) -> bool {
-        self.tight_rounds_since(begun) >= TIGHT_ROUNDS_MAX
+        self.tight_checkpoints_since(begun) >= TIGHT_ROUNDS_MAX
     }
 
     /// Changes with every memtable that is sealed, and every sealed one that goes, by one for each.
@@ -262,14 +262,14 @@ impl Schedule {
         times
     }
 
-    /// A clear or a drop let a tree go: the next round gives its pages up. That makes room, so it
+    /// A clear or a drop let a tree go: the next checkpoint gives its pages up. That makes room, so it
     /// ends a rest.
     pub fn let_tree_go(&self) {
         self.trees_let_go.fetch_add(1, Ordering::AcqRel);
         self.end_rest();
     }
 
-    /// Ends a rest after a failed round: there is reason to try again at once.
+    /// Ends a rest after a failed checkpoint: there is reason to try again at once.
     pub fn end_rest(&self) {
         self.asked_times.fetch_add(1, Ordering::AcqRel);
         self.work.notify();
@@ -280,12 +280,12 @@ impl Schedule {
         self.trees_let_go.load(Ordering::Acquire)
     }
 
-    /// Whether a round has pages of such trees to give up.
+    /// Whether a checkpoint has pages of such trees to give up.
     pub fn has_trees_to_give_up(&self) -> bool {
         self.trees_let_go() > self.trees_given_up.load(Ordering::Acquire)
     }
 
-    /// A round has given up those of so many.
+    /// A checkpoint has given up those of so many.
     pub fn gave_trees_up(&self, count: u64) {
         self.trees_given_up.fetch_max(count, Ordering::AcqRel);
     }
@@ -313,12 +313,12 @@ impl Schedule {
         self.releases.load(Ordering::Acquire)
     }
 
-    /// How many rounds failed.
+    /// How many checkpoints failed.
     pub fn failures(&self) -> u64 {
         self.failures.load(Ordering::Acquire)
     }
 
-    /// A round committed.
+    /// A checkpoint committed.
     pub fn committed(&self, durable_through: Lsn) {
         self.durable_through
             .fetch_max(durable_through.0, Ordering::AcqRel);
@@ -333,13 +333,13 @@ impl Schedule {
         self.work.notify();
     }
 
-    /// Rounds fail from now on: whoever waits for one gets this.
+    /// Checkpoints fail from now on: whoever waits for one gets this.
     pub fn failed(&self, error: &Error) {
         self.count_failure(error, u64::MAX);
     }
 
-    /// A round failed that began when so much was asked for. Who asked since waits for the next.
-    pub fn round_failed(&self, error: &Error, asked: Asked) {
+    /// A checkpoint failed that began when so much was asked for. Who asked since waits for the next.
+    pub fn checkpoint_failed(&self, error: &Error, asked: Asked) {
         self.count_failure(error, asked.times);
     }
 
@@ -350,7 +350,7 @@ impl Schedule {
         self.progress.notify();
     }
 
-    /// Why the last round failed; none if it did not.
+    /// Why the last checkpoint failed; none if it did not.
     pub fn last_error(&self) -> Option<Error> {
         self.last_error.lock().clone()
     }
@@ -371,7 +371,7 @@ impl Schedule {
         self.space_is_short.load(Ordering::Acquire)
     }
 
-    /// Sets whether the disk is full; waiters look again where that is news. What failing rounds
+    /// Sets whether the disk is full; waiters look again where that is news. What failing checkpoints
     /// find again is none, or who counts them would do so for ever.
     pub fn set_space_is_short(&self, short: bool) {
         if self.space_is_short.swap(short, Ordering::AcqRel) != short {
@@ -382,7 +382,7 @@ impl Schedule {
 
 impl Core {
     /// Checkpoints everything that was published before the call, waits for it, and gives the space
-    /// that it freed back. The error of a round that fails meanwhile; the coordinator goes on
+    /// that it freed back. The error of a checkpoint that fails meanwhile; the coordinator goes on
     /// trying.
     pub fn checkpoint(&self) -> Result<()> {
         self.health.check_open()?;
@@ -414,25 +414,25 @@ impl Core {
         let what = self.what_is_full();
         let error = Error::new(
             ErrorKind::NoSpace,
-            format!("{what}: not all that memory holds could be merged in a bounded number of rounds; the rest is in the log, and merging goes on in the background"),
+            format!("{what}: not all that memory holds could be merged in a bounded number of checkpoints; the rest is in the log, and merging goes on in the background"),
         )
         .with("bytes of log not merged", left)
-        .with("rounds", TIGHT_ROUNDS_MAX);
+        .with("checkpoints", TIGHT_ROUNDS_MAX);
         match self.health.background_error() {
             Some(cause) => error.with("last background error", cause),
             None => error,
         }
     }
 
-    /// Waits until everything below an LSN is in durable trees. A round that began since and fails
+    /// Waits until everything below an LSN is in durable trees. A checkpoint that began since and fails
     /// ends the wait with its error; so does the end of the jobs, which is a close; and on a full
-    /// disk so do [`TIGHT_ROUNDS_MAX`] rounds.
+    /// disk so do [`TIGHT_ROUNDS_MAX`] checkpoints.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
             return Err(error);
         }
-        let begun = self.schedule.tight_rounds();
+        let begun = self.schedule.tight_checkpoints();
         let times = self.schedule.ask_again(through);
         loop {
             let schedule = self.schedule.clone();
@@ -444,7 +444,7 @@ impl Core {
                         || schedule.is_too_tight(begun)
                 }))?;
             let failed = self.schedule.failures();
-            // Why it failed is read before how far rounds came: one that commits takes it away
+            // Why it failed is read before how far checkpoints came: one that commits takes it away
             // after it said how far.
             let why = self.schedule.last_error();
             let is_mine = self.schedule.failed_times.load(Ordering::Acquire) >= times;
@@ -456,7 +456,7 @@ impl Core {
                 // A close waits here, too: that the database is being closed ends nobody's wait.
                 _ if self.schedule.is_stopping() => return Err(closed()),
                 _ if self.schedule.is_too_tight(begun) => return Err(self.too_tight(through)),
-                // The next round committed, but not as far, or one failed that began before this
+                // The next checkpoint committed, but not as far, or one failed that began before this
                 // asked.
                 _ => failures = failed,
             }
@@ -471,7 +471,7 @@ mod tests {
     use terrapin_base::{Env, Job, Step};
     use terrapin_disk::SimDisk;
 
-    /// A round that fails, and another that commits too little, before anyone looks.
+    /// A checkpoint that fails, and another that commits too little, before anyone looks.
     struct FailsAndCommits(Arc<Schedule>);
 
     impl Job for FailsAndCommits {
@@ -480,14 +480,14 @@ mod tests {
         }
 
         fn step(&mut self) -> Step {
-            self.0.failed(&Error::internal("a round"));
+            self.0.failed(&Error::internal("a checkpoint"));
             self.0.committed(Lsn(0));
             Step::Done
         }
     }
 
     #[test]
-    fn a_close_waits_on_when_a_round_failed_and_the_next_one_did_not() {
+    fn a_close_waits_on_when_a_checkpoint_failed_and_the_next_one_did_not() {
         let mut failed = 0;
         for seed in 0..20 {
             let (env, sim) = Env::simulated(seed);

@@ -1,9 +1,9 @@
-//! How much of a memtable one round merges while it writes from the reserve (D10, decision 0038).
+//! How much of a memtable one checkpoint merges while it writes from the reserve (D10, decision 0038).
 //!
 //! What a slice of a memtable writes depends on how many leaves its records lie in, which nobody
 //! knows before. So the next slice follows from the last one: from what that wrote, and from the
 //! room there is now. Slices that are too large fail, and each failure writes all the room there is
-//! in vain; slices that are too small make many rounds, each with its syncs.
+//! in vain; slices that are too small make many checkpoints, each with its syncs.
 
 /// A slice that found no room is followed by one of this share (1/n).
 const SHRINKS_TO: u64 = 4;
@@ -66,7 +66,7 @@ mod tests {
         // Room for two leaves: twice as many records each time.
         portion.fitted(100, 250);
         assert_eq!(portion.bytes(), 2);
-        // Much room: a few rounds, not one for each power of two.
+        // Much room: a few checkpoints, not one for each power of two.
         portion.fitted(100 << 10, 100 << 20);
         assert!(portion.bytes() > 1000, "{}", portion.bytes());
         portion.fitted(200 << 10, 100 << 20);

@@ -1,8 +1,8 @@
-//! What follows on a failure: a rest, and without which memtables rounds go on until those are tried again.
+//! What follows on a failure: a rest, and without which memtables checkpoints go on until those are tried again.
 
 use terrapin_base::{KeyspaceId, Lsn};
 
-use super::round::Part;
+use super::outcome::Part;
 use super::{Asked, Schedule};
 
 /// A rest after a failure.
@@ -15,12 +15,12 @@ pub(super) struct Rest {
     pub aside: Option<LeftOut>,
 }
 
-/// What was left out of a round.
+/// What was left out of a checkpoint.
 #[derive(Clone, Copy)]
 pub(super) struct LeftOut {
     /// So many memtables.
     memtables: usize,
-    /// [`Schedule::seals`] as the round knows it.
+    /// [`Schedule::seals`] as the checkpoint knows it.
     seals: u64,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Aside {
 }
 
 impl Aside {
-    /// None of them: rounds merge all there is.
+    /// None of them: checkpoints merge all there is.
     pub fn is_empty(&self) -> bool {
         self.memtables.is_empty()
     }
@@ -61,11 +61,11 @@ impl Aside {
     }
 
     /// A part could not be merged.
-    pub fn add(&mut self, id: KeyspaceId, cut: Lsn) {
-        self.memtables.push((id, cut));
+    pub fn add(&mut self, id: KeyspaceId, seal: Lsn) {
+        self.memtables.push((id, seal));
     }
 
-    /// Makes its memtables the last of a round's parts, and no parts of it while it is too early for that. [`Aside::tried`] follows.
+    /// Makes its memtables the last of a checkpoint's parts, and no parts of it while it is too early for that. [`Aside::tried`] follows.
     pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Asked) {
         self.memtables
             .retain(|memtable| parts.iter().any(|part| name(part) == Some(*memtable)));
@@ -76,13 +76,13 @@ impl Aside {
         }
     }
 
-    /// Those that are parts of a round are none of its memtables any more, unless they are added again.
+    /// Those that are parts of a checkpoint are none of its memtables any more, unless they are added again.
     pub fn tried(&mut self, parts: &[Part]) {
         self.memtables
             .retain(|memtable| !parts.iter().any(|part| name(part) == Some(*memtable)));
     }
 
-    /// They are tried again after that rest, which others need not wait for. The round knows of so many [`Schedule::seals`].
+    /// They are tried again after that rest, which others need not wait for. The checkpoint knows of so many [`Schedule::seals`].
     pub fn after(&mut self, rest: Rest, seals: u64) -> Rest {
         (self.retry_ns, self.asked) = (rest.until_ns, rest.asked);
         self.rest(seals)
@@ -99,9 +99,9 @@ impl Aside {
     }
 }
 
-/// A sealed memtable, by its cut.
+/// A sealed memtable, by its seal.
 fn name(part: &Part) -> Option<(KeyspaceId, Lsn)> {
-    Some((part.keyspace.id, part.sealed.as_ref()?.cut))
+    Some((part.keyspace.id, part.sealed.as_ref()?.seal))
 }
 
 #[cfg(test)]

@@ -2,14 +2,14 @@
 //! to be held.
 //!
 //! Its place is behind the merges, so that snapshots which were taken meanwhile are served too, and
-//! before the commit, so that the memtable's memory goes when the round is over, whoever holds
+//! before the commit, so that the memtable's memory goes when the checkpoint is over, whoever holds
 //! views: writers, who are held to a pace at which their next memtable lasts until then, wait a
 //! little longer for each of their writes, and for nothing else.
 //!
 //! A memtable gets a run where one of its views is older than a second, or memtable memory is
 //! short. Then it is for all views of the memtable, however young. What cannot be written, for want
-//! of room on the disk as a rule, is not in the way of the round: the fold job tries it again. A
-//! round that merges slices on a full disk writes no runs.
+//! of room on the disk as a rule, is not in the way of the checkpoint: the fold job tries it again. A
+//! checkpoint that merges slices on a full disk writes no runs.
 
 use std::sync::Arc;
 
@@ -17,22 +17,22 @@ use terrapin_base::ErrorKind;
 
 use super::held::{AGE_NS, Finished, Holders};
 use super::merges::guarded;
-use super::round::Round;
+use super::outcome::Checkpoint;
 use crate::core::Core;
 use crate::run::RunWriter;
 
-/// The runs of a round, one after the other.
+/// The runs of a checkpoint, one after the other.
 pub(super) struct Spilling {
     holders: Holders,
-    /// The part of the round that is next, or whose run is being written.
+    /// The part of the checkpoint that is next, or whose run is being written.
     at: usize,
     writer: Option<RunWriter>,
 }
 
 impl Spilling {
-    /// For a round whose parts are merged; none where no view holds a memtable.
-    pub fn of(core: &Core, round: &Round) -> Option<Self> {
-        if round.sliced || core.views.len() == 0 {
+    /// For a checkpoint whose parts are merged; none where no view holds a memtable.
+    pub fn of(core: &Core, checkpoint: &Checkpoint) -> Option<Self> {
+        if checkpoint.sliced || core.views.len() == 0 {
             return None;
         }
         let holders = Holders::of(&core.views.all());
@@ -44,8 +44,8 @@ impl Spilling {
     }
 
     /// Goes on; whether it is over.
-    pub fn step(&mut self, core: &Arc<Core>, round: &mut Round) -> bool {
-        let Some(part) = round.parts.get(self.at) else {
+    pub fn step(&mut self, core: &Arc<Core>, checkpoint: &mut Checkpoint) -> bool {
+        let Some(part) = checkpoint.parts.get(self.at) else {
             return true;
         };
         let (id, sealed) = (part.keyspace.id, part.sealed.as_ref());
@@ -57,7 +57,7 @@ impl Spilling {
             let mut wanted = self.holders.want(id, &sealed.records);
             // A view of later sees all of it, and so does every other.
             for moment in &mut wanted.moments {
-                *moment = sealed.cut.min(*moment);
+                *moment = sealed.seal.min(*moment);
             }
             wanted.moments.dedup();
             let is_old = || {
@@ -76,15 +76,15 @@ impl Spilling {
         match guarded(|| writer.step()) {
             Ok(None) => return false,
             Ok(Some(run)) => {
-                let finished = Finished::written(writer, run, sealed.cut);
-                round.spilled.push(finished);
+                let finished = Finished::written(writer, run, sealed.seal);
+                checkpoint.spilled.push(finished);
                 self.at += 1;
             }
             Err(error) => {
                 writer.abandon();
                 tracing::warn!(%error, "what snapshots need of a memtable could not be written; it will be tried again");
                 self.at = match error.kind() {
-                    ErrorKind::NoSpace => round.parts.len(),
+                    ErrorKind::NoSpace => checkpoint.parts.len(),
                     _ => self.at + 1,
                 };
             }

@@ -231,7 +231,7 @@ impl Metrics {
             ("turn", &self.waits.turn),
             ("merge", &self.waits.merge),
             ("log", &self.waits.log),
-            ("seal", &self.waits.cut),
+            ("seal", &self.waits.seal),
         ] {
             text.histogram(name, &format!("cause=\"{cause}\""), latency);
         }

@@ -15,8 +15,8 @@ pub struct WriteWaits {
     pub merge: Latency,
     /// The log's ring was full or nearly so, or its disk full.
     pub log: Latency,
-    /// Cut the memtable that it had filled.
-    pub cut: Latency,
+    /// Seal the memtable that it had filled.
+    pub seal: Latency,
 }
 
 /// What [`WriteWaits`] is read from.
@@ -26,7 +26,7 @@ pub(crate) struct Waits {
     pub turn: Histogram,
     pub merge: Histogram,
     pub log: Histogram,
-    pub cut: Histogram,
+    pub seal: Histogram,
 }
 
 impl Waits {
@@ -37,7 +37,7 @@ impl Waits {
             turn: self.turn.latency(),
             merge: self.merge.latency(),
             log: self.log.latency(),
-            cut: self.cut.latency(),
+            seal: self.seal.latency(),
         }
     }
 }

@@ -355,8 +355,8 @@ mod tests {
         ] {
             let (kind, payload) = change.encode();
             assert_eq!(Schema::decode(kind, &payload).unwrap(), change);
-            for cut in 0..payload.len() {
-                if let Ok(other) = Schema::decode(kind, &payload[..cut]) {
+            for seal in 0..payload.len() {
+                if let Ok(other) = Schema::decode(kind, &payload[..seal]) {
                     assert!(
                         matches!(other, Schema::Create { .. }),
                         "only a name can be cut short: {other:?}"

@@ -1,7 +1,7 @@
 //! The log while it lives: appending (in `append`), publishing, cutting, asking for syncs.
 //!
 //! An append sums its payload first, then takes the append lock, which is held for the copy into
-//! the ring and nothing else (a cut holds it for what its caller does at that LSN): no call of the
+//! the ring and nothing else (a boundary holds it for what its caller does at that LSN): no call of the
 //! system, no allocation and nothing that can fail lies between the reservation of an LSN and the
 //! record's being complete. What is in the ring survives the process. A record is *appended* when
 //! it is in the ring, *published* when its writer says that whatever it stands for can be seen,
@@ -46,12 +46,12 @@ pub enum Append {
     Full(Condition),
 }
 
-/// A bound between memtables: see [`Log::cut`].
+/// A bound between memtables: see [`Log::boundary`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cut {
-    /// Every record below was appended before the cut, every later one starts here or above.
+pub struct Boundary {
+    /// Every record below was appended before the boundary, every later one starts here or above.
     pub lsn: Lsn,
-    /// All records below the cut are published once [`Log::visible`] reaches this.
+    /// All records below the boundary are published once [`Log::visible`] reaches this.
     pub publish_to: Lsn,
 }
 
@@ -241,7 +241,7 @@ impl Log {
         self.0.append(kind, payload, |_| ())
     }
 
-    /// As [`Log::try_append`], and [`Log::cut`] at the record itself: `install` runs with the
+    /// As [`Log::try_append`], and [`Log::boundary`] at the record itself: `install` runs with the
     /// record's LSN under the append lock, once the record is sure to be in the log; every other
     /// record starts below that LSN and was appended before, or above it and later. `install` is
     /// not run when nothing is appended.
@@ -363,11 +363,11 @@ impl Log {
         Lsn(self.0.publisher.visible())
     }
 
-    /// Runs `install` under the append lock with a cut: every record that was appended before
+    /// Runs `install` under the append lock with a boundary: every record that was appended before
     /// starts below it, every later one there or above. It is where the last record ends that is no
-    /// filler or mark: a sync through those would only add another mark. No cut is below an earlier
+    /// filler or mark: a sync through those would only add another mark. No boundary is below an earlier
     /// one. `install` is short (it installs a memtable) and must not call the log.
-    pub fn cut<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Cut) {
+    pub fn boundary<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Boundary) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's
         // end before that.
@@ -378,24 +378,26 @@ impl Log {
         let result = install(lsn);
         (
             result,
-            Cut {
+            Boundary {
                 lsn,
                 publish_to: Lsn(tail.publish_end),
             },
         )
     }
 
-    /// Whether every record below the cut is published.
+    /// Whether every record below the boundary is published.
     #[must_use]
-    pub fn cut_published(&self, cut: &Cut) -> bool {
-        self.visible() >= cut.publish_to
+    pub fn boundary_published(&self, boundary: &Boundary) -> bool {
+        self.visible() >= boundary.publish_to
     }
 
-    /// Holds when every record below the cut is published.
+    /// Holds when every record below the boundary is published.
     #[must_use]
-    pub fn cut_condition(&self, cut: &Cut) -> Condition {
-        let (log, cut) = (self.clone(), *cut);
-        Condition::new(&self.0.visible_changed, move || log.cut_published(&cut))
+    pub fn boundary_condition(&self, boundary: &Boundary) -> Condition {
+        let (log, boundary) = (self.clone(), *boundary);
+        Condition::new(&self.0.visible_changed, move || {
+            log.boundary_published(&boundary)
+        })
     }
 
     /// LSN that the next record will have at least.

@@ -1,12 +1,12 @@
-//! What follows when a round, or a part of one, fails: who is told, what is tried instead, and how long nothing is.
+//! What follows when a checkpoint, or a part of one, fails: who is told, what is tried instead, and how long nothing is.
 
 use std::sync::Arc;
 
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
 
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
+use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::rest::Rest;
-use crate::checkpoint::round::Round;
 use crate::core::Core;
 use crate::state::{KeyspaceState, State};
 
@@ -24,22 +24,28 @@ impl Coordinator {
         self.core.schedule.set_aside(count, bytes.sum());
     }
 
-    /// The round's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' memtables from
+    /// The checkpoint's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' memtables from
     /// being merged.
-    pub(super) fn part_failed(&mut self, mut round: Box<Round>, error: Error) -> Result<Step> {
+    pub(super) fn part_failed(
+        &mut self,
+        mut checkpoint: Box<Checkpoint>,
+        error: Error,
+    ) -> Result<Step> {
         let is_of_all = matches!(
             error.kind(),
             ErrorKind::NoSpace | ErrorKind::Closed | ErrorKind::Poisoned
         );
-        let failed = round.parts.get(round.at).and_then(|part| {
-            let cut = part.sealed.as_ref()?.cut;
-            Some((part.keyspace.clone(), cut))
+        let failed = checkpoint.parts.get(checkpoint.at).and_then(|part| {
+            let seal = part.sealed.as_ref()?.seal;
+            Some((part.keyspace.clone(), seal))
         });
-        let Some((keyspace, cut)) = failed.filter(|_| !is_of_all) else {
-            self.core.store.abandon(std::mem::take(&mut round.changes));
+        let Some((keyspace, seal)) = failed.filter(|_| !is_of_all) else {
+            self.core
+                .store
+                .abandon(std::mem::take(&mut checkpoint.changes));
             return Err(error);
         };
-        if !self.has_still(&keyspace, cut) {
+        if !self.has_still(&keyspace, seal) {
             // A clear or a drop took it away meanwhile: nobody waits for that, and it is not tried again.
             let error = error.with("keyspace", &keyspace.shared.name);
             match error.kind() {
@@ -48,35 +54,37 @@ impl Coordinator {
                     tracing::warn!(%error, "the merge of what is cleared or dropped by now failed")
                 }
             }
-            round.parts.remove(round.at);
-            return self.next_part(round);
+            checkpoint.parts.remove(checkpoint.at);
+            return self.next_part(checkpoint);
         }
         let error = error.with("keyspace", &keyspace.shared.name);
-        self.aside.add(keyspace.id, cut);
+        self.aside.add(keyspace.id, seal);
         self.tell_aside(&self.core.state.load());
-        round.parts.remove(round.at);
-        if round.parts.is_empty() {
-            self.core.store.abandon(std::mem::take(&mut round.changes));
+        checkpoint.parts.remove(checkpoint.at);
+        if checkpoint.parts.is_empty() {
+            self.core
+                .store
+                .abandon(std::mem::take(&mut checkpoint.changes));
             return Ok(self.left_out(error));
         }
-        round.failed.get_or_insert(error);
-        self.next_part(round)
+        checkpoint.failed.get_or_insert(error);
+        self.next_part(checkpoint)
     }
 
-    /// Whether a keyspace still has the memtable that was cut there, over the tree that it had.
-    fn has_still(&self, keyspace: &KeyspaceState, cut: Lsn) -> bool {
+    /// Whether a keyspace still has the memtable that was sealed there, over the tree that it had.
+    fn has_still(&self, keyspace: &KeyspaceState, seal: Lsn) -> bool {
         let state = self.core.state.load();
         state.keyspaces.get(keyspace.id).is_some_and(|now| {
             let sealed = now.sealed.as_ref();
-            Arc::ptr_eq(&now.version, &keyspace.version) && sealed.is_some_and(|s| s.cut == cut)
+            Arc::ptr_eq(&now.version, &keyspace.version) && sealed.is_some_and(|s| s.seal == seal)
         })
     }
 
-    /// A round failed, and its pages were given back.
+    /// A checkpoint failed, and its pages were given back.
     pub(super) fn failed(&mut self, error: Error) -> Step {
         let core = self.core.clone();
         core.schedule.offer(None);
-        // A database that is left ends its log before its jobs. The last round of a close still finds the log.
+        // A database that is left ends its log before its jobs. The last checkpoint of a close still finds the log.
         let is_left = error.kind() == ErrorKind::Closed && !core.health.is_open();
         if is_left || core.schedule.is_stopping() {
             return Step::Done;
@@ -84,7 +92,7 @@ impl Coordinator {
         self.forecast_anew();
         let is_poisoned = core.log.as_ref().is_some_and(|l| l.failed().is_some());
         if std::mem::take(&mut self.draining) && !is_poisoned {
-            core.schedule.tried_tight_round();
+            core.schedule.tried_tight_checkpoint();
             match error.kind() {
                 ErrorKind::NoSpace => self.drain.found_no_room(core.room()),
                 _ => {
@@ -99,7 +107,7 @@ impl Coordinator {
         if std::mem::take(&mut self.compacting) {
             core.compactions.went_on(None);
             if !is_poisoned {
-                // Nobody's checkpoint: what somebody waits for is the next round's.
+                // Nobody's checkpoint: what somebody waits for is the next checkpoint's.
                 match error.kind() {
                     ErrorKind::NoSpace => {
                         tracing::warn!(%error, "no space to compact a tree for ranges; it stays as it is");
@@ -120,7 +128,7 @@ impl Coordinator {
                 self.phase = Phase::Idle;
                 return Step::Again;
             }
-            core.schedule.tried_tight_round();
+            core.schedule.tried_tight_checkpoint();
             if self.is_whole {
                 // By way of buffers it may take less.
                 self.slicing = false;
@@ -133,7 +141,7 @@ impl Coordinator {
         Step::Again
     }
 
-    /// Parts of a round were left out, and all else is committed.
+    /// Parts of a checkpoint were left out, and all else is committed.
     pub(super) fn left_out(&mut self, error: Error) -> Step {
         if self.core.schedule.is_stopping() {
             return Step::Done;
@@ -148,7 +156,7 @@ impl Coordinator {
         let core = &self.core;
         core.health.report(error);
         core.counters.checkpoints_failed.add(1);
-        core.schedule.round_failed(error, self.asked);
+        core.schedule.checkpoint_failed(error, self.asked);
         let until_ns = core.env.now_ns().saturating_add(self.rest_ns);
         self.rest_ns = (self.rest_ns * 2).min(REST_NS_MAX);
         Rest {
@@ -158,7 +166,7 @@ impl Coordinator {
         }
     }
 
-    /// What is sealed waits for another round, from its beginning.
+    /// What is sealed waits for another checkpoint, from its beginning.
     fn forecast_anew(&self) {
         let now_ns = self.core.env.now_ns();
         let state = self.core.state.load();
@@ -186,7 +194,7 @@ impl Coordinator {
             until_ns = until_ns.min(now_ns + SPACE_POLL_NS);
         }
         let work = core.schedule.work().clone();
-        // Rounds of slices compact nothing.
+        // Checkpoints of slices compact nothing.
         let compacts = !self.slicing;
         let gathers = self.gathering.go_on(&core);
         let is_over = move || {
@@ -206,7 +214,7 @@ impl Coordinator {
     /// Whether there is something to do, with nothing but memtables sealed that could not be merged: trees to be given up, deletes to be merged that may make
     /// room on a full disk, or a compaction.
     fn have_others_work(core: &Core, compacts: bool, gathers: bool) -> bool {
-        if core.schedule.has_trees_to_give_up() || core.schedule.is_cut_asked() {
+        if core.schedule.has_trees_to_give_up() || core.schedule.is_seal_asked() {
             return true;
         }
         match core.schedule.space_is_short() {

@@ -1,4 +1,4 @@
-//! What follows when a round is durable: its trees are shown, what they replace is let go, and the next round learns what this one left.
+//! What follows when a checkpoint is durable: its trees are shown, what they replace is let go, and the next checkpoint learns what this one left.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use terrapin_base::ErrorKind;
 
 use super::{Committing, Coordinator, REST_NS_MIN};
 use crate::checkpoint::held::hand_over;
-use crate::checkpoint::round::{Part, Round};
+use crate::checkpoint::outcome::{Checkpoint, Part};
 use crate::compaction::Stretches;
 use crate::events;
 use crate::state::{SealedMemtable, State};
@@ -16,12 +16,12 @@ impl Coordinator {
     pub(super) fn install(&mut self, committing: Committing) {
         let core = self.core.clone();
         let Committing {
-            round,
+            checkpoint,
             next,
             superblock,
             ..
         } = committing;
-        for part in &round.parts {
+        for part in &checkpoint.parts {
             // What it held last is near enough where a node cannot be read: who needs the node reports it.
             if let Some(merged) = &part.merged {
                 let size = &part.keyspace.shared.tree_size;
@@ -33,7 +33,7 @@ impl Coordinator {
             let install = core.install.lock();
             let current = core.state.load_full();
             let mut keyspaces = current.keyspaces.clone();
-            for part in &round.parts {
+            for part in &checkpoint.parts {
                 let Some(keyspace) = keyspaces.get(part.keyspace.id) else {
                     continue;
                 };
@@ -52,7 +52,7 @@ impl Coordinator {
                 changed.version = merged.clone();
                 let forecast = &keyspace.shared.forecast;
                 match (&part.sealed, &part.rest_from) {
-                    // A memtable that was sealed while the tree was compacted is merged by the next round.
+                    // A memtable that was sealed while the tree was compacted is merged by the next checkpoint.
                     (None, _) => {}
                     (Some(_), None) => {
                         changed.sealed = None;
@@ -78,16 +78,16 @@ impl Coordinator {
             last
         };
         drop(last);
-        // Views that were made while the round ended hold its memtables, too.
-        hand_over(&core, &round.spilled);
+        // Views that were made while the checkpoint ended hold its memtables, too.
+        hand_over(&core, &checkpoint.spilled);
         self.superblock = superblock;
         self.catalog = next;
         self.changed.clear();
         let durable_through = self.catalog.durable_through();
-        let merged = round.merged();
-        self.take_note_of_slices(&round.parts);
-        self.take_note_of_stretch(&round.parts);
-        let Round {
+        let merged = checkpoint.merged();
+        self.take_note_of_slices(&checkpoint.parts);
+        self.take_note_of_stretch(&checkpoint.parts);
+        let Checkpoint {
             changes,
             unread,
             parts,
@@ -96,7 +96,7 @@ impl Coordinator {
             trees_let_go,
             sliced,
             ..
-        } = *round;
+        } = *checkpoint;
         let wrote = changes.added.iter().map(|page| page.bytes).sum();
         let merges_slice = sliced && !self.draining;
         let goes_on = parts.iter().any(|part| part.rest_from.is_some());
@@ -137,10 +137,10 @@ impl Coordinator {
         core.schedule.gave_trees_up(trees_let_go);
         core.schedule.committed(durable_through);
         if sliced {
-            core.schedule.tried_tight_round();
+            core.schedule.tried_tight_checkpoint();
         }
         // Writers that wait with a full memtable: it can be sealed now.
-        core.cut_full();
+        core.seal_full();
     }
 
     fn take_note_of_slices(&mut self, parts: &[Part]) {
@@ -152,7 +152,7 @@ impl Coordinator {
             self.tried_room &= part.sealed.is_none() || part.rest_from.is_some();
             if let (Some(from), Some(sealed)) = (&part.rest_from, &part.sealed) {
                 self.slices
-                    .push((part.keyspace.id, sealed.cut, from.clone()));
+                    .push((part.keyspace.id, sealed.seal, from.clone()));
             }
         }
     }

@@ -13,14 +13,14 @@ use crate::events::Merged;
 use crate::state::{KeyspaceState, SealedMemtable, State};
 
 /// One checkpoint.
-pub(super) struct Round {
+pub(super) struct Checkpoint {
     /// When it began.
     pub began_ns: u64,
     pub frozen: Arc<State>,
     pub next_id: u32,
-    pub cut: Lsn,
+    pub seal: Lsn,
     pub publish_to: Lsn,
-    /// How much of the log is to be durable before what the round makes is.
+    /// How much of the log is to be durable before what the checkpoint makes is.
     pub through: Lsn,
     /// Keyspaces with a sealed memtable; those before `at` are merged.
     pub parts: Vec<Part>,
@@ -42,7 +42,7 @@ pub(super) struct Round {
     pub takes: bool,
 }
 
-/// What a round does to one keyspace.
+/// What a checkpoint does to one keyspace.
 pub(super) struct Part {
     pub keyspace: Arc<KeyspaceState>,
     /// What is merged into its tree; none where that is compacted.
@@ -76,7 +76,7 @@ impl Part {
     }
 }
 
-impl Round {
+impl Checkpoint {
     /// What it merged, for the event.
     pub fn merged(&self) -> Merged {
         let memtables = self.parts.iter().filter(|part| part.merged.is_some());
@@ -103,7 +103,7 @@ impl Round {
         parts
     }
 
-    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was. With [`Round::parts_by_id`].
+    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was. With [`Checkpoint::parts_by_id`].
     pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId, parts: &[&Part]) -> Result<Outcome> {
         let before = catalog.applied_of(id).unwrap_or(Lsn(0));
         let part = parts.binary_search_by_key(&id, |part| part.keyspace.id);
@@ -119,7 +119,7 @@ impl Round {
         {
             let applied = match part.rest_from {
                 Some(_) => before.max(sealed.records.start),
-                None => sealed.cut,
+                None => sealed.seal,
             };
             // The log is synced so far before this is committed (D2).
             debug_assert!(applied <= before.max(self.through));
@@ -141,7 +141,7 @@ impl Round {
                 applied: before.max(sealed.records.start),
                 quiet: false,
             },
-            // Read after everything below the cut was in its memtable (D3).
+            // Read after everything below the seal was in its memtable (D3).
             None if keyspace.active.memtable.is_empty() || mutant::active(39) => {
                 let applied = self.applied(before);
                 Outcome {
@@ -158,12 +158,12 @@ impl Round {
         })
     }
 
-    /// How far something is applied after it of which no memtable has a record, and how far that was `before`. While the log is replayed it is cut where
+    /// How far something is applied after it of which no memtable has a record, and how far that was `before`. While the log is replayed it is sealed where
     /// the replay is. What was applied beyond that stays so: were it replayed again, it would go over later writes that are in trees only.
     pub fn applied(&self, before: Lsn) -> Lsn {
         match mutant::active(76) {
-            true => self.cut,
-            false => self.cut.max(before),
+            true => self.seal,
+            false => self.seal.max(before),
         }
     }
 }

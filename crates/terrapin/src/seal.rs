@@ -1,7 +1,7 @@
-//! When memtables are cut, and how large they may grow: the dial χ, and its share of the memory
+//! When memtables are sealed, and how large they may grow: the dial χ, and its share of the memory
 //! budget.
 //!
-//! χ·L counts live bytes; garbage of as much again cuts early, or a hot key overwritten for ever
+//! χ·L counts live bytes; garbage of as much again seals early, or a hot key overwritten for ever
 //! would fill memory and the log and never the memtable. With χ on auto the keyspaces that write
 //! share a sixth of the budget: an active and a sealed memtable with arenas of 1.6 times what they
 //! hold then take about half of it at the peak. While data grows and hardly anybody reads, as in a
@@ -12,12 +12,12 @@
 //! they mostly read ranges) would fit in memory beside smaller memtables, they are smaller
 //! ([`crate::fit`]). Where room on the disk is scarce, each is of one unit ([`crate::room`]).
 //!
-//! A memtable is cut early, too, once ranges have passed a million deletes in it: a queue that is
+//! A memtable is sealed early, too, once ranges have passed a million deletes in it: a queue that is
 //! read from its front would pass all that it took out so far each time, and a memtable holds
 //! hundreds of thousands of them ([`KeyspaceState::is_due`], decision 0022).
 //!
-//! Who reads is seen at each cut, and in between as memtable memory is taken and as reads miss: a
-//! memtable that is larger than it may be from then on is cut.
+//! Who reads is seen at each seal, and in between as memtable memory is taken and as reads miss: a
+//! memtable that is larger than it may be from then on is sealed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -40,9 +40,9 @@ const AUTO_SHARE: u64 = 6;
 const LOAD_ARENA_PERMILLE: u64 = 430;
 /// The part of the budget that a load leaves to indexes, filters and nodes.
 const LOAD_METADATA_PART: u64 = 16;
-/// So many operations since the last cut say what users do.
+/// So many operations since the last seal say what users do.
 const TELLING_OPERATIONS: u64 = 4096;
-/// Ranges that passed so many deletes in a memtable have paid for its being cut: that took them a
+/// Ranges that passed so many deletes in a memtable have paid for its being sealed: that took them a
 /// tenth of a second, about (decision 0022).
 const PASSED_MAX: u64 = 1 << 20;
 /// What an arena takes for a thousand bytes that its memtable counts (see
@@ -58,11 +58,11 @@ const WRITES_AN_OFTEN_READ: u64 = 4;
 /// With so many gets to a write, what is written is read again soon.
 const GETS_A_WRITE: u64 = 4;
 
-/// Whether users read beside their writes, between one cut and the next, and what they mostly read,
-/// since that was last told: where nothing is written nothing is cut, and a hundred million gets
+/// Whether users read beside their writes, between one seal and the next, and what they mostly read,
+/// since that was last told: where nothing is written nothing is sealed, and a hundred million gets
 /// must not hide for long that ranges have taken their place.
 pub(crate) struct Mix {
-    /// Operations at the last cut.
+    /// Operations at the last seal.
     gets: AtomicU64,
     ranges: AtomicU64,
     writes: AtomicU64,
@@ -101,8 +101,8 @@ struct Operations {
 }
 
 impl Mix {
-    /// A memtable was cut; the counts go on for ever.
-    fn cut(&self, now: Operations) {
+    /// A memtable was sealed; the counts go on for ever.
+    fn seal(&self, now: Operations) {
         let since = self.since(now);
         self.gets.store(now.gets, Ordering::Relaxed);
         self.ranges.store(now.ranges, Ordering::Relaxed);
@@ -111,7 +111,7 @@ impl Mix {
         self.judge_reads(now);
     }
 
-    /// Judges by what was done since the last cut, if that is enough to tell; whether memtables may
+    /// Judges by what was done since the last seal, if that is enough to tell; whether memtables may
     /// have come to be worth another size.
     fn look(&self, now: Operations) -> bool {
         let since = self.since(now);
@@ -214,7 +214,7 @@ impl KeyspaceState {
         self.active_bytes() >= self.shared.memtable_bytes.load(Ordering::Relaxed)
     }
 
-    /// Whether the active memtable is to be cut: it is full, or ranges have passed so many deletes in
+    /// Whether the active memtable is to be sealed: it is full, or ranges have passed so many deletes in
     /// it that it costs less to merge them. For the latter nobody waits, as for memory: such a
     /// memtable takes writes while the one before it is being merged.
     #[inline]
@@ -225,22 +225,22 @@ impl KeyspaceState {
 
 impl Core {
     /// A range went over so many deletes in the active memtable of its view. Once ranges have paid
-    /// for a cut, the coordinator is asked to make one: nobody may be writing.
+    /// for a seal, the coordinator is asked to make one: nobody may be writing.
     #[inline]
     pub fn range_passed_in_memtable(&self, memtable: &LoggedMemtable, passed: u64) {
         let before = memtable.passed.fetch_add(passed, Ordering::Relaxed);
         if before < PASSED_MAX && before.saturating_add(passed) >= PASSED_MAX {
-            self.schedule.ask_for_cut();
+            self.schedule.ask_for_seal();
         }
     }
 
-    /// Cuts every memtable that is due and has no sealed one before it.
-    pub fn cut_full(&self) {
+    /// Seals every memtable that is due and has no sealed one before it.
+    pub fn seal_full(&self) {
         let mut install = self.install.lock();
         if self.operations_changed() {
             self.rebalance(&install);
         }
-        self.cut(&mut install, KeyspaceState::is_due);
+        self.seal(&mut install, KeyspaceState::is_due);
         self.rebalance(&install);
     }
 
@@ -251,9 +251,9 @@ impl Core {
         self.budget.used(Purpose::Memtable) > high && self.in_memtables() > high
     }
 
-    /// Whether memtable memory is so short that the largest memtables are cut though they are not full.
+    /// Whether memtable memory is so short that the largest memtables are sealed though they are not full.
     /// Memtables that cannot be merged may hold the most of it for as long as that lasts: beside
-    /// such, others have half of what is left, so that they are not cut record by record.
+    /// such, others have half of what is left, so that they are not sealed record by record.
     #[inline]
     pub fn memtable_memory_is_short(&self) -> bool {
         let used = self.budget.used(Purpose::Memtable);
@@ -264,16 +264,16 @@ impl Core {
         used > held + self.memtable_memory_max().saturating_sub(held) / 2
     }
 
-    /// Looks at what users do before the next cut tells. Memtables that came to be too large are cut.
+    /// Looks at what users do before the next seal tells. Memtables that came to be too large are sealed.
     pub fn look_at_operations(&self) {
         if self.log.is_some() && self.operations_changed() {
             let mut install = self.install.lock();
             self.rebalance(&install);
-            self.cut(&mut install, KeyspaceState::is_due);
+            self.seal(&mut install, KeyspaceState::is_due);
         }
     }
 
-    /// Not while a memtable is sealed: another that came to be too large could not be cut then, and
+    /// Not while a memtable is sealed: another that came to be too large could not be sealed then, and
     /// its writers would wait for the merge.
     fn operations_changed(&self) -> bool {
         self.schedule.sealed_count() == 0 && self.mix.look(self.operations())
@@ -288,10 +288,10 @@ impl Core {
         }
     }
 
-    /// Memtable memory is short and nothing sealed is about to free any: cuts the memtables with the
+    /// Memtable memory is short and nothing sealed is about to free any: seals the memtables with the
     /// largest arenas, at one LSN, as many as bring it down to half of where it is short. One of
     /// many small memtables would free too little for a checkpoint that all writers wait for. Where
-    /// it is what waits for the next memtables that takes it, that is given back instead: a cut would
+    /// it is what waits for the next memtables that takes it, that is given back instead: a seal would
     /// free none of it.
     #[cold]
     pub fn cut_largest(&self) {
@@ -323,7 +323,7 @@ impl Core {
             })
             .map(|(_, id)| id)
             .collect();
-        self.cut(&mut install, |k| largest.contains(&k.id));
+        self.seal(&mut install, |k| largest.contains(&k.id));
     }
 
     /// Learns from memtables that were just sealed what the next ones may hold.
@@ -331,7 +331,7 @@ impl Core {
         &self,
         sealed: impl Iterator<Item = (Arc<KeyspaceShared>, Arc<LoggedMemtable>)>,
     ) {
-        self.mix.cut(self.operations());
+        self.mix.seal(self.operations());
         for (shared, memtable) in sealed {
             let memtable = &memtable.memtable;
             let counted = counted_bytes(memtable);
@@ -351,7 +351,7 @@ impl Core {
         self.written_of(state).iter().map(live).sum()
     }
 
-    /// Bytes of memtable memory above which the largest memtables are cut though they are not full.
+    /// Bytes of memtable memory above which the largest memtables are sealed though they are not full.
     #[inline]
     pub fn memtable_memory_high(&self) -> u64 {
         self.memtable_memory_high.load(Ordering::Relaxed)
@@ -476,7 +476,7 @@ impl Core {
     }
 
     /// Moves the memory budget. Caches shrink as they are used next; memtables over their new share
-    /// are cut at once.
+    /// are sealed at once.
     pub fn set_memory(&self, bytes: u64) -> Result<()> {
         self.health.check_open()?;
         crate::options::check_memory(bytes, self.settings.ring_bytes)?;
@@ -494,7 +494,7 @@ impl Core {
         while self.records.shrink_step() {}
         while self.store.shrink() {}
         if self.log.is_some() {
-            self.cut_full();
+            self.seal_full();
             if self.memtables_are_large() {
                 self.cut_largest();
             }
@@ -563,11 +563,11 @@ pub(crate) mod tests {
     fn a_mix_is_read_until_writes_come_without_reads() {
         let mix = Mix::default();
         assert!(mix.is_read());
-        mix.cut(operations(0, 0, 1000));
+        mix.seal(operations(0, 0, 1000));
         assert!(!mix.is_read(), "nothing but writes");
-        mix.cut(operations(40, 30, 2000));
+        mix.seal(operations(40, 30, 2000));
         assert!(mix.is_read(), "one in sixteen");
-        mix.cut(operations(60, 70, 3000));
+        mix.seal(operations(60, 70, 3000));
         assert!(!mix.is_read(), "one in seventeen");
     }
 
@@ -575,20 +575,20 @@ pub(crate) mod tests {
     fn a_mix_is_mostly_got_where_four_gets_come_for_a_write_and_ranges_do_not_count() {
         let mix = Mix::default();
         assert!(!mix.is_mostly_got());
-        mix.cut(operations(4000, 0, 1000));
+        mix.seal(operations(4000, 0, 1000));
         assert!(mix.is_mostly_got());
-        mix.cut(operations(7999, 9000, 2000));
+        mix.seal(operations(7999, 9000, 2000));
         assert!(!mix.is_mostly_got());
     }
 
     #[test]
     fn a_mix_is_mostly_ranged_where_a_range_comes_for_eight_gets() {
         let mix = Mix::default();
-        mix.cut(operations(8000, 1000, 0));
+        mix.seal(operations(8000, 1000, 0));
         assert!(!mix.is_mostly_ranged());
-        mix.cut(operations(16_000, 2001, 0));
+        mix.seal(operations(16_000, 2001, 0));
         assert!(mix.is_mostly_ranged());
-        mix.cut(operations(16_100, 2001, 9000));
+        mix.seal(operations(16_100, 2001, 9000));
         assert!(mix.is_mostly_ranged(), "not enough to tell");
         assert!(
             mix.look(operations(60_000, 2002, 9000)),
@@ -597,12 +597,12 @@ pub(crate) mod tests {
         assert!(!mix.is_mostly_ranged());
     }
 
-    /// What was read since the last cut was counted, however long ago: nothing is cut where nothing
+    /// What was read since the last seal was counted, however long ago: nothing is sealed where nothing
     /// is written.
     #[test]
     fn a_mix_is_mostly_ranged_soon_after_a_hundred_million_gets() {
         let mix = Mix::default();
-        mix.cut(operations(1000, 0, 1000));
+        mix.seal(operations(1000, 0, 1000));
         mix.look(operations(100_000_000, 0, 1000));
         assert!(!mix.is_mostly_ranged());
         assert!(mix.look(operations(100_000_000, TELLING_OPERATIONS, 1000)));
@@ -610,15 +610,15 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_mix_is_seen_between_cuts_once_enough_was_done() {
+    fn a_mix_is_seen_between_seals_once_enough_was_done() {
         let mix = Mix::default();
         assert!(!mix.look(operations(0, 0, TELLING_OPERATIONS - 1)));
         assert!(mix.is_read(), "not enough to tell");
         assert!(mix.look(operations(0, 0, TELLING_OPERATIONS)));
         assert!(!mix.is_read());
         assert!(!mix.look(operations(0, 0, 9000)), "no news");
-        assert!(mix.look(operations(900, 0, 9000)), "since the last cut");
-        mix.cut(operations(900, 0, 9000));
+        assert!(mix.look(operations(900, 0, 9000)), "since the last seal");
+        mix.seal(operations(900, 0, 9000));
         assert!(mix.look(operations(900, 0, 20_000)), "since this one");
         assert!(!mix.is_read());
     }
