@@ -33,7 +33,8 @@ impl Purpose {
     ];
 }
 
-/// The memory budget: a limit, and what is charged to it. Charging never fails; who charges first asks whether there is room.
+/// The memory budget: a limit, and what is charged to it. Charging never fails; who charges first
+/// asks whether there is room.
 #[derive(Debug)]
 pub struct Budget {
     limit: AtomicU64,
@@ -103,8 +104,9 @@ impl Budget {
         self.limit().saturating_sub(writes)
     }
 
-    /// What is left for data in the caches, as records and as blocks: all that writes and metadata leave, and half of what
-    /// writes leave at least. So cached records do not take the room of what every read of a block needs.
+    /// What is left for data in the caches, as records and as blocks: all that writes and metadata
+    /// leave, and half of what writes leave at least. So cached records do not take the room of
+    /// what every read of a block needs.
     #[must_use]
     pub fn room_for_data(&self) -> u64 {
         let room = self.room_beside_writes();

@@ -1,9 +1,10 @@
-//! The χ figure (TurtleKV, Fig. 11): what loading costs at each checkpoint distance, and that reads afterwards, at χ = 1, do not
-//! care which it was.
+//! The χ figure (TurtleKV, Fig. 11): what loading costs at each checkpoint distance, and that reads
+//! afterwards, at χ = 1, do not care which it was.
 //!
-//! Every step of the sweep is a store of its own with the same memory: load at χ; then χ := 1 and everything into the tree, which
-//! is timed; then workloads C and E, each warmed first. Write amplification is split into the tree's and the log's by
-//! the store's own counters; reads and CPU are the operating system's figures.
+//! Every step of the sweep is a store of its own with the same memory: load at χ; then χ := 1 and
+//! everything into the tree, which is timed; then workloads C and E, each warmed first. Write
+//! amplification is split into the tree's and the log's by the store's own counters; reads and CPU
+//! are the operating system's figures.
 
 use std::path::Path;
 use std::time::Instant;
@@ -23,7 +24,8 @@ use crate::workload::Workload;
 pub struct ChiSweep {
     /// What to load, who works on it, and the seed.
     pub config: Config,
-    /// Reads of workload C that are measured; a fifth of that are scans of E. As many warm the caches before.
+    /// Reads of workload C that are measured; a fifth of that are scans of E. As many warm the
+    /// caches before.
     pub operations: u64,
     /// The memory budget, which must hold the largest χ.
     pub memory_bytes: u64,

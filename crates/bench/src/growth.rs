@@ -1,7 +1,8 @@
 //! What a record of a load costs as the data grows, beside what theory allows.
 //!
-//! With a memtable of χ·L bytes a record of N bytes of data is merged about log₂(N / χL) times (TurtleKV §4: each level of the tree
-//! doubles what a buffer holds), so CPU and bytes a record may grow by that much and no more.
+//! With a memtable of χ·L bytes a record of N bytes of data is merged about log₂(N / χL) times
+//! (TurtleKV §4: each level of the tree doubles what a buffer holds), so CPU and bytes a record may
+//! grow by that much and no more.
 
 use std::path::Path;
 
@@ -36,7 +37,8 @@ pub struct GrowthReport {
     pub rss_peak_bytes: u64,
 }
 
-/// Loads records in random order into an empty directory, settles, and reads everything once to check it.
+/// Loads records in random order into an empty directory, settles, and reads everything once to
+/// check it.
 pub fn measure_growth(
     config: &Config,
     options: &Options,

@@ -1,7 +1,9 @@
-//! Point lookups and scans over a tree of 128-byte records on a simulated disk, in numbers per operation. For a count of
-//! instructions run it as `valgrind --tool=callgrind --toggle-collect='*measured*' read_paths gets 20000`.
+//! Point lookups and scans over a tree of 128-byte records on a simulated disk, in numbers per
+//! operation. For a count of instructions run it as
+//! `valgrind --tool=callgrind --toggle-collect='*measured*' read_paths gets 20000`.
 //!
-//! Arguments: `gets` or `scans`; operations; MiB of memory (default 256: all is cached); records (default 300 000).
+//! Arguments: `gets` or `scans`; operations; MiB of memory (default 256: all is cached); records
+//! (default 300 000).
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 use std::ops::Bound;

@@ -1,5 +1,6 @@
-//! Loads records with uniform keys into a tree on a simulated disk and prints what was written per user byte, beside what
-//! the fluid model of DESIGN §4 expects; then overwrites them, and prints space too. `--release` for the speed.
+//! Loads records with uniform keys into a tree on a simulated disk and prints what was written per
+//! user byte, beside what the fluid model of DESIGN §4 expects; then overwrites them, and prints
+//! space too. `--release` for the speed.
 #![allow(clippy::disallowed_methods, reason = "a measurement needs a clock")]
 
 use std::sync::Arc;
@@ -17,7 +18,8 @@ const KEY_BYTES: usize = 8;
 const RECORD_BYTES: usize = 128;
 const GROUP_BYTES: u64 = 256 << 10;
 
-/// One run: whether it overwrites after loading, χ, bytes loaded in MiB, and the model's figures for leaves, levels and space.
+/// One run: whether it overwrites after loading, χ, bytes loaded in MiB, and the model's figures
+/// for leaves, levels and space.
 struct Run {
     overwrites: bool,
     chi: u64,
@@ -27,7 +29,8 @@ struct Run {
     space: f64,
 }
 
-/// The model's figures are those of `load 64 MEMTABLE L=0.25` and `update 16 MEMTABLE L=0.25 share=0.25`, with MEMTABLE = χ·L.
+/// The model's figures are those of `load 64 MEMTABLE L=0.25` and
+/// `update 16 MEMTABLE L=0.25 share=0.25`, with MEMTABLE = χ·L.
 const RUNS: [Run; 6] = [
     Run {
         overwrites: false,

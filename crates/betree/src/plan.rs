@@ -38,10 +38,10 @@ pub(crate) struct Policy {
     /// β, in thousandths: most buffered bytes of a node above leaves as a share of those leaves'
     /// bytes, while flushes replace what is there; none for the paper's bound only.
     pub(crate) share_permille: Option<u64>,
-    /// Disk space is short (D10): where the memtable brings a record, that goes straight to the leaf,
-    /// with all that buffers hold for the pivots on its way; what they hold for others goes one
-    /// node down, into a level of its own. So a record makes a leaf anew, and a level of each node
-    /// between that and the root.
+    /// Disk space is short (D10): where the memtable brings a record, that goes straight to the
+    /// leaf, with all that buffers hold for the pivots on its way; what they hold for others goes
+    /// one node down, into a level of its own. So a record makes a leaf anew, and a level of each
+    /// node between that and the root.
     pub(crate) flush_what_comes: bool,
 }
 

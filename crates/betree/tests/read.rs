@@ -1,5 +1,6 @@
-//! Reading trees that merges made, against a map: lookups, scans both ways, estimates, figures and `verify` after every
-//! merge. Leaves, blocks and fan-out are tiny, so that a few thousand keys make a tree of several levels.
+//! Reading trees that merges made, against a map: lookups, scans both ways, estimates, figures and
+//! `verify` after every merge. Leaves, blocks and fan-out are tiny, so that a few thousand keys
+//! make a tree of several levels.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -362,7 +363,8 @@ impl FileThrough for CountingFile {
         self.file.read_at(buffer, offset)
     }
 
-    /// The store looks here when it finds out what a read covers. It does so for all reads of a batch before the first is done.
+    /// The store looks here when it finds out what a read covers. It does so for all reads of a
+    /// batch before the first is done.
     fn alignment(&self) -> u32 {
         self.waits.asked.store(true, Ordering::Relaxed);
         self.file.alignment()
@@ -421,7 +423,8 @@ fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
     let blocks = reads(&bed, &mut (0..2000).map(|i| i * 10));
     assert!(blocks > 400, "{blocks}");
 
-    // Of a value in ten, with new keys between them and some that go; and three times, so that heirs have heirs.
+    // Of a value in ten, with new keys between them and some that go; and three times, so that
+    // heirs have heirs.
     for round in 2..5u8 {
         let first = u64::from(round);
         let overwritten = (first..4000).step_by(10).map(|i| put(i * 10, round));

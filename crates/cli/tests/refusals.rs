@@ -1,4 +1,5 @@
-//! Bad input: one clear line, a non-zero exit, and nothing that was there is lost or anything created.
+//! Bad input: one clear line, a non-zero exit, and nothing that was there is lost or anything
+//! created.
 
 mod common;
 

@@ -1,6 +1,6 @@
-//! Whether reads pay for the χ that a store was loaded at (TurtleKV, Fig. 11): instructions of gets and short scans of stores that
-//! differ in nothing else. Reads may become cheaper: a larger batch passes the small levels of a node's buffer by, so that it leaves fewer
-//! runs to be probed.
+//! Whether reads pay for the χ that a store was loaded at (TurtleKV, Fig. 11): instructions of gets
+//! and short scans of stores that differ in nothing else. Reads may become cheaper: a larger batch
+//! passes the small levels of a node's buffer by, so that it leaves fewer runs to be probed.
 
 use std::fmt::{self, Display, Formatter};
 

@@ -1,7 +1,8 @@
-//! How fast a memtable is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert, get, and drain in order.
+//! How fast a memtable is: `insert_speed [records] [value bytes]`. Nanoseconds a record to insert,
+//! get, and drain in order.
 //!
-//! Figures of two threads are wall time over all records; one and two alternate, so that a drift of the machine shows.
-//! The drain copies every key and value out, as a merge does.
+//! Figures of two threads are wall time over all records; one and two alternate, so that a drift of
+//! the machine shows. The drain copies every key and value out, as a merge does.
 #![allow(clippy::disallowed_methods)] // A benchmark reads the clock.
 
 use std::hint::black_box;
@@ -75,7 +76,8 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
                     let memtable = &memtable;
                     scope.spawn(move || {
                         let mut key = Vec::new();
-                        // Sequences of their own, or each would find what the other has just brought into the cache.
+                        // Sequences of their own, or each would find what the other has just
+                        // brought into the cache.
                         for n in 0..records / readers {
                             make(mix((t + 1) << 40 | n) % records, &mut key);
                             assert!(black_box(memtable.get(&key, Lsn(u64::MAX))).is_some());

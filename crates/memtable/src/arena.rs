@@ -1,15 +1,15 @@
-//! The memtable's memory: taken chunk by chunk, given out piece by piece, given back all at once when
-//! the memtable goes.
+//! The memtable's memory: taken chunk by chunk, given out piece by piece, given back all at once
+//! when the memtable goes.
 //!
 //! Every thread that writes owns a slot (`slots`): two bump pointers, for records and for nodes,
 //! each over a *sub-chunk* cut from the newest chunk, and its share of the memtable's counts.
 //! Allocating and counting thus take no lock and write no shared cache line; a lock is taken once
 //! per sub-chunk, or for a large record. Threads without a slot share one, under a lock.
 //!
-//! Chunks grow with the memtable, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with what
-//! their slot has taken, and slots come with the first insert: a database may have thousands of
-//! keyspaces that hold next to nothing, and dozens of threads that write a little to each. What is
-//! charged for a memtable is what a merge of it frees, so an empty one is charged nothing.
+//! Chunks grow with the memtable, from [`FIRST_CHUNK_BYTES`] to [`CHUNK_BYTES`], sub-chunks with
+//! what their slot has taken, and slots come with the first insert: a database may have thousands
+//! of keyspaces that hold next to nothing, and dozens of threads that write a little to each. What
+//! is charged for a memtable is what a merge of it frees, so an empty one is charged nothing.
 
 use std::cell::Cell;
 use std::ptr::{NonNull, null_mut};
@@ -28,8 +28,9 @@ pub(crate) const FIRST_CHUNK_BYTES: usize = 1 << 10;
 const FIRST_SUB_CHUNK_BYTES: usize = 256;
 /// The largest.
 const SUB_CHUNK_BYTES_MAX: usize = 64 << 10;
-/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a memtable that
-/// is small when it is sealed, as where many keyspaces share the memory, about a tenth is unused.
+/// What is taken next, chunk or sub-chunk, is this part of what was taken so far: of a memtable
+/// that is small when it is sealed, as where many keyspaces share the memory, about a tenth is
+/// unused.
 const GROWTH_PART: usize = 4;
 /// From this size on a memtable's memory doubles with each chunk, and soon takes whole huge pages.
 const SMALL_BYTES: usize = 64 << 10;

@@ -1,10 +1,13 @@
 //! Where arena memory comes from: chunks, and a pool of used ones.
 //!
-//! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and faulted in at once:
-//! first touch page by page costs two to four times as much (DESIGN §4). But at once takes 5 ms, and 30 at worst, where a hypervisor backs the
-//! memory on first use, and a writer that takes a chunk has an LSN, for which all others wait. So a job has chunks ready ([`Pool::stock`]), and a writer
-//! that finds none pays page by page ([`Chunk::in_small_pages`]); once its memtable is gone the job has a huge page in its place ([`Pool::enlarge_one`]). Smaller
-//! chunks, for memtables that stay small, come from the global allocator. A chunk's bytes are arbitrary: whoever takes some writes them first.
+//! A chunk of [`CHUNK_BYTES`] is an anonymous mapping, aligned so that it can be one huge page and
+//! faulted in at once: first touch page by page costs two to four times as much (DESIGN §4). But at
+//! once takes 5 ms, and 30 at worst, where a hypervisor backs the memory on first use, and a writer
+//! that takes a chunk has an LSN, for which all others wait. So a job has chunks ready
+//! ([`Pool::stock`]), and a writer that finds none pays page by page ([`Chunk::in_small_pages`]);
+//! once its memtable is gone the job has a huge page in its place ([`Pool::enlarge_one`]). Smaller
+//! chunks, for memtables that stay small, come from the global allocator. A chunk's bytes are
+//! arbitrary: whoever takes some writes them first.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::fmt;
@@ -42,7 +45,8 @@ pub(crate) struct Chunk {
 unsafe impl Send for Chunk {}
 
 impl Chunk {
-    /// Takes memory from the system; aborts the process, as any allocation does, when there is none.
+    /// Takes memory from the system; aborts the process, as any allocation does, when there is
+    /// none.
     pub(crate) fn new(bytes: usize) -> Self {
         Self::with_pages(bytes, Pages::AtOnce)
     }
@@ -163,7 +167,8 @@ mod system {
         if pages == Pages::Small {
             return Some(at);
         }
-        // By touching it: being asked to populate it, the kernel would keep all others from mapping anything until it had.
+        // By touching it: being asked to populate it, the kernel would keep all others from mapping
+        // anything until it had.
         for page in (0..CHUNK_BYTES).step_by(PAGE_BYTES_MIN) {
             // SAFETY: within the chunk, which nobody else knows yet.
             unsafe { at.add(page).write_volatile(0) };
@@ -195,14 +200,16 @@ mod system {
     pub(super) unsafe fn unmap(_: NonNull<u8>) {}
 }
 
-/// Chunks of dropped memtables, kept for the next ones: recycled memory is faulted in already. Bounded, and what it keeps is
-/// charged to its budget as [`Purpose::Memtable`]. One pool serves all memtables of a database.
+/// Chunks of dropped memtables, kept for the next ones: recycled memory is faulted in already.
+/// Bounded, and what it keeps is charged to its budget as [`Purpose::Memtable`]. One pool serves
+/// all memtables of a database.
 ///
-/// The last to let go of a memtable may be a writer or a reader, and to give its memory back takes the system milliseconds. So all of it comes
-/// here, beyond the bound too, and a job gives back what is too much ([`Pool::trim`]).
+/// The last to let go of a memtable may be a writer or a reader, and to give its memory back takes
+/// the system milliseconds. So all of it comes here, beyond the bound too, and a job gives back
+/// what is too much ([`Pool::trim`]).
 ///
-/// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a millisecond to give one, and
-/// 5 ms where a hypervisor has to back it first.
+/// [`Pool::stock`] has new ones ready before a writer needs them: the system takes a tenth of a
+/// millisecond to give one, and 5 ms where a hypervisor has to back it first.
 pub struct Pool {
     budget: Arc<Budget>,
     bytes_max: AtomicU64,
@@ -233,8 +240,9 @@ impl Pool {
         })
     }
 
-    /// Moves the bound, and gives memory beyond it back to the system. A bound of 0 closes the pool for good: who raised it again, memory being set
-    /// beside a close, would have it keep what nobody takes.
+    /// Moves the bound, and gives memory beyond it back to the system. A bound of 0 closes the pool
+    /// for good: who raised it again, memory being set beside a close, would have it keep what
+    /// nobody takes.
     pub fn set_bytes_max(&self, bytes: u64) {
         let moved = |bound: u64| (bound > 0).then_some(bytes);
         let relaxed = Ordering::Relaxed;
@@ -243,7 +251,8 @@ impl Pool {
         }
     }
 
-    /// Lowers the bound, if it is higher, and closes nothing. What is beyond it is for [`Pool::trim`].
+    /// Lowers the bound, if it is higher, and closes nothing. What is beyond it is for
+    /// [`Pool::trim`].
     pub fn lower_bytes_max(&self, bytes: u64) {
         self.bytes_max.fetch_min(bytes.max(1), Ordering::Relaxed);
         if self.bytes() > bytes {
@@ -252,7 +261,8 @@ impl Pool {
         }
     }
 
-    /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system takes.
+    /// Gives memory beyond the bound back to the system. For a job: it takes as long as the system
+    /// takes.
     pub fn trim(&self) {
         if self.surplus.swap(false, Ordering::AcqRel) {
             self.keep_only(self.bytes_max.load(Ordering::Relaxed));
@@ -284,7 +294,8 @@ impl Pool {
         (self.chunks.lock().len() * CHUNK_BYTES) as u64
     }
 
-    /// A chunk of [`CHUNK_BYTES`], no longer charged. One that must come from the system comes in small pages: others wait for who takes it.
+    /// A chunk of [`CHUNK_BYTES`], no longer charged. One that must come from the system comes in
+    /// small pages: others wait for who takes it.
     pub(crate) fn take(&self) -> Chunk {
         let (chunk, left) = {
             let mut chunks = self.chunks.lock();
@@ -292,7 +303,8 @@ impl Pool {
         };
         let taken = self.taken.fetch_add(1, Ordering::Relaxed) + 1;
         let stocked = self.stocked.load(Ordering::Relaxed);
-        // Who listens is woken when there is something to do, and now and then to see how fast it goes.
+        // Who listens is woken when there is something to do, and now and then to see how fast it
+        // goes.
         if left < stocked || taken.is_multiple_of(NOTED) {
             self.change.notify();
         }
@@ -317,8 +329,9 @@ impl Pool {
         &self.change
     }
 
-    /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than half of what may be, so that chunks of dropped memtables
-    /// find room. Whether it did. For a job: it takes as long as the system takes.
+    /// Takes a chunk from the system, faulted in, if fewer than `count` are here, and fewer than
+    /// half of what may be, so that chunks of dropped memtables find room. Whether it did. For a
+    /// job: it takes as long as the system takes.
     pub fn stock(&self, count: usize) -> bool {
         let half = self.bytes_max.load(Ordering::Relaxed) / CHUNK_BYTES as u64 / 2;
         let count = usize::try_from(half).unwrap_or(count).min(count);
@@ -330,9 +343,10 @@ impl Pool {
         wanted
     }
 
-    /// Gives a chunk back that came in small pages, if there is one, and takes one from the system that is a huge page, if the kernel can; whether there
-    /// was one. A key's way through a large memtable meets other pages all along, and where a small one lies takes the processor long to look up. For
-    /// a job: it takes as long as the system takes.
+    /// Gives a chunk back that came in small pages, if there is one, and takes one from the system
+    /// that is a huge page, if the kernel can; whether there was one. A key's way through a large
+    /// memtable meets other pages all along, and where a small one lies takes the processor long to
+    /// look up. For a job: it takes as long as the system takes.
     pub fn enlarge_one(&self) -> bool {
         let small = {
             let mut chunks = self.chunks.lock();
@@ -352,7 +366,8 @@ impl Pool {
         left.retain(|chunk| chunk.bytes == CHUNK_BYTES);
         let (bytes, bytes_max) = {
             let mut chunks = self.chunks.lock();
-            // Under the lock: a close that is not seen here has yet to come for what is kept, and takes the lock to do so.
+            // Under the lock: a close that is not seen here has yet to come for what is kept, and
+            // takes the lock to do so.
             let bytes_max = self.bytes_max.load(Ordering::Relaxed);
             if bytes_max == 0 {
                 return; // closed: no job would ever trim it

@@ -1,14 +1,16 @@
 //! Reading a memtable in key order, either way, beside its writers.
 //!
-//! A cursor keeps the way from the root to where it is: nodes, and in each the position of the entry it took. Going on
-//! means to take the next entry by *position*, that is by key byte, whatever became of the node meanwhile. As a node's
-//! path never changes and positions only advance, no key comes twice or out of order; as a replaced node keeps all it
-//! had (see `memtable`), no key is missed that was there when the cursor was placed. Keys that are inserted while it stands
-//! may or may not be seen, until the next seek.
+//! A cursor keeps the way from the root to where it is: nodes, and in each the position of the
+//! entry it took. Going on means to take the next entry by *position*, that is by key byte,
+//! whatever became of the node meanwhile. As a node's path never changes and positions only
+//! advance, no key comes twice or out of order; as a replaced node keeps all it had (see
+//! `memtable`), no key is missed that was there when the cursor was placed. Keys that are inserted
+//! while it stands may or may not be seen, until the next seek.
 //!
-//! Leaves are gathered ahead of what is shown, and prefetched: reading a large memtable in order would otherwise wait for
-//! memory at every record (DESIGN §4: 43 against 246 ns a record). How far ahead grows with the steps taken since the
-//! last seek, so that a point lookup or a short scan fetches nothing in vain.
+//! Leaves are gathered ahead of what is shown, and prefetched: reading a large memtable in order
+//! would otherwise wait for memory at every record (DESIGN §4: 43 against 246 ns a record). How far
+//! ahead grows with the steps taken since the last seek, so that a point lookup or a short scan
+//! fetches nothing in vain.
 
 use std::fmt;
 use terrapin_base::Lsn;
@@ -20,7 +22,8 @@ use crate::{Memtable, Op};
 
 /// Leaves gathered ahead at most.
 const AHEAD: usize = 16;
-/// How far ahead a version that does not lie with its leaf is fetched; its leaf has arrived by then.
+/// How far ahead a version that does not lie with its leaf is fetched; its leaf has arrived by
+/// then.
 const NEWEST_AHEAD: usize = 4;
 
 struct Frame<'a> {
@@ -355,8 +358,9 @@ pub struct OwnedCursor {
 
 impl OwnedCursor {
     pub(crate) fn new(memtable: &Arc<Memtable>, after: Lsn, before: Lsn) -> Self {
-        // SAFETY: the memtable lives at this address as long as the `Arc` beside the cursor does, and nothing that the
-        // cursor shows leaves this struct with a longer life than a borrow of it.
+        // SAFETY: the memtable lives at this address as long as the `Arc` beside the cursor does,
+        // and nothing that the cursor shows leaves this struct with a longer life than a borrow of
+        // it.
         let forever: &'static Memtable = unsafe { &*Arc::as_ptr(memtable) };
         OwnedCursor {
             cursor: Cursor::new(forever, after, before),

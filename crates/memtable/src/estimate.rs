@@ -1,8 +1,10 @@
 //! How much a range of keys holds, roughly, without a walk over all of it.
 //!
-//! The tree is gone through level by level, as far as the range goes. Where a level has more entries than [`LOOKED_AT`], one of so many
-//! stands for all of them, with what lies below it. So a range of some hundred keys is counted, and of a larger one the
-//! less is seen the more there is: that comes near where the parts of a level are alike, and less so where few of them hold most of it.
+//! The tree is gone through level by level, as far as the range goes. Where a level has more
+//! entries than [`LOOKED_AT`], one of so many stands for all of them, with what lies below it. So a
+//! range of some hundred keys is counted, and of a larger one the less is seen the more there is:
+//! that comes near where the parts of a level are alike, and less so where few of them hold most of
+//! it.
 
 use std::ops::{Bound, RangeBounds};
 
@@ -46,7 +48,8 @@ struct Span {
     upper_at: Option<u16>,
 }
 
-/// Takes one of so many, at a place of its own among each so many: what repeats itself is not met at the same place again and again.
+/// Takes one of so many, at a place of its own among each so many: what repeats itself is not met
+/// at the same place again and again.
 struct Pick {
     every: usize,
     at: usize,
@@ -55,8 +58,9 @@ struct Pick {
 }
 
 impl Memtable {
-    /// About how much lies between two bounds, of versions below `before`: exact for up to some hundred keys when nobody writes. Where
-    /// all is asked for, it is what the counts say. Looks at about a thousand places on each level, and makes no writer wait.
+    /// About how much lies between two bounds, of versions below `before`: exact for up to some
+    /// hundred keys when nobody writes. Where all is asked for, it is what the counts say. Looks at
+    /// about a thousand places on each level, and makes no writer wait.
     #[must_use]
     pub fn estimate(&self, bounds: KeyBounds<'_>, before: Lsn) -> Estimate {
         if bounds == (Bound::Unbounded, Bound::Unbounded) {

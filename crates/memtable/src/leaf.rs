@@ -1,15 +1,16 @@
-//! A key and its versions, as they lie in the arena. Both are immutable once reachable, but for the links of the chain and a
-//! mark that a version was read.
+//! A key and its versions, as they lie in the arena. Both are immutable once reachable, but for the
+//! links of the chain and a mark that a version was read.
 //!
 //! ```text
 //! leaf     head: link to the newest version │ key length u16 │ key bytes …
 //! version  lsn u64 │ next: link to an older version │ (value length << 2 | was read << 1 | is a delete) u32 │ value bytes …
 //! ```
 //!
-//! A leaf is allocated together with its first version behind it, so that a record lies in consecutive cache lines. A
-//! chain is ordered by LSN, newest first. It is a lock-free list into which versions are only ever inserted, so that one
-//! compare-and-swap on the link before suffices. A version of an LSN that is there already (a later operation of the
-//! same batch) goes before the other, which every read then passes over: in effect it replaces it.
+//! A leaf is allocated together with its first version behind it, so that a record lies in
+//! consecutive cache lines. A chain is ordered by LSN, newest first. It is a lock-free list into
+//! which versions are only ever inserted, so that one compare-and-swap on the link before suffices.
+//! A version of an LSN that is there already (a later operation of the same batch) goes before the
+//! other, which every read then passes over: in effect it replaces it.
 
 use std::marker::PhantomData;
 use std::mem::size_of;
@@ -77,14 +78,15 @@ impl<'a> VersionRef<'a> {
     /// Writes a version that nobody can reach yet.
     ///
     /// # Safety
-    /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nobody else uses, and stays allocated for
-    /// `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
+    /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nobody else uses, and
+    /// stays allocated for `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
     pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, op: Op<'_>) -> Self {
         let value = op.value().unwrap_or_default();
         let delete = if op == Op::Delete { DELETE } else { 0 };
         let what = AtomicU32::new((value.len() as u32) << LENGTH_SHIFT | delete);
         let head = at.cast::<VersionHead>();
-        // SAFETY: aligned and roomy by contract; the value's bytes are written after the head, whose padding they share.
+        // SAFETY: aligned and roomy by contract; the value's bytes are written after the head,
+        // whose padding they share.
         unsafe {
             head.write(VersionHead {
                 lsn: lsn.0,
@@ -192,8 +194,9 @@ impl<'a> LeafRef<'a> {
     /// Writes a leaf with its first version, which nobody can reach yet.
     ///
     /// # Safety
-    /// `at` is aligned to [`ALIGNMENT`], has [`leaf_bytes`] + [`version_bytes`] of room that nobody else uses, and stays
-    /// allocated for `'a`. The key is at most 65,535 bytes long, the value at most [`VALUE_BYTES_MAX`].
+    /// `at` is aligned to [`ALIGNMENT`], has [`leaf_bytes`] + [`version_bytes`] of room that nobody
+    /// else uses, and stays allocated for `'a`. The key is at most 65,535 bytes long, the value at
+    /// most [`VALUE_BYTES_MAX`].
     pub(crate) unsafe fn write(
         at: NonNull<u8>,
         key: &[u8],
@@ -201,8 +204,9 @@ impl<'a> LeafRef<'a> {
         op: Op<'_>,
     ) -> (Self, VersionRef<'a>) {
         let head = at.cast::<LeafHead>();
-        // SAFETY: aligned and roomy by contract; the version starts where the leaf ends, at a multiple of the alignment;
-        // the key's bytes are written after the head, whose padding they share.
+        // SAFETY: aligned and roomy by contract; the version starts where the leaf ends, at a
+        // multiple of the alignment; the key's bytes are written after the head, whose padding they
+        // share.
         unsafe {
             let version = VersionRef::write(at.add(leaf_bytes(key)), lsn, op);
             head.write(LeafHead {
@@ -272,7 +276,8 @@ impl<'a> LeafRef<'a> {
                 }
             }
             version.head().older.store(next, Ordering::Relaxed);
-            // Release publishes the version's bytes. A lost race only means that this link has to be looked at again.
+            // Release publishes the version's bytes. A lost race only means that this link has to
+            // be looked at again.
             if link
                 .compare_exchange(
                     next,
@@ -298,7 +303,8 @@ impl<'a> LeafRef<'a> {
         }
     }
 
-    /// Asks the processor to bring the newest version near, if it lies elsewhere; the leaf itself should be near.
+    /// Asks the processor to bring the newest version near, if it lies elsewhere; the leaf itself
+    /// should be near.
     #[inline]
     pub(crate) fn prefetch_newest(self) {
         let newest = self.head().newest.load(Ordering::Relaxed).cast::<u8>();

@@ -1,15 +1,18 @@
-//! A node's version lock: writers exclude each other and make readers look again; readers write nothing.
+//! A node's version lock: writers exclude each other and make readers look again; readers write
+//! nothing.
 //!
-//! It is the seqlock of optimistic lock coupling (Leis et al., "The ART of Practical Synchronization", 2016, §3):
-//! one word of {version, obsolete, locked}. A reader takes the version while unlocked, reads, and asks whether the
-//! version still stands; every field so read is an atomic, so that a read that loses the race is merely discarded.
+//! It is the seqlock of optimistic lock coupling (Leis et al., "The ART of Practical
+//! Synchronization", 2016, §3): one word of {version, obsolete, locked}. A reader takes the version
+//! while unlocked, reads, and asks whether the version still stands; every field so read is an
+//! atomic, so that a read that loses the race is merely discarded.
 //!
-//! Ordering. A writer's lock (`try_lock`: CAS, then a release fence) precedes its relaxed stores to the node. A reader
-//! that saw one of those stores meets that fence with the acquire fence in `still`, hence sees the lock word changed and
-//! discards. A writer's `unlock` is a release store which the next `read` acquires.
+//! Ordering. A writer's lock (`try_lock`: CAS, then a release fence) precedes its relaxed stores to
+//! the node. A reader that saw one of those stores meets that fence with the acquire fence in
+//! `still`, hence sees the lock word changed and discards. A writer's `unlock` is a release store
+//! which the next `read` acquires.
 //!
-//! An obsolete node has been replaced by a larger copy. It stays as it was when it was replaced, for ever: readers that
-//! are still inside may go on (see `memtable`), writers must start again.
+//! An obsolete node has been replaced by a larger copy. It stays as it was when it was replaced,
+//! for ever: readers that are still inside may go on (see `memtable`), writers must start again.
 
 use terrapin_base::sync::{AtomicU64, Backoff, Ordering, atomic::fence};
 
@@ -37,8 +40,8 @@ impl VersionLock {
         VersionLock(AtomicU64::new(0))
     }
 
-    /// The version, once no writer is inside. Waits for a writer, which holds the lock for tens of nanoseconds and never
-    /// waits for anything itself.
+    /// The version, once no writer is inside. Waits for a writer, which holds the lock for tens of
+    /// nanoseconds and never waits for anything itself.
     #[inline]
     pub(crate) fn read(&self) -> Version {
         let word = self.0.load(Ordering::Acquire);

@@ -1,18 +1,22 @@
 //! The memtable: insert and get over the tree of `node`, beside each other without waiting.
 //!
-//! Optimistic lock coupling after Leis et al., "The ART of Practical Synchronization" (2016, §3), and simpler than there,
-//! because a memtable only grows: no key is ever removed, no memory reused, and a node's path never changes (`node`).
+//! Optimistic lock coupling after Leis et al., "The ART of Practical Synchronization" (2016, §3),
+//! and simpler than there, because a memtable only grows: no key is ever removed, no memory reused,
+//! and a node's path never changes (`node`).
 //!
-//! *Readers* validate one node at a time (`lock`), never the node above, and never start again. Why that is right: say a
-//! reader comes to node n by a link that was in place at a moment t of the read. From t on n holds every key on its path
-//! that was there at t, until n is replaced by a larger copy; then it stays as it was, still with all of them. So each
-//! node shows the reader a state not older than t, and a key that was there before the read began is found. What
-//! replaced nodes lack was inserted during the read, which may be ordered first. A loaded link is always safe to follow.
+//! *Readers* validate one node at a time (`lock`), never the node above, and never start again. Why
+//! that is right: say a reader comes to node n by a link that was in place at a moment t of the
+//! read. From t on n holds every key on its path that was there at t, until n is replaced by a
+//! larger copy; then it stays as it was, still with all of them. So each node shows the reader a
+//! state not older than t, and a key that was there before the read began is found. What replaced
+//! nodes lack was inserted during the read, which may be ordered first. A loaded link is always
+//! safe to follow.
 //!
-//! *Writers* go down like readers. To change a node they lock it in the version under which they read it; to replace one
-//! (for a larger copy, or for a new node above where paths part) they lock the node above too, whose version then proves
-//! that its link still leads to a live node. Locks are tried, never waited for; when one fails, or a node turns out to be
-//! replaced, the writer starts again from the root. What is allocated (and may fault memory in) is allocated before.
+//! *Writers* go down like readers. To change a node they lock it in the version under which they
+//! read it; to replace one (for a larger copy, or for a new node above where paths part) they lock
+//! the node above too, whose version then proves that its link still leads to a live node. Locks
+//! are tried, never waited for; when one fails, or a node turns out to be replaced, the writer
+//! starts again from the root. What is allocated (and may fault memory in) is allocated before.
 //!
 //! *Versions* of a key that is there already touch only the key's chain (`leaf`).
 
@@ -65,8 +69,9 @@ struct Insert<'a, 'k> {
 struct Conflict;
 
 impl Memtable {
-    /// An empty memtable. What it takes is charged to `budget` as [`Purpose::Memtable`](terrapin_base::Purpose::Memtable)
-    /// until it is dropped; it starts with nothing, and 1.5 KiB with the first insert.
+    /// An empty memtable. What it takes is charged to `budget` as
+    /// [`Purpose::Memtable`](terrapin_base::Purpose::Memtable) until it is dropped; it starts with
+    /// nothing, and 1.5 KiB with the first insert.
     #[must_use]
     pub fn new(budget: &Arc<Budget>) -> Self {
         Self::with_arena(Arena::new(budget, None, false))
@@ -78,7 +83,8 @@ impl Memtable {
         Self::with_arena(Arena::new(budget, Some(pool.clone()), false))
     }
 
-    /// A memtable each of whose pieces is an allocation of its own: slow, but a memory checker sees every overrun.
+    /// A memtable each of whose pieces is an allocation of its own: slow, but a memory checker sees
+    /// every overrun.
     #[doc(hidden)]
     #[must_use]
     pub fn new_for_memory_checkers(budget: &Arc<Budget>) -> Self {
@@ -93,12 +99,12 @@ impl Memtable {
         }
     }
 
-    /// Adds a version of a key, beside whatever other threads do. A version of the same LSN is replaced; otherwise LSNs
-    /// may come in any order. O(key length + newer versions of the key).
+    /// Adds a version of a key, beside whatever other threads do. A version of the same LSN is
+    /// replaced; otherwise LSNs may come in any order. O(key length + newer versions of the key).
     ///
     /// # Panics
-    /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. Aborts when the system has no memory,
-    /// as any allocation does.
+    /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. Aborts when the
+    /// system has no memory, as any allocation does.
     pub fn insert(&self, key: &[u8], lsn: Lsn, op: Op<'_>) {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(
@@ -119,14 +125,15 @@ impl Memtable {
         }
     }
 
-    /// The newest version of a key whose LSN is below `before`. O(key length + versions from `before` on); allocates
-    /// nothing.
+    /// The newest version of a key whose LSN is below `before`. O(key length + versions from
+    /// `before` on); allocates nothing.
     #[must_use]
     pub fn get(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
         self.leaf(key)?.newest(before).map(VersionRef::op)
     }
 
-    /// Like [`Self::get`], and remembers that the key was read: [`Cursor::was_read`] says so until its next version, and beyond.
+    /// Like [`Self::get`], and remembers that the key was read: [`Cursor::was_read`] says so until
+    /// its next version, and beyond.
     #[must_use]
     #[inline]
     pub fn read(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
@@ -162,13 +169,13 @@ impl Memtable {
 
     /// What the topmost link leads to.
     pub(crate) fn root(&self) -> Child<'_> {
-        // SAFETY: the link starts as null, and only `Insert::attempt` changes it, to children in this memtable's arena,
-        // which lives as long as the borrow.
+        // SAFETY: the link starts as null, and only `Insert::attempt` changes it, to children in
+        // this memtable's arena, which lives as long as the borrow.
         unsafe { Child::load(&self.root) }
     }
 
-    /// A cursor over the keys that have a version with `after <= lsn < before`; it shows the newest such version of each.
-    /// It starts out nowhere: seek first.
+    /// A cursor over the keys that have a version with `after <= lsn < before`; it shows the newest
+    /// such version of each. It starts out nowhere: seek first.
     #[must_use]
     pub fn cursor(&self, after: Lsn, before: Lsn) -> Cursor<'_> {
         Cursor::new(self, after, before)
@@ -180,8 +187,8 @@ impl Memtable {
         OwnedCursor::new(self, after, before)
     }
 
-    /// Key and value bytes of the newest version of each key: what a checkpoint would merge. Exact when nobody writes.
-    /// O(threads that wrote), like the other counts.
+    /// Key and value bytes of the newest version of each key: what a checkpoint would merge. Exact
+    /// when nobody writes. O(threads that wrote), like the other counts.
     #[must_use]
     pub fn live_bytes(&self) -> u64 {
         self.arena.count(Count::LiveBytes)
@@ -311,7 +318,8 @@ impl<'a> Insert<'a, '_> {
         Ok(())
     }
 
-    /// The key parts from a child's path at `depth`, where that has `byte` (or ends): puts a node above the child.
+    /// The key parts from a child's path at `depth`, where that has `byte` (or ends): puts a node
+    /// above the child.
     fn part(
         &mut self,
         edge: &Edge<'a>,
@@ -376,7 +384,8 @@ impl<'a> Insert<'a, '_> {
             self.entered.node_unused(at, bytes);
             return Err(Conflict);
         };
-        // SAFETY: taken just now for this node, from the arena that lives for 'a; the node is locked.
+        // SAFETY: taken just now for this node, from the arena that lives for 'a; the node is
+        // locked.
         let larger = unsafe { node.grow(at, &held) };
         larger.add(byte, Child::Leaf(leaf));
         Child::Node(larger).store(edge.link);
@@ -394,7 +403,8 @@ impl<'a> Insert<'a, '_> {
         }
         let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.op);
         let at = self.entered.record(bytes);
-        // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert` checked the lengths.
+        // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert`
+        // checked the lengths.
         let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.op) };
         self.fresh = Some(fresh);
         fresh.0
@@ -412,7 +422,8 @@ impl<'a> Insert<'a, '_> {
     /// The key has a leaf already: adds the version to its chain.
     fn add_version(&self, leaf: LeafRef<'a>) {
         let version = match self.fresh {
-            // Another thread inserted the key between two attempts: our leaf is garbage, its version is not.
+            // Another thread inserted the key between two attempts: our leaf is garbage, its
+            // version is not.
             Some((_, version)) => {
                 self.entered
                     .add(Count::GarbageBytes, leaf::leaf_bytes(self.key) as i64);
@@ -420,7 +431,8 @@ impl<'a> Insert<'a, '_> {
             }
             None => {
                 let at = self.entered.record(leaf::version_bytes(self.op));
-                // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert` checked the length.
+                // SAFETY: taken just now, that long, from the arena that lives for 'a;
+                // `Memtable::insert` checked the length.
                 unsafe { VersionRef::write(at, self.lsn, self.op) }
             }
         };
@@ -458,7 +470,8 @@ fn kind(op: Op<'_>) -> Count {
 mod tests {
     use super::*;
 
-    /// A writer that read a node before it was replaced must not write to it: its key would be lost.
+    /// A writer that read a node before it was replaced must not write to it: its key would be
+    /// lost.
     #[test]
     fn a_node_that_is_replaced_is_retired_and_counted_as_garbage() {
         let memtable = Memtable::new(&Budget::new(1 << 30));

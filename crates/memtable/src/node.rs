@@ -2,17 +2,20 @@
 //!
 //! After Leis et al., "The Adaptive Radix Tree" (2013, §III), with three differences:
 //!
-//! * **A node's place never changes.** It stores the absolute `depth` of the byte on which it branches, and a leaf below it
-//!   whose key spells the path; where its compressed path *starts* follows from the way one came. Splitting a path thus
-//!   only puts a new node above: the node below is neither changed nor locked. The last [`TAIL_BYTES`] bytes of the path
-//!   stand in the node too, so that the leaf is rarely looked at. Paths of any length cost the same.
-//! * **A key may be a prefix of another.** The key that ends at `depth` is the node's *terminal*. It is then also the leaf
-//!   that spells the path: one tagged pointer says both.
-//! * **The third size has a bitmap** of the bytes that are present, and its children in order, instead of a table of 256
-//!   places: 448 bytes, not 704; a find touches two cache lines, not three; and scans go from child to child.
+//! * **A node's place never changes.** It stores the absolute `depth` of the byte on which it
+//!   branches, and a leaf below it whose key spells the path; where its compressed path *starts*
+//!   follows from the way one came. Splitting a path thus only puts a new node above: the node
+//!   below is neither changed nor locked. The last [`TAIL_BYTES`] bytes of the path stand in the
+//!   node too, so that the leaf is rarely looked at. Paths of any length cost the same.
+//! * **A key may be a prefix of another.** The key that ends at `depth` is the node's *terminal*.
+//!   It is then also the leaf that spells the path: one tagged pointer says both.
+//! * **The third size has a bitmap** of the bytes that are present, and its children in order,
+//!   instead of a table of 256 places: 448 bytes, not 704; a find touches two cache lines, not
+//!   three; and scans go from child to child.
 //!
-//! Entries are kept in byte order in all sizes. A node's position of an entry is a number that orders before and after
-//! alike: 1 for the terminal, byte + 2 for a child. See `lock` for who may read and write what.
+//! Entries are kept in byte order in all sizes. A node's position of an entry is a number that
+//! orders before and after alike: 1 for the terminal, byte + 2 for a child. See `lock` for who may
+//! read and write what.
 
 use std::marker::PhantomData;
 use std::mem::{offset_of, size_of};
@@ -145,7 +148,8 @@ impl<'a> Child<'a> {
     /// Follows a link.
     ///
     /// # Safety
-    /// The link was null at first and only [`Child::store`] changed it, with children that live for `'a`.
+    /// The link was null at first and only [`Child::store`] changed it, with children that live for
+    /// `'a`.
     #[inline]
     pub(crate) unsafe fn load(link: &Link) -> Self {
         // SAFETY: by contract.
@@ -202,11 +206,12 @@ unsafe impl Sync for NodeRef<'_> {}
 pub(crate) const FIRST_NODE_BYTES: usize = size_of::<Node4>();
 
 impl<'a> NodeRef<'a> {
-    /// Writes an empty node of the smallest size, which nobody can reach yet: it branches at `depth` of the keys that
-    /// begin like `path`'s.
+    /// Writes an empty node of the smallest size, which nobody can reach yet: it branches at
+    /// `depth` of the keys that begin like `path`'s.
     ///
     /// # Safety
-    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nobody else uses, and stays allocated for `'a`.
+    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nobody else uses, and
+    /// stays allocated for `'a`.
     pub(crate) unsafe fn new(at: NonNull<u8>, depth: usize, path: LeafRef<'a>) -> Self {
         // SAFETY: by contract.
         unsafe {
@@ -238,7 +243,8 @@ impl<'a> NodeRef<'a> {
             kind,
             tail,
         };
-        // SAFETY: the room is ours by contract. Zero is a valid value of everything behind the head: no keys, no children.
+        // SAFETY: the room is ours by contract. Zero is a valid value of everything behind the
+        // head: no keys, no children.
         unsafe {
             at.write_bytes(0, kind.bytes());
             at.cast::<Head>().write(head);
@@ -305,7 +311,8 @@ impl<'a> NodeRef<'a> {
         &self.head().lock
     }
 
-    /// The place of the byte on which it branches; all keys below are at least that long and equal before it.
+    /// The place of the byte on which it branches; all keys below are at least that long and equal
+    /// before it.
     #[inline]
     pub(crate) fn depth(self) -> usize {
         usize::from(self.head().depth)
@@ -335,7 +342,8 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// The leaf whose key is the node's path. Once there it stays, so that `Some` needs no validation.
+    /// The leaf whose key is the node's path. Once there it stays, so that `Some` needs no
+    /// validation.
     #[inline]
     pub(crate) fn terminal(self) -> Option<LeafRef<'a>> {
         let link = self.head().path.load(Ordering::Acquire);
@@ -346,7 +354,8 @@ impl<'a> NodeRef<'a> {
         NonNull::new(link.map_addr(|a| a & !TAG)).map(|at| unsafe { LeafRef::from_ptr(at) })
     }
 
-    /// Makes a leaf whose key is the node's path the terminal. The node is locked, or nobody can reach it.
+    /// Makes a leaf whose key is the node's path the terminal. The node is locked, or nobody can
+    /// reach it.
     pub(crate) fn set_terminal(self, leaf: LeafRef<'a>) {
         debug_assert_eq!(leaf.key().len(), self.depth());
         self.head().path.store(
@@ -355,8 +364,8 @@ impl<'a> NodeRef<'a> {
         );
     }
 
-    /// How long `key` agrees with the node's path, given that the first `at` bytes do: at most [`Self::depth`]. Needs no
-    /// validation.
+    /// How long `key` agrees with the node's path, given that the first `at` bytes do: at most
+    /// [`Self::depth`]. Needs no validation.
     #[inline]
     pub(crate) fn common(self, key: &[u8], at: usize) -> usize {
         let depth = self.depth();
@@ -459,8 +468,8 @@ impl<'a> NodeRef<'a> {
     /// Follows a link of this node.
     #[inline]
     pub(crate) fn load(self, link: &'a Link) -> Child<'a> {
-        // SAFETY: links of nodes start as null and are changed by `Child::store`, `add` and `grow` only, which put
-        // children of the same memtable there.
+        // SAFETY: links of nodes start as null and are changed by `Child::store`, `add` and `grow`
+        // only, which put children of the same memtable there.
         unsafe { Child::load(link) }
     }
 
@@ -470,7 +479,8 @@ impl<'a> NodeRef<'a> {
         self.count() == self.head().kind.capacity()
     }
 
-    /// Adds a child under a byte that has none. The node is not full, and locked or out of anybody's reach.
+    /// Adds a child under a byte that has none. The node is not full, and locked or out of
+    /// anybody's reach.
     pub(crate) fn add(self, byte: u8, child: Child<'a>) {
         let count = self.count();
         debug_assert!(count < self.head().kind.capacity() && self.find(byte).is_none());
@@ -510,8 +520,8 @@ impl<'a> NodeRef<'a> {
     /// Writes the next larger copy, which nobody can reach yet.
     ///
     /// # Safety
-    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nobody else uses, and stays allocated for
-    /// `'a`. The caller holds this node's lock.
+    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nobody else uses, and
+    /// stays allocated for `'a`. The caller holds this node's lock.
     pub(crate) unsafe fn grow(self, at: NonNull<u8>, _held: &Held<'_>) -> NodeRef<'a> {
         let head = self.head();
         // SAFETY: by contract.
@@ -562,9 +572,10 @@ impl<'a> NodeRef<'a> {
         larger
     }
 
-    /// Collects leaves in key order, or against it: those entries that lie beyond `position`, up to the first inner node
-    /// or the end of `room`, all from one consistent state. Returns how many, the position of the last entry looked at
-    /// (that of the inner node if it stopped there), and what stopped it. Inner nodes that come next are prefetched.
+    /// Collects leaves in key order, or against it: those entries that lie beyond `position`, up to
+    /// the first inner node or the end of `room`, all from one consistent state. Returns how many,
+    /// the position of the last entry looked at (that of the inner node if it stopped there), and
+    /// what stopped it. Inner nodes that come next are prefetched.
     pub(crate) fn gather<const FORWARD: bool>(
         self,
         position: u16,
@@ -642,8 +653,8 @@ impl<'a> NodeRef<'a> {
         self.count() + usize::from(self.terminal().is_some())
     }
 
-    /// Shows the entries from one position to another, both included, in key order. For who does not need to be right: beside a writer an
-    /// entry may be shown twice, or not at all.
+    /// Shows the entries from one position to another, both included, in key order. For who does
+    /// not need to be right: beside a writer an entry may be shown twice, or not at all.
     pub(crate) fn visit(self, from: u16, to: u16, mut show: impl FnMut(u16, Child<'a>)) {
         if from <= TERMINAL
             && let Some(leaf) = self.terminal()
@@ -678,7 +689,8 @@ impl<'a> NodeRef<'a> {
 struct Entries<'a> {
     links: &'a [Link],
     keys: Keys,
-    /// The next child's byte, in a bitmap; the next child's place, among keys. Beyond either end when there is none.
+    /// The next child's byte, in a bitmap; the next child's place, among keys. Beyond either end
+    /// when there is none.
     next: i32,
     /// The next child's place in `links`, where it is not its byte.
     index: usize,

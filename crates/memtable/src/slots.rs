@@ -1,9 +1,11 @@
-//! A small number for each living thread, so that it can own a slot of every memtable without locking.
+//! A small number for each living thread, so that it can own a slot of every memtable without
+//! locking.
 //!
-//! A thread takes the lowest free number when it first asks and gives it back when it ends. Two living threads never have
-//! the same number, and a number's next owner sees everything that the last one did (release on giving back, acquire on
-//! taking): this is what lets a slot be plain memory. Threads beyond [`OWNED`], and threads that are ending, get one of the numbers that
-//! are shared, by turns; who has such a number locks.
+//! A thread takes the lowest free number when it first asks and gives it back when it ends. Two
+//! living threads never have the same number, and a number's next owner sees everything that the
+//! last one did (release on giving back, acquire on taking): this is what lets a slot be plain
+//! memory. Threads beyond [`OWNED`], and threads that are ending, get one of the numbers that are
+//! shared, by turns; who has such a number locks.
 
 use terrapin_base::sync::{AtomicU32, Ordering, thread_local};
 

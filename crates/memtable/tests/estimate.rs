@@ -11,8 +11,8 @@ fn scrambled(number: u64) -> u64 {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How far estimates are off: the greatest error of ranges that hold at least a tenth of all keys, and the mean error of all ranges, in
-/// shares of what they hold.
+/// How far estimates are off: the greatest error of ranges that hold at least a tenth of all keys,
+/// and the mean error of all ranges, in shares of what they hold.
 fn errors(mut keys: Vec<Vec<u8>>) -> (f64, f64) {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     for (number, key) in (0..).zip(&keys) {

@@ -1,5 +1,6 @@
-//! Models of the memtable for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: nodes that grow and paths that
-//! part under writers, gets and scans; and a memtable that leaves its memory to a pool that is closed.
+//! Models of the memtable for the checker of interleavings, in a build with
+//! `--cfg terrapin_shuttle`: nodes that grow and paths that part under writers, gets and scans; and
+//! a memtable that leaves its memory to a pool that is closed.
 #![cfg(terrapin_shuttle)]
 
 use std::collections::BTreeMap;
@@ -73,8 +74,8 @@ fn scan(memtable: &Memtable, notes: &Notes, forward: bool) {
     }
 }
 
-/// Two writers add keys to a node with room for one more, so that it grows under them, to its path and below it; a reader and
-/// a scanner look.
+/// Two writers add keys to a node with room for one more, so that it grows under them, to its path
+/// and below it; a reader and a scanner look.
 fn growth(before: u8) {
     let notes = Notes::default();
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
@@ -149,8 +150,8 @@ fn a_node_of_48_grows_under_readers_and_writers() {
     explore("memtable-growth-48", || growth(47));
 }
 
-/// A node and the one above it are both full, and grow at once. Seen red when `Insert::grow` does not lock the node above,
-/// or does not retire the one that it replaces.
+/// A node and the one above it are both full, and grow at once. Seen red when `Insert::grow` does
+/// not lock the node above, or does not retire the one that it replaces.
 #[test]
 fn a_node_grows_while_the_one_above_it_does() {
     explore("memtable-growth-nested", || {
@@ -184,9 +185,10 @@ fn a_node_grows_while_the_one_above_it_does() {
     });
 }
 
-/// Keys that are prefixes of one another, so that paths part and nodes get terminals under each other's feet; and a key whose versions come
-/// in any order. Seen red when `Insert::part` stores its node without the lock of the one above, when `LeafRef::add` stores
-/// a link instead of exchanging it, and when `NodeRef::child` does not validate.
+/// Keys that are prefixes of one another, so that paths part and nodes get terminals under each
+/// other's feet; and a key whose versions come in any order. Seen red when `Insert::part` stores
+/// its node without the lock of the one above, when `LeafRef::add` stores a link instead of
+/// exchanging it, and when `NodeRef::child` does not validate.
 #[test]
 fn paths_part_and_versions_line_up_under_readers_and_writers() {
     explore("memtable-paths", || {
@@ -233,8 +235,9 @@ fn paths_part_and_versions_line_up_under_readers_and_writers() {
     });
 }
 
-/// The last reader lets a memtable go while its database is closed, and while memory is set. Red when `Pool::keep` looks at the bound
-/// before it has the lock, or when a bound of 0 is raised again.
+/// The last reader lets a memtable go while its database is closed, and while memory is set. Red
+/// when `Pool::keep` looks at the bound before it has the lock, or when a bound of 0 is raised
+/// again.
 #[test]
 fn a_pool_that_is_closed_keeps_nothing_of_a_memtable_that_goes_meanwhile() {
     explore("memtable-pool-close", || {

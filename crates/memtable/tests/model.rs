@@ -1,4 +1,5 @@
-//! The memtable against a `BTreeMap` of version chains: every read, both directions, version bounds, counts.
+//! The memtable against a `BTreeMap` of version chains: every read, both directions, version
+//! bounds, counts.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -152,7 +153,8 @@ fn insert(memtable: &Memtable, model: &mut Model, key: &[u8], lsn: u64, value: O
     model.entry(key.to_vec()).or_default().insert(lsn, value);
 }
 
-/// Keys over few letters, so that prefixes, splits and equal keys abound; and some with long equal stretches.
+/// Keys over few letters, so that prefixes, splits and equal keys abound; and some with long equal
+/// stretches.
 fn any_key() -> impl Strategy<Value = Vec<u8>> {
     let letters = prop::sample::select(vec![0u8, 1, b'a', b'b', 254, 255]);
     prop_oneof![
@@ -314,7 +316,8 @@ fn a_tower_of_prefixes_is_walked_without_recursion() {
 
 #[test]
 fn nodes_of_every_size_keep_their_order_as_they_grow() {
-    // 131 is prime to 256: bytes come in scattered order, and every count of children is met, with and without terminal.
+    // 131 is prime to 256: bytes come in scattered order, and every count of children is met, with
+    // and without terminal.
     for terminal in [false, true] {
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();

@@ -1,5 +1,5 @@
-//! Writers, readers and scanners side by side: whatever they see must be something that was written, in order, and
-//! nothing that was there before they looked may be missing.
+//! Writers, readers and scanners side by side: whatever they see must be something that was
+//! written, in order, and nothing that was there before they looked may be missing.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,7 +15,8 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The `number`-th key of a kind. Kinds make nodes of all sizes, long paths that part, and prefixes of one another.
+/// The `number`-th key of a kind. Kinds make nodes of all sizes, long paths that part, and prefixes
+/// of one another.
 fn key(kind: u64, number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
     match kind {

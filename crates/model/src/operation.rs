@@ -1,5 +1,5 @@
-//! What can be done with a store, and what it can answer. An [`Operation`] prints as a line of a script, so that the
-//! trace of a failed run can be kept as one.
+//! What can be done with a store, and what it can answer. An [`Operation`] prints as a line of a
+//! script, so that the trace of a failed run can be kept as one.
 
 use std::fmt;
 use std::ops::Bound;

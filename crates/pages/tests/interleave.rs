@@ -1,5 +1,6 @@
-//! Models of the page store for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: a cache too small for what is read
-//! from it, with blocks that lie alone and in slabs, and pages that die under readers that pinned them.
+//! Models of the page store for the checker of interleavings, in a build with
+//! `--cfg terrapin_shuttle`: a cache too small for what is read from it, with blocks that lie alone
+//! and in slabs, and pages that die under readers that pinned them.
 #![cfg(terrapin_shuttle)]
 
 mod common;
@@ -18,21 +19,24 @@ use terrapin_pages::{
 const RECORDS: usize = 160;
 const VALUE_BYTES: usize = 100;
 
-/// Threads want the same blocks at once, and each one's reads evict the others'; one shrinks the cache, one forgets the group's entries.
-/// What is found is what was written, and every byte that was charged is given back.
+/// Threads want the same blocks at once, and each one's reads evict the others'; one shrinks the
+/// cache, one forgets the group's entries. What is found is what was written, and every byte that
+/// was charged is given back.
 #[test]
 fn blocks_are_read_shared_and_evicted_by_several_at_once() {
     // Room for the index and two or three of the blocks.
     explore("pages-cache", || read_and_evict(16 << 10, 16 << 10, 1));
 }
 
-/// As above, where blocks lie in slabs: there is room for one, and readers of two kinds want one each.
+/// As above, where blocks lie in slabs: there is room for one, and readers of two kinds want one
+/// each.
 #[test]
 fn slabs_are_filled_and_emptied_by_several_at_once() {
     explore("pages-slabs", || read_and_evict(17 << 20, 36 << 10, 4));
 }
 
-/// Readers of `times` as many records as fill a few blocks, and a shrinker, with so much room for caches under a budget.
+/// Readers of `times` as many records as fill a few blocks, and a shrinker, with so much room for
+/// caches under a budget.
 fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     let records = RECORDS * times;
     let medium = SimDisk::new(1);
@@ -86,8 +90,8 @@ fn read_and_evict(budget_bytes: u64, room: u64, times: usize) {
     assert_eq!(used, 0, "charged and not given back");
 }
 
-/// Whoever waits for housekeeping is told of pages that are gone when there is something to be done for them: else nothing would wake it, which
-/// the checker takes for a deadlock.
+/// Whoever waits for housekeeping is told of pages that are gone when there is something to be done
+/// for them: else nothing would wake it, which the checker takes for a deadlock.
 #[test]
 fn who_purges_is_told_of_pages_once_the_cache_knows_of_them() {
     explore("pages-told", || {
@@ -112,7 +116,8 @@ fn who_purges_is_told_of_pages_once_the_cache_knows_of_them() {
 /// A page, and what keeps it.
 type Current = Arc<Mutex<(Arc<Pin>, PageRef, u8)>>;
 
-/// The next round's page in place of the last one's, as a checkpoint does it: the new state is seen before the last one lets go.
+/// The next round's page in place of the last one's, as a checkpoint does it: the new state is seen
+/// before the last one lets go.
 fn replace(store: &Arc<PageStore>, current: &Current, round: u8) {
     let page = store
         .write_page(PageKind::Node, &[round; 3000], SpaceClass::Normal)
@@ -129,8 +134,8 @@ fn replace(store: &Arc<PageStore>, current: &Current, round: u8) {
     let _last = std::mem::replace(&mut *current.lock().unwrap(), next);
 }
 
-/// Readers hold pins of generations whose pages later checkpoints replace, while space is reclaimed and written again: what a pin keeps is
-/// never overwritten (D1, D5).
+/// Readers hold pins of generations whose pages later checkpoints replace, while space is reclaimed
+/// and written again: what a pin keeps is never overwritten (D1, D5).
 #[test]
 fn a_pinned_page_is_not_written_again_before_its_last_reader_lets_go() {
     explore("pages-pins", || {

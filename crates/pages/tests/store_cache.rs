@@ -1,4 +1,5 @@
-//! The memory of cached blocks: slabs that go as a whole, what survives them, and what is charged for them.
+//! The memory of cached blocks: slabs that go as a whole, what survives them, and what is charged
+//! for them.
 
 mod common;
 
@@ -19,7 +20,8 @@ use terrapin_pages::{Fill, PageStore, SpaceClass};
 const BUDGET: u64 = 17 << 20;
 const SLAB: u64 = 32 << 10;
 
-/// A store whose caches have so much room, slabs as of a larger budget, and a group much larger than the room.
+/// A store whose caches have so much room, slabs as of a larger budget, and a group much larger
+/// than the room.
 struct Scene {
     store: Arc<PageStore>,
     budget: Arc<Budget>,

@@ -1,4 +1,5 @@
-//! Reading through the cache: what it costs in device reads, what damage looks like, and that memory keeps to its budget.
+//! Reading through the cache: what it costs in device reads, what damage looks like, and that
+//! memory keeps to its budget.
 
 mod common;
 
@@ -640,7 +641,8 @@ fn the_memory_of_many_reads_at_once_is_charged_while_it_lives() {
     assert_eq!(budget.used(Purpose::Merge), 0);
 }
 
-/// The memory of a batch was for blocks of some KiB: of longer ones nearly each was waited for by itself.
+/// The memory of a batch was for blocks of some KiB: of longer ones nearly each was waited for by
+/// itself.
 #[test]
 fn large_blocks_of_a_batch_are_under_way_together() {
     let medium = SimDisk::new(17);
@@ -753,7 +755,8 @@ fn priority_beats_recency() {
         assert!(store.may_contain(group, hash64(&key(1))).unwrap());
     }
     let index = store.index(&large).unwrap();
-    // Blocks three times the cache's size pass through; the metadata was used before all of them and stays.
+    // Blocks three times the cache's size pass through; the metadata was used before all of them
+    // and stays.
     let before = store.metrics().misses;
     assert!(index.blocks() > 300);
     for i in 0..300 {

@@ -19,10 +19,12 @@ const SEGMENT_BYTES_MAX: u64 = 256 << 10;
 const SHARD_SEGMENTS: u64 = 32;
 const SHARDS_MAX: u64 = 256;
 
-/// Of what blocks leave unused, this part stays so: blocks that come find it, and records go for those that follow.
+/// Of what blocks leave unused, this part stays so: blocks that come find it, and records go for
+/// those that follow.
 const SPARE_PART: u64 = 64;
 
-/// With no larger share, in thousandths, records bring little: most of what is read will not be read again before it goes.
+/// With no larger share, in thousandths, records bring little: most of what is read will not be
+/// read again before it goes.
 const SPARING_SHARE: u64 = 200;
 /// Then one of so many fills comes in. What is read often comes often, so it gets in as well.
 const SPARING_PART: u64 = 4;
@@ -71,8 +73,9 @@ pub struct RecordCache {
 }
 
 impl RecordCache {
-    /// An empty cache with a share of 0, laid out for `bytes_max`; costs little until it is filled. Should the budget grow, it can come to
-    /// hold many times that: [`RecordCache::bytes_max`], which is 0 where the system refuses addresses for `bytes_max`: then it holds nothing.
+    /// An empty cache with a share of 0, laid out for `bytes_max`; costs little until it is filled.
+    /// Should the budget grow, it can come to hold many times that: [`RecordCache::bytes_max`],
+    /// which is 0 where the system refuses addresses for `bytes_max`: then it holds nothing.
     #[must_use]
     pub fn new(budget: &Arc<Budget>, bytes_max: u64) -> Self {
         let bytes_max = bytes_max.min(8 * WORDS_MAX);
@@ -115,7 +118,8 @@ impl RecordCache {
         &self.shards[(key.hash >> 32) as usize & (self.shards.len() - 1)]
     }
 
-    /// The value of a key, if it is here and no memtable of that epoch holds the key. O(1); one allocation.
+    /// The value of a key, if it is here and no memtable of that epoch holds the key. O(1); one
+    /// allocation.
     #[must_use]
     #[inline]
     pub fn get(
@@ -130,7 +134,8 @@ impl RecordCache {
         self.is_still(epoch).then_some(value)
     }
 
-    /// Whether that epoch is still the present one: then everything that was found in it goes together.
+    /// Whether that epoch is still the present one: then everything that was found in it goes
+    /// together.
     #[must_use]
     pub fn is_still(&self, epoch: Epoch) -> bool {
         atomic::fence(Ordering::Acquire);
@@ -147,9 +152,10 @@ impl RecordCache {
         found.is_some() && self.is_still(epoch)
     }
 
-    /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else writes to that shard now, or there is
-    /// no room. While the share is small only some come in, since a fill costs several cache misses. O(1) amortised; no allocation but
-    /// for a growing table.
+    /// Keeps what a reader of that epoch found in the tree, unless the epoch is over, somebody else
+    /// writes to that shard now, or there is no room. While the share is small only some come in,
+    /// since a fill costs several cache misses. O(1) amortised; no allocation but for a growing
+    /// table.
     pub fn fill(&self, epoch: Epoch, collection: Collection, key: &[u8], hash: u64, value: &[u8]) {
         let share = self.share.load(Ordering::Relaxed);
         if share == 0 {
@@ -181,8 +187,9 @@ impl RecordCache {
         shard.write(&self.segments, &self.budget)
     }
 
-    /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache is empty and stays so for
-    /// what was read before: then nothing needs to be swept, unless to be taken.
+    /// Begins another epoch: fills of older ones come too late from now on. `false` when the cache
+    /// is empty and stays so for what was read before: then nothing needs to be swept, unless to be
+    /// taken.
     pub fn begin_sweep(&self) -> bool {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         // A fill that saw the last epoch is over once its shard's lock was held by us.
@@ -190,9 +197,10 @@ impl RecordCache {
         held.sum::<usize>() > 0
     }
 
-    /// A sealed memtable says this of a key: if the record is here it is replaced, or taken out; if it is not, it comes in where the memtable's
-    /// records are to be taken (`take`): if it was read there, as one that was used, otherwise as far as nothing has to go for it. Whether the record
-    /// was here. O(1), and no lock for a key that is not here and not taken.
+    /// A sealed memtable says this of a key: if the record is here it is replaced, or taken out; if
+    /// it is not, it comes in where the memtable's records are to be taken (`take`): if it was read
+    /// there, as one that was used, otherwise as far as nothing has to go for it. Whether the
+    /// record was here. O(1), and no lock for a key that is not here and not taken.
     pub fn sweep(
         &self,
         collection: Collection,
@@ -235,8 +243,9 @@ impl RecordCache {
         }
     }
 
-    /// Sets what the cache may hold though blocks want it: so many thousandths of what memtables, merges, log and metadata leave of the budget; 0 for
-    /// nothing at all. What it holds beyond its target goes by [`RecordCache::shrink_step`].
+    /// Sets what the cache may hold though blocks want it: so many thousandths of what memtables,
+    /// merges, log and metadata leave of the budget; 0 for nothing at all. What it holds beyond its
+    /// target goes by [`RecordCache::shrink_step`].
     pub fn set_share(&self, permille: u64) {
         self.share.store(permille.min(1000), Ordering::Relaxed);
     }
@@ -253,7 +262,8 @@ impl RecordCache {
         self.segments.bytes_max()
     }
 
-    /// The most bytes that a record may take in the cache, header and padding included; a larger one does not come in.
+    /// The most bytes that a record may take in the cache, header and padding included; a larger
+    /// one does not come in.
     #[must_use]
     pub fn record_bytes_max(&self) -> u64 {
         self.segments.record_words_max() as u64 * 8
@@ -288,8 +298,8 @@ impl RecordCache {
         self.over_target() && self.give_segment()
     }
 
-    /// Gives one segment back if the cache holds more than its share, whatever blocks leave unused now: for who is about to bring in blocks.
-    /// Whether it did.
+    /// Gives one segment back if the cache holds more than its share, whatever blocks leave unused
+    /// now: for who is about to bring in blocks. Whether it did.
     pub fn give_way(&self) -> bool {
         let share = share_of(self.budget.room_for_data(), self.share());
         self.bytes() > share.max(self.tables_bytes_min) && self.give_segment()
@@ -303,8 +313,8 @@ impl RecordCache {
         })
     }
 
-    /// How often a record of the oldest quarter of the cache was used for the first time: so many lookups more would have failed,
-    /// were the cache a quarter smaller.
+    /// How often a record of the oldest quarter of the cache was used for the first time: so many
+    /// lookups more would have failed, were the cache a quarter smaller.
     #[must_use]
     pub fn rescues(&self) -> u64 {
         let rescues = |shard: &Shard| shard.rescues.load(Ordering::Relaxed);

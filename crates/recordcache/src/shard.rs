@@ -1,7 +1,10 @@
-//! One shard: a table, and two queues of segments that its records lie in, oldest first. Records come into the *young* queue, a fifth of all;
-//! what was used by the time its segment's turn comes moves to the *grown* one, where what memtables held and readers
-//! asked for comes at once; the rest leaves: most of what is read once is not read again soon, and would keep others out for a whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with
-//! zipfian requests and room for a fifth of the records 6 % fewer misses than one queue.) Writers hold the shard's lock; readers take none.
+//! One shard: a table, and two queues of segments that its records lie in, oldest first. Records
+//! come into the *young* queue, a fifth of all; what was used by the time its segment's turn comes
+//! moves to the *grown* one, where what memtables held and readers asked for comes at once; the
+//! rest leaves: most of what is read once is not read again soon, and would keep others out for a
+//! whole round. (S3-FIFO, Yang et al., SOSP 2023, without its ghosts: with zipfian requests and
+//! room for a fifth of the records 6 % fewer misses than one queue.) Writers hold the shard's lock;
+//! readers take none.
 
 use std::collections::VecDeque;
 
@@ -13,7 +16,8 @@ use crate::entry::{self, Key, Sizes};
 use crate::segments::{Birth, Segments};
 use crate::table::{Place, Table};
 
-/// Of a recycled segment, what share of its words is kept at most, in quarters: the rest is room for what comes.
+/// Of a recycled segment, what share of its words is kept at most, in quarters: the rest is room
+/// for what comes.
 const KEPT_QUARTERS: usize = 3;
 /// One in so many segments is young.
 const YOUNG_PART: usize = 5;
@@ -37,7 +41,8 @@ pub(crate) struct Shard {
     aged: [AtomicU64; 2],
     /// Fills that were asked for while few of them come in.
     sparing: AtomicU64,
-    /// Records of the oldest quarter that were used for the first time: they would be gone already, were the cache a quarter smaller.
+    /// Records of the oldest quarter that were used for the first time: they would be gone already,
+    /// were the cache a quarter smaller.
     pub(crate) rescues: AtomicU64,
 }
 
@@ -150,8 +155,8 @@ impl Shard {
         birth.number < self.aged[usize::from(birth.grown)].load(Ordering::Relaxed)
     }
 
-    /// Whether a record of that hash may be here; no lock. Unlike a lookup it never misses what is here: when somebody writes
-    /// meanwhile, the answer is yes.
+    /// Whether a record of that hash may be here; no lock. Unlike a lookup it never misses what is
+    /// here: when somebody writes meanwhile, the answer is yes.
     pub(crate) fn may_hold(&self, hash: u64) -> bool {
         let writes = self.writes.load(Ordering::Acquire);
         if !writes.is_multiple_of(2) || self.table.load().candidates(hash).next().is_some() {
@@ -218,8 +223,8 @@ impl Writing<'_> {
         })
     }
 
-    /// Adds a record that is not here yet; one that `was_read` before is not tried out first. `may_grow` says whether another segment may be
-    /// taken. O(1) amortised.
+    /// Adds a record that is not here yet; one that `was_read` before is not tried out first.
+    /// `may_grow` says whether another segment may be taken. O(1) amortised.
     pub(crate) fn fill(&mut self, key: &Key<'_>, value: &[u8], was_read: bool, may_grow: bool) {
         // It is the table until the end: making room for a record replaces none.
         let table = self.table.load();
@@ -244,8 +249,8 @@ impl Writing<'_> {
         self.writer.records += 1;
     }
 
-    /// If the record is here, gives it the value that a memtable has, in its place if that is as long, or takes it out; whether it was. One
-    /// that was read in the memtable counts as used.
+    /// If the record is here, gives it the value that a memtable has, in its place if that is as
+    /// long, or takes it out; whether it was. One that was read in the memtable counts as used.
     pub(crate) fn refresh(&mut self, key: &Key<'_>, said: Said<'_>) -> bool {
         let table = self.table.load();
         let Some((at, place, held)) = self.find(&table, key) else {
@@ -315,7 +320,8 @@ impl Writing<'_> {
         Some(word)
     }
 
-    /// Makes the last young segment one with room: another, or the oldest after what was used there has moved.
+    /// Makes the last young segment one with room: another, or the oldest after what was used there
+    /// has moved.
     fn open_young(&mut self, may_grow: bool) -> Option<()> {
         let taken = may_grow.then(|| self.segments.take()).flatten();
         let (segment, kept) = match taken {
@@ -330,7 +336,8 @@ impl Writing<'_> {
         Some(())
     }
 
-    /// Takes a segment out of its queue for the young ones, and says how many of its words are still used.
+    /// Takes a segment out of its queue for the young ones, and says how many of its words are
+    /// still used.
     fn vacate(&mut self) -> Option<(u32, usize)> {
         self.come_of_age();
         let few = self.writer.segments(Age::Young) < self.writer.young_part();
@@ -348,7 +355,8 @@ impl Writing<'_> {
         Some((oldest, 0))
     }
 
-    /// While the cache grew, all that came was young: the oldest of what is too much of it are grown now.
+    /// While the cache grew, all that came was young: the oldest of what is too much of it are
+    /// grown now.
     fn come_of_age(&mut self) {
         while self.writer.segments(Age::Young) > self.writer.young_part() {
             let Some(oldest) = self.writer.queue(Age::Young).segments.pop_front() else {
@@ -394,8 +402,8 @@ impl Writing<'_> {
         self.aged[age as usize].store(aged, Ordering::Relaxed);
     }
 
-    /// Moves what was used to the front of a segment, at most so many words, with a use less, and takes the rest out of the table.
-    /// Returns the words that are kept.
+    /// Moves what was used to the front of a segment, at most so many words, with a use less, and
+    /// takes the rest out of the table. Returns the words that are kept.
     fn recycle(&mut self, segment: u32, kept_max: usize) -> usize {
         let table = self.table.load_full();
         let start = self.segments.start(segment);
@@ -424,8 +432,9 @@ impl Writing<'_> {
         to
     }
 
-    /// Moves what was used out of a segment that is in no queue any more, at most so many words, with a use less, to the grown ones, where
-    /// others may have to go for it; and takes the rest out of the table.
+    /// Moves what was used out of a segment that is in no queue any more, at most so many words,
+    /// with a use less, to the grown ones, where others may have to go for it; and takes the rest
+    /// out of the table.
     fn evacuate(&mut self, segment: u32, kept_max: usize) {
         let table = self.table.load_full();
         let start = self.segments.start(segment);
@@ -455,7 +464,8 @@ impl Writing<'_> {
         }
     }
 
-    /// Gives the oldest segment back, and of what it held what was not used; `false` when there is none.
+    /// Gives the oldest segment back, and of what it held what was not used; `false` when there is
+    /// none.
     pub(crate) fn give_segment(&mut self) -> bool {
         let many = self.writer.segments(Age::Young) > self.writer.young_part();
         let none = self.writer.segments(Age::Grown) == 0;

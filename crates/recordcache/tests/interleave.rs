@@ -1,5 +1,6 @@
-//! A model of the record cache for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: readers that look, miss and
-//! fill, beside checkpoints that sweep, in a cache so small that segments are taken again all the time.
+//! A model of the record cache for the checker of interleavings, in a build with
+//! `--cfg terrapin_shuttle`: readers that look, miss and fill, beside checkpoints that sweep, in a
+//! cache so small that segments are taken again all the time.
 #![cfg(terrapin_shuttle)]
 
 use terrapin_base::checksum::hash64;
@@ -13,7 +14,8 @@ const ROUNDS: u64 = 2;
 /// Room for one segment, in thousandths.
 const SHARE: u64 = 320;
 
-/// What the engine has beside the cache: of each key, the version in the tree, and whether a memtable holds the next one.
+/// What the engine has beside the cache: of each key, the version in the tree, and whether a
+/// memtable holds the next one.
 struct Engine {
     cache: RecordCache,
     /// Twice the tree's version, and 1 more while a memtable holds the next.
@@ -84,8 +86,8 @@ impl Engine {
     }
 }
 
-/// No reader gets another version than the tree's when it looked, nor a torn one. (Seen red without the epoch's check in `fill`, and without
-/// the look at the stamp behind a copy.)
+/// No reader gets another version than the tree's when it looked, nor a torn one. (Seen red without
+/// the epoch's check in `fill`, and without the look at the stamp behind a copy.)
 fn readers_beside_checkpoints(beside: impl FnOnce(&RecordCache) + Send + 'static) {
     let budget = Budget::new(16 << 10);
     // Blocks would take all of it.

@@ -176,7 +176,8 @@ fn what_is_used_stays_when_much_comes_that_is_not() {
     assert!(misses < 200, "{misses} misses of hot records");
 }
 
-/// A cache of a mebibyte that the records from 0 on were filled into, until many had to go; how many there were.
+/// A cache of a mebibyte that the records from 0 on were filled into, until many had to go; how
+/// many there were.
 fn overfilled() -> (RecordCache, u64) {
     let budget = contested(4 << 20);
     let cache = RecordCache::new(&budget, 1 << 20);
@@ -199,8 +200,8 @@ fn is_there(cache: &RecordCache, number: u64) -> bool {
     cache.contains(cache.epoch(), Collection(7), &bytes, hash64(&bytes))
 }
 
-/// What is asked for once and not again soon leaves early: of these requests 174 in a thousand miss, and with one queue, in which everything
-/// stays a round, 186.
+/// What is asked for once and not again soon leaves early: of these requests 174 in a thousand
+/// miss, and with one queue, in which everything stays a round, 186.
 #[test]
 fn zipfian_requests_find_most_with_room_for_a_quarter_of_the_records() {
     const KEYS: u64 = 20_000;
@@ -357,8 +358,9 @@ fn too_large_records_and_no_target_are_no_trouble() {
     );
 }
 
-/// One thread is tree and checkpoint: it moves keys' versions up, in memtables that it sweeps. Readers must never see a version older than the one that was the
-/// tree's when they took their epoch.
+/// One thread is tree and checkpoint: it moves keys' versions up, in memtables that it sweeps.
+/// Readers must never see a version older than the one that was the tree's when they took their
+/// epoch.
 #[test]
 fn readers_beside_sweeps_never_see_what_was_swept_away() {
     const KEYS: u64 = 300;

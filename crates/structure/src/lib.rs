@@ -1,9 +1,10 @@
-//! What every on-disk structure promises (layer 3), so that the engine above need not know which one a keyspace chose.
+//! What every on-disk structure promises (layer 3), so that the engine above need not know which
+//! one a keyspace chose.
 //!
-//! A structure's content at one moment is an immutable [`Version`]. A [`Merge`] takes a version and the content of a
-//! sealed memtable ([`MergeInput`]) and builds the next version on fresh pages, in steps, leaving the old one readable.
-//! Nothing here decides when a version becomes durable: the engine does (D2), with the page [`Changes`] that a merge
-//! hands over.
+//! A structure's content at one moment is an immutable [`Version`]. A [`Merge`] takes a version and
+//! the content of a sealed memtable ([`MergeInput`]) and builds the next version on fresh pages, in
+//! steps, leaving the old one readable. Nothing here decides when a version becomes durable: the
+//! engine does (D2), with the page [`Changes`] that a merge hands over.
 #![forbid(unsafe_code)]
 
 mod batch;
@@ -51,18 +52,21 @@ pub trait MessageCursor: Send {
     fn advance(&mut self) -> Result<()>;
 }
 
-/// The content of a sealed memtable, as a merge sees it: newer than everything in the version it is merged into.
+/// The content of a sealed memtable, as a merge sees it: newer than everything in the version it is
+/// merged into.
 pub trait MergeInput: Send + Sync {
     /// The messages of a range: `lo` inclusive, `hi` exclusive, none means unbounded.
     fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor>;
     /// How much a range holds, within a few per cent for large ranges.
     fn estimate(&self, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Estimate;
-    /// Keys that cut it into about so many equal parts, in ascending order, each above the first key; fewer, or none, where no such are known.
+    /// Keys that cut it into about so many equal parts, in ascending order, each above the first
+    /// key; fewer, or none, where no such are known.
     fn cuts(&self, parts: usize) -> Vec<Box<[u8]>> {
         let _ = parts;
         Vec::new()
     }
-    /// The share in thousandths that is known to replace something, here and in what came before: 0 where that is not known.
+    /// The share in thousandths that is known to replace something, here and in what came before: 0
+    /// where that is not known.
     fn replacing_permille(&self) -> u16 {
         0
     }
@@ -77,9 +81,11 @@ pub struct MergeOptions {
     pub block_bytes: u32,
     /// Compression of new blocks.
     pub compression: terrapin_pages::block::Compression,
-    /// Accepted space amplification while overwriting, times 100 (130 means 1.3×); none bounds buffers by the paper's rule only.
+    /// Accepted space amplification while overwriting, times 100 (130 means 1.3×); none bounds
+    /// buffers by the paper's rule only.
     pub space_amplification_percent: Option<u32>,
-    /// Disk space is short: flush what the input brings straight to the leaves, touch little else, and allocate from the reserve (D10).
+    /// Disk space is short: flush what the input brings straight to the leaves, touch little else,
+    /// and allocate from the reserve (D10).
     pub space_is_short: bool,
 }
 
@@ -103,31 +109,39 @@ pub struct Merged {
 
 /// A merge under way. Several workers may step it at once.
 pub trait Merge: Send + Sync {
-    /// Does a piece of bounded size: at most about one page group read or written. After an error only [`Merge::abandon`] makes sense.
+    /// Does a piece of bounded size: at most about one page group read or written. After an error
+    /// only [`Merge::abandon`] makes sense.
     fn step(&self) -> Result<MergeStep>;
-    /// Bytes of input and of page groups consumed so far, and the total that the plan expects so far; both only grow.
+    /// Bytes of input and of page groups consumed so far, and the total that the plan expects so
+    /// far; both only grow.
     fn progress(&self) -> (u64, u64);
     /// The result; call once, after [`MergeStep::Done`].
     fn finish(&self) -> Result<Merged>;
-    /// Gives back the pages written so far. Call once, instead of `finish`, when no worker is in `step`.
+    /// Gives back the pages written so far. Call once, instead of `finish`, when no worker is in
+    /// `step`.
     fn abandon(&self);
 }
 
-/// A forward or backward scan over live records: it stands between two of them, and may be asked for what follows one by one
-/// or in batches, in any mixture.
+/// A forward or backward scan over live records: it stands between two of them, and may be asked
+/// for what follows one by one or in batches, in any mixture.
 pub trait Scan: Send {
     /// The next record, valid until the next call; nothing after an error or the end.
     fn next(&mut self) -> Result<Option<(&[u8], &[u8])>>;
-    /// Appends the next records to a batch until it is full, the scan at its end, or a record comes that `until` (in the
-    /// scan's direction: an upper bound forward, a lower one backward) does not let in. Reads nothing for a batch that is
-    /// full, and nothing only to know what follows its last record; what it must read may come with what is likely to be asked for next. The end after an error. Values are left out where [`Batch::keys_only`] says so,
-    /// and records may stay in their blocks where [`Batch::lends`] does.
+    /// Appends the next records to a batch until it is full, the scan at its end, or a record comes
+    /// that `until` (in the scan's direction: an upper bound forward, a lower one backward) does
+    /// not let in. Reads nothing for a batch that is full, and nothing only to know what follows
+    /// its last record; what it must read may come with what is likely to be asked for next. The
+    /// end after an error. Values are left out where [`Batch::keys_only`] says so, and records may
+    /// stay in their blocks where [`Batch::lends`] does.
     fn fill(&mut self, until: Bound<&[u8]>, batch: &mut Batch) -> Result<Filled>;
-    /// Steps over the next record, or the delete that the scan stands at, if it is that of this key. Only after [`Filled::Reached`] or [`Filled::End`].
+    /// Steps over the next record, or the delete that the scan stands at, if it is that of this
+    /// key. Only after [`Filled::Reached`] or [`Filled::End`].
     fn skip(&mut self, key: &[u8]);
-    /// How many sorted runs it began in besides that which holds most of what there is: each costs it a visit to a block or two.
+    /// How many sorted runs it began in besides that which holds most of what there is: each costs
+    /// it a visit to a block or two.
     fn runs(&self) -> usize;
-    /// How many deletes it went over since it was last asked, other than among the records that it gave: they took as long, and showed nothing.
+    /// How many deletes it went over since it was last asked, other than among the records that it
+    /// gave: they took as long, and showed nothing.
     fn take_passed(&mut self) -> u64;
 }
 
@@ -160,7 +174,8 @@ pub struct StructureStats {
     pub level_bytes: Vec<u64>,
 }
 
-/// What the bytes of pages on disk are: together all that the pages occupy, the ends of their extents included.
+/// What the bytes of pages on disk are: together all that the pages occupy, the ends of their
+/// extents included.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PageParts {
@@ -168,7 +183,8 @@ pub struct PageParts {
     pub leaf_blocks: u64,
     /// Blocks of buffer segments, as far as what they hold is alive.
     pub buffer_blocks: u64,
-    /// The rest of these blocks: what was flushed from a segment takes space until the last of it is.
+    /// The rest of these blocks: what was flushed from a segment takes space until the last of it
+    /// is.
     pub flushed_blocks: u64,
     /// Indexes of page groups.
     pub indexes: u64,
@@ -247,8 +263,8 @@ pub trait Version: Send + Sync + Any {
     fn scan(&self, bounds: KeyBounds<'_>, direction: Direction) -> Result<Box<dyn Scan>> {
         self.scan_expecting(bounds, direction, 0)
     }
-    /// As [`Version::scan`], where about so many records are going to be asked for, 0 when nobody knows. Costs time when it
-    /// is wrong, and nothing else.
+    /// As [`Version::scan`], where about so many records are going to be asked for, 0 when nobody
+    /// knows. Costs time when it is wrong, and nothing else.
     fn scan_expecting(
         &self,
         bounds: KeyBounds<'_>,
@@ -257,8 +273,9 @@ pub trait Version: Send + Sync + Any {
     ) -> Result<Box<dyn Scan>>;
     /// How much a range holds.
     fn estimate(&self, bounds: KeyBounds<'_>) -> Result<Estimate>;
-    /// Every page this version refers to, once per reference (D4). Reads nodes only. One that cannot be read is passed over, with all below it,
-    /// and is the error in the end; an error of `visit` ends the walk.
+    /// Every page this version refers to, once per reference (D4). Reads nodes only. One that
+    /// cannot be read is passed over, with all below it, and is the error in the end; an error of
+    /// `visit` ends the walk.
     fn pages(&self, visit: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()>;
     /// About how many key and value bytes readers see: what newer messages hide, and deletes, do
     /// not count. Reads the root node at most.
@@ -267,7 +284,8 @@ pub trait Version: Send + Sync + Any {
     fn stats(&self) -> Result<StructureStats>;
     /// What compactions from the first key to the last would do. Reads nodes only.
     fn to_compact(&self) -> Result<ToCompact>;
-    /// Checks every byte and invariant; calls back for each finding and goes on. An error only when checking itself cannot go on.
+    /// Checks every byte and invariant; calls back for each finding and goes on. An error only when
+    /// checking itself cannot go on.
     fn verify(&self, found: &mut dyn FnMut(Finding)) -> Result<()>;
     /// For a structure to find its own type again.
     fn as_any(&self) -> &dyn Any;
@@ -282,11 +300,13 @@ pub struct ToCompact {
     pub buffered_bytes: u64,
 }
 
-/// A merge that brings in nothing, and makes ranges over a stretch of keys cheaper: afterwards one sorted run holds them.
+/// A merge that brings in nothing, and makes ranges over a stretch of keys cheaper: afterwards one
+/// sorted run holds them.
 pub struct Compaction {
     /// The merge.
     pub merge: Arc<dyn Merge>,
-    /// Where the stretch ends, and the next may begin; none where that is the end of all keys, or of those that were asked for.
+    /// Where the stretch ends, and the next may begin; none where that is the end of all keys, or
+    /// of those that were asked for.
     pub next: Option<Box<[u8]>>,
 }
 
@@ -305,8 +325,9 @@ pub trait Structure: Send + Sync {
         input: Arc<dyn MergeInput>,
         options: &MergeOptions,
     ) -> Result<Arc<dyn Merge>>;
-    /// Plans a compaction of the first stretch at or behind a key that has anything to merge, of about `bytes_max` key and value bytes, and not
-    /// much beyond another key, if one is given; none where nothing has.
+    /// Plans a compaction of the first stretch at or behind a key that has anything to merge, of
+    /// about `bytes_max` key and value bytes, and not much beyond another key, if one is given;
+    /// none where nothing has.
     fn begin_compaction(
         &self,
         base: &Arc<dyn Version>,

@@ -1,5 +1,6 @@
-//! Loads records with one and with two threads, and prints what a put costs, why puts waited, and what was written. Arguments:
-//! records (default 2,000,000), memory in MiB (default 128), χ (default 0: auto), bytes of a value (default 120), threads (default 0: one, then two).
+//! Loads records with one and with two threads, and prints what a put costs, why puts waited, and
+//! what was written. Arguments: records (default 2,000,000), memory in MiB (default 128), χ
+//! (default 0: auto), bytes of a value (default 120), threads (default 0: one, then two).
 #![allow(clippy::disallowed_methods)] // a stopwatch
 
 use std::time::Instant;

@@ -92,9 +92,9 @@
 //! A write goes to a log, which survives `kill -9` without a system call for each write (see
 //! [`Durability`]), and to a *memtable* in memory. When the memtable holds χ units
 //! ([`CheckpointDistance`]) it is merged in the background into a Bε-tree on disk. A read looks at
-//! two memtables at most, then at the tree. A larger χ writes less to the disk; a smaller one leaves
-//! more memory for reads. One number bounds all memory ([`Options::memory`]). Both can be changed
-//! while the database is open.
+//! two memtables at most, then at the tree. A larger χ writes less to the disk; a smaller one
+//! leaves more memory for reads. One number bounds all memory ([`Options::memory`]). Both can be
+//! changed while the database is open.
 //!
 //! # Isolation
 //!
@@ -143,86 +143,47 @@
 //! where what is in the code.
 #![forbid(unsafe_code)]
 
-mod balance;
-mod batch;
-mod catalog;
+mod api;
 mod checkpoint;
-mod chunk;
-mod closed;
-mod closing;
-mod compaction;
-mod core;
-mod database;
-mod estimate;
-mod events;
-mod fit;
-mod forecast;
-mod gate;
-mod health;
-mod id_map;
-mod integer_key;
-mod iter;
-mod key_range;
-mod keyspace;
-#[cfg(any(test, terrapin_mutants))]
-#[doc(hidden)]
-pub mod late;
+mod disk_space;
+mod engine;
+mod keyspaces;
+mod log_record;
+mod memory;
 mod metrics;
 mod open;
-mod options;
-mod owner;
-mod patience;
-mod pressure;
 mod read;
-mod reclaim;
-mod record;
-mod recovery;
-mod relay;
-mod replacing;
-mod room;
-mod run;
-mod schema;
-mod seal;
-mod snapshot;
-mod space;
-mod stalls;
-mod state;
-mod stock;
-mod swap;
-mod turns;
-#[cfg(test)]
-mod unreadable;
-mod uses;
-pub mod verify;
-mod view;
-mod warm;
+#[cfg(any(test, terrapin_mutants))]
+#[doc(hidden)]
+pub mod testing;
+mod types;
 mod write;
-mod written;
 
-pub use batch::Batch;
-pub use closed::Closed;
-pub use database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
-pub use estimate::Estimate;
-pub use integer_key::IntegerKey;
-pub use iter::{Keys, Range, Values};
-pub use key_range::{KeyRange, prefix_range};
-pub use keyspace::Keyspace;
+pub use api::batch::Batch;
+pub use api::database::{Database, DatabaseStat, KeyspaceInfo, KeyspaceStat};
+pub use api::keyspace::Keyspace;
+pub use api::snapshot::Snapshot;
+pub use disk_space::usage::SpaceUse;
+pub use log_record::format::KEYSPACE_NAME_BYTES_MAX;
 pub use metrics::{
     Bucket, CacheCounts, DeviceReads, KeyspaceMetrics, Latency, MemoryUse, Metrics, WriteWaits,
     WrittenBytes,
 };
-pub use options::{
-    CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,
-    MEMORY_BYTES_MIN, Options,
-};
-pub use record::format::KEYSPACE_NAME_BYTES_MAX;
-pub use snapshot::Snapshot;
-pub use space::SpaceUse;
+pub use open::verify;
+pub use read::estimate::Estimate;
+pub use read::iter::{Keys, Range, Values};
 pub use terrapin_base::{
     Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Lsn, Result, Slice, VALUE_BYTES_MAX,
 };
 pub use terrapin_structure::{PageParts, StructureStats};
 pub use terrapin_wal::LogSpace;
+pub use types::closed::Closed;
+pub use types::integer_key::IntegerKey;
+pub use types::key_range::{KeyRange, prefix_range};
+pub use types::options::{
+    CheckpointDistance, Compression, Durability, KeyspaceOptions, MEMORY_BYTES_DEFAULT,
+    MEMORY_BYTES_MIN, Options,
+};
 
 /// The README's example compiles.
 #[cfg(doctest)]

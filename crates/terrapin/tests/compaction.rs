@@ -217,7 +217,8 @@ fn ranges_over_a_snapshot_that_is_older_than_the_tree_pay_nothing() {
     database.close().unwrap();
 }
 
-/// Deletes that wait in buffers lie in front of a queue, and each look at its front goes over them and what they hide.
+/// Deletes that wait in buffers lie in front of a queue, and each look at its front goes over them
+/// and what they hide.
 #[test]
 fn looks_over_deletes_in_the_tree_pay_for_merging_just_those() {
     const MANY: u64 = 100_000;

@@ -1,5 +1,6 @@
-//! Deaths at random places: of the process (nothing acknowledged is lost) and of power (what was synced is there, and what is
-//! there is a prefix of the commit order, batches whole), again and again on one database, and in the middle of recovery.
+//! Deaths at random places: of the process (nothing acknowledged is lost) and of power (what was
+//! synced is there, and what is there is a prefix of the commit order, batches whole), again and
+//! again on one database, and in the middle of recovery.
 
 mod common;
 
@@ -21,7 +22,8 @@ struct Moment {
 }
 
 struct History {
-    /// The content after each write since the last time that the database was opened; the first is what was found then.
+    /// The content after each write since the last time that the database was opened; the first is
+    /// what was found then.
     moments: Vec<Moment>,
 }
 
@@ -96,7 +98,8 @@ fn write(
             }
         };
         history.moments.push(moment);
-        // A dead process acknowledges nothing, though its memory goes on being written to for a while.
+        // A dead process acknowledges nothing, though its memory goes on being written to for a
+        // while.
         if outcome.is_err() || !world.disk.is_alive() {
             return done;
         }
@@ -259,8 +262,10 @@ fn reach(world: &World) -> Reach {
     reach_on(world.disk.handle()).unwrap().unwrap()
 }
 
-/// A checkpoint that committed while the log was replayed said of keyspaces without a memtable that they were applied up to where the replay was, though they
-/// had been flushed beyond that: the next open replayed their records over what stood in their trees, and writes without the log were undone.
+/// A checkpoint that committed while the log was replayed said of keyspaces without a memtable that
+/// they were applied up to where the replay was, though they had been flushed beyond that: the next
+/// open replayed their records over what stood in their trees, and writes without the log were
+/// undone.
 #[test]
 fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {
     let world = World::new(31);
@@ -321,7 +326,8 @@ fn a_checkpoint_during_a_replay_takes_no_keyspace_back() {
     assert!(undisturbed >= 134, "{undisturbed}");
 }
 
-/// The open waited for ever where the round that found the log failed was over before the replay came to wait for one.
+/// The open waited for ever where the round that found the log failed was over before the replay
+/// came to wait for one.
 #[test]
 fn a_sync_that_fails_during_a_replay_ends_the_open() {
     let distance = |units| tiny().checkpoint_distance(CheckpointDistance::Fixed(units));
@@ -371,7 +377,8 @@ fn one_seed_is_one_run() {
     assert_ne!(hash(5), hash(6));
 }
 
-/// It was merged in slices, of which the first was durable when the process died; the log had nothing of the rest.
+/// It was merged in slices, of which the first was durable when the process died; the log had
+/// nothing of the rest.
 #[test]
 fn a_batch_that_no_log_has_is_not_torn_by_a_death_on_a_full_disk() {
     let mut outcomes = [0; 2];

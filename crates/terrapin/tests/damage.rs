@@ -1,4 +1,5 @@
-//! Flipped bytes: an open or `verify` says what and where; nothing is silently dropped, nothing panics.
+//! Flipped bytes: an open or `verify` says what and where; nothing is silently dropped, nothing
+//! panics.
 
 mod common;
 
@@ -162,7 +163,8 @@ fn one_damaged_superblock_slot_is_no_harm_and_two_are_refused() {
     }
 }
 
-/// The open made a new data file before it found the log, and said only that there was a log already.
+/// The open made a new data file before it found the log, and said only that there was a log
+/// already.
 #[test]
 fn a_lost_data_file_is_refused_as_damage_and_nothing_new_is_made_in_its_place() {
     let world = World::new(5);
@@ -211,7 +213,8 @@ fn verify_takes_a_shortage_of_its_own_for_no_damage() {
     assert!(refused > 5, "{refused}");
 }
 
-/// A tree whose findings were as many as there may be was told as sound where there may be none, and as checked whole elsewhere.
+/// A tree whose findings were as many as there may be was told as sound where there may be none,
+/// and as checked whole elsewhere.
 #[test]
 fn a_verification_that_stops_says_so_and_none_that_stops_is_sound() {
     let world = World::new(8);
@@ -310,8 +313,9 @@ fn a_read_that_meets_damage_is_an_error_and_not_an_absence() {
     assert!(errors > 100, "{errors}");
 }
 
-/// A log whose end was damaged was taken for one with a torn tail even where a keyspace's tree holds records from behind that end. The next writes got LSNs
-/// that the tree is said to hold already, and were acknowledged, seen by nobody, and lost.
+/// A log whose end was damaged was taken for one with a torn tail even where a keyspace's tree
+/// holds records from behind that end. The next writes got LSNs that the tree is said to hold
+/// already, and were acknowledged, seen by nobody, and lost.
 #[test]
 fn a_log_that_ends_before_what_any_tree_holds_is_refused() {
     let world = World::new(5);
@@ -365,8 +369,8 @@ fn a_log_that_ends_before_what_any_tree_holds_is_refused() {
     );
 }
 
-/// A copy made file by file while the database was written held a log older than some of its trees, and opened: one keyspace was ahead of
-/// the other.
+/// A copy made file by file while the database was written held a log older than some of its trees,
+/// and opened: one keyspace was ahead of the other.
 #[test]
 fn a_log_that_ends_before_what_one_tree_has_of_it_is_refused() {
     let world = World::new(6);
@@ -441,8 +445,8 @@ fn verify_tells_a_superblock_slot_that_cannot_be_read_from_a_damaged_one() {
     }
 }
 
-/// A range ended up to thousands of records before the damage, though it might not even come to that: reads of many blocks failed for one, and with
-/// the chunk at hand all went that was in it.
+/// A range ended up to thousands of records before the damage, though it might not even come to
+/// that: reads of many blocks failed for one, and with the chunk at hand all went that was in it.
 #[test]
 fn a_range_gives_all_that_is_sound_before_damage_from_either_end() {
     const RECORDS: u64 = 20_000;

@@ -64,8 +64,9 @@ fn scattered(number: u64) -> [u8; 8] {
     number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_be_bytes()
 }
 
-/// Deletes of some records here and there, merged before the next ones come: leaves took what buffers held for them and segments let nothing go,
-/// a slice of a few records more than the reserve, and each of many small rounds a block of the log, until one of these was used up.
+/// Deletes of some records here and there, merged before the next ones come: leaves took what
+/// buffers held for them and segments let nothing go, a slice of a few records more than the
+/// reserve, and each of many small rounds a block of the log, until one of these was used up.
 #[test]
 fn scattered_deletes_do_not_use_up_a_full_disk() {
     for (more, pause) in [(0, 1), (1, 1), (2, 3), (3, 7), (4, 12), (5, 2000)] {
@@ -106,8 +107,9 @@ fn scattered_deletes_do_not_use_up_a_full_disk() {
     }
 }
 
-/// Deletes that were merged as they came, beside their writer: a leaf lost one record or two at a time, and each few of them left the file with more than
-/// before, until there was no room for the next ones. Where the writer and the merges meet depends on the numbers.
+/// Deletes that were merged as they came, beside their writer: a leaf lost one record or two at a
+/// time, and each few of them left the file with more than before, until there was no room for the
+/// next ones. Where the writer and the merges meet depends on the numbers.
 #[test]
 fn deletes_beside_merges_do_not_use_up_a_full_disk() {
     for (number, every, steps) in [(114, 64, 64), (171, 8, 16)] {
@@ -165,7 +167,8 @@ fn deletes_beside_merges_do_not_use_up_a_full_disk() {
     }
 }
 
-/// A coordinator that slept while there was room enough looked for more only once there was something to merge.
+/// A coordinator that slept while there was room enough looked for more only once there was
+/// something to merge.
 #[test]
 fn room_that_comes_back_is_seen_though_nothing_is_to_be_merged() {
     let world = World::new(45);
@@ -219,7 +222,8 @@ fn deletes_hide_no_room_that_comes_back() {
     world.verify();
 }
 
-/// With large memtables the disk seemed full, and with none no longer: puts were refused for the length of a checkpoint, every few memtables.
+/// With large memtables the disk seemed full, and with none no longer: puts were refused for the
+/// length of a checkpoint, every few memtables.
 #[test]
 fn memtables_get_smaller_before_puts_are_refused() {
     let world = World::new(15);
@@ -277,7 +281,8 @@ fn memtables_get_smaller_before_puts_are_refused() {
     world.verify();
 }
 
-/// Each round that found the disk full again told that memtables might have gone, and the open waited for the next one, for ever.
+/// Each round that found the disk full again told that memtables might have gone, and the open
+/// waited for the next one, for ever.
 #[test]
 fn a_log_that_does_not_fit_into_memory_is_not_waited_for_on_a_full_disk() {
     let world = World::new(47);
@@ -371,8 +376,8 @@ fn keyspaces_are_cleared_and_dropped_one_by_one_on_a_full_disk() {
     world.verify();
 }
 
-/// New keyspaces went into the log until it had no room, also for the checkpoint that trims it. What was refused then was there, and nothing
-/// was done about it.
+/// New keyspaces went into the log until it had no room, also for the checkpoint that trims it.
+/// What was refused then was there, and nothing was done about it.
 #[test]
 fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_checkpoint() {
     let world = World::new(14);
@@ -410,7 +415,8 @@ fn a_full_disk_refuses_new_keyspaces_and_options_while_the_log_has_room_for_a_ch
     world.verify();
 }
 
-/// They are in the log then: the memtables of deletes that are not could not be merged in slices, and would fill up.
+/// They are in the log then: the memtables of deletes that are not could not be merged in slices,
+/// and would fill up.
 #[test]
 fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
     let world = World::new(16);
@@ -446,8 +452,8 @@ fn batches_of_deletes_without_durability_go_through_on_a_full_disk() {
     world.verify();
 }
 
-/// Spares of the smaller log files of an earlier life counted as files to go on with, and the first of them that a full disk would not let grow was in
-/// the way of everything.
+/// Spares of the smaller log files of an earlier life counted as files to go on with, and the first
+/// of them that a full disk would not let grow was in the way of everything.
 #[test]
 fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
     let world = World::new(12);
@@ -505,7 +511,8 @@ fn a_full_disk_lets_deletes_through_after_the_log_files_have_become_larger() {
     world.verify();
 }
 
-/// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer, where it frees nothing.
+/// All that buffers held above a whole subtree went down, or the delete itself stayed in a buffer,
+/// where it frees nothing.
 #[test]
 fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
     let world = World::new(13);
@@ -535,7 +542,8 @@ fn deletes_reach_their_leaves_on_a_disk_that_others_filled() {
     world.verify();
 }
 
-/// Somebody else filled the disk for a moment while a memtable was being merged: it went on in slices, of which each rewrote the leaves it came to.
+/// Somebody else filled the disk for a moment while a memtable was being merged: it went on in
+/// slices, of which each rewrote the leaves it came to.
 #[test]
 fn a_memtable_is_merged_as_ever_once_there_is_room_again() {
     let world = World::new(48);

@@ -1,5 +1,5 @@
-//! Models of the whole engine for the checker of interleavings, in a build with `--cfg terrapin_shuttle`: its jobs are the checker's
-//! threads, its disk is simulated.
+//! Models of the whole engine for the checker of interleavings, in a build with
+//! `--cfg terrapin_shuttle`: its jobs are the checker's threads, its disk is simulated.
 #![cfg(terrapin_shuttle)]
 
 use std::sync::Arc;
@@ -133,7 +133,8 @@ fn assert_left(medium: &SimDisk, round: u64) {
     assert_eq!(rounds.shown(&snapshot).unwrap(), round);
 }
 
-/// Readers beside a writer, seals and checkpoints: each view is one moment, and not older than what had been acknowledged before it.
+/// Readers beside a writer, seals and checkpoints: each view is one moment, and not older than what
+/// had been acknowledged before it.
 #[test]
 fn every_view_is_one_moment_while_memtables_are_sealed_and_merged() {
     explore("engine-views", || {
@@ -181,8 +182,8 @@ fn every_view_is_one_moment_while_memtables_are_sealed_and_merged() {
     });
 }
 
-/// Single puts, so small that most keep the state that admitted them, beside seals and checkpoints: none goes into a memtable that a seal has
-/// taken from its LSN meanwhile.
+/// Single puts, so small that most keep the state that admitted them, beside seals and checkpoints:
+/// none goes into a memtable that a seal has taken from its LSN meanwhile.
 #[test]
 fn a_put_enters_the_memtable_that_owns_it_while_memtables_are_seal() {
     explore("engine-puts", || {
@@ -216,8 +217,8 @@ fn a_put_enters_the_memtable_that_owns_it_while_memtables_are_seal() {
     });
 }
 
-/// Snapshots are taken, read and let go by different threads beside checkpoints and folds: what one shows never changes, and their pages
-/// come back at the end.
+/// Snapshots are taken, read and let go by different threads beside checkpoints and folds: what one
+/// shows never changes, and their pages come back at the end.
 #[test]
 fn a_snapshot_stays_as_it_was_and_lets_its_pages_go() {
     explore("engine-snapshots", || {
@@ -269,8 +270,9 @@ fn a_snapshot_stays_as_it_was_and_lets_its_pages_go() {
     });
 }
 
-/// A close beside reads, writes and a checkpoint: each gets what it asked for, or `Closed`; what was acknowledged is there afterwards.
-/// This found that who lost the race with a close was told that the keyspace had been dropped.
+/// A close beside reads, writes and a checkpoint: each gets what it asked for, or `Closed`; what
+/// was acknowledged is there afterwards. This found that who lost the race with a close was told
+/// that the keyspace had been dropped.
 #[test]
 fn a_close_beside_everything_loses_nothing_acknowledged() {
     explore("engine-close", || {

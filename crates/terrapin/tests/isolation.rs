@@ -1,4 +1,5 @@
-//! What a keyspace with a damaged tree leaves to the others, whatever is short: memory, the disk, or the log.
+//! What a keyspace with a damaged tree leaves to the others, whatever is short: memory, the disk,
+//! or the log.
 
 mod common;
 
@@ -70,7 +71,8 @@ fn check_bad(database: &Database, count: u64) {
     }
 }
 
-/// It kept all memtables from being merged: writes to other keyspaces came to a stop, and the next open was refused.
+/// It kept all memtables from being merged: writes to other keyspaces came to a stop, and the next
+/// open was refused.
 #[test]
 fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
     const RECORDS: u64 = 20_000;
@@ -123,7 +125,8 @@ fn a_damaged_tree_keeps_no_other_keyspace_from_being_merged() {
     world.verify();
 }
 
-/// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and nobody sealed what could be merged.
+/// Their memory was waited for, which no merge would free: writers of all keyspaces stalled, and
+/// nobody sealed what could be merged.
 #[test]
 fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     let world = World::new(13);
@@ -162,7 +165,8 @@ fn a_memtable_that_cannot_be_merged_leaves_memory_to_others() {
     world.kill(database);
 }
 
-/// The log was not replayed, for memory was short beside what could not be merged: others were not sealed, and `bad` itself may hold more than a replay let it.
+/// The log was not replayed, for memory was short beside what could not be merged: others were not
+/// sealed, and `bad` itself may hold more than a replay let it.
 #[test]
 fn a_log_is_replayed_beside_a_memtable_that_cannot_be_merged() {
     for (bad_takes_most, in_good) in [(false, 1000), (true, 0)] {
@@ -193,7 +197,8 @@ fn a_log_is_replayed_beside_a_memtable_that_cannot_be_merged() {
     }
 }
 
-/// A replay ended where writers had gone on: beside a memtable that holds nearly all the memory that memtables may take.
+/// A replay ended where writers had gone on: beside a memtable that holds nearly all the memory
+/// that memtables may take.
 #[test]
 fn an_open_goes_on_where_the_process_did() {
     let world = World::new(17);
@@ -253,7 +258,8 @@ fn memory_is_as_much_as_ever_beside_a_small_memtable_that_cannot_be_merged() {
     );
 }
 
-/// The coordinator slept for the memtable that it could not merge, ten seconds at a time, over what others wanted of it.
+/// The coordinator slept for the memtable that it could not merge, ten seconds at a time, over what
+/// others wanted of it.
 #[test]
 fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
     let world = World::new(20);
@@ -303,7 +309,8 @@ fn the_rest_of_a_memtable_that_cannot_be_merged_is_nobody_elses() {
     world.kill(database);
 }
 
-/// On a full disk the smallest memtable was merged first, and as a slice: where that could not be, no other was ever tried.
+/// On a full disk the smallest memtable was merged first, and as a slice: where that could not be,
+/// no other was ever tried.
 #[test]
 fn a_memtable_that_cannot_be_merged_holds_up_no_other_on_a_full_disk() {
     let world = World::new(15);
@@ -400,7 +407,8 @@ impl Job for Turn {
     }
 }
 
-/// What fitted best was free again after each failure: the same place was written again and again, and every merge of every keyspace failed.
+/// What fitted best was free again after each failure: the same place was written again and again,
+/// and every merge of every keyspace failed.
 #[test]
 fn a_place_that_takes_no_writes_holds_no_checkpoint_up_for_long() {
     let world = World::new(31);

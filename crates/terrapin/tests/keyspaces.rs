@@ -108,7 +108,8 @@ fn a_clear_hides_everything_before_and_nothing_after_it() {
     }
 }
 
-/// Clears a keyspace at some moment of its merges, for many seeds, and hands each world on to `check`.
+/// Clears a keyspace at some moment of its merges, for many seeds, and hands each world on to
+/// `check`.
 fn clear_beside_merges(check: impl Fn(World, Database, Keyspace)) {
     let mut merged = 0;
     for seed in 0..60 {
@@ -151,7 +152,8 @@ fn a_clear_while_a_merge_is_under_way_wins() {
     });
 }
 
-/// A merge that was finished in vain said last what the tree holds that was cleared, until the next one.
+/// A merge that was finished in vain said last what the tree holds that was cleared, until the next
+/// one.
 #[test]
 fn nothing_is_stored_once_all_was_cleared_while_a_merge_was_under_way() {
     clear_beside_merges(|world, database, _keyspace| {
@@ -262,7 +264,8 @@ fn many_empty_keyspaces_leave_memtables_their_memory() {
     database.close().unwrap();
 }
 
-/// The least memtable takes 68 KiB. One was sealed at a time, and every writer waited for the checkpoint that freed it, at almost every write.
+/// The least memtable takes 68 KiB. One was sealed at a time, and every writer waited for the
+/// checkpoint that freed it, at almost every write.
 #[test]
 fn keyspaces_whose_memtables_do_not_fit_in_memory_share_checkpoints() {
     let world = World::new(20);
@@ -293,7 +296,8 @@ fn keyspaces_whose_memtables_do_not_fit_in_memory_share_checkpoints() {
     database.close().unwrap();
 }
 
-/// Each clear and drop had all memtables of the database merged: who cleared a small keyspace often had no χ in any other.
+/// Each clear and drop had all memtables of the database merged: who cleared a small keyspace often
+/// had no χ in any other.
 #[test]
 fn what_is_cleared_and_dropped_leaves_others_memtables_alone() {
     let world = World::new(21);
@@ -348,7 +352,8 @@ fn what_is_cleared_and_dropped_leaves_others_memtables_alone() {
     world.verify();
 }
 
-/// The round that gives the pages up had not come before the kill, and nothing asked for one after it.
+/// The round that gives the pages up had not come before the kill, and nothing asked for one after
+/// it.
 #[test]
 fn a_clear_that_is_replayed_gives_its_space_back() {
     let world = World::new(22);

@@ -1,5 +1,5 @@
-//! What reads cost in device reads, counted by the simulated disk. Blocks are cold where nothing else is said: each is read once, and
-//! records are not cached, since all of them would be.
+//! What reads cost in device reads, counted by the simulated disk. Blocks are cold where nothing
+//! else is said: each is read once, and records are not cached, since all of them would be.
 
 mod common;
 
@@ -265,8 +265,8 @@ fn a_scan_reads_much_at_a_time_and_a_single_record_little() {
     database.close().unwrap();
 }
 
-/// What was written last is often what is read (YCSB's D). As long as its memtable is there it needs no device; when the memtable is merged
-/// it would, once for each record.
+/// What was written last is often what is read (YCSB's D). As long as its memtable is there it
+/// needs no device; when the memtable is merged it would, once for each record.
 #[test]
 fn records_that_come_where_mostly_is_read_need_no_device_when_their_memtable_goes() {
     for (reads, cached) in [(10, true), (1, false)] {
@@ -299,7 +299,8 @@ fn records_that_come_where_mostly_is_read_need_no_device_when_their_memtable_goe
     }
 }
 
-/// Only single gets left records in the cache: who read by many found each of them in its block for ever.
+/// Only single gets left records in the cache: who read by many found each of them in its block for
+/// ever.
 #[test]
 fn records_that_were_read_many_at_once_are_cached() {
     let world = World::new(9);
@@ -326,8 +327,9 @@ fn records_that_were_read_many_at_once_are_cached() {
     database.close().unwrap();
 }
 
-/// Whoever reads uniformly gets about as much from a byte of records as from one of blocks, so that records may come to hold nearly all of the
-/// memory. What every read of a block needs stays all the same.
+/// Whoever reads uniformly gets about as much from a byte of records as from one of blocks, so that
+/// records may come to hold nearly all of the memory. What every read of a block needs stays all
+/// the same.
 #[test]
 fn metadata_stays_in_memory_while_records_and_blocks_come_and_go() {
     let world = World::new(10);

@@ -1,4 +1,5 @@
-//! How near [`Keyspace::approximate`] comes to what a range holds, for data of several shapes and histories.
+//! How near [`Keyspace::approximate`] comes to what a range holds, for data of several shapes and
+//! histories.
 
 mod common;
 
@@ -39,8 +40,8 @@ fn size<'a>(records: impl Iterator<Item = (&'a Vec<u8>, &'a Vec<u8>)>) -> (u64, 
     })
 }
 
-/// What estimates of random ranges, and of ranges that are open at one end, are off by at most: records and bytes, as shares of what all
-/// of `map` has.
+/// What estimates of random ranges, and of ranges that are open at one end, are off by at most:
+/// records and bytes, as shares of what all of `map` has.
 fn errors(world: &World, keyspace: &Keyspace, map: &Map) -> (f64, f64) {
     let keys: Vec<&Vec<u8>> = map.keys().collect();
     let whole = size(map.iter());
@@ -115,7 +116,8 @@ fn ranges_without_keys_have_nothing_or_next_to_nothing() {
     nothing(&(number(9000)..number(100)));
     nothing(&(number(2 * RECORDS)..));
     for i in (0..RECORDS).step_by(37) {
-        // No key between these, in the tree nor in memtables: at most what blocks cut in two are taken for.
+        // No key between these, in the tree nor in memtables: at most what blocks cut in two are
+        // taken for.
         let between = keyspace.approximate(number(2 * i + 1)..number(2 * i + 2));
         let between = between.unwrap().records;
         assert!(between < 200, "{between} at {i}");

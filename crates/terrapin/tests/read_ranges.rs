@@ -1,4 +1,5 @@
-//! Ranges: bounds, chunks, both ends, iterators that live through checkpoints, errors; counts and single records.
+//! Ranges: bounds, chunks, both ends, iterators that live through checkpoints, errors; counts and
+//! single records.
 
 mod common;
 
@@ -13,7 +14,8 @@ fn number(i: u64) -> Vec<u8> {
     i.to_be_bytes().to_vec()
 }
 
-/// Records in the tree, a sealed and an active memtable, with tombstones that hide and overwrites that replace.
+/// Records in the tree, a sealed and an active memtable, with tombstones that hide and overwrites
+/// that replace.
 fn layered(world: &World, keyspace: &Keyspace, database: &terrapin::Database, count: u64) -> Map {
     let mut map = Map::new();
     let write = |map: &mut Map, i: u64, layer: u8| {
@@ -497,7 +499,8 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
         }
     }
     let snapshot = database.snapshot().unwrap();
-    // A few deletes of what is in the tree; more of them would count twice until they are merged down.
+    // A few deletes of what is in the tree; more of them would count twice until they are merged
+    // down.
     for i in 0..500 {
         keyspace.delete(key(i)).unwrap();
     }
@@ -510,7 +513,8 @@ fn counts_are_within_a_tenth_where_nothing_is_overwritten() {
     close(snapshot.approximate_count(&keyspace).unwrap(), 12_000);
 }
 
-/// It was what its memtable had counted meanwhile: ten thousand that came later, or none of those that were deleted.
+/// It was what its memtable had counted meanwhile: ten thousand that came later, or none of those
+/// that were deleted.
 #[test]
 fn a_snapshot_counts_what_there_was_while_its_memtable_goes_on() {
     let world = World::new(9);

@@ -1,4 +1,5 @@
-//! Held views: they see their moment whatever happens, pin pages but no memtables, and give everything back when they go.
+//! Held views: they see their moment whatever happens, pin pages but no memtables, and give
+//! everything back when they go.
 
 mod common;
 
@@ -93,7 +94,8 @@ fn a_snapshot_between_two_seals_folds_both_memtables_in_order() {
     let database = world.open(&tiny());
     let keyspace = database.default_keyspace();
     world.sim.set_breathing(false);
-    // A sealed memtable that waits for its merge, an active one on top that says otherwise, and writes that come later.
+    // A sealed memtable that waits for its merge, an active one on top that says otherwise, and
+    // writes that come later.
     keyspace
         .set_checkpoint_distance(CheckpointDistance::Fixed(32))
         .unwrap();
@@ -159,7 +161,8 @@ fn views_of_one_moment_are_folded_once() {
     database.close().unwrap();
 }
 
-/// Each had the memtable merged for it from the start up to its own moment, whatever the others had.
+/// Each had the memtable merged for it from the start up to its own moment, whatever the others
+/// had.
 #[test]
 fn snapshots_within_a_memtable_have_it_written_once_together() {
     let world = World::new(20);

@@ -1,4 +1,5 @@
-//! Readers beside writers, on threads and a real directory, in little memory: views are folded under their readers.
+//! Readers beside writers, on threads and a real directory, in little memory: views are folded
+//! under their readers.
 
 mod common;
 
@@ -31,8 +32,9 @@ fn round_of(value: &Slice) -> u64 {
     u64::from_le_bytes(value[..8].try_into().unwrap())
 }
 
-/// The writer overwrites all keys in turn with the number of its round, so at any moment a prefix of them (in its order) is one
-/// round ahead of the rest: any view that is not exactly one moment shows something else.
+/// The writer overwrites all keys in turn with the number of its round, so at any moment a prefix
+/// of them (in its order) is one round ahead of the rest: any view that is not exactly one moment
+/// shows something else.
 #[test]
 fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
     let directory = Directory::new("read-threads");
@@ -76,7 +78,8 @@ fn every_view_is_one_moment_while_memtables_are_sealed_merged_and_folded() {
                             held.pop_front();
                         }
                         let (snapshot, first) = &held[reader % held.len()];
-                        // From the first key in the writer's order on: one round, then the one before.
+                        // From the first key in the writer's order on: one round, then the one
+                        // before.
                         let keys: Vec<_> = (0..KEYS).step_by(50).map(key).collect();
                         let found = snapshot.multi_get(keyspace, &keys).unwrap();
                         let seen: Vec<_> = found

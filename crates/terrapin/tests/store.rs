@@ -429,7 +429,8 @@ fn memtables_take_their_memory_from_full_caches() {
         full.total_bytes() > 3 << 20,
         "the caches are full: {full:?}"
     );
-    // A memtable takes a chunk of half a MiB at once; caches make room for it within the next few puts.
+    // A memtable takes a chunk of half a MiB at once; caches make room for it within the next few
+    // puts.
     let mut over = 0;
     for i in 0..10_000 {
         keyspace.put(key(i), value(i + 1, 300)).unwrap();
@@ -447,7 +448,8 @@ fn memtables_take_their_memory_from_full_caches() {
     database.close().unwrap();
 }
 
-/// What is durable is so though its space cannot be given back: that is told as a background error, and no failed checkpoint.
+/// What is durable is so though its space cannot be given back: that is told as a background error,
+/// and no failed checkpoint.
 #[test]
 fn a_checkpoint_does_not_fail_for_space_that_stays() {
     use terrapin_disk::sim::{Fault, FaultError, Op};

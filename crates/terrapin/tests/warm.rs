@@ -162,7 +162,8 @@ fn where_ranges_are_what_is_asked_for_all_blocks_are_read_and_need_no_device_the
     database.close().unwrap();
 }
 
-/// Records of a pass filled the memory: ranges have it soon, however long it is until gets would be served by another pass.
+/// Records of a pass filled the memory: ranges have it soon, however long it is until gets would be
+/// served by another pass.
 #[test]
 fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     let world = World::new(14);
@@ -185,7 +186,8 @@ fn where_gets_were_asked_for_and_ranges_come_all_blocks_are_read() {
     database.close().unwrap();
 }
 
-/// Which reads are the most was told by all since the last seal, however many: memtables kept the size that gets had left them, where ranges needed all blocks.
+/// Which reads are the most was told by all since the last seal, however many: memtables kept the
+/// size that gets had left them, where ranges needed all blocks.
 #[test]
 fn where_far_more_gets_came_since_the_last_seal_memtables_leave_all_blocks_their_room_for_ranges() {
     let world = World::new(20);
@@ -254,7 +256,8 @@ fn where_ranges_are_what_is_asked_for_memtables_leave_all_blocks_their_room() {
     database.close().unwrap();
 }
 
-/// Half as many gets as writes, over and over: the memtables leave room for all records, and what they held comes among these as they are merged.
+/// Half as many gets as writes, over and over: the memtables leave room for all records, and what
+/// they held comes among these as they are merged.
 #[test]
 fn what_fits_needs_no_device_while_it_is_overwritten() {
     let world = World::new(13);

@@ -134,7 +134,8 @@ fn a_checkpoint_without_news_takes_nothing() {
     world.verify();
 }
 
-/// Each found the mark of the sync before and synced that, too: the log grew by 4 KiB a flush, and nothing bounded it.
+/// Each found the mark of the sync before and synced that, too: the log grew by 4 KiB a flush, and
+/// nothing bounded it.
 #[test]
 fn flushes_without_writes_write_nothing() {
     for mode in CrashMode::ALL {
@@ -357,7 +358,8 @@ fn a_log_file_that_cannot_be_given_up_is_told_until_one_can() {
     keyspace.put("more", "2").unwrap();
     database.checkpoint().unwrap();
     assert!(database.background_error().is_none());
-    // Whether its name is gone for good is unknown once the directory could not be synced: nothing ends that.
+    // Whether its name is gone for good is unknown once the directory could not be synced: nothing
+    // ends that.
     world
         .disk
         .inject(Fault::nth(1, FaultError::Io).on(Op::SyncDirectory));

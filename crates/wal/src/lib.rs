@@ -1,7 +1,9 @@
-//! Terrapin's write-ahead log (layer 2): append, group commit, segments, recovery, replay (DESIGN §4).
+//! Terrapin's write-ahead log (layer 2): append, group commit, segments, recovery, replay (DESIGN
+//! §4).
 //!
-//! Appends go into a ring of memory that is shared with the kernel, so that they survive the process without a system call; the drain job
-//! moves them on into segments and syncs those. Where what is told:
+//! Appends go into a ring of memory that is shared with the kernel, so that they survive the
+//! process without a system call; the drain job moves them on into segments and syncs those. Where
+//! what is told:
 //!
 //! | to change | look in |
 //! | --- | --- |

@@ -1,4 +1,5 @@
-//! Models of the log for the checker of interleavings: real code over a simulated disk, in a build with `--cfg terrapin_shuttle`.
+//! Models of the log for the checker of interleavings: real code over a simulated disk, in a build
+//! with `--cfg terrapin_shuttle`.
 #![cfg(terrapin_shuttle)]
 
 mod common;
@@ -56,9 +57,10 @@ fn look(log: &Log, notes: &Mutex<Notes>) -> (Lsn, Vec<(Lsn, u64)>) {
     (visible, notes.lock().unwrap().installed.clone())
 }
 
-/// Three writers, a cut, a reader. Seen red when `Publisher::mark` passes over records that are not marked, reads a record's end after
-/// it gave the slot away, marks before it stores the end, or lets the bound go back; when `Log::publish` waits neither for a
-/// slot nor for the bound; and when `Log::boundary` installs without the append lock.
+/// Three writers, a cut, a reader. Seen red when `Publisher::mark` passes over records that are not
+/// marked, reads a record's end after it gave the slot away, marks before it stores the end, or
+/// lets the bound go back; when `Log::publish` waits neither for a slot nor for the bound; and when
+/// `Log::boundary` installs without the append lock.
 #[test]
 fn records_are_published_in_order_and_a_cut_parts_them() {
     explore("wal-publication", || {
@@ -120,9 +122,10 @@ fn records_are_published_in_order_and_a_cut_parts_them() {
     });
 }
 
-/// Writers whose records fill the ring again and again beside the drain, one that wants its records synced, then an end and a second
-/// life. Seen red when `Drain::write_chunk` frees what it drained instead of whole records, or before it wrote; a deadlock when a drain's
-/// step takes note of being woken at its end instead of its start.
+/// Writers whose records fill the ring again and again beside the drain, one that wants its records
+/// synced, then an end and a second life. Seen red when `Drain::write_chunk` frees what it drained
+/// instead of whole records, or before it wrote; a deadlock when a drain's step takes note of being
+/// woken at its end instead of its start.
 #[test]
 fn nothing_is_lost_through_a_full_ring() {
     explore("wal-ring", || {

@@ -125,8 +125,9 @@ fn a_cut_divides_records_and_waits_for_those_below() {
     assert!(after.lsn >= boundary.lsn);
 }
 
-/// A sync's filler may reach across a segment's end, up to which a change of segments syncs first: a cut there would not outlive a power cut. And where a mark
-/// ended in a new segment, that end is behind what the next change of segments syncs.
+/// A sync's filler may reach across a segment's end, up to which a change of segments syncs first:
+/// a cut there would not outlive a power cut. And where a mark ended in a new segment, that end is
+/// behind what the next change of segments syncs.
 #[test]
 fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
     let mut cut_when_synced = 0;
@@ -177,8 +178,8 @@ fn cuts_do_not_go_back_and_what_is_synced_of_them_outlives_a_power_cut() {
     assert!(cut_when_synced > 1000, "{cut_when_synced}");
 }
 
-/// A boundary behind the filler that a close's sync adds was beyond the end that the next recovery finds: a checkpoint of that cut made a database that was
-/// refused for good.
+/// A boundary behind the filler that a close's sync adds was beyond the end that the next recovery
+/// finds: a checkpoint of that cut made a database that was refused for good.
 #[test]
 fn a_cut_after_a_close_is_no_later_than_the_end_that_a_recovery_finds() {
     for count in 0..40 {
@@ -427,7 +428,8 @@ fn limits_are_refused_and_take_nothing() {
     }
 }
 
-/// Writers of short records, who hold back by how full the ring is, took the room that a long one waited for.
+/// Writers of short records, who hold back by how full the ring is, took the room that a long one
+/// waited for.
 #[test]
 fn a_record_that_waits_for_room_fills_the_ring_until_it_got_in_or_gave_up() {
     let process = Process::new(&SimDisk::new(1), 0);
@@ -567,7 +569,8 @@ fn a_second_creation_is_refused_once_there_are_records() {
     assert_eq!(records.len(), 1);
 }
 
-/// What the last interval would have synced was not: the process may live on, and a power cut took it seconds later.
+/// What the last interval would have synced was not: the process may live on, and a power cut took
+/// it seconds later.
 #[test]
 fn stopping_ends_the_job_once_all_is_synced() {
     let medium = SimDisk::new(1);
@@ -597,7 +600,8 @@ fn stopping_ends_the_job_once_all_is_synced() {
     assert_eq!(medium.stats_total().syncs, syncs);
 }
 
-/// Each left a file of its own, and nothing gave any of them back: opens that failed in replay, or were killed in it, filled the disk.
+/// Each left a file of its own, and nothing gave any of them back: opens that failed in replay, or
+/// were killed in it, filled the disk.
 #[test]
 fn lives_to_which_nothing_is_written_leave_one_file_together() {
     let medium = SimDisk::new(1);
@@ -641,7 +645,8 @@ fn a_record_that_is_never_published_is_found_out_in_a_simulation() {
     let _ = process.append(&log, 0);
 }
 
-/// The clock was wound when the drain had caught up, which it never does while writers are faster than the disk.
+/// The clock was wound when the drain had caught up, which it never does while writers are faster
+/// than the disk.
 #[test]
 fn the_interval_is_kept_though_the_drain_is_always_behind() {
     let process = Process::new(&SimDisk::new(1), 0);

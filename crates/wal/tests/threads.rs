@@ -1,4 +1,5 @@
-//! The log on the real disk with real threads: two writers, a syncer and the drain at once; then a second life.
+//! The log on the real disk with real threads: two writers, a syncer and the drain at once; then a
+//! second life.
 
 mod common;
 

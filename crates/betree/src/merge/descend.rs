@@ -227,8 +227,8 @@ impl Descend {
     }
 
     /// What is flushed while space is short: where the memtable brings a record, and nothing that
-    /// only a node above had. A slice of a memtable is small, and its estimates say nothing of where
-    /// it lies.
+    /// only a node above had. A slice of a memtable is small, and its estimates say nothing of
+    /// where it lies.
     fn memtable_set(&self, context: &Context, ranges: &[KeyRange]) -> Vec<bool> {
         let brings = |range| self.incoming.iter().any(|run| run.brings(context, range));
         ranges.iter().map(brings).collect()
@@ -269,8 +269,8 @@ impl Descend {
         (0..ranges.len()).map(is_flushed).collect()
     }
 
-    /// What there is for each pivot, and how much it hides. Buffers know; the memtable's messages are
-    /// looked at.
+    /// What there is for each pivot, and how much it hides. Buffers know; the memtable's messages
+    /// are looked at.
     fn loads(
         &self,
         context: &Context,

@@ -1,5 +1,6 @@
-//! What a merge into an empty tree begins with. There is no node whose children could be written side by side, and much may come in,
-//! all of a load's first memtable: so the keys are cut, and every part's leaves are a task of their own, under a frame that becomes the root.
+//! What a merge into an empty tree begins with. There is no node whose children could be written
+//! side by side, and much may come in, all of a load's first memtable: so the keys are cut, and
+//! every part's leaves are a task of their own, under a frame that becomes the root.
 
 use super::Task;
 use super::frame::{Frame, Slot, SlotChild, Target};

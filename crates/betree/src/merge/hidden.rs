@@ -9,8 +9,8 @@
 //! - Records of about equal length: the mean record of the leaves below is near enough. No reads.
 //! - Records longer than a block's target: each has a block of its own, so the group's index says
 //!   how long it is, and the group's filter says whether it is there.
-//! - Shorter records of unequal length: the merge reads some of the records that the memtable deletes
-//!   and scales the mean by what it finds.
+//! - Shorter records of unequal length: the merge reads some of the records that the memtable
+//!   deletes and scales the mean by what it finds.
 
 use std::sync::Arc;
 
@@ -28,8 +28,8 @@ use crate::node::Child;
 /// Records count as uneven if the longest is longer than this many times the mean.
 const UNEVEN: u64 = 3;
 
-/// A merge that plans looks at each of the memtable's messages where the mean record below is longer
-/// than this part (1/n) of a block's target.
+/// A merge that plans looks at each of the memtable's messages where the mean record below is
+/// longer than this part (1/n) of a block's target.
 const WALKED_PART: u64 = 8;
 
 /// Deleted records that a merge reads at a node, about.

@@ -1,12 +1,14 @@
-//! A merge as a graph of tasks (DESIGN §6, *plan, then stream*): a node is planned, its leaves, its buffer level and its
-//! child nodes are written, it settles, and what it has become goes up.
+//! A merge as a graph of tasks (DESIGN §6, *plan, then stream*): a node is planned, its leaves, its
+//! buffer level and its child nodes are written, it settles, and what it has become goes up.
 //!
-//! Tasks lie on a stack; any number of workers take one, do a piece of it without holding the lock, and put back what is
-//! left of it together with what it has brought about. Last in, first out: the merge goes through the tree in key order,
-//! depth first, so that few nodes are open at a time. Nodes that wait for tasks lie in [`Graph::frames`].
+//! Tasks lie on a stack; any number of workers take one, do a piece of it without holding the lock,
+//! and put back what is left of it together with what it has brought about. Last in, first out: the
+//! merge goes through the tree in key order, depth first, so that few nodes are open at a time.
+//! Nodes that wait for tasks lie in [`Graph::frames`].
 //!
-//! The order of one node's events: `Descend` (plan) → `WriteLevel`, `WriteLeaves` or `Descend` for children → `Settle`,
-//! which may add tasks of a second phase and comes again after them → the frame above, or the root.
+//! The order of one node's events: `Descend` (plan) → `WriteLevel`, `WriteLeaves` or `Descend` for
+//! children → `Settle`, which may add tasks of a second phase and comes again after them → the
+//! frame above, or the root.
 
 mod descend;
 mod first;
@@ -205,7 +207,8 @@ impl Shared {
         })
     }
 
-    /// Takes an outcome over: the part of a step that needs the lock. `credit` is what is left of the task's.
+    /// Takes an outcome over: the part of a step that needs the lock. `credit` is what is left of
+    /// the task's.
     fn apply(&self, graph: &mut Graph, outcome: Outcome, credit: u64) -> Result<()> {
         let mut left = credit;
         match outcome {
@@ -292,8 +295,8 @@ fn frame_of(frames: &mut BTreeMap<u64, Frame>, id: u64) -> Result<&mut Frame> {
         .ok_or_else(|| Error::internal("a result came for a node that does not wait for it"))
 }
 
-/// While a piece is being done: should it panic, the merge has failed, what the piece has written is given up with it, and the other
-/// workers do not wait for it for ever.
+/// While a piece is being done: should it panic, the merge has failed, what the piece has written
+/// is given up with it, and the other workers do not wait for it for ever.
 struct Running<'a> {
     shared: &'a Shared,
     /// What the piece has changed, until the graph has it.

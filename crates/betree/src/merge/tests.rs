@@ -1,4 +1,5 @@
-//! Merges against a map, with trees so small-limbed that every rare path is common, and a check of every rule after each.
+//! Merges against a map, with trees so small-limbed that every rare path is common, and a check of
+//! every rule after each.
 
 mod compaction;
 mod hidden;
@@ -807,7 +808,8 @@ fn options_that_make_no_sense_are_refused() {
 fn growing_and_shrinking_groups_between_merges_does_no_harm() {
     let mut random = Random(11);
     let mut tree = Tree::new(2048, 4, Some(130));
-    // Leaves of another L are as large as they are until they are next written, so only the content is checked.
+    // Leaves of another L are as large as they are until they are next written, so only the content
+    // is checked.
     for round in 0..30 {
         tree.options.group_bytes = [2048, 16384, 4096][round % 3];
         let messages = memtable(&mut random, Kind::Uniform, 8192, &tree);

@@ -1,5 +1,6 @@
-//! Paths through the whole engine. The environment is simulated and its jobs rest, so that one thread does what is counted
-//! and nothing else; the disk is real but for what could differ from machine to machine.
+//! Paths through the whole engine. The environment is simulated and its jobs rest, so that one
+//! thread does what is counted and nothing else; the disk is real but for what could differ from
+//! machine to machine.
 
 use std::fs;
 use std::hint::black_box;
@@ -20,7 +21,8 @@ pub const STORE: &str = "store";
 const RECORDS: u64 = 60_000;
 /// Records in the memtable beside it, of other keys.
 const MEMTABLE_RECORDS: u64 = 4_096;
-/// Where the numbers of other keys begin: those of the memtable, of puts, and two kinds that are nowhere.
+/// Where the numbers of other keys begin: those of the memtable, of puts, and two kinds that are
+/// nowhere.
 const MEMTABLE: u64 = 1 << 32;
 const PUTS: u64 = 2 << 32;
 const ABSENT: u64 = 3 << 32;
@@ -32,7 +34,8 @@ const COLD_KEYS: &str = "cold-keys";
 /// Records of a short scan.
 const SHORT: usize = 50;
 
-/// Small enough that a tree of two levels of nodes with buffers is made at once, and so large that nothing is evicted.
+/// Small enough that a tree of two levels of nodes with buffers is made at once, and so large that
+/// nothing is evicted.
 fn options() -> Options {
     Options::new()
         .memory(64 << 20)
@@ -46,7 +49,8 @@ fn options() -> Options {
 /// Ranges that pay for a compaction of the store, at most.
 const PAYING: u64 = 200_000;
 
-/// Builds the store, in memtables of χ times 64 KiB, and has it compacted by ranges or leaves it as it is.
+/// Builds the store, in memtables of χ times 64 KiB, and has it compacted by ranges or leaves it as
+/// it is.
 pub fn build(path: &Path, chi: u32, compacted: bool) -> Result<()> {
     let (env, sim) = Env::simulated(1);
     let options = options().checkpoint_distance(CheckpointDistance::Fixed(chi));
@@ -87,7 +91,8 @@ fn compact(database: &Database, sim: &Sim) -> Result<()> {
     Err(Error::internal("ranges did not bring a compaction about"))
 }
 
-/// Finds the keys that are not in the block of one before, by asking the store that was built; writes them beside it.
+/// Finds the keys that are not in the block of one before, by asking the store that was built;
+/// writes them beside it.
 pub fn choose_cold_keys(directory: &Path) -> Result<()> {
     let (env, _sim) = Env::simulated(2);
     let disk = SteadyDisk::open(&env, &directory.join(STORE))?;
@@ -147,7 +152,8 @@ impl Store {
         self.before = self.database.metrics();
     }
 
-    /// Checks that so many of `count` operations did what the path is about, and hardly any did not.
+    /// Checks that so many of `count` operations did what the path is about, and hardly any did
+    /// not.
     fn check(&self, count: u64, what: impl Fn(&Metrics) -> u64) -> Result<()> {
         let did = what(&self.database.metrics()) - what(&self.before);
         if did <= count && did >= count - count / 20 {

@@ -1,4 +1,5 @@
-//! The paths that are counted. A path sets itself up, the same for any number of operations, and then does those.
+//! The paths that are counted. A path sets itself up, the same for any number of operations, and
+//! then does those.
 
 mod engine;
 mod parts;
@@ -137,14 +138,16 @@ pub fn find(name: &str) -> Option<&'static Way> {
     ALL.iter().find(|way| way.name == name)
 }
 
-/// Makes the store that paths work on copies of, in this directory, loaded at this χ, and compacted or not.
+/// Makes the store that paths work on copies of, in this directory, loaded at this χ, and compacted
+/// or not.
 pub fn prepare(directory: &Path, chi: u32, compacted: bool) -> Result<()> {
     engine::build(&directory.join(STORE), chi, compacted)?;
     engine::choose_cold_keys(directory)
 }
 
-/// Does so many times the path's operations, in the current directory: what callgrind watches. On a thread of its own, whose
-/// stack and heap begin at the same place however long the program's path, its arguments and its environment are.
+/// Does so many times the path's operations, in the current directory: what callgrind watches. On a
+/// thread of its own, whose stack and heap begin at the same place however long the program's path,
+/// its arguments and its environment are.
 pub fn run(name: &str, times: &str) -> ExitCode {
     let (Some(way), Ok(times)) = (find(name), times.parse::<u64>()) else {
         eprintln!("counts: no such path: {name} {times}");

@@ -10,7 +10,8 @@ use super::format::{
 };
 use crate::message::{KIND_DELETE, Message};
 
-/// A payload is stored compressed where that saves one part in so many: less is not worth what it costs every reader.
+/// A payload is stored compressed where that saves one part in so many: less is not worth what it
+/// costs every reader.
 const SAVED_PART: usize = 8;
 
 /// Collects records and lays them out as blocks. Its memory is used again for every block.
@@ -31,7 +32,8 @@ const SAVED_PART: usize = 8;
 /// ```
 pub struct BlockBuilder {
     target_bytes: usize,
-    /// Bytes that the next block may have: the target, or less where the block starts behind a unit's boundary.
+    /// Bytes that the next block may have: the target, or less where the block starts behind a
+    /// unit's boundary.
     room: usize,
     compressor: Compressor,
     entries: Vec<Entry>,
@@ -89,8 +91,9 @@ fn total_bytes(prefix: usize, record_bytes: usize, count: usize) -> usize {
 impl BlockBuilder {
     /// Blocks of at most `target_bytes` on disk; more only for a lone record.
     ///
-    /// Where the build cannot compress that way, blocks are stored as they are: ask [`Compression::check`] first.
-    /// Panics when the target is above [`TARGET_BYTES_MAX`], or too small for a block.
+    /// Where the build cannot compress that way, blocks are stored as they are: ask
+    /// [`Compression::check`] first. Panics when the target is above [`TARGET_BYTES_MAX`], or too
+    /// small for a block.
     #[must_use]
     pub fn new(target_bytes: usize, compression: Compression) -> Self {
         assert!(
@@ -113,8 +116,9 @@ impl BlockBuilder {
         }
     }
 
-    /// Says that the next block starts so many bytes behind a unit's boundary: a read of it begins there, so it gets as
-    /// much less room. Panics unless the builder is empty and the target leaves room.
+    /// Says that the next block starts so many bytes behind a unit's boundary: a read of it begins
+    /// there, so it gets as much less room. Panics unless the builder is empty and the target
+    /// leaves room.
     pub(crate) fn start_behind(&mut self, bytes: usize) {
         assert!(
             self.is_empty() && bytes < self.target_bytes,
@@ -154,7 +158,8 @@ impl BlockBuilder {
         self.entries.len().checked_sub(1).map(|i| self.key(i))
     }
 
-    /// The shortest key that is above all keys of the block cut before the last one, and not above those of the last one.
+    /// The shortest key that is above all keys of the block cut before the last one, and not above
+    /// those of the last one.
     pub(crate) fn cut_separator(&self) -> &[u8] {
         &self.cut_separator
     }
@@ -175,7 +180,8 @@ impl BlockBuilder {
         &self.bytes[entry.start as usize..][..usize::from(entry.key_bytes)]
     }
 
-    /// Common prefix and record bytes if this record came in too; none when its key is not above the last.
+    /// Common prefix and record bytes if this record came in too; none when its key is not above
+    /// the last.
     fn with_record(&self, key: &[u8], entry: Entry) -> Option<(usize, usize)> {
         let Some(last) = self.last_key() else {
             let before = self.last_cut_key.as_deref();
@@ -215,22 +221,24 @@ impl BlockBuilder {
         self.is_empty() || total_bytes(prefix, record_bytes, self.len() + 1) <= self.room
     }
 
-    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any whose key is above the last.
+    /// Whether [`BlockBuilder::add`] would take the record. An empty builder takes any whose key is
+    /// above the last.
     #[must_use]
     pub fn would_fit(&self, key: &[u8], message: Message<'_>) -> bool {
         self.with_record(key, self.entry(key, message))
             .is_some_and(|(prefix, record_bytes)| self.fits(prefix, record_bytes))
     }
 
-    /// Adds a record, or says that it does not fit before something is cut. Amortised linear in the record's bytes.
+    /// Adds a record, or says that it does not fit before something is cut. Amortised linear in the
+    /// record's bytes.
     ///
-    /// Panics when key or value are longer than allowed: the caller has checked what users supply, and blocks are refused
-    /// whose records are.
+    /// Panics when key or value are longer than allowed: the caller has checked what users supply,
+    /// and blocks are refused whose records are.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when the key is not above the last one: memtables are sorted, so it came from a
-    /// page that is not.
+    /// [`terrapin_base::ErrorKind::Corrupt`] when the key is not above the last one: memtables are
+    /// sorted, so it came from a page that is not.
     pub fn add(&mut self, key: &[u8], message: Message<'_>) -> Result<bool> {
         let entry = self.entry(key, message);
         let Some((prefix, record_bytes)) = self.with_record(key, entry) else {
@@ -248,13 +256,14 @@ impl BlockBuilder {
         Ok(true)
     }
 
-    /// Appends a block of all records to `out`. The block has no checksum yet: [`seal_block`] gives it one. None when there
-    /// are no records.
+    /// Appends a block of all records to `out`. The block has no checksum yet: [`seal_block`] gives
+    /// it one. None when there are no records.
     pub fn cut(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
         (!self.is_empty()).then(|| self.emit(out))
     }
 
-    /// As [`BlockBuilder::cut`], and ends the run: the next key may be any, and its block starts on a unit's boundary.
+    /// As [`BlockBuilder::cut`], and ends the run: the next key may be any, and its block starts on
+    /// a unit's boundary.
     pub fn cut_last(&mut self, out: &mut Vec<u8>) -> Option<CutBlock> {
         let cut = self.cut(out);
         self.last_cut_key = None;
@@ -345,8 +354,8 @@ impl BlockBuilder {
     }
 }
 
-/// Writes a block's checksum, once it is known whose block it is. `block` is all of it, padding included. Panics when it is
-/// shorter than a header.
+/// Writes a block's checksum, once it is known whose block it is. `block` is all of it, padding
+/// included. Panics when it is shorter than a header.
 pub fn seal_block(block: &mut [u8], id: PageId, block_number: u32) {
     let crc = checksum(block, id, block_number);
     block[..4].copy_from_slice(&crc.to_le_bytes());

@@ -1,5 +1,6 @@
-//! What is done while calls fail: short workloads in the model's script language, which together make every kind of call
-//! from every part of the engine. New ones go at the end: a workload's place is its unit's number.
+//! What is done while calls fail: short workloads in the model's script language, which together
+//! make every kind of call from every part of the engine. New ones go at the end: a workload's
+//! place is its unit's number.
 
 use terrapin::{Compression, Durability};
 use terrapin_model::{Configuration, Operation, Script};

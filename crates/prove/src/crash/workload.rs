@@ -9,7 +9,8 @@ pub(super) struct Workload {
     pub name: &'static str,
     /// Changes the tiny options.
     pub options: fn(&mut Configuration),
-    /// Lines in the language of the conformance scripts (`crates/model/scripts/README.md`), and `disk KIB`, which sets the size of the disk.
+    /// Lines in the language of the conformance scripts (`crates/model/scripts/README.md`), and
+    /// `disk KIB`, which sets the size of the disk.
     pub script: &'static str,
 }
 

@@ -1,9 +1,11 @@
-//! The targets: each takes any bytes, makes of them what it is about, and has the production code read it.
+//! The targets: each takes any bytes, makes of them what it is about, and has the production code
+//! read it.
 //!
-//! Every first byte says by its lowest bit whether checksums are to be left as they are; all else is the target's own form.
-//! A target returns whether nothing was wrong with what it was given. It panics on a breach: a panic within the engine, an
-//! error that hostile bytes must not give, answers that contradict each other where `verify` is content, or memory beyond what
-//! the files' size justifies.
+//! Every first byte says by its lowest bit whether checksums are to be left as they are; all else
+//! is the target's own form. A target returns whether nothing was wrong with what it was given. It
+//! panics on a breach: a panic within the engine, an error that hostile bytes must not give,
+//! answers that contradict each other where `verify` is content, or memory beyond what the files'
+//! size justifies.
 
 use std::sync::Arc;
 
@@ -23,12 +25,13 @@ use super::exercise::{self, check_error};
 use super::repair_log::{self, Known};
 use super::{repair, template};
 
-/// What a target may take besides twice the bytes of its files, of the heap at once and as a single aligned buffer: little, so
-/// that a size which a file supplies shows.
+/// What a target may take besides twice the bytes of its files, of the heap at once and as a single
+/// aligned buffer: little, so that a size which a file supplies shows.
 const SMALL: usize = 64 << 10;
 /// As [`SMALL`], for a log and a ring that are begun anew.
 const LOG: usize = 128 << 10;
-/// As [`SMALL`], for whole databases of two megabytes of memory: memtables, caches, and all records that are compared.
+/// As [`SMALL`], for whole databases of two megabytes of memory: memtables, caches, and all records
+/// that are compared.
 const DATABASE: usize = 1 << 20;
 
 /// Does the work, and panics when it takes more memory than files of so many bytes justify.
@@ -129,7 +132,8 @@ pub fn superblock(input: &[u8]) -> bool {
     })
 }
 
-/// The catalog. Input: contents of the template's catalog root and leaves. The whole database is opened over them.
+/// The catalog. Input: contents of the template's catalog root and leaves. The whole database is
+/// opened over them.
 pub fn catalog(input: &[u8]) -> bool {
     let (_, input) = split(input);
     let mut files = template::files("closed");
@@ -283,7 +287,8 @@ fn blocks(store: &PageStore, group: &GroupRef) {
     }
 }
 
-/// Filters. Input: hashes to ask for (eight of eight bytes), then the cells of a partition, over and over.
+/// Filters. Input: hashes to ask for (eight of eight bytes), then the cells of a partition, over
+/// and over.
 pub fn filter(input: &[u8]) -> bool {
     let (repaired, input) = split(input);
     let (hashes, cells) = input.split_at(input.len().min(64));
@@ -335,8 +340,8 @@ pub fn filter(input: &[u8]) -> bool {
     })
 }
 
-/// A log: segments and ring. Input: an archive of them. First the log alone is scanned, replayed and begun anew; then the
-/// template of a killed store is opened with it.
+/// A log: segments and ring. Input: an archive of them. First the log alone is scanned, replayed
+/// and begun anew; then the template of a killed store is opened with it.
 pub fn log(input: &[u8]) -> bool {
     let (repaired, input) = split(input);
     let mut files: Vec<File> = archive::unpack(input)

@@ -1,10 +1,12 @@
-//! Bad sectors: in a small closed store, and in the log of a killed one, one byte is flipped after the other. `verify` notices every flip
-//! within what lives, and none anywhere changes an answer without an error (D8).
+//! Bad sectors: in a small closed store, and in the log of a killed one, one byte is flipped after
+//! the other. `verify` notices every flip within what lives, and none anywhere changes an answer
+//! without an error (D8).
 //!
-//! The stores lie on the simulated disk, so that a flip costs a fork and an open. What lives is found out by docs/FORMAT.md here, not by the
-//! code that writes it: both superblocks' first sectors; of the pages that the trees reach every byte but the padding behind nodes and
-//! catalog pages; of the log, from what is needed on, all that the ring has no second copy of. Of the log's last bytes the
-//! ring does have one, which heals a flip: then answers are still right.
+//! The stores lie on the simulated disk, so that a flip costs a fork and an open. What lives is
+//! found out by docs/FORMAT.md here, not by the code that writes it: both superblocks' first
+//! sectors; of the pages that the trees reach every byte but the padding behind nodes and catalog
+//! pages; of the log, from what is needed on, all that the ring has no second copy of. Of the log's
+//! last bytes the ring does have one, which heals a flip: then answers are still right.
 
 use std::collections::BTreeMap;
 use std::ops::Range;

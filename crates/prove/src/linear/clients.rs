@@ -1,6 +1,7 @@
-//! What a client does: one random operation after another on a few keys in two keyspaces, each told to a recorder before it
-//! begins and after it ends. A further thread, the [`disturb`]er, writes other keys, checkpoints, turns dials and holds
-//! snapshots meanwhile, so that memtables are cut and trees change under the clients.
+//! What a client does: one random operation after another on a few keys in two keyspaces, each told
+//! to a recorder before it begins and after it ends. A further thread, the [`disturb`]er, writes
+//! other keys, checkpoints, turns dials and holds snapshots meanwhile, so that memtables are cut
+//! and trees change under the clients.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -41,7 +42,8 @@ pub(super) enum Choice {
     Logged,
     /// Everything.
     All,
-    /// Writes that are synced, and no reads: what others see of a write before it is synced may be lost.
+    /// Writes that are synced, and no reads: what others see of a write before it is synced may be
+    /// lost.
     SyncedWrites,
 }
 

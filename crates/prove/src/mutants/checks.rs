@@ -574,7 +574,7 @@ fn log_and_flush(database: &Database) -> terrapin::Result<()> {
 /// D7). Only the engine itself can place that.
 #[cfg(terrapin_mutants)]
 pub(super) fn late_writes(_scratch: &Path) -> Outcome {
-    terrapin::late::check()
+    terrapin::testing::late::check()
 }
 
 #[cfg(not(terrapin_mutants))]

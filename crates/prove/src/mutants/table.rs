@@ -146,7 +146,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 14,
         name: "of a batch, only the first keyspace's operations are replayed",
-        place: "crates/terrapin/src/recovery.rs",
+        place: "crates/terrapin/src/open/recovery.rs",
         breaks: "D7: a batch is there whole or not at all, across keyspaces",
         script: Script::Crash {
             seeds: 100,
@@ -156,7 +156,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 15,
         name: "a Sync write does not wait for the sync",
-        place: "crates/terrapin/src/write.rs",
+        place: "crates/terrapin/src/write/mod.rs",
         breaks: "Sync durability: on stable storage before the call returns",
         script: Script::Crash {
             seeds: 100,
@@ -166,7 +166,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 16,
         name: "a snapshot reads the newest records of its memtables",
-        place: "crates/terrapin/src/snapshot.rs",
+        place: "crates/terrapin/src/api/snapshot.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -176,7 +176,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 17,
         name: "reads do not look into the sealed memtable",
-        place: "crates/terrapin/src/read.rs",
+        place: "crates/terrapin/src/read/mod.rs",
         breaks: "a get sees the newest published write",
         script: Script::Random {
             seeds: 60,
@@ -186,7 +186,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 18,
         name: "the drop of a keyspace is not in the log",
-        place: "crates/terrapin/src/schema.rs",
+        place: "crates/terrapin/src/keyspaces/schema.rs",
         breaks: "D7: a dropped keyspace does not come back",
         script: Script::Crash {
             seeds: 100,
@@ -380,7 +380,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 38,
         name: "the log is trimmed to the catalog's applied LSN, whatever keyspaces need",
-        place: "crates/terrapin/src/catalog/mod.rs",
+        place: "crates/terrapin/src/keyspaces/catalog/mod.rs",
         breaks: "D3: trimmed below the smallest applied LSN",
         script: Script::Crash {
             seeds: 100,
@@ -420,7 +420,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 42,
         name: "the catalog's own pages count as free after an open",
-        place: "crates/terrapin/src/catalog/mod.rs",
+        place: "crates/terrapin/src/keyspaces/catalog/mod.rs",
         breaks: "D4: free is what no walk from the superblock reaches",
         script: Script::Crash {
             seeds: 100,
@@ -450,14 +450,14 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 45,
         name: "a batch is published before it is in its memtables",
-        place: "crates/terrapin/src/write.rs",
+        place: "crates/terrapin/src/write/mod.rs",
         breaks: "D7: a batch is visible whole or not at all",
         script: Script::Check("batches seen by another thread", checks::whole_batches),
     },
     Mutant {
         number: 46,
         name: "a writer takes its memtable before it waits",
-        place: "crates/terrapin/src/write.rs",
+        place: "crates/terrapin/src/write/mod.rs",
         breaks: "a write enters the memtable that owns its LSN",
         script: Script::Random {
             seeds: 60,
@@ -467,7 +467,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 47,
         name: "a run gives a view what was written after it",
-        place: "crates/terrapin/src/run/chain.rs",
+        place: "crates/terrapin/src/read/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Random {
             seeds: 60,
@@ -477,7 +477,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 48,
         name: "the pages of a run are freed at once",
-        place: "crates/terrapin/src/run/write.rs",
+        place: "crates/terrapin/src/read/run/write.rs",
         breaks: "D5: no page is reused that a view reaches",
         script: Script::Random {
             seeds: 60,
@@ -487,7 +487,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 49,
         name: "a clear keeps the active memtable",
-        place: "crates/terrapin/src/schema.rs",
+        place: "crates/terrapin/src/keyspaces/schema.rs",
         breaks: "D7: clear cuts the memtable",
         script: Script::Random {
             seeds: 60,
@@ -497,7 +497,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 50,
         name: "the number of a dropped keyspace is given again",
-        place: "crates/terrapin/src/catalog/mod.rs",
+        place: "crates/terrapin/src/keyspaces/catalog/mod.rs",
         breaks: "D7: ids are never reused",
         script: Script::Crash {
             seeds: 400,
@@ -507,7 +507,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 51,
         name: "changes of keyspaces that the catalog has are applied again",
-        place: "crates/terrapin/src/recovery.rs",
+        place: "crates/terrapin/src/open/recovery.rs",
         breaks: "D7: skipped below the catalog's applied LSN",
         script: Script::Check(
             "what was flushed after a clear",
@@ -517,7 +517,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 52,
         name: "a read-only open opens the pages for writing",
-        place: "crates/terrapin/src/open.rs",
+        place: "crates/terrapin/src/open/mod.rs",
         breaks: "D11: read-only opens write nothing",
         script: Script::Random {
             seeds: 60,
@@ -527,7 +527,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 53,
         name: "flush forgets which memtables hold what is not in the log",
-        place: "crates/terrapin/src/write.rs",
+        place: "crates/terrapin/src/write/mod.rs",
         breaks: "flush makes writes of durability None durable",
         script: Script::Crash {
             seeds: 100,
@@ -705,7 +705,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 72,
         name: "the catalog's applied LSN is one past the cut",
-        place: "crates/terrapin/src/core.rs",
+        place: "crates/terrapin/src/engine/core.rs",
         breaks: "D3: no record is skipped that is not in a tree",
         script: Script::Crash {
             seeds: 100,
@@ -759,7 +759,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 78,
         name: "a stretch is compacted without a look at the room",
-        place: "crates/terrapin/src/room.rs",
+        place: "crates/terrapin/src/disk_space/room.rs",
         breaks: "D10: puts are refused for want of what was acknowledged, and of nothing else",
         script: Script::Check(
             "puts after ranges on a nearly full disk",
@@ -769,7 +769,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 79,
         name: "ranges over an older tree pay for a compaction",
-        place: "crates/terrapin/src/compaction.rs",
+        place: "crates/terrapin/src/checkpoint/compaction.rs",
         breaks: "a tree is compacted for ranges that it makes cheaper (decision 0018)",
         script: Script::Check("ranges over an old snapshot", checks::old_views),
     },
@@ -806,7 +806,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 83,
         name: "a copy of an open database is served unchecked",
-        place: "crates/terrapin/src/verify.rs",
+        place: "crates/terrapin/src/open/verify.rs",
         breaks: "a copy is refused, or every record of it reads right (decision 0033)",
         script: Script::Layer {
             name: "media",
@@ -847,7 +847,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 341,
         name: "of a view's runs the older one counts",
-        place: "crates/terrapin/src/read.rs",
+        place: "crates/terrapin/src/read/mod.rs",
         breaks: "of equal keys the newest counts",
         script: Script::Random {
             seeds: 60,
@@ -857,7 +857,7 @@ pub const TABLE: &[Mutant] = &[
     Mutant {
         number: 342,
         name: "a long chain shows what was written after its moment",
-        place: "crates/terrapin/src/run/chain.rs",
+        place: "crates/terrapin/src/read/run/chain.rs",
         breaks: "a snapshot sees one moment",
         script: Script::Conformance,
     },

@@ -1,23 +1,27 @@
 //! How a checkpoint becomes durable. This file is D2:
 //!
-//! write pages → sync → sync the log through what the checkpoint relies on → write one superblock slot {generation, catalog root, CRC} →
-//! sync → write the same into the other slot → sync; only now free and trim.
+//! write pages → sync → sync the log through what the checkpoint relies on → write one superblock
+//! slot {generation, catalog root, CRC} → sync → write the same into the other slot → sync; only
+//! now free and trim.
 //!
-//! That is all below its seal, and a clear or drop above it that a write below came too late for (`job`).
+//! That is all below its seal, and a clear or drop above it that a write below came too late for
+//! (`job`).
 //!
-//! The pages are written before a [`Commit`] is made; freeing and trimming is what its caller does once it is [`Progress::Durable`].
-//! A failure before the first slot leaves the last checkpoint in force, and the pages can be given back. From the first slot on nobody knows
-//! what a reopened database would find, and a failed sync is told once only: both poison the database.
+//! The pages are written before a [`Commit`] is made; freeing and trimming is what its caller does
+//! once it is [`Progress::Durable`]. A failure before the first slot leaves the last checkpoint in
+//! force, and the pages can be given back. From the first slot on nobody knows what a reopened
+//! database would find, and a failed sync is told once only: both poison the database.
 
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
 use terrapin_pages::Superblock;
 
-use crate::core::Core;
+use crate::engine::core::Core;
 
 /// A checkpoint whose pages, catalog included, are written.
 pub(crate) struct Commit {
     superblock: Superblock,
-    /// How much of the log is synced first: applied LSNs in the catalog that are above it were so before, and the log was synced through them then.
+    /// How much of the log is synced first: applied LSNs in the catalog that are above it were so
+    /// before, and the log was synced through them then.
     through: Lsn,
     next: Stage,
 }
@@ -45,7 +49,8 @@ pub(crate) enum Progress {
 }
 
 impl Commit {
-    /// Of a superblock that leads to the new catalog, which must not be durable before so much of the log is.
+    /// Of a superblock that leads to the new catalog, which must not be durable before so much of
+    /// the log is.
     pub fn new(superblock: Superblock, through: Lsn) -> Self {
         Commit {
             superblock,
@@ -148,7 +153,8 @@ mod tests {
     use terrapin_disk::SimDisk;
     use terrapin_disk::sim::{Fault, FaultError, Op};
 
-    /// The wait for the log ends when its drain finds no room, and the drain may have found some before the checkpoint looks: that was taken for the log's end.
+    /// The wait for the log ends when its drain finds no room, and the drain may have found some
+    /// before the checkpoint looks: that was taken for the log's end.
     #[test]
     fn a_shortage_of_log_space_that_is_over_does_not_end_a_checkpoint() {
         let (env, sim) = Env::simulated(1);

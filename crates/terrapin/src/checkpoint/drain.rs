@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use terrapin_base::{EXTENT_ALIGNMENT, KeyspaceId};
 
-use crate::state::{KeyspaceState, State};
+use crate::engine::state::{KeyspaceState, State};
 
 /// Groups of fewer extents than this lose more by what fills their last one up than segments give.
 const GROUP_EXTENTS_MIN: u64 = 4;

@@ -15,10 +15,10 @@ use terrapin_base::{Condition, Error, ErrorKind, Job, KeyspaceId, Lsn, Result, S
 
 use super::held::{AGE_NS, Finished, Holders, hand_over, retired};
 use super::merges::guarded;
-use crate::core::Core;
-use crate::run::RunWriter;
-use crate::state::{LoggedMemtable, State};
-use crate::view::{Held, View};
+use crate::engine::core::Core;
+use crate::engine::state::{LoggedMemtable, State};
+use crate::engine::view::{Held, View};
+use crate::read::run::RunWriter;
 
 /// Pause of a memtable whose run could not be written, and of all on a full disk.
 const RETRY_NS: u64 = 1_000_000_000;
@@ -236,7 +236,7 @@ mod tests {
 
     use super::*;
     use crate::Options;
-    use crate::core::Core;
+    use crate::engine::core::Core;
 
     fn holds_a_memtable(core: &Core) -> bool {
         let state = core.state.load();

@@ -1,10 +1,12 @@
 //! Deletes that come together on a full disk (D10, decision 0029).
 //!
-//! A leaf that loses one record of twenty is written anew hardly shorter, with all that buffers hold for it, while the segments that held that stay. So
-//! scattered deletes take room before they give any, the less the more of them a leaf gets at once. While puts are refused they are not merged as they
-//! come: they wait in memtables until no more have come for a while, the log writes its last file, a memtable is full, or somebody asks for a checkpoint.
+//! A leaf that loses one record of twenty is written anew hardly shorter, with all that buffers
+//! hold for it, while the segments that held that stay. So scattered deletes take room before they
+//! give any, the less the more of them a leaf gets at once. While puts are refused they are not
+//! merged as they come: they wait in memtables until no more have come for a while, the log writes
+//! its last file, a memtable is full, or somebody asks for a checkpoint.
 
-use crate::core::Core;
+use crate::engine::core::Core;
 
 /// No more have come for so long, or they wait for so long, in nanoseconds.
 const QUIET_NS: u64 = 1_000_000_000;
@@ -21,7 +23,8 @@ pub(super) struct Gathering {
 }
 
 impl Gathering {
-    /// Whether deletes go on to wait, as far as time decides. To be asked every second while the disk is full. A look at each keyspace.
+    /// Whether deletes go on to wait, as far as time decides. To be asked every second while the
+    /// disk is full. A look at each keyspace.
     pub fn go_on(&mut self, core: &Core) -> bool {
         if !core.schedule.space_is_short() || !Self::has_some(core) {
             self.since_ns = None;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 
 use terrapin_base::{KeyspaceId, Lsn, mutant};
 
-use crate::core::Core;
-use crate::run::{Run, RunWriter, Written};
-use crate::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
-use crate::view::{Held, View};
+use crate::engine::core::Core;
+use crate::engine::state::{KeyspaceState, LoggedMemtable, SealedMemtable, State};
+use crate::engine::view::{Held, View};
+use crate::read::run::{Run, RunWriter, Written};
 
 /// Age from which on a view gives its memtables back; any does where memtable memory is short.
 pub(super) const AGE_NS: u64 = 1_000_000_000;

@@ -1,4 +1,5 @@
-//! A sealed memtable as a merge sees it: a cursor over its newest versions, and a sketch of how its bytes are spread over the keys, for plans.
+//! A sealed memtable as a merge sees it: a cursor over its newest versions, and a sketch of how its
+//! bytes are spread over the keys, for plans.
 
 use std::sync::Arc;
 
@@ -7,9 +8,9 @@ use terrapin_memtable::{Memtable, Op, OwnedCursor};
 use terrapin_recordcache::{Collection, Said};
 use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor};
 
-use crate::core::Core;
-use crate::replacing::Answers;
-use crate::state::KeyspaceState;
+use crate::engine::core::Core;
+use crate::engine::state::KeyspaceState;
+use crate::memory::overwriting::Answers;
 
 /// Marks that a sketch aims at; each stands for an equal share of the bytes.
 const MARKS: u64 = 2048;
@@ -29,7 +30,8 @@ pub(crate) struct MemtableInput {
     total: Estimate,
     /// Records of keys that the tree was seen to hold already: they were cached.
     replacing: u64,
-    /// The share of what the keyspace writes that replaces something, in thousandths; 0 where that is not known.
+    /// The share of what the keyspace writes that replaces something, in thousandths; 0 where that
+    /// is not known.
     replacing_permille: u16,
 }
 
@@ -74,8 +76,8 @@ struct Sweep {
 }
 
 impl Preparation {
-    /// Tells the cached records of a keyspace on the way; the memtable's come in that were not there, as far as they were read or there
-    /// is room, if they are to (`take`).
+    /// Tells the cached records of a keyspace on the way; the memtable's come in that were not
+    /// there, as far as they were read or there is room, if they are to (`take`).
     pub fn sweep(mut self, core: &Arc<Core>, collection: Collection, take: bool) -> Self {
         self.sweeps = Some(Sweep {
             core: core.clone(),
@@ -118,7 +120,8 @@ impl Preparation {
                     key: key.into(),
                     before: *total,
                 });
-                // Marks hold keys that nobody charges for: a small part of the memtable, however long those are.
+                // Marks hold keys that nobody charges for: a small part of the memtable, however
+                // long those are.
                 let spacing_bytes = self.spacing_bytes.max(MARK_SHARE * key.len() as u64);
                 self.next_mark_bytes = total.bytes + spacing_bytes;
                 is_asked = self.input.marks.len().is_multiple_of(MARKS_ASKED);
@@ -164,7 +167,8 @@ impl Preparation {
 }
 
 impl MemtableInput {
-    /// Of the versions of `memtable` in `[after, before)`, once the preparation is stepped to its end.
+    /// Of the versions of `memtable` in `[after, before)`, once the preparation is stepped to its
+    /// end.
     pub fn prepare(memtable: Arc<Memtable>, after: Lsn, before: Lsn) -> Preparation {
         let mut cursor = memtable.cursor_owned(after, before);
         cursor.seek_first();
@@ -313,7 +317,7 @@ mod tests {
     use terrapin_structure::{MergeOptions, MergeStep, Structure, Version};
 
     use super::*;
-    use crate::options::Options;
+    use crate::types::options::Options;
 
     fn memtable() -> Arc<Memtable> {
         let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
@@ -391,7 +395,8 @@ mod tests {
             .unwrap()
     }
 
-    /// No mark of the memtable's sketch lies in a slice of one record, so that it estimates as if half of that came first and half last.
+    /// No mark of the memtable's sketch lies in a slice of one record, so that it estimates as if
+    /// half of that came first and half last.
     #[test]
     fn a_slice_of_one_record_leaves_the_first_and_the_last_leaves_of_a_tree_alone() {
         let budget = Budget::new(64 << 20);

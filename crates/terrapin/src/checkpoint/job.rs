@@ -7,31 +7,31 @@
 //!
 //! What ends a checkpoint is beside this file: [`install`], and [`failure`] where it comes to none.
 //!
-//! *Freeze* seals what is to be sealed and takes the state and an LSN, the checkpoint's seal; *settle* waits
-//! until every record below it is in its memtable. Everything that the catalog will say is as of that
-//! seal; what changes meanwhile (a clear, say) is in the log above it, where a power cut may take it
-//! away again. But a writer that is late finds no memtable any more once its keyspace is cleared or
-//! dropped, though its record lies below the seal: what the trees lack then, only the clear
-//! explains. So the commit syncs the log through that, too.
+//! *Freeze* seals what is to be sealed and takes the state and an LSN, the checkpoint's seal;
+//! *settle* waits until every record below it is in its memtable. Everything that the catalog will
+//! say is as of that seal; what changes meanwhile (a clear, say) is in the log above it, where a
+//! power cut may take it away again. But a writer that is late finds no memtable any more once its
+//! keyspace is cleared or dropped, though its record lies below the seal: what the trees lack then,
+//! only the clear explains. So the commit syncs the log through that, too.
 //!
-//! A memtable that cannot be merged (a node of its tree is damaged, say) is left out of its checkpoint,
-//! and stays sealed: the others go on, and nobody waits for the memory that it holds but writers of
-//! its keyspace. It is tried again after a rest, or when somebody asks for a checkpoint, who is
-//! told why there is none.
+//! A memtable that cannot be merged (a node of its tree is damaged, say) is left out of its
+//! checkpoint, and stays sealed: the others go on, and nobody waits for the memory that it holds
+//! but writers of its keyspace. It is tried again after a rest, or when somebody asks for a
+//! checkpoint, who is told why there is none.
 //!
 //! A checkpoint without a sealed memtable compacts a stretch of a tree if ranges have paid for that
 //! (`compaction`); one that comes to be sealed meanwhile waits for as long as sixteen page groups
 //! take. One that fails is nobody's failed checkpoint: the tree stays as it is.
 //!
-//! When a merge finds no space the next checkpoint takes the reserve, merges straight to the leaves and
-//! nowhere else, and only a slice of one memtable at a time, as long as the room allows ([`Portion`];
-//! D10). A slice's records stay in the sealed memtable until the last slice is merged; that the tree
-//! holds them as well does not matter, they say the same. It would matter for a batch that the log
-//! does not have, of which a slice may hold a part: a memtable with such a one is merged in one
-//! piece, after all others, or waits for room. Where slices have used of the reserve, trees are
-//! emptied before the next one, until it is whole again (`drain`). Once there is room again what is
-//! left of a memtable is merged as ever. Deletes come together meanwhile (`gather`): the more of them
-//! a leaf gets at once, the less room that takes.
+//! When a merge finds no space the next checkpoint takes the reserve, merges straight to the leaves
+//! and nowhere else, and only a slice of one memtable at a time, as long as the room allows
+//! ([`Portion`]; D10). A slice's records stay in the sealed memtable until the last slice is
+//! merged; that the tree holds them as well does not matter, they say the same. It would matter for
+//! a batch that the log does not have, of which a slice may hold a part: a memtable with such a one
+//! is merged in one piece, after all others, or waits for room. Where slices have used of the
+//! reserve, trees are emptied before the next one, until it is whole again (`drain`). Once there is
+//! room again what is left of a memtable is merged as ever. Deletes come together meanwhile
+//! (`gather`): the more of them a leaf gets at once, the less room that takes.
 
 mod failure;
 mod install;
@@ -53,10 +53,10 @@ use super::outcome::{Checkpoint, Part};
 use super::portion::Portion;
 use super::rest::{Aside, Rest};
 use super::spill::Spilling;
-use crate::catalog::{Catalog, Following};
-use crate::compaction::{STRETCH_GROUPS, Stretches};
-use crate::core::Core;
-use crate::state::SealedMemtable;
+use crate::checkpoint::compaction::{STRETCH_GROUPS, Stretches};
+use crate::engine::core::Core;
+use crate::engine::state::SealedMemtable;
+use crate::keyspaces::catalog::{Catalog, Following};
 
 /// The first rest after a failed checkpoint, and the longest, in nanoseconds.
 const REST_NS_MIN: u64 = 50_000_000;
@@ -72,18 +72,20 @@ pub(crate) struct Coordinator {
     phase: Phase,
     rest_ns: u64,
     /// Keyspaces that were created, dropped, cleared or given options since the last catalog
-    /// ([`crate::core::Install::changed`]).
+    /// ([`crate::engine::core::Install::changed`]).
     changed: BTreeSet<KeyspaceId>,
     /// The checkpoint at hand compacts, and merges no memtable.
     compacting: bool,
-    /// A merge found no space: memtables are merged in slices until one is through, or there is room.
+    /// A merge found no space: memtables are merged in slices until one is through, or there is
+    /// room.
     slicing: bool,
     /// There was said to be since the last one was through: if a merge found none all the same (a
     /// quota, say), it is not believed again.
     tried_room: bool,
     /// The checkpoint at hand is for one that is not.
     is_whole: bool,
-    /// Memtables that could not be merged, and [`Schedule::seals`] as the checkpoint at hand knows it.
+    /// Memtables that could not be merged, and [`Schedule::seals`] as the checkpoint at hand knows
+    /// it.
     aside: Aside,
     seals: u64,
     /// What was asked for when it began.
@@ -545,8 +547,8 @@ impl Coordinator {
         let mut changes = std::mem::take(&mut checkpoint.changes);
         let mut unread = Vec::new();
         let parts = checkpoint.parts_by_id();
-        // After the checkpoint has settled: every keyspace with a record below the seal is among the
-        // written ones.
+        // After the checkpoint has settled: every keyspace with a record below the seal is among
+        // the written ones.
         let mut changed = self.changed.clone();
         changed.extend(core.written.ids());
         changed.extend(parts.iter().map(|part| part.keyspace.id));
@@ -675,8 +677,8 @@ mod tests {
     use super::*;
     use crate::{Durability, Options};
 
-    /// The log ends before the jobs do, and a checkpoint that came to it in between told every listener
-    /// that it was closed.
+    /// The log ends before the jobs do, and a checkpoint that came to it in between told every
+    /// listener that it was closed.
     #[test]
     fn a_database_that_is_left_while_a_checkpoint_ends_tells_nobody_of_a_failure() {
         let mut ended = 0;
@@ -708,8 +710,8 @@ mod tests {
         assert!((1..200).contains(&ended), "{ended} checkpoints committed");
     }
 
-    /// A close ended with its error, and what no log holds was lost, though the next checkpoint would
-    /// have written it.
+    /// A close ended with its error, and what no log holds was lost, though the next checkpoint
+    /// would have written it.
     #[test]
     fn a_checkpoint_that_began_before_somebody_asked_fails_without_him() {
         let mut under_way = 0;

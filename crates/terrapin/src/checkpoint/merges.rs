@@ -8,8 +8,8 @@ use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Error, Job, Result, Step};
 use terrapin_structure::{Merge, MergeStep};
 
-use crate::core::Core;
-use crate::state::KeyspaceShared;
+use crate::engine::core::Core;
+use crate::engine::state::KeyspaceShared;
 
 /// How long a worker rests when the others hold all the work there is, at most, in nanoseconds.
 const REST_NS: u64 = 5_000_000;
@@ -109,7 +109,8 @@ impl RunningMerge {
     }
 }
 
-/// Does a piece of a merge. A panic in a structure fails that merge, not the process' only job for such merges.
+/// Does a piece of a merge. A panic in a structure fails that merge, not the process' only job for
+/// such merges.
 pub(crate) fn guarded<T>(work: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(work))
         .unwrap_or_else(|_| Err(Error::internal("a merge panicked")))

@@ -1,13 +1,14 @@
 //! Checkpoints: sealed memtables are merged into the trees below them, and the new roots become
 //! durable (D2).
 //!
-//! One coordinator job ([`job`]) runs one checkpoint ([`outcome`]) at a time. A checkpoint freezes the database
-//! at an LSN, waits until every record below it is in its memtable, merges the sealed memtables
-//! ([`merges`], with as many workers as there are background threads; [`input`] is how a merge sees
-//! a memtable), writes the catalog, and commits ([`commit`], which reads like D2). [`Schedule`] is
-//! what the rest of the engine sees of it: what is asked for, and how far it is.
+//! One coordinator job ([`job`]) runs one checkpoint ([`outcome`]) at a time. A checkpoint freezes
+//! the database at an LSN, waits until every record below it is in its memtable, merges the sealed
+//! memtables ([`merges`], with as many workers as there are background threads; [`input`] is how a
+//! merge sees a memtable), writes the catalog, and commits ([`commit`], which reads like D2).
+//! [`Schedule`] is what the rest of the engine sees of it: what is asked for, and how far it is.
 
 pub(crate) mod commit;
+pub(crate) mod compaction;
 mod drain;
 pub(crate) mod fold;
 mod gather;
@@ -26,13 +27,13 @@ use terrapin_base::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use terrapin_base::sync::Mutex;
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Signal};
 
-use crate::core::Core;
-use crate::health::closed;
+use crate::engine::core::Core;
+use crate::engine::health::closed;
 use merges::RunningMerge;
 
-/// Checkpoints from the reserve that a checkpoint, a flush, or a close waits for without a memtable's
-/// having gone (decision 0038). A checkpoint writes no more than there is room for, and syncs four
-/// times, so that this is a bound of work. What is not merged then is in the log.
+/// Checkpoints from the reserve that a checkpoint, a flush, or a close waits for without a
+/// memtable's having gone (decision 0038). A checkpoint writes no more than there is room for, and
+/// syncs four times, so that this is a bound of work. What is not merged then is in the log.
 const TIGHT_ROUNDS_MAX: u64 = 64;
 
 /// What was asked for: to be more is to reach further, or to be asked for more often.
@@ -56,8 +57,8 @@ pub(crate) struct Schedule {
     asked_through: AtomicU64,
     /// How often somebody asked who waits for it, or let a tree go.
     asked_times: AtomicU64,
-    /// How many trees clears and drops have let go, and how many of these checkpoints have given up the
-    /// pages of.
+    /// How many trees clears and drops have let go, and how many of these checkpoints have given up
+    /// the pages of.
     trees_let_go: AtomicU64,
     trees_given_up: AtomicU64,
     /// Everything below is in trees that both superblocks reach: the smallest applied LSN of the
@@ -67,12 +68,12 @@ pub(crate) struct Schedule {
     sealed: AtomicUsize,
     /// How often one was sealed or went.
     seals: AtomicU64,
-    /// How many of them could not be merged, and are not being tried again; and the bytes of memtable
-    /// memory that their keyspaces hold.
+    /// How many of them could not be merged, and are not being tried again; and the bytes of
+    /// memtable memory that their keyspaces hold.
     aside: AtomicUsize,
     aside_bytes: AtomicU64,
-    /// Checkpoints that were tried from the reserve, committed or not; and as many when a memtable last
-    /// went.
+    /// Checkpoints that were tried from the reserve, committed or not; and as many when a memtable
+    /// last went.
     tight_checkpoints: AtomicU64,
     tight_checkpoints_at_release: AtomicU64,
     /// Checkpoints committed.
@@ -91,8 +92,8 @@ pub(crate) struct Schedule {
     seal_is_asked: AtomicBool,
     /// The disk is nearly full: memtables are small.
     space_is_scarce: AtomicBool,
-    /// The disk is full: puts are refused, memtables are large again, and seal once deletes have come
-    /// together ([`gather`]; D10).
+    /// The disk is full: puts are refused, memtables are large again, and seal once deletes have
+    /// come together ([`gather`]; D10).
     space_is_short: AtomicBool,
 }
 
@@ -204,8 +205,8 @@ impl Schedule {
         self.tight_checkpoints().saturating_sub(begun.max(from))
     }
 
-    /// Whether a wait that began at that count is over: too many checkpoints from the reserve have let
-    /// no memtable go.
+    /// Whether a wait that began at that count is over: too many checkpoints from the reserve have
+    /// let no memtable go.
     pub fn is_too_tight(&self, begun: u64) -> bool {
         self.tight_checkpoints_since(begun) >= TIGHT_ROUNDS_MAX
     }
@@ -262,8 +263,8 @@ impl Schedule {
         times
     }
 
-    /// A clear or a drop let a tree go: the next checkpoint gives its pages up. That makes room, so it
-    /// ends a rest.
+    /// A clear or a drop let a tree go: the next checkpoint gives its pages up. That makes room, so
+    /// it ends a rest.
     pub fn let_tree_go(&self) {
         self.trees_let_go.fetch_add(1, Ordering::AcqRel);
         self.end_rest();
@@ -338,7 +339,8 @@ impl Schedule {
         self.count_failure(error, u64::MAX);
     }
 
-    /// A checkpoint failed that began when so much was asked for. Who asked since waits for the next.
+    /// A checkpoint failed that began when so much was asked for. Who asked since waits for the
+    /// next.
     pub fn checkpoint_failed(&self, error: &Error, asked: Asked) {
         self.count_failure(error, asked.times);
     }
@@ -371,8 +373,8 @@ impl Schedule {
         self.space_is_short.load(Ordering::Acquire)
     }
 
-    /// Sets whether the disk is full; waiters look again where that is news. What failing checkpoints
-    /// find again is none, or who counts them would do so for ever.
+    /// Sets whether the disk is full; waiters look again where that is news. What failing
+    /// checkpoints find again is none, or who counts them would do so for ever.
     pub fn set_space_is_short(&self, short: bool) {
         if self.space_is_short.swap(short, Ordering::AcqRel) != short {
             self.released();
@@ -424,9 +426,9 @@ impl Core {
         }
     }
 
-    /// Waits until everything below an LSN is in durable trees. A checkpoint that began since and fails
-    /// ends the wait with its error; so does the end of the jobs, which is a close; and on a full
-    /// disk so do [`TIGHT_ROUNDS_MAX`] checkpoints.
+    /// Waits until everything below an LSN is in durable trees. A checkpoint that began since and
+    /// fails ends the wait with its error; so does the end of the jobs, which is a close; and on a
+    /// full disk so do [`TIGHT_ROUNDS_MAX`] checkpoints.
     pub fn checkpoint_through(&self, through: Lsn) -> Result<()> {
         let mut failures = self.schedule.failures();
         if let Some(error) = self.log.as_ref().and_then(|log| log.failed()) {
@@ -456,8 +458,8 @@ impl Core {
                 // A close waits here, too: that the database is being closed ends nobody's wait.
                 _ if self.schedule.is_stopping() => return Err(closed()),
                 _ if self.schedule.is_too_tight(begun) => return Err(self.too_tight(through)),
-                // The next checkpoint committed, but not as far, or one failed that began before this
-                // asked.
+                // The next checkpoint committed, but not as far, or one failed that began before
+                // this asked.
                 _ => failures = failed,
             }
         }

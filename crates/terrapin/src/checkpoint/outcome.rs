@@ -1,4 +1,5 @@
-//! What one checkpoint is made of, and what it comes to for each keyspace: which tree the catalog names, and how much of the log that holds.
+//! What one checkpoint is made of, and what it comes to for each keyspace: which tree the catalog
+//! names, and how much of the log that holds.
 
 use std::sync::Arc;
 
@@ -8,9 +9,9 @@ use terrapin_pages::{Changes, SpaceClass};
 use terrapin_structure::Version;
 
 use super::held::Finished;
-use crate::catalog::{Catalog, Outcome};
-use crate::events::Merged;
-use crate::state::{KeyspaceState, SealedMemtable, State};
+use crate::engine::events::Merged;
+use crate::engine::state::{KeyspaceState, SealedMemtable, State};
+use crate::keyspaces::catalog::{Catalog, Outcome};
 
 /// One checkpoint.
 pub(super) struct Checkpoint {
@@ -103,7 +104,8 @@ impl Checkpoint {
         parts
     }
 
-    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far it was. With [`Checkpoint::parts_by_id`].
+    /// What it did to a keyspace of the frozen state, of which the catalog before it says how far
+    /// it was. With [`Checkpoint::parts_by_id`].
     pub fn outcome(&self, catalog: &Catalog, id: KeyspaceId, parts: &[&Part]) -> Result<Outcome> {
         let before = catalog.applied_of(id).unwrap_or(Lsn(0));
         let part = parts.binary_search_by_key(&id, |part| part.keyspace.id);
@@ -158,8 +160,10 @@ impl Checkpoint {
         })
     }
 
-    /// How far something is applied after it of which no memtable has a record, and how far that was `before`. While the log is replayed it is sealed where
-    /// the replay is. What was applied beyond that stays so: were it replayed again, it would go over later writes that are in trees only.
+    /// How far something is applied after it of which no memtable has a record, and how far that
+    /// was `before`. While the log is replayed it is sealed where the replay is. What was applied
+    /// beyond that stays so: were it replayed again, it would go over later writes that are in
+    /// trees only.
     pub fn applied(&self, before: Lsn) -> Lsn {
         match mutant::active(76) {
             true => self.seal,

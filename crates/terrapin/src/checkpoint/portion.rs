@@ -1,4 +1,5 @@
-//! How much of a memtable one checkpoint merges while it writes from the reserve (D10, decision 0038).
+//! How much of a memtable one checkpoint merges while it writes from the reserve (D10, decision
+//! 0038).
 //!
 //! What a slice of a memtable writes depends on how many leaves its records lie in, which nobody
 //! knows before. So the next slice follows from the last one: from what that wrote, and from the

@@ -1,4 +1,5 @@
-//! What follows on a failure: a rest, and without which memtables checkpoints go on until those are tried again.
+//! What follows on a failure: a rest, and without which memtables checkpoints go on until those are
+//! tried again.
 
 use terrapin_base::{KeyspaceId, Lsn};
 
@@ -65,7 +66,8 @@ impl Aside {
         self.memtables.push((id, seal));
     }
 
-    /// Makes its memtables the last of a checkpoint's parts, and no parts of it while it is too early for that. [`Aside::tried`] follows.
+    /// Makes its memtables the last of a checkpoint's parts, and no parts of it while it is too
+    /// early for that. [`Aside::tried`] follows.
     pub fn arrange(&mut self, parts: &mut Vec<Part>, now_ns: u64, asked: Asked) {
         self.memtables
             .retain(|memtable| parts.iter().any(|part| name(part) == Some(*memtable)));
@@ -76,13 +78,15 @@ impl Aside {
         }
     }
 
-    /// Those that are parts of a checkpoint are none of its memtables any more, unless they are added again.
+    /// Those that are parts of a checkpoint are none of its memtables any more, unless they are
+    /// added again.
     pub fn tried(&mut self, parts: &[Part]) {
         self.memtables
             .retain(|memtable| !parts.iter().any(|part| name(part) == Some(*memtable)));
     }
 
-    /// They are tried again after that rest, which others need not wait for. The checkpoint knows of so many [`Schedule::seals`].
+    /// They are tried again after that rest, which others need not wait for. The checkpoint knows
+    /// of so many [`Schedule::seals`].
     pub fn after(&mut self, rest: Rest, seals: u64) -> Rest {
         (self.retry_ns, self.asked) = (rest.until_ns, rest.asked);
         self.rest(seals)
@@ -130,7 +134,8 @@ mod tests {
         assert!(rest.is_broken(&schedule));
     }
 
-    /// One memtable was cleared and another sealed before anyone looked: as many as were left out, but not those.
+    /// One memtable was cleared and another sealed before anyone looked: as many as were left out,
+    /// but not those.
     #[test]
     fn a_memtable_that_is_sealed_ends_a_rest_though_another_went() {
         let schedule = Schedule::default();

@@ -8,8 +8,8 @@
 //!
 //! A memtable gets a run where one of its views is older than a second, or memtable memory is
 //! short. Then it is for all views of the memtable, however young. What cannot be written, for want
-//! of room on the disk as a rule, is not in the way of the checkpoint: the fold job tries it again. A
-//! checkpoint that merges slices on a full disk writes no runs.
+//! of room on the disk as a rule, is not in the way of the checkpoint: the fold job tries it again.
+//! A checkpoint that merges slices on a full disk writes no runs.
 
 use std::sync::Arc;
 
@@ -18,8 +18,8 @@ use terrapin_base::ErrorKind;
 use super::held::{AGE_NS, Finished, Holders};
 use super::merges::guarded;
 use super::outcome::Checkpoint;
-use crate::core::Core;
-use crate::run::RunWriter;
+use crate::engine::core::Core;
+use crate::read::run::RunWriter;
 
 /// The runs of a checkpoint, one after the other.
 pub(super) struct Spilling {

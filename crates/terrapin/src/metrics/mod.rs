@@ -4,6 +4,7 @@
 mod histogram;
 mod keyspace;
 mod openmetrics;
+pub(crate) mod stalls;
 mod waits;
 
 use std::cell::Cell;

@@ -1,8 +1,10 @@
-//! Why writes waited, and how long: a histogram for each cause. Only a write that waits pays for it.
+//! Why writes waited, and how long: a histogram for each cause. Only a write that waits pays for
+//! it.
 
 use super::{Histogram, Latency};
 
-/// Waits of writes, by cause. Each wait of a write counts by itself: a write may wait more than once.
+/// Waits of writes, by cause. Each wait of a write counts by itself: a write may wait more than
+/// once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]

@@ -1,4 +1,5 @@
-//! A simulated world for tests of the engine: one seed, one disk, no thread. Tiny sizes, so that rare paths are common.
+//! A simulated world for tests of the engine: one seed, one disk, no thread. Tiny sizes, so that
+//! rare paths are common.
 #![allow(dead_code)] // each test binary uses its part
 
 use std::collections::BTreeMap;
@@ -76,7 +77,8 @@ impl World {
     }
 }
 
-/// Small in everything: memtables of some KiB, nodes of four children, blocks of 512 bytes, log files of 64 KiB.
+/// Small in everything: memtables of some KiB, nodes of four children, blocks of 512 bytes, log
+/// files of 64 KiB.
 pub fn tiny() -> Options {
     Options::new()
         .memory(2 << 20)

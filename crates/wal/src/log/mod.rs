@@ -1,12 +1,12 @@
 //! The log while it lives: appending (in `append`), publishing, cutting, asking for syncs.
 //!
 //! An append sums its payload first, then takes the append lock, which is held for the copy into
-//! the ring and nothing else (a boundary holds it for what its caller does at that LSN): no call of the
-//! system, no allocation and nothing that can fail lies between the reservation of an LSN and the
-//! record's being complete. What is in the ring survives the process. A record is *appended* when
-//! it is in the ring, *published* when its writer says that whatever it stands for can be seen,
-//! *synced* when it is on stable storage; each is a prefix of the one before, but publishing and
-//! syncing do not wait for each other.
+//! the ring and nothing else (a boundary holds it for what its caller does at that LSN): no call of
+//! the system, no allocation and nothing that can fail lies between the reservation of an LSN and
+//! the record's being complete. What is in the ring survives the process. A record is *appended*
+//! when it is in the ring, *published* when its writer says that whatever it stands for can be
+//! seen, *synced* when it is on stable storage; each is a prefix of the one before, but publishing
+//! and syncing do not wait for each other.
 
 mod append;
 
@@ -365,8 +365,8 @@ impl Log {
 
     /// Runs `install` under the append lock with a boundary: every record that was appended before
     /// starts below it, every later one there or above. It is where the last record ends that is no
-    /// filler or mark: a sync through those would only add another mark. No boundary is below an earlier
-    /// one. `install` is short (it installs a memtable) and must not call the log.
+    /// filler or mark: a sync through those would only add another mark. No boundary is below an
+    /// earlier one. `install` is short (it installs a memtable) and must not call the log.
     pub fn boundary<R>(&self, install: impl FnOnce(Lsn) -> R) -> (R, Boundary) {
         let tail = self.0.lock();
         // Behind a closing record stands only what its sync added, and a recovery finds the log's

@@ -1,4 +1,5 @@
-//! Atomics that lie in memory as the real ones do (memtables build their nodes in raw memory), with a point before every use.
+//! Atomics that lie in memory as the real ones do (memtables build their nodes in raw memory), with
+//! a point before every use.
 
 use std::sync::atomic as real;
 

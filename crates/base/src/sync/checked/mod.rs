@@ -1,10 +1,12 @@
-//! The same names for a model checker (shuttle): threads are coroutines on one thread of the system, and every use of a lock or
-//! atomic is a point where the checker may let another one go on.
+//! The same names for a model checker (shuttle): threads are coroutines on one thread of the
+//! system, and every use of a lock or atomic is a point where the checker may let another one go
+//! on.
 //!
-//! What that can find and what not: it tries interleavings of whole operations, as if all were sequentially consistent. An ordering
-//! that is too weak for a real processor passes here; so the orderings of publication and of the memtable's nodes are argued in
-//! their files, tried by the stress tests, and by those under ThreadSanitizer (`scripts/sanitize.sh`). `Arc` and `OnceLock` are the real ones and no points; neither
-//! is plain memory.
+//! What that can find and what not: it tries interleavings of whole operations, as if all were
+//! sequentially consistent. An ordering that is too weak for a real processor passes here; so the
+//! orderings of publication and of the memtable's nodes are argued in their files, tried by the
+//! stress tests, and by those under ThreadSanitizer (`scripts/sanitize.sh`). `Arc` and `OnceLock`
+//! are the real ones and no points; neither is plain memory.
 
 mod atomics;
 mod locks;
@@ -28,8 +30,8 @@ pub(crate) fn nap() {
 /// A checker of schedules knows no priorities.
 pub(crate) fn give_way() {}
 
-/// A point where another thread may come in between, for what is shared by other means than this module's. None outside of a model, nor
-/// while a failed one is unwound.
+/// A point where another thread may come in between, for what is shared by other means than this
+/// module's. None outside of a model, nor while a failed one is unwound.
 pub fn point() {
     if shuttle::current::try_get_current_task().is_some() && !std::thread::panicking() {
         shuttle::thread::sleep(Duration::ZERO);

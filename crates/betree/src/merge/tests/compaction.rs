@@ -5,7 +5,8 @@ use terrapin_structure::{Batch, Filled, ToCompact};
 use super::*;
 
 impl Tree {
-    /// Compacts one stretch; where the next begins, or none when nothing was left to do from there on.
+    /// Compacts one stretch; where the next begins, or none when nothing was left to do from there
+    /// on.
     pub(super) fn compact(&mut self, from: &[u8], bytes_max: u64) -> Option<Option<Box<[u8]>>> {
         self.compact_span((from, None), bytes_max)
     }

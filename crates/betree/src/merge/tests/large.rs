@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// The engine's largest checkpoint distance, in records that fill a leaf each, is merged into one node.
+/// The engine's largest checkpoint distance, in records that fill a leaf each, is merged into one
+/// node.
 #[test]
 fn the_largest_memtable_of_records_of_more_than_half_a_leaf_is_merged() {
     const UNITS: u64 = 16_384;
@@ -17,7 +18,8 @@ fn the_largest_memtable_of_records_of_more_than_half_a_leaf_is_merged() {
     tree.merge(&every_other.map(|key| (key.clone(), None)).collect());
 }
 
-/// Nodes were split on account of their size until they had two children each: such a tree would soon be as high as one may be.
+/// Nodes were split on account of their size until they had two children each: such a tree would
+/// soon be as high as one may be.
 #[test]
 fn trees_of_the_longest_keys_have_four_children_a_node() {
     const LEAVES: u64 = 64;

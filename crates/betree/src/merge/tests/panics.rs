@@ -1,4 +1,5 @@
-//! A merge that panics half-way: what it has written is given back, nobody waits for it, and another succeeds.
+//! A merge that panics half-way: what it has written is given back, nobody waits for it, and
+//! another succeeds.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};

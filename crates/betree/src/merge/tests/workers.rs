@@ -55,7 +55,8 @@ fn workers_together_do_what_one_does() {
 fn a_worker_that_finds_every_task_taken_waits_until_there_is_one() {
     let mut tree = Tree::new(2048, 8, None);
     let messages = small_records(600);
-    // The one task is being done while its memtable's cursor goes on, so who comes then has nothing to do.
+    // The one task is being done while its memtable's cursor goes on, so who comes then has nothing
+    // to do.
     let second: Arc<OnceLock<Weak<dyn Merge>>> = Arc::default();
     let waiting = Arc::new(Mutex::new(None));
     let (merge_of_second, told) = (second.clone(), waiting.clone());

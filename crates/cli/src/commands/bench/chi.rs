@@ -30,7 +30,8 @@ pub(super) struct Chi {
     /// Batch unit, L
     #[arg(long, value_name = "SIZE", default_value = "256KiB", value_parser = arguments::size)]
     batch_unit: u64,
-    /// Memory budget [default: six memtables of the largest checkpoint distance, and 8 MiB at least]
+    /// Memory budget [default: six memtables of the largest checkpoint distance, and 8 MiB at
+    /// least]
     #[arg(long, value_name = "SIZE", value_parser = arguments::size)]
     memory: Option<u64>,
     #[command(flatten)]

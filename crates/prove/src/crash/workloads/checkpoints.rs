@@ -1,4 +1,5 @@
-//! Checkpoints: memtables that fill, trees that grow and shrink, superblocks that change places, space that comes back.
+//! Checkpoints: memtables that fill, trees that grow and shrink, superblocks that change places,
+//! space that comes back.
 
 use terrapin::Compression;
 

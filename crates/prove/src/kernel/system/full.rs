@@ -24,8 +24,8 @@ const PUTS_MAX: u64 = 200_000;
 /// How often it is seen whether writes go again, every tenth of a second.
 const TRIES: u32 = 600;
 
-/// Rounds that a checkpoint or a close may take on a full disk: 64 for each memtable that it merges,
-/// and some that begin before.
+/// Rounds that a checkpoint or a close may take on a full disk: 64 for each memtable that it
+/// merges, and some that begin before.
 const ROUNDS_MAX: u64 = 160;
 
 /// Fills an ext4 by puts, and again by somebody else's file.

@@ -1,4 +1,5 @@
-//! What follows when a checkpoint, or a part of one, fails: who is told, what is tried instead, and how long nothing is.
+//! What follows when a checkpoint, or a part of one, fails: who is told, what is tried instead, and
+//! how long nothing is.
 
 use std::sync::Arc;
 
@@ -7,8 +8,8 @@ use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, Step};
 use super::{Coordinator, Phase, REST_NS_MAX, SPACE_POLL_NS};
 use crate::checkpoint::outcome::Checkpoint;
 use crate::checkpoint::rest::Rest;
-use crate::core::Core;
-use crate::state::{KeyspaceState, State};
+use crate::engine::core::Core;
+use crate::engine::state::{KeyspaceState, State};
 
 impl Coordinator {
     /// Tells which memtables free no memory.
@@ -24,8 +25,8 @@ impl Coordinator {
         self.core.schedule.set_aside(count, bytes.sum());
     }
 
-    /// The checkpoint's next part could not be merged, and its pages were given back. What is the matter with its tree alone does not keep others' memtables from
-    /// being merged.
+    /// The checkpoint's next part could not be merged, and its pages were given back. What is the
+    /// matter with its tree alone does not keep others' memtables from being merged.
     pub(super) fn part_failed(
         &mut self,
         mut checkpoint: Box<Checkpoint>,
@@ -46,7 +47,8 @@ impl Coordinator {
             return Err(error);
         };
         if !self.has_still(&keyspace, seal) {
-            // A clear or a drop took it away meanwhile: nobody waits for that, and it is not tried again.
+            // A clear or a drop took it away meanwhile: nobody waits for that, and it is not tried
+            // again.
             let error = error.with("keyspace", &keyspace.shared.name);
             match error.kind() {
                 ErrorKind::Internal => self.core.health.report(&error),
@@ -84,7 +86,8 @@ impl Coordinator {
     pub(super) fn failed(&mut self, error: Error) -> Step {
         let core = self.core.clone();
         core.schedule.offer(None);
-        // A database that is left ends its log before its jobs. The last checkpoint of a close still finds the log.
+        // A database that is left ends its log before its jobs. The last checkpoint of a close
+        // still finds the log.
         let is_left = error.kind() == ErrorKind::Closed && !core.health.is_open();
         if is_left || core.schedule.is_stopping() {
             return Step::Done;
@@ -211,8 +214,9 @@ impl Coordinator {
         Step::Pending(condition.until(until_ns))
     }
 
-    /// Whether there is something to do, with nothing but memtables sealed that could not be merged: trees to be given up, deletes to be merged that may make
-    /// room on a full disk, or a compaction.
+    /// Whether there is something to do, with nothing but memtables sealed that could not be
+    /// merged: trees to be given up, deletes to be merged that may make room on a full disk, or a
+    /// compaction.
     fn have_others_work(core: &Core, compacts: bool, gathers: bool) -> bool {
         if core.schedule.has_trees_to_give_up() || core.schedule.is_seal_asked() {
             return true;

@@ -1,15 +1,16 @@
-//! What follows when a checkpoint is durable: its trees are shown, what they replace is let go, and the next checkpoint learns what this one left.
+//! What follows when a checkpoint is durable: its trees are shown, what they replace is let go, and
+//! the next checkpoint learns what this one left.
 
 use std::sync::Arc;
 
 use terrapin_base::ErrorKind;
 
 use super::{Committing, Coordinator, REST_NS_MIN};
+use crate::checkpoint::compaction::Stretches;
 use crate::checkpoint::held::hand_over;
 use crate::checkpoint::outcome::{Checkpoint, Part};
-use crate::compaction::Stretches;
-use crate::events;
-use crate::state::{SealedMemtable, State};
+use crate::engine::events;
+use crate::engine::state::{SealedMemtable, State};
 
 impl Coordinator {
     /// Both slots hold the new generation: shows it, and lets go of what it replaces.
@@ -22,7 +23,8 @@ impl Coordinator {
             ..
         } = committing;
         for part in &checkpoint.parts {
-            // What it held last is near enough where a node cannot be read: who needs the node reports it.
+            // What it held last is near enough where a node cannot be read: who needs the node
+            // reports it.
             if let Some(merged) = &part.merged {
                 let size = &part.keyspace.shared.tree_size;
                 let _ = core.measure_merged(size, &**merged, part.added);
@@ -44,7 +46,8 @@ impl Coordinator {
                     || keyspace.sealed.as_ref().map(memtable) == part.sealed.as_ref().map(memtable);
                 let Some(merged) = part.merged.as_ref().filter(|_| same_tree && same_memtable)
                 else {
-                    // Its tree is empty then, and nobody else gives it another. It was measured above as if the merge were not in vain.
+                    // Its tree is empty then, and nobody else gives it another. It was measured
+                    // above as if the merge were not in vain.
                     keyspace.shared.tree_size.cleared();
                     continue;
                 };
@@ -52,7 +55,8 @@ impl Coordinator {
                 changed.version = merged.clone();
                 let forecast = &keyspace.shared.forecast;
                 match (&part.sealed, &part.rest_from) {
-                    // A memtable that was sealed while the tree was compacted is merged by the next checkpoint.
+                    // A memtable that was sealed while the tree was compacted is merged by the next
+                    // checkpoint.
                     (None, _) => {}
                     (Some(_), None) => {
                         changed.sealed = None;
@@ -125,7 +129,8 @@ impl Coordinator {
         }
         core.counters.checkpoints.add(1);
         events::checkpointed(&core, superblock.generation.0, merged);
-        // The job that gives space back counts them: some time after the last one it lets spares go.
+        // The job that gives space back counts them: some time after the last one it lets spares
+        // go.
         core.store.reclaim_signal().notify();
         self.slicing &= self.draining || !self.slices.is_empty();
         self.tried_room &= self.slicing;

@@ -1,0 +1,198 @@
+//! A [`Batch`]: writes that become visible and durable together or not at all, across keyspaces
+//! (D7). It is built in the form in which the log takes it, so that writing it copies nothing more
+//! than once.
+
+use std::fmt;
+
+use terrapin_base::{Error, ErrorKind, KEY_BYTES_MAX, KeyspaceId, Result, VALUE_BYTES_MAX};
+use terrapin_memtable::Op;
+
+use crate::api::keyspace::Keyspace;
+use crate::log_record::format::put_operation;
+
+/// Puts and deletes that are written as one. Later operations on a key win over earlier ones.
+///
+/// The largest batch is what [`crate::Database::batch_bytes_max`] says (a quarter of the log's
+/// ring); a larger one is refused with [`ErrorKind::TooLarge`] when it is written. An operation
+/// that cannot be done (a key too long, a keyspace of another database) fails the whole batch: the
+/// write tells it, [`Batch::error`] does at once, and nothing of the batch is done.
+///
+/// ```
+/// # fn main() -> terrapin::Result<()> {
+/// # let directory = std::env::temp_dir().join(format!("terrapin-doc-batch-{}", std::process::id()));
+/// let database = terrapin::Database::open(&directory)?;
+/// let (users, by_name) = (database.keyspace("users")?, database.keyspace("by name")?);
+/// let mut batch = database.batch();
+/// batch.put(&users, "1", "Ann");
+/// batch.put(&by_name, "Ann", "1");
+/// batch.delete(&by_name, "Bob");
+/// database.write(&batch)?; // all of it or nothing
+/// batch.clear(); // or another write would do it again
+/// assert_eq!(by_name.get("Ann")?.unwrap(), "1");
+/// # database.close()?;
+/// # let _ = std::fs::remove_dir_all(directory);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+#[doc(alias("transaction", "write batch"))]
+pub struct Batch {
+    payload: Vec<u8>,
+    operations: usize,
+    puts: usize,
+    /// The keyspace of all operations so far.
+    keyspace: Option<KeyspaceId>,
+    /// There is more than one keyspace.
+    spreads: bool,
+    database: u64,
+    failure: Option<Error>,
+}
+
+impl Batch {
+    pub(crate) fn new(database: u64) -> Self {
+        Batch {
+            payload: Vec::new(),
+            operations: 0,
+            puts: 0,
+            keyspace: None,
+            spreads: false,
+            database,
+            failure: None,
+        }
+    }
+
+    /// Adds a put.
+    #[doc(alias("insert", "set"))]
+    pub fn put(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) {
+        self.add(keyspace, key.as_ref(), Op::Put(value.as_ref()));
+    }
+
+    /// Adds a delete. Deleting what is not there is no error.
+    #[doc(alias("remove", "del", "erase"))]
+    pub fn delete(&mut self, keyspace: &Keyspace, key: impl AsRef<[u8]>) {
+        self.add(keyspace, key.as_ref(), Op::Delete);
+    }
+
+    fn add(&mut self, keyspace: &Keyspace, key: &[u8], op: Op<'_>) {
+        if self.failure.is_some() {
+            return;
+        }
+        if let Err(error) = self.check(keyspace, key, op) {
+            self.failure = Some(error.with("operation", self.operations));
+            return;
+        }
+        let id = keyspace.id();
+        self.spreads |= self.keyspace.is_some_and(|k| k != id);
+        self.keyspace = Some(id);
+        self.operations += 1;
+        self.puts += usize::from(matches!(op, Op::Put(_)));
+        put_operation(&mut self.payload, id, key, op);
+    }
+
+    fn check(&self, keyspace: &Keyspace, key: &[u8], op: Op<'_>) -> Result<()> {
+        if keyspace.owner.number != self.database {
+            return Err(Error::invalid("the keyspace belongs to another database")
+                .with("keyspace", keyspace.name()));
+        }
+        check_sizes(key, op)
+    }
+
+    /// The error of the first operation that cannot be done, which a write of the batch returns.
+    /// Nothing is added behind it.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        self.failure.as_ref()
+    }
+
+    /// How many operations it holds.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.operations
+    }
+
+    /// Whether nothing was added: neither what it holds nor what cannot be done ([`Batch::error`]).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.operations == 0 && self.failure.is_none()
+    }
+
+    /// Bytes that it takes in the log; compare with [`crate::Database::batch_bytes_max`].
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.payload.len()
+    }
+
+    /// Removes everything, and keeps the memory for the next use.
+    pub fn clear(&mut self) {
+        self.payload.clear();
+        *self = Batch {
+            payload: std::mem::take(&mut self.payload),
+            ..Batch::new(self.database)
+        };
+    }
+
+    /// The log's payload, if every operation was fine.
+    pub(crate) fn payload(&self) -> Result<&[u8]> {
+        match &self.failure {
+            Some(error) => Err(error.clone()),
+            None => Ok(&self.payload),
+        }
+    }
+
+    /// Whether it can only make room.
+    pub(crate) fn only_deletes(&self) -> bool {
+        self.puts == 0
+    }
+
+    pub(crate) fn database(&self) -> u64 {
+        self.database
+    }
+
+    /// The one keyspace that it writes to; none when it is empty or writes to several.
+    pub(crate) fn only_keyspace(&self) -> Option<KeyspaceId> {
+        self.keyspace.filter(|_| !self.spreads)
+    }
+}
+
+impl fmt::Debug for Batch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Batch")
+            .field("operations", &self.operations)
+            .field("bytes", &self.payload.len())
+            .field("error", &self.failure)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The limits of keys and values.
+#[inline]
+pub(crate) fn check_sizes(key: &[u8], op: Op<'_>) -> Result<()> {
+    let value_bytes = if let Op::Put(value) = op {
+        value.len()
+    } else {
+        0
+    };
+    if key.len() <= KEY_BYTES_MAX && value_bytes <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    Err(too_large(key.len(), value_bytes))
+}
+
+#[cold]
+fn too_large(key_bytes: usize, value_bytes: usize) -> Error {
+    let (message, bytes, limit) = if key_bytes > KEY_BYTES_MAX {
+        (
+            "the key is longer than the limit: use a hash of it, and keep the whole in the value",
+            key_bytes,
+            KEY_BYTES_MAX,
+        )
+    } else {
+        (
+            "the value is longer than the limit: split it over several keys",
+            value_bytes,
+            VALUE_BYTES_MAX,
+        )
+    };
+    Error::new(ErrorKind::TooLarge, message)
+        .with("bytes", bytes)
+        .with("limit", limit)
+}

@@ -1,0 +1,204 @@
+//! A handle on one keyspace: its writes and options. Reads are in `read`.
+
+use std::sync::Arc;
+
+use terrapin_base::{KeyspaceId, Result, Shares};
+use terrapin_memtable::Op;
+
+use crate::engine::core::Core;
+use crate::engine::owner::Owner;
+use crate::engine::state::KeyspaceShared;
+use crate::types::options::{CheckpointDistance, Durability, KeyspaceOptions};
+
+/// A named, ordered map of byte strings: a handle that is cheap to clone and usable from any
+/// thread. Handles keep the database open, and may be dropped in any order. Keys are ordered as
+/// unsigned bytes.
+#[doc(alias("column family", "tree", "table", "partition", "bucket", "map"))]
+pub struct Keyspace {
+    pub(crate) owner: Arc<Owner>,
+    pub(crate) shared: Arc<KeyspaceShared>,
+    /// The owner again, for ranges.
+    pub(crate) owners: Shares<Owner>,
+}
+
+impl Clone for Keyspace {
+    fn clone(&self) -> Self {
+        Keyspace::of(&self.owner, self.shared.clone())
+    }
+}
+
+impl Keyspace {
+    /// A handle.
+    pub(crate) fn of(owner: &Arc<Owner>, shared: Arc<KeyspaceShared>) -> Self {
+        Keyspace {
+            owner: owner.clone(),
+            shared,
+            owners: Shares::default(),
+        }
+    }
+
+    pub(crate) fn core(&self) -> &Core {
+        &self.owner.core
+    }
+
+    /// Whether a name can be a keyspace's: 1 to 255 bytes of UTF-8 without control characters.
+    /// `InvalidArgument` if not.
+    pub fn check_name(name: &str) -> Result<()> {
+        crate::log_record::format::check_name(name)
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Its number, never used again in this database.
+    #[must_use]
+    pub fn id(&self) -> KeyspaceId {
+        self.shared.id
+    }
+
+    /// Sets a key's value, with the durability that the database was opened with. Errors:
+    /// `TooLarge`, `KeyspaceNotFound` when the keyspace was dropped, `Stalled`, `NoSpace`, `Io` and
+    /// `PermissionDenied` when the system gives the log no file, `Poisoned`, `ReadOnly`, `Closed`.
+    /// After any of them nothing was written, with one exception: a write of [`Durability::Sync`]
+    /// whose sync fails is visible, and whether it survives is unknown.
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-put-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.put("apple", "sour")?; // replaces the value
+    /// assert_eq!(fruit.get("apple")?.unwrap(), "sour");
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("insert", "set", "upsert", "write", "store"))]
+    pub fn put(&self, key: impl AsRef<[u8]>, value: impl AsRef<[u8]>) -> Result<()> {
+        self.put_with(key, value, self.core().settings.durability)
+    }
+
+    /// Sets a key's value with a durability of its own. Errors as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-put-with-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// use terrapin::Durability;
+    /// // Returns once the write is on stable storage; writers that wait share a sync.
+    /// fruit.put_with("apple", "sweet", Durability::Sync)?;
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn put_with(
+        &self,
+        key: impl AsRef<[u8]>,
+        value: impl AsRef<[u8]>,
+        durability: Durability,
+    ) -> Result<()> {
+        self.core().write_one(
+            &self.shared,
+            key.as_ref(),
+            Op::Put(value.as_ref()),
+            durability,
+        )
+    }
+
+    /// Removes a key; no error if it is not there. Otherwise as [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-delete-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.delete("apple")?;
+    /// fruit.delete("apple")?; // nothing to delete is no error
+    /// assert!(fruit.get("apple")?.is_none());
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("remove", "del", "erase"))]
+    pub fn delete(&self, key: impl AsRef<[u8]>) -> Result<()> {
+        self.delete_with(key, self.core().settings.durability)
+    }
+
+    /// Removes a key with a durability of its own. Errors as for [`Keyspace::put`].
+    pub fn delete_with(&self, key: impl AsRef<[u8]>, durability: Durability) -> Result<()> {
+        self.core()
+            .write_one(&self.shared, key.as_ref(), Op::Delete, durability)
+    }
+
+    /// Removes every record at once, whatever their number. Snapshots taken before keep theirs; the
+    /// space comes back with the next checkpoint. Errors as for [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-clear-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// fruit.put("apple", "sweet")?;
+    /// fruit.clear()?;
+    /// assert!(fruit.is_empty()?);
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    #[doc(alias("truncate", "delete_all", "remove_all"))]
+    pub fn clear(&self) -> Result<()> {
+        self.core().clear_keyspace(&self.shared)
+    }
+
+    /// χ in force: how many units of [`Options::group_bytes`](crate::Options::group_bytes) this
+    /// keyspace's memtable collects before it is merged.
+    #[must_use]
+    pub fn checkpoint_distance(&self) -> u32 {
+        self.core().distance_in_force(&self.shared)
+    }
+
+    /// Changes χ from now on, also for later opens of the database. None: the keyspace has none of
+    /// its own any more, but the database's ([`crate::Options::checkpoint_distance`]). Raising it
+    /// is free. Lowering it has a memtable that holds more than the new χ merged at once, in the
+    /// background. An open with less memory goes by as much of it as fits
+    /// ([`Keyspace::checkpoint_distance`]), and keeps what was set. Errors: `OutOfMemory` naming
+    /// the largest χ that the memory budget holds; otherwise as [`Keyspace::put`].
+    ///
+    /// ```
+    /// # fn main() -> terrapin::Result<()> {
+    /// # let directory = std::env::temp_dir().join(format!("terrapin-doc-keyspace-chi-{}", std::process::id()));
+    /// # let database = terrapin::Database::open(&directory)?;
+    /// # let fruit = database.keyspace("fruit")?;
+    /// use terrapin::CheckpointDistance;
+    /// fruit.set_checkpoint_distance(CheckpointDistance::Fixed(4))?;
+    /// assert_eq!(fruit.checkpoint_distance(), 4);
+    /// fruit.set_checkpoint_distance(None)?; // what the database goes by
+    /// # database.close()?;
+    /// # let _ = std::fs::remove_dir_all(directory);
+    /// # Ok(()) }
+    /// ```
+    pub fn set_checkpoint_distance(
+        &self,
+        distance: impl Into<Option<CheckpointDistance>>,
+    ) -> Result<()> {
+        let options = KeyspaceOptions {
+            checkpoint_distance: distance.into(),
+        };
+        self.core().set_keyspace_options(&self.shared, options)
+    }
+}
+
+impl std::fmt::Debug for Keyspace {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Keyspace")
+            .field("id", &self.id())
+            .field("name", &self.name())
+            .finish()
+    }
+}

@@ -1,0 +1,7 @@
+//! What users call: the database, its keyspaces, snapshots and batches. No logic: each call checks
+//! what it was handed and goes on to the engine.
+
+pub mod batch;
+pub mod database;
+pub mod keyspace;
+pub mod snapshot;

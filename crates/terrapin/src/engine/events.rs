@@ -1,0 +1,97 @@
+//! What the engine says of itself through the crate `tracing`, at level `info`: opening, recovery,
+//! checkpoints, closing. Warnings and errors are emitted where they arise.
+//!
+//! Fields have the same names and units in every event: `directory`, `keyspaces`, `records`,
+//! `bytes`, `duration_ms`, `generation`, `cause`, `error`. The crate's front page lists the events.
+
+use terrapin_base::{Error, Lsn};
+
+use crate::engine::core::Core;
+use crate::types::closed::Closed;
+
+/// What an open found: called once the database serves.
+pub(crate) fn opened(core: &Core, began_ns: u64) {
+    tracing::info!(
+        directory = core.disk.describe(),
+        keyspaces = core.state.load().keyspaces.iter().count(),
+        records = core.counters.replayed_records.get(),
+        read_only = core.log.is_none(),
+        duration_ms = core.milliseconds_since(began_ns),
+        "opened the database; records were replayed from the log"
+    );
+}
+
+/// The log holds something that no checkpoint does.
+pub(crate) fn replay_begins(from: Lsn, end: Lsn) {
+    if end > from {
+        tracing::info!(bytes = end.0 - from.0, "replaying the log");
+    }
+}
+
+/// The log was replayed.
+pub(crate) fn replay_ended(core: &Core, from: Lsn, end: Lsn, began_ns: u64) {
+    if end > from {
+        tracing::info!(
+            bytes = end.0 - from.0,
+            records = core.counters.replayed_records.get(),
+            duration_ms = core.milliseconds_since(began_ns),
+            "replayed the log"
+        );
+    }
+}
+
+/// What a checkpoint merged.
+#[derive(Clone, Copy)]
+pub(crate) struct Merged {
+    pub began_ns: u64,
+    /// Keyspaces whose memtable it merged, or a slice of it.
+    pub keyspaces: usize,
+    /// Live bytes of these memtables.
+    pub bytes: u64,
+}
+
+/// A checkpoint, or a compaction, is durable.
+pub(crate) fn checkpointed(core: &Core, generation: u64, merged: Merged) {
+    let duration_ms = core.milliseconds_since(merged.began_ns);
+    let Merged {
+        keyspaces, bytes, ..
+    } = merged;
+    if keyspaces == 0 {
+        let message = "committed a checkpoint that merged no memtable";
+        tracing::debug!(generation, duration_ms, "{message}");
+    } else {
+        let message = "checkpoint: merged memtables into their trees";
+        tracing::info!(generation, keyspaces, bytes, duration_ms, "{message}");
+    }
+}
+
+/// A close ended.
+pub(crate) fn closed(core: &Core, began_ns: u64, outcome: Result<&Closed, &Error>) {
+    let directory = core.disk.describe();
+    let duration_ms = core.milliseconds_since(began_ns);
+    match outcome {
+        Ok(Closed {
+            replay_bytes,
+            cause: Some(cause),
+        }) => tracing::warn!(
+            directory,
+            duration_ms,
+            replay_bytes,
+            %cause,
+            "closed the database on a full disk; the next open replays the log"
+        ),
+        Ok(_) => tracing::info!(directory, duration_ms, "closed the database"),
+        Err(error) => tracing::error!(
+            directory,
+            duration_ms,
+            %error,
+            "closed the database, but not all of it is checkpointed; the next open replays the log"
+        ),
+    }
+}
+
+impl Core {
+    fn milliseconds_since(&self, began_ns: u64) -> u64 {
+        self.env.now_ns().saturating_sub(began_ns) / 1_000_000
+    }
+}

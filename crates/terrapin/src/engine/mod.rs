@@ -1,0 +1,12 @@
+//! The data that all threads share, and nothing that decides: [`core`], [`state`], views, health.
+
+pub mod core;
+pub mod events;
+pub mod gate;
+pub mod health;
+pub mod id_map;
+pub mod owner;
+pub mod relay;
+pub mod state;
+pub mod swap;
+pub mod view;

@@ -1,0 +1,537 @@
+//! Creating, dropping and clearing keyspaces, and changing their options. Each is a record in the
+//! log (D7): appended, installed into the state, published. The same functions apply the records
+//! again at replay, so they are idempotent: a checkpoint's catalog may already show what a record
+//! above its LSN says.
+
+use std::sync::Arc;
+
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
+use terrapin_memtable::Memtable;
+use terrapin_structure::Estimate;
+use terrapin_wal::{Append, Appended, Log};
+
+use crate::engine::core::{Core, Install};
+use crate::engine::state::{KeyspaceShared, KeyspaceState, LoggedMemtable, State};
+use crate::log_record::Schema;
+use crate::log_record::format::check_name;
+use crate::types::options::{CheckpointDistance, KeyspaceOptions};
+use crate::write::patience::Patience;
+
+/// The keyspace that every database has.
+pub(crate) const DEFAULT_KEYSPACE: &str = "default";
+
+/// What a change of the schema under the `install` lock came to.
+pub(crate) enum Attempt {
+    /// It is in the log and in the state; to be published. The state of before, if it was replaced,
+    /// may be the last to hold memtables: letting go of it takes long, and until the change is
+    /// published, every reader and later writer waits. So that comes after it.
+    Done(Appended, Arc<KeyspaceShared>, Option<Arc<State>>),
+    /// The ring is full; nothing was done.
+    Full(Condition),
+}
+
+impl Core {
+    /// The keyspace of a name, if there is one.
+    pub fn find_keyspace(&self, name: &str) -> Result<Option<Arc<KeyspaceShared>>> {
+        let install = self.install.lock();
+        // Under the lock: a close empties the state under it.
+        self.health.check_open()?;
+        Ok(self.named(&install, name))
+    }
+
+    fn named(&self, install: &Install, name: &str) -> Option<Arc<KeyspaceShared>> {
+        let id = *install.names.get(name)?;
+        self.state
+            .load()
+            .keyspaces
+            .get(id)
+            .map(|k| k.shared.clone())
+    }
+
+    /// Creates a keyspace; `AlreadyExists` if there is one of that name.
+    pub fn create_keyspace(
+        &self,
+        name: &str,
+        options: KeyspaceOptions,
+    ) -> Result<Arc<KeyspaceShared>> {
+        check_name(name)?;
+        self.check_options(&options)?;
+        self.change(false, |log, install| {
+            if install.names.contains_key(name) {
+                return Err(
+                    Error::new(ErrorKind::AlreadyExists, "the keyspace is there already")
+                        .with("keyspace", name),
+                );
+            }
+            if install.next_id == u32::MAX {
+                return Err(Error::new(
+                    ErrorKind::TooLarge,
+                    "the numbers of keyspaces are used up",
+                ));
+            }
+            let id = KeyspaceId(install.next_id);
+            let (kind, payload) = Schema::Create {
+                id,
+                name: name.into(),
+                options,
+            }
+            .encode();
+            let appended = match log.try_append(kind, &[&payload])? {
+                Append::Done(appended) => appended,
+                Append::Full(condition) => return Ok(Attempt::Full(condition)),
+            };
+            let shared = self.apply_create(install, id, name, options, appended.lsn);
+            Ok(Attempt::Done(appended, shared, None))
+        })
+    }
+
+    /// Drops a keyspace.
+    pub fn drop_keyspace(&self, name: &str) -> Result<()> {
+        if name == DEFAULT_KEYSPACE {
+            return Err(Error::invalid(
+                "the default keyspace cannot be dropped; clear it instead",
+            ));
+        }
+        let mut had_pages = false;
+        let changed = self.change(true, |log, install| {
+            let id = self.named(install, name).map(|shared| shared.id);
+            let has_pages = id.is_some_and(|id| self.may_have_pages(id));
+            let attempt = self.try_drop(log, install, name)?;
+            had_pages = has_pages && matches!(attempt, Attempt::Done(..));
+            Ok(attempt)
+        });
+        // Also where the change is done and could not be synced.
+        self.ask_for_space(had_pages);
+        changed.map(drop)
+    }
+
+    /// Appends the record of a drop, and takes the keyspace out of the state.
+    pub fn try_drop(&self, log: &Log, install: &mut Install, name: &str) -> Result<Attempt> {
+        let shared = self.named(install, name).ok_or_else(|| {
+            Error::new(ErrorKind::KeyspaceNotFound, "there is no such keyspace")
+                .with("keyspace", name)
+        })?;
+        let change = match mutant::active(18) {
+            true => Schema::SetOptions(shared.id, KeyspaceOptions::default()),
+            false => Schema::Drop(shared.id),
+        };
+        let (kind, payload) = change.encode();
+        let appended = match log.try_append(kind, &[&payload])? {
+            Append::Done(appended) => appended,
+            Append::Full(condition) => return Ok(Attempt::Full(condition)),
+        };
+        let replaced = self.apply_drop(install, shared.id, appended.lsn);
+        Ok(Attempt::Done(appended, shared, replaced))
+    }
+
+    /// Removes all records of a keyspace.
+    pub fn clear_keyspace(&self, shared: &Arc<KeyspaceShared>) -> Result<()> {
+        let mut had_pages = false;
+        let changed = self.change(true, |log, install| {
+            let has_pages = self.may_have_pages(shared.id);
+            let attempt = self.try_clear(log, install, shared)?;
+            had_pages = has_pages && matches!(attempt, Attempt::Done(..));
+            Ok(attempt)
+        });
+        self.ask_for_space(had_pages);
+        changed.map(drop)
+    }
+
+    /// Appends the record of a clear, and empties the keyspace: one step under the log's append
+    /// lock, so that every later write goes to the new memtable. An earlier one goes to the old
+    /// memtable, or, if its writer looks only now, nowhere: a checkpoint that was frozen in between
+    /// takes care of that (`checkpoint::job`).
+    pub fn try_clear(
+        &self,
+        log: &Log,
+        install: &mut Install,
+        shared: &Arc<KeyspaceShared>,
+    ) -> Result<Attempt> {
+        let state = self.state.load_full();
+        if state.keyspaces.get(shared.id).is_none() {
+            return Err(self.dropped().with("keyspace", &shared.name));
+        }
+        let (kind, payload) = Schema::Clear(shared.id).encode();
+        let memtable = self.new_memtable();
+        let mut replaced = None;
+        let appended = log.try_append_with(kind, &[&payload], |lsn| {
+            replaced = self.install_cleared(&state, shared.id, lsn, memtable);
+        })?;
+        match appended {
+            Append::Done(appended) => {
+                install.changed.insert(shared.id);
+                self.after_unseal(&state, shared.id);
+                Ok(Attempt::Done(appended, shared.clone(), replaced))
+            }
+            Append::Full(condition) => Ok(Attempt::Full(condition)),
+        }
+    }
+
+    /// Changes a keyspace's options.
+    pub fn set_keyspace_options(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        options: KeyspaceOptions,
+    ) -> Result<()> {
+        self.change_options(shared, options)?;
+        // Lowering χ seals at once; raising it costs nothing, and who waits with a full memtable
+        // may go on.
+        self.seal_full();
+        self.schedule.released();
+        Ok(())
+    }
+
+    fn change_options(&self, shared: &Arc<KeyspaceShared>, options: KeyspaceOptions) -> Result<()> {
+        self.check_options(&options)?;
+        self.change(false, |log, install| {
+            if self.state.load().keyspaces.get(shared.id).is_none() {
+                return Err(self.dropped().with("keyspace", &shared.name));
+            }
+            let (kind, payload) = Schema::SetOptions(shared.id, options).encode();
+            let appended = match log.try_append(kind, &[&payload])? {
+                Append::Done(appended) => appended,
+                Append::Full(condition) => return Ok(Attempt::Full(condition)),
+            };
+            self.apply_options(install, shared.id, options);
+            Ok(Attempt::Done(appended, shared.clone(), None))
+        })
+        .map(drop)
+    }
+
+    fn check_options(&self, options: &KeyspaceOptions) -> Result<()> {
+        match options.checkpoint_distance {
+            Some(distance) => self.settings.check_distance(distance, self.budget.limit()),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs one change under the `install` lock, publishes its record, and syncs it if that is the
+    /// database's durability. `frees`: it gives space back, and goes through on a full disk as
+    /// deletes do (D10).
+    fn change(
+        &self,
+        frees: bool,
+        mut attempt: impl FnMut(&Log, &mut Install) -> Result<Attempt>,
+    ) -> Result<Arc<KeyspaceShared>> {
+        self.env.breathe();
+        let log = self.log()?;
+        self.health.check_open()?;
+        if let Some(error) = log.failed() {
+            return Err(error);
+        }
+        let mut patience = Patience::default();
+        let since = patience.since_ns(self);
+        let deadline = patience.until_ns(self);
+        match frees {
+            // It goes on in any case: clears and drops make room where nothing else does.
+            true => self.let_the_log_be_trimmed(0, &mut patience).map(drop)?,
+            false => self.check_room()?,
+        }
+        loop {
+            let mut install = self.install.lock();
+            self.health.check_open()?;
+            let condition = match attempt(log, &mut install) {
+                Ok(Attempt::Done(appended, shared, replaced)) => {
+                    log.publish(&appended);
+                    // A keyspace that went may have been one that wrote: the others share its
+                    // memory.
+                    if replaced.is_some() {
+                        drop(replaced);
+                        self.rebalance(&install);
+                    }
+                    drop(install);
+                    let how = (self.settings.durability, frees);
+                    self.after_write(log, &appended, false, how, &mut patience)?;
+                    return Ok(shared);
+                }
+                Ok(Attempt::Full(condition)) => {
+                    drop(install);
+                    condition
+                }
+                Err(error) => {
+                    drop(install);
+                    self.wait_for_log_space(log, error, frees, deadline)?
+                }
+            };
+            let condition = condition.until(deadline);
+            let is_known = self.marks.log.holds(log.drained().0);
+            if !is_known {
+                self.env.wait(&condition)?;
+            }
+            if (is_known && !condition.holds()) || self.env.now_ns() >= deadline {
+                return Err(self.log_is_slow(log, since));
+            }
+        }
+    }
+
+    /// Whether a keyspace has a tree, or is about to get one. The caller holds `install`.
+    pub fn may_have_pages(&self, id: KeyspaceId) -> bool {
+        let state = self.state.load();
+        state.keyspaces.get(id).is_some_and(|keyspace| {
+            let is_empty = keyspace.version.root() == self.structure.empty().root();
+            keyspace.sealed.is_some() || !is_empty
+        })
+    }
+
+    /// Dropped and cleared trees give their space back with the next checkpoint: asks for one if
+    /// there was anything. It seals no memtable for that, or who clears one keyspace often would
+    /// have small memtables in all of them.
+    pub fn ask_for_space(&self, had_pages: bool) {
+        if had_pages {
+            self.schedule.let_tree_go();
+        }
+    }
+
+    /// Installs a new keyspace, unless it is there.
+    pub fn apply_create(
+        &self,
+        install: &mut Install,
+        id: KeyspaceId,
+        name: &str,
+        options: KeyspaceOptions,
+        lsn: Lsn,
+    ) -> Arc<KeyspaceShared> {
+        install.next_id = install.next_id.max(id.0.saturating_add(1));
+        let current = self.state.load_full();
+        if let Some(keyspace) = current.keyspaces.get(id) {
+            return keyspace.shared.clone();
+        }
+        // The first write sets its memtable's limit.
+        let unit = self.settings.merge.group_bytes;
+        let shared = KeyspaceShared::new(id, name, unit, &self.tree_sizes);
+        shared.tree_size.set(Estimate::default());
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.insert(Arc::new(KeyspaceState {
+            id,
+            shared: shared.clone(),
+            collection: self.new_collection(),
+            options,
+            active: LoggedMemtable::new(lsn, self.new_memtable()),
+            sealed: None,
+            version: self.structure.empty(),
+            spilled: None,
+        }));
+        install.names.insert(name.into(), id);
+        install.changed.insert(id);
+        self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: current.floor,
+            keyspaces,
+        });
+        shared
+    }
+
+    /// Takes a keyspace out of the state, if it is there: returns the state of before.
+    pub fn apply_drop(
+        &self,
+        install: &mut Install,
+        id: KeyspaceId,
+        lsn: Lsn,
+    ) -> Option<Arc<State>> {
+        let current = self.state.load_full();
+        let keyspace = current.keyspaces.get(id)?;
+        install.names.remove(&keyspace.shared.name);
+        install.changed.insert(id);
+        keyspace.shared.tree_size.leave();
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.remove(id);
+        let last = self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: Lsn(current.floor.0.max(lsn.0 + 1)),
+            keyspaces,
+        });
+        self.after_unseal(&current, id);
+        Some(last)
+    }
+
+    /// Empties a keyspace at an LSN, if it is there.
+    pub fn apply_clear(&self, install: &mut Install, id: KeyspaceId, lsn: Lsn) {
+        let current = self.state.load_full();
+        if current.keyspaces.get(id).is_some() {
+            install.changed.insert(id);
+            self.install_cleared(&current, id, lsn, self.new_memtable());
+            self.after_unseal(&current, id);
+        }
+    }
+
+    fn install_cleared(
+        &self,
+        current: &State,
+        id: KeyspaceId,
+        lsn: Lsn,
+        memtable: Memtable,
+    ) -> Option<Arc<State>> {
+        let keyspace = current.keyspaces.get(id)?;
+        let mut next = (**keyspace).clone();
+        if !mutant::active(49) {
+            next.active = LoggedMemtable::new(lsn, memtable);
+        }
+        next.sealed = None;
+        next.version = self.structure.empty();
+        // No memtable says what a clear does: cached records of before must not meet the state of
+        // afterwards.
+        next.collection = self.new_collection();
+        next.shared.tree_size.cleared();
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.insert(Arc::new(next));
+        let last = self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: Lsn(current.floor.0.max(lsn.0 + 1)),
+            keyspaces,
+        });
+        Some(last)
+    }
+
+    /// A clear or drop took a sealed memtable out of the state.
+    fn after_unseal(&self, before: &State, id: KeyspaceId) {
+        if before.keyspaces.get(id).is_some_and(|k| k.sealed.is_some()) {
+            self.schedule.unsealed(1);
+        }
+        self.schedule.released();
+    }
+
+    /// Sets options, if the keyspace is there.
+    pub fn apply_options(&self, install: &mut Install, id: KeyspaceId, options: KeyspaceOptions) {
+        let current = self.state.load_full();
+        let Some(keyspace) = current.keyspaces.get(id) else {
+            return;
+        };
+        let mut next = (**keyspace).clone();
+        next.options = options;
+        self.set_limits(&next, &self.written.basis());
+        install.changed.insert(id);
+        let mut keyspaces = current.keyspaces.clone();
+        keyspaces.insert(Arc::new(next));
+        self.replace_state(State {
+            generation: current.generation,
+            pin: current.pin.clone(),
+            floor: current.floor,
+            keyspaces,
+        });
+    }
+
+    /// χ of every keyspace that has none of its own, and of those that have: the database's dial.
+    /// None: what the database was opened with.
+    pub fn set_distance_of_all(&self, distance: Option<CheckpointDistance>) -> Result<()> {
+        self.health.check_open()?;
+        let options = KeyspaceOptions {
+            checkpoint_distance: distance,
+        };
+        let distance = distance.unwrap_or(self.settings.checkpoint_distance);
+        self.settings
+            .check_distance(distance, self.budget.limit())?;
+        let all: Vec<_> = self
+            .state
+            .load()
+            .keyspaces
+            .iter()
+            .map(|k| k.shared.clone())
+            .collect();
+        for shared in all {
+            match self.change_options(&shared, options) {
+                Err(error) if error.kind() == ErrorKind::KeyspaceNotFound => {}
+                outcome => outcome?,
+            }
+        }
+        // Last: what could not be set for those that are there is not set for those to come either.
+        let mut install = self.install.lock();
+        install.checkpoint_distance = distance;
+        self.rebalance(&install);
+        drop(install);
+        self.seal_full();
+        self.schedule.released();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use terrapin_base::Env;
+    use terrapin_disk::SimDisk;
+
+    use super::*;
+    use crate::types::options::Options;
+
+    #[test]
+    fn what_a_clear_takes_away_goes_after_its_publication() {
+        let options = Options::small();
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let database = options.open_on(env, disk.handle()).unwrap();
+        sim.set_breathing(false);
+        let (keyspace, other) = (database.keyspace("k").unwrap(), database.default_keyspace());
+        for number in 0..100u64 {
+            other.put(number.to_be_bytes(), [7; 50]).unwrap();
+        }
+        keyspace.put("a", "1").unwrap();
+        database.checkpoint().unwrap();
+        for number in 0..100u64 {
+            assert!(other.get(number.to_be_bytes()).unwrap().is_some());
+        }
+        assert!(keyspace.get("a").unwrap().is_some());
+        keyspace.put("a", "2").unwrap();
+        let core = database.core();
+        let records = core.records.counts().records;
+        assert!(records > 0);
+        let memtables = Arc::downgrade(
+            &core
+                .state
+                .load()
+                .keyspaces
+                .get(keyspace.id())
+                .unwrap()
+                .active,
+        );
+        let log = core.log().unwrap();
+        let mut install = core.install.lock();
+        let cleared = core.try_clear(log, &mut install, &keyspace.shared);
+        let Attempt::Done(appended, _, replaced) = cleared.unwrap() else {
+            panic!("the ring is full");
+        };
+        assert!(memtables.upgrade().is_some());
+        log.publish(&appended);
+        drop(replaced);
+        assert!(memtables.upgrade().is_none());
+        drop(install);
+        assert_eq!(keyspace.get("a").unwrap(), None);
+
+        // What was cached of others stays, and what was cached of this one is nothing to it any
+        // more.
+        assert_eq!(core.records.counts().records, records);
+        let hits = core.counters.record_hits.get();
+        for number in 0..100u64 {
+            assert!(other.get(number.to_be_bytes()).unwrap().is_some());
+        }
+        assert!(core.counters.record_hits.get() > hits);
+        keyspace.put("b", "3").unwrap();
+        database.checkpoint().unwrap();
+        sim.settle();
+        assert_eq!(keyspace.get("a").unwrap(), None);
+        assert_eq!(keyspace.multi_get(&["a"]).unwrap(), [None]);
+        database.close().unwrap();
+    }
+
+    #[test]
+    fn a_distance_for_all_that_could_not_be_set_is_none_for_those_to_come() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::small();
+        let database = options.open_on(env.clone(), disk.handle()).unwrap();
+        let wanted = CheckpointDistance::Fixed(3);
+        database.set_checkpoint_distance(wanted).unwrap();
+        let later = database.keyspace("later").unwrap();
+        assert_eq!(later.checkpoint_distance(), 3);
+        database.close().unwrap();
+        sim.settle();
+        let database = options.read_only(true).open_on(env, disk.handle()).unwrap();
+        let of_new_ones = || database.core().install.lock().checkpoint_distance;
+        let before = of_new_ones();
+        assert_ne!(before, wanted);
+        database.set_checkpoint_distance(wanted).unwrap_err();
+        assert_eq!(of_new_ones(), before);
+        database.close().unwrap();
+    }
+}

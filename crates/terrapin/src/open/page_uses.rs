@@ -1,0 +1,89 @@
+//! The pages that the catalog and all trees refer to, gathered for the walk that derives free space
+//! from them (D4). References that no file of its size, or of its life, can hold are refused before
+//! they take memory (D8).
+
+use terrapin_base::{Error, Incarnation, Result};
+use terrapin_pages::{PageStore, PageUse};
+
+/// Least bytes that a reference to a page takes in a node or catalog page.
+const REFERENCE_BYTES_MIN: u64 = 10;
+
+/// Page uses, once for each reference.
+pub(crate) struct PageUses {
+    pages: Vec<PageUse>,
+    count_max: u64,
+    newest: Incarnation,
+}
+
+impl PageUses {
+    /// None yet, of a store as its newest superblock has it.
+    pub fn new(store: &PageStore) -> PageUses {
+        PageUses {
+            pages: Vec::new(),
+            count_max: store.file_bytes() / REFERENCE_BYTES_MIN,
+            newest: store.superblock().incarnation,
+        }
+    }
+
+    /// Adds one.
+    pub fn add(&mut self, page: PageUse) -> Result<()> {
+        if page.id.incarnation() > self.newest {
+            return Err(
+                Error::corrupt("a page is of a later life than the superblock")
+                    .with("page", page.id)
+                    .with("superblock's life", self.newest),
+            );
+        }
+        if self.pages.len() as u64 >= self.count_max {
+            // Nodes that trees share are how so many come about: each tree is walked by itself.
+            return Err(
+                Error::corrupt("trees have more references than the file has room for")
+                    .with("page", page.id)
+                    .with("references", self.pages.len()),
+            );
+        }
+        self.pages.push(page);
+        Ok(())
+    }
+
+    /// All of them.
+    pub fn into_iter(self) -> impl Iterator<Item = Result<PageUse>> {
+        self.pages.into_iter().map(Ok)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use terrapin_base::{Budget, ErrorKind, PageId};
+    use terrapin_disk::{Disk, SimDisk};
+    use terrapin_pages::{PAGES_START, StoreOptions};
+
+    use super::*;
+
+    /// Keyspaces whose trees share nodes once made an open gather each tree's pages as a whole: the
+    /// product of both numbers.
+    #[test]
+    fn references_that_the_file_has_no_room_for_and_pages_from_the_future_are_refused() {
+        let disk: Arc<dyn Disk> = SimDisk::new(1).handle();
+        let options = StoreOptions {
+            budget: Budget::new(1 << 20),
+            reserve_bytes: 0,
+            system_cache: false,
+        };
+        let store = PageStore::create(&disk, options, 1).unwrap();
+        let page = |life| PageUse {
+            id: PageId::new(Incarnation(life), 1),
+            offset: PAGES_START,
+            bytes: 512,
+        };
+        let mut uses = PageUses::new(&store);
+        assert_eq!(uses.add(page(1)).unwrap_err().kind(), ErrorKind::Corrupt);
+        for _ in 0..store.file_bytes() / REFERENCE_BYTES_MIN {
+            uses.add(page(0)).unwrap();
+        }
+        assert_eq!(uses.add(page(0)).unwrap_err().kind(), ErrorKind::Corrupt);
+        assert_eq!(uses.into_iter().count() as u64, store.file_bytes() / 10);
+    }
+}

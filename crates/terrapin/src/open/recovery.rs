@@ -1,0 +1,370 @@
+//! Replay: the log's records go into the memtables again, while checkpoints already run. A record
+//! counts for a keyspace from its applied LSN on, which is where its memtable starts; changes of
+//! the set of keyspaces count from the catalog's (D7).
+
+use std::collections::BTreeMap;
+
+use terrapin_base::sync::Ordering;
+
+use terrapin_base::{
+    Budget, Condition, Error, ErrorKind, KeyspaceId, Lsn, Purpose, Result, mutant,
+};
+use terrapin_wal::{Record, Replay};
+
+use crate::engine::core::{Core, Install};
+use crate::engine::events;
+use crate::log_record::format::UNLOGGED;
+use crate::log_record::{Operations, Schema};
+use crate::types::options::Durability;
+use crate::write::enter;
+
+/// A log of that length does not fit in memory, of which so much was replayed (D11): what follows
+/// takes as much for its length, roughly.
+fn does_not_fit(budget: &Budget, replayed: u64, length: u64) -> Error {
+    let used = u128::from(budget.used(Purpose::Memtable));
+    let needed = used * u128::from(length.max(replayed)) / u128::from(replayed.max(1));
+    let needed = u64::try_from(needed).unwrap_or(u64::MAX);
+    Error::new(
+        ErrorKind::OutOfMemory,
+        "the log does not fit into the memory budget, and a read-only open cannot checkpoint it: one for writing does, as `terrapin checkpoint`",
+    )
+    .with("memory", budget.limit())
+    .with(
+        "memory needed, about",
+        (needed / 8).saturating_mul(10).saturating_add(1 << 20),
+    )
+}
+
+/// Replays everything, then lets the database serve.
+pub(crate) fn replay(core: &Core, mut replay: Replay, schema_from: Lsn) -> Result<()> {
+    // Keyspaces whose memtables the last record filled: it went to no other.
+    let mut filled = Vec::new();
+    let mut unmerged = Vec::new();
+    // A tree with pages was dropped or cleared.
+    let mut had_pages = false;
+    let (from, end) = (replay.from(), replay.end());
+    let began_ns = core.env.now_ns();
+    events::replay_begins(from, end);
+    while let Some(record) = replay.next()? {
+        make_room(core, &filled, &mut unmerged)?;
+        filled.clear();
+        let full = {
+            let mut install = core.install.lock();
+            had_pages |= apply(core, &mut install, &record, schema_from, &mut filled)
+                .map_err(|e| e.with("record at LSN", record.lsn))?;
+            install.replay = Some(record.end);
+            core.counters.replayed_records.add(1);
+            let state = core.state.load();
+            filled.retain(|id| state.keyspaces.get(*id).is_some_and(|k| k.is_full()));
+            let mut full = filled.iter().filter_map(|id| state.keyspaces.get(*id));
+            full.any(|k| k.sealed.is_none())
+        };
+        core.env.breathe();
+        if core.log.is_none() {
+            core.replayed.store(record.end.0, Ordering::Release);
+            if core.budget.used(Purpose::Memtable) > core.budget.limit() / 10 * 9 {
+                let replayed = record.end.0.saturating_sub(from.0);
+                let length = end.0.saturating_sub(from.0);
+                return Err(does_not_fit(&core.budget, replayed, length));
+            }
+        } else if full {
+            core.seal_full();
+        }
+    }
+    let end = replay.position();
+    events::replay_ended(core, from, end, began_ns);
+    let mut install = core.install.lock();
+    install.replay = None;
+    core.replayed.fetch_max(end.0, Ordering::AcqRel);
+    core.rebalance(&install);
+    core.ask_for_space(had_pages);
+    Ok(())
+}
+
+/// Waits while the memtable of one of those keyspaces is full and the one sealed before it is still
+/// being merged, or memtable memory is short. Where the one sealed before cannot be merged, the
+/// keyspace is among the `unmerged` from then on, and its memtable takes what memory there is.
+fn make_room(core: &Core, full: &[KeyspaceId], unmerged: &mut Vec<KeyspaceId>) -> Result<()> {
+    let Some(log) = &core.log else {
+        return Ok(());
+    };
+    // Checkpoints that failed one after the other, without letting a memtable go: the first may
+    // have begun before ours was sealed.
+    let mut failed = 0;
+    loop {
+        // Read before the log's failure: one that comes later ends the wait, and one that was told
+        // already ends it here.
+        let failures = core.schedule.failures();
+        let releases = core.schedule.releases();
+        let committed = core.counters.checkpoints.get();
+        let short = core.memtables_are_large() && core.memtable_memory_is_short();
+        let waiting: Vec<KeyspaceId> = {
+            let state = core.state.load();
+            let full = full.iter().filter_map(|id| state.keyspaces.get(*id));
+            full.filter(|k| k.sealed.is_some() && k.is_full())
+                .map(|k| k.id)
+                .filter(|id| !unmerged.contains(id))
+                .collect()
+        };
+        if waiting.is_empty() && !short {
+            return Ok(());
+        }
+        if short && core.schedule.releasing_count() == 0 {
+            core.cut_largest();
+            if core.schedule.sealed_count() == 0 {
+                return Ok(());
+            }
+            if waiting.is_empty() && goes_on_beside_others(core) {
+                return Ok(());
+            }
+        }
+        if let Some(error) = log.failed() {
+            return Err(error.with("while", "replaying the log"));
+        }
+        let schedule = core.schedule.clone();
+        core.env
+            .wait(&Condition::new(core.schedule.progress(), move || {
+                schedule.releases() != releases || schedule.failures() != failures
+            }))?;
+        // A checkpoint is no less of a failure for a disk that was said to have room in between.
+        if core.counters.checkpoints.get() != committed {
+            failed = 0;
+        } else if core.schedule.failures() != failures {
+            failed += 1;
+        }
+        if failed > 1
+            && let Some(error) = core.schedule.last_error()
+        {
+            if short && !goes_on_beside_others(core) {
+                return Err(error.with("while", "replaying the log"));
+            }
+            unmerged.extend(waiting);
+            return Ok(());
+        }
+    }
+}
+
+/// Whether memory that is short is held by memtables that cannot be merged, and replay goes on
+/// beside them, as writers did.
+fn goes_on_beside_others(core: &Core) -> bool {
+    core.schedule.releasing_count() == 0
+        && core.budget.used(Purpose::Memtable) <= core.budget.limit() / 10 * 11
+}
+
+/// Whether a keyspace was ever created, where that is the next one's number.
+pub(crate) fn check_created(id: KeyspaceId, next_id: u32) -> Result<()> {
+    if id.0 < next_id {
+        return Ok(());
+    }
+    Err(
+        Error::corrupt("a record names a keyspace that was never created")
+            .with("keyspace number", id),
+    )
+}
+
+/// Whether a change can come next in a log, with those keyspaces before it.
+pub(crate) fn check_change(
+    change: &Schema,
+    names: &BTreeMap<Box<str>, KeyspaceId>,
+    next_id: u32,
+) -> Result<()> {
+    match change {
+        Schema::Create { id, .. } if id.0 > next_id => {
+            Err(Error::corrupt("keyspace numbers are missing from the log")
+                .with("keyspace number", id))
+        }
+        // What comes next has to have a number, too: the last one is given to nobody.
+        Schema::Create {
+            id: KeyspaceId(u32::MAX),
+            ..
+        } => Err(
+            Error::corrupt("a keyspace is created with a number that is given to none")
+                .with("keyspace number", u32::MAX),
+        ),
+        Schema::Create { id, name, .. } if id.0 == next_id && names.contains_key(&**name) => {
+            let message = "a keyspace is created under the name of another that is there";
+            Err(Error::corrupt(message).with("keyspace", name))
+        }
+        Schema::Create { .. } => Ok(()),
+        Schema::Drop(KeyspaceId::DEFAULT) => Err(Error::corrupt("the default keyspace is dropped")),
+        Schema::Drop(id) | Schema::Clear(id) | Schema::SetOptions(id, _) => {
+            check_created(*id, next_id)
+        }
+    }
+}
+
+/// Does what a record says; adds the keyspaces whose records it has. Whether a tree with pages
+/// goes.
+fn apply(
+    core: &Core,
+    install: &mut Install,
+    record: &Record<'_>,
+    schema_from: Lsn,
+    touched: &mut Vec<KeyspaceId>,
+) -> Result<bool> {
+    if record.kind == UNLOGGED {
+        return Ok(false);
+    }
+    if let Some(operations) = Operations::decode(record.kind, record.payload) {
+        let state = core.state.load();
+        let mut first = None;
+        for operation in operations {
+            let operation = operation?;
+            if mutant::active(14) && *first.get_or_insert(operation.keyspace) != operation.keyspace
+            {
+                break;
+            }
+            check_created(operation.keyspace, install.next_id)?;
+            // Of a keyspace that was dropped: nothing. Below its applied LSN: its memtable does not
+            // take it.
+            enter(core, &state, &operation, record.lsn, Durability::Process);
+            if touched.last() != Some(&operation.keyspace) {
+                touched.push(operation.keyspace);
+            }
+        }
+        return Ok(false);
+    }
+    let change = Schema::decode(record.kind, record.payload)?;
+    if record.lsn < schema_from && !mutant::active(51) {
+        return Ok(false);
+    }
+    check_change(&change, &install.names, install.next_id)?;
+    let had_pages = match &change {
+        Schema::Drop(id) | Schema::Clear(id) => core.may_have_pages(*id),
+        Schema::Create { .. } | Schema::SetOptions(..) => false,
+    };
+    match change {
+        Schema::Create { id, name, options } => {
+            // A checkpoint's catalog may know it already; or it was dropped since, which the log
+            // will say.
+            if id.0 == install.next_id {
+                core.apply_create(install, id, &name, options, record.lsn);
+            }
+        }
+        Schema::Drop(id) => drop(core.apply_drop(install, id, record.lsn)),
+        Schema::Clear(id) => core.apply_clear(install, id, record.lsn),
+        Schema::SetOptions(id, options) => core.apply_options(install, id, options),
+    }
+    Ok(had_pages)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::memory::seal::tests::LOOKS;
+    use crate::open::verify::{VerifyOptions, verify_on};
+    use crate::{Database, KeyspaceOptions, Options};
+    use terrapin_base::{Env, Sim};
+    use terrapin_disk::SimDisk;
+    use terrapin_wal::Append;
+
+    /// All memtables were looked at for every record, twice.
+    #[test]
+    fn a_record_is_replayed_without_a_look_at_keyspaces_that_it_does_not_touch() {
+        let (env, sim) = Env::simulated(1);
+        let disk = SimDisk::new(1);
+        let options = Options::small().memory(64 << 20).log_bytes_max(8 << 20);
+        let open = || options.open_on(env.clone(), disk.handle()).unwrap();
+        let database = open();
+        let keyspaces: Vec<_> = (0..300)
+            .map(|i| database.keyspace(&format!("keyspace {i}")).unwrap())
+            .collect();
+        database.checkpoint().unwrap();
+        let records = 3000;
+        for i in 0..records {
+            let keyspace = &keyspaces[i % keyspaces.len()];
+            keyspace.put(i.to_be_bytes(), "").unwrap();
+        }
+        sim.kill();
+        disk.crash_process();
+        drop((keyspaces, database));
+        sim.kill();
+        let before = LOOKS.get();
+        let database = open();
+        let looks = LOOKS.get() - before;
+        assert!(database.metrics().replayed_records >= records as u64);
+        assert!(looks < 2 * records as u64, "{looks} for {records} records");
+        let last = database.keyspace("keyspace 299").unwrap();
+        assert_eq!(last.iter().count(), 10);
+        database.close().unwrap();
+    }
+
+    /// A drop of the default keyspace left a database that could never be opened again; others did
+    /// nothing, or made two of one name.
+    #[test]
+    fn keyspaces_that_cannot_be_are_refused_at_replay() {
+        let (taken, unknown) = (KeyspaceId(1), KeyspaceId(7));
+        let options = KeyspaceOptions::default();
+        let create = |id, name: &str| Schema::Create {
+            id,
+            name: name.into(),
+            options,
+        };
+        for (change, is_refused) in [
+            (create(KeyspaceId(2), "new"), false),
+            (create(KeyspaceId(2), "taken"), true),
+            (create(unknown, "new"), true),
+            (Schema::Drop(taken), false),
+            (Schema::Drop(KeyspaceId::DEFAULT), true),
+            (Schema::Drop(unknown), true),
+            (Schema::Clear(KeyspaceId::DEFAULT), false),
+            (Schema::Clear(unknown), true),
+            (Schema::SetOptions(taken, options), false),
+            (Schema::SetOptions(unknown, options), true),
+        ] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let database = Options::small()
+                .open_on(env.clone(), disk.handle())
+                .unwrap();
+            let keyspace = database.keyspace("taken").unwrap();
+            assert_eq!(keyspace.id(), taken);
+            drop(keyspace);
+            die_with(database, &change, &sim, &disk);
+            check_refused(env, &disk, is_refused);
+        }
+    }
+
+    /// `verify` panicked at it: there is no number after the last one.
+    #[test]
+    fn a_keyspace_of_the_last_number_is_refused_at_replay() {
+        for (id, is_refused) in [(u32::MAX - 1, false), (u32::MAX, true)] {
+            let (env, sim) = Env::simulated(1);
+            let disk = SimDisk::new(1);
+            let options = Options::small();
+            let database = options.open_on(env.clone(), disk.handle()).unwrap();
+            database.core().install.lock().next_id = id;
+            database.default_keyspace().put("a", "1").unwrap();
+            database.checkpoint().unwrap();
+            let create = Schema::Create {
+                id: KeyspaceId(id),
+                name: "last".into(),
+                options: KeyspaceOptions::default(),
+            };
+            die_with(database, &create, &sim, &disk);
+            check_refused(env, &disk, is_refused);
+        }
+    }
+
+    /// The log says a change, and the process dies.
+    fn die_with(database: Database, change: &Schema, sim: &Sim, disk: &SimDisk) {
+        let log = database.core().log().unwrap();
+        let (kind, payload) = change.encode();
+        match log.try_append(kind, &[&payload]).unwrap() {
+            Append::Done(appended) => log.publish(&appended),
+            Append::Full(_) => panic!("the ring is full"),
+        }
+        sim.kill();
+        disk.crash_process();
+        drop(database);
+        sim.kill();
+    }
+
+    fn check_refused(env: Env, disk: &SimDisk, is_refused: bool) {
+        let report = verify_on(env.clone(), disk.handle(), &VerifyOptions::new()).unwrap();
+        assert_eq!(report.is_sound(), !is_refused, "{:?}", report.findings);
+        let opened = Options::small().open_on(env, disk.handle());
+        let refused = opened.err().map(|error| error.kind());
+        assert_eq!(refused, is_refused.then_some(ErrorKind::Corrupt));
+    }
+}

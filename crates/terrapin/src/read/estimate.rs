@@ -1,0 +1,82 @@
+//! How much a range of keys holds, roughly: what the tree says and what the memtables do.
+
+use std::ops::Bound;
+
+use terrapin_base::{Lsn, Result};
+use terrapin_structure::KeyBounds;
+
+use crate::engine::state::KeyspaceState;
+use crate::read::run::Spilled;
+use crate::read::{Layer, layers};
+use crate::types::key_range::is_empty;
+
+/// About how much a range of keys holds: see
+/// [`Keyspace::approximate`](crate::Keyspace::approximate).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Estimate {
+    /// Records.
+    pub records: u64,
+    /// Bytes of their keys and values, as they were put: what they take on disk is less where
+    /// blocks are compressed, and more by what buffers and metadata take.
+    pub bytes: u64,
+}
+
+/// About how many records a keyspace has.
+pub(crate) fn count(keyspace: &KeyspaceState, before: Lsn) -> Result<u64> {
+    Ok(estimate(keyspace, before, (Bound::Unbounded, Bound::Unbounded))?.records)
+}
+
+/// About how much a range holds.
+pub(crate) fn estimate(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    bounds: KeyBounds<'_>,
+) -> Result<Estimate> {
+    add_up(keyspace, before, bounds, bounds)
+}
+
+/// About how much a range held in a view of earlier.
+pub(crate) fn estimate_in_view(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    bounds: KeyBounds<'_>,
+) -> Result<Estimate> {
+    // What a memtable counts of all its keys is of now: it is looked through instead.
+    let lower = match bounds.0 {
+        Bound::Unbounded => Bound::Included(&[][..]),
+        lower => lower,
+    };
+    add_up(keyspace, before, bounds, (lower, bounds.1))
+}
+
+fn add_up(
+    keyspace: &KeyspaceState,
+    before: Lsn,
+    bounds: KeyBounds<'_>,
+    in_memtables: KeyBounds<'_>,
+) -> Result<Estimate> {
+    if is_empty(bounds) {
+        return Ok(Estimate::default());
+    }
+    let tree = keyspace.version.estimate(bounds)?;
+    let (mut records, mut bytes, mut deleted) = (tree.records, tree.bytes, 0);
+    let none = Spilled::default();
+    let spilled = keyspace.spilled.as_deref().unwrap_or(&none);
+    for layer in layers(keyspace, spilled, before).into_iter().flatten() {
+        let inside = match layer {
+            Layer::Memtable(memtable) => memtable.estimate(in_memtables, before),
+            Layer::Run(run) => run.estimate(bounds, before)?,
+        };
+        records = u64::saturating_add(records, inside.records);
+        bytes = u64::saturating_add(bytes, inside.bytes);
+        deleted = u64::saturating_add(deleted, inside.tombstones);
+    }
+    // A tombstone most often takes a record away, which is as long as the others.
+    let left = records.saturating_sub(deleted);
+    let share = u128::from(bytes) * u128::from(left) / u128::from(records.max(1));
+    Ok(Estimate {
+        records: left,
+        bytes: u64::try_from(share).unwrap_or(bytes),
+    })
+}

@@ -1,0 +1,348 @@
+//! What a chunk of a range is filled from: a scan of the tree, and what lies above the tree, be it
+//! memtables or the runs in their places.
+
+use std::ops::Bound;
+use std::sync::Arc;
+
+use terrapin_base::{Lsn, Result};
+use terrapin_memtable::{Cursor, Op};
+use terrapin_structure::{Batch, Direction, Filled, Scan};
+
+use super::copied;
+use crate::checkpoint::compaction::KeySpan;
+use crate::engine::state::KeyspaceState;
+use crate::engine::view::Held;
+use crate::read::memtables;
+use crate::read::run::{Run, RunScan};
+use crate::types::key_range::borrowed;
+
+/// What is known of a view's memtables, and of the runs in their places, which show the view the
+/// same for as long as it has them.
+#[derive(Default)]
+pub(super) enum InMemtables {
+    #[default]
+    Unknown,
+    /// This is the next key of the region.
+    Next(Vec<u8>),
+    /// They have none in the region.
+    Nothing,
+}
+
+/// A scan of the tree that stands behind the last record that a chunk took.
+pub(super) struct TreeScan {
+    /// What the view held when it was opened ([`Held::turn`]).
+    pub turn: u64,
+    pub scan: Box<dyn Scan>,
+    /// Scans of the runs in the place of the active and the sealed memtable, if the view has runs.
+    pub runs: Option<Box<[Option<RunScan>; 2]>>,
+}
+
+impl TreeScan {
+    /// A scan of the keyspace's version, which is going to be asked for about so many records.
+    pub fn open(
+        held: &Held,
+        keyspace: &KeyspaceState,
+        before: Lsn,
+        region: Region<'_>,
+        expected: usize,
+    ) -> Result<Self> {
+        let bounds = (borrowed(region.lower), borrowed(region.upper));
+        let version = &keyspace.version;
+        let scan = version.scan_expecting(bounds, region.direction, expected)?;
+        let open = |run: &Option<Arc<Run>>| {
+            let run = run.as_ref();
+            run.map(|run| run.scan(bounds, region.direction, before, expected))
+                .transpose()
+        };
+        let runs = match &keyspace.spilled {
+            Some(spilled) => Some(Box::new([open(&spilled.active)?, open(&spilled.sealed)?])),
+            None => None,
+        };
+        let turn = held.turn;
+        Ok(TreeScan { turn, scan, runs })
+    }
+}
+
+impl InMemtables {
+    /// The next key, if it is known.
+    fn next(&self) -> Option<&[u8]> {
+        match self {
+            InMemtables::Next(next) => Some(next),
+            InMemtables::Unknown | InMemtables::Nothing => None,
+        }
+    }
+
+    /// Takes note of the next key.
+    pub fn note(&mut self, next: Option<&[u8]>) {
+        let memory = match std::mem::take(self) {
+            InMemtables::Next(memory) => memory,
+            InMemtables::Unknown | InMemtables::Nothing => Vec::new(),
+        };
+        *self = match next {
+            Some(next) => InMemtables::Next(copied(memory, next)),
+            None => InMemtables::Nothing,
+        };
+    }
+}
+
+/// What is left of a range, and from which end it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Region<'a> {
+    pub lower: &'a Bound<Vec<u8>>,
+    pub upper: &'a Bound<Vec<u8>>,
+    pub direction: Direction,
+}
+
+impl<'a> Region<'a> {
+    /// Where it ends, in its direction.
+    fn end(self) -> Bound<&'a [u8]> {
+        let end = match self.direction {
+            Direction::Forward => self.upper,
+            Direction::Backward => self.lower,
+        };
+        borrowed(end)
+    }
+
+    /// The keys that a chunk was looked for in: up to its last, or to the end of the region.
+    pub fn gone_over(self, last: Option<(&[u8], &[u8])>) -> KeySpan {
+        let last = last.map(|(first, rest)| [first, rest].concat());
+        let key = |bound: &Bound<Vec<u8>>| match bound {
+            Bound::Included(key) | Bound::Excluded(key) => Some(key.clone()),
+            Bound::Unbounded => None,
+        };
+        let (from, to) = match self.direction {
+            Direction::Forward => (key(self.lower), last.or_else(|| key(self.upper))),
+            Direction::Backward => (last.or_else(|| key(self.lower)), key(self.upper)),
+        };
+        (from.unwrap_or_default().into(), to.map(Into::into))
+    }
+
+    /// Whether a key lies before its end.
+    fn ends_behind(self, key: &[u8]) -> bool {
+        match (self.end(), self.direction) {
+            (Bound::Unbounded, _) => true,
+            (Bound::Included(end), Direction::Forward) => key <= end,
+            (Bound::Excluded(end), Direction::Forward) => key < end,
+            (Bound::Included(end), Direction::Backward) => key >= end,
+            (Bound::Excluded(end), Direction::Backward) => key > end,
+        }
+    }
+
+    /// Places a memtable's cursor at its first key of the region, or at `next`, which is known to
+    /// be no further on than that.
+    fn seek(self, cursor: &mut Cursor<'_>, next: Option<&[u8]>) {
+        match (self.direction, next) {
+            (Direction::Forward, Some(next)) => cursor.seek(next),
+            (Direction::Forward, None) => seek_forward(cursor, self.lower),
+            (Direction::Backward, Some(next)) => seek_back_to(cursor, next),
+            (Direction::Backward, None) => seek_backward(cursor, self.upper),
+        }
+    }
+}
+
+/// Fills a chunk from the tree alone, as far as the memtables are known to have nothing: as
+/// [`Merging`] does, or none if they have what comes next, or nobody knows.
+pub(super) fn from_tree(
+    tree: &mut TreeScan,
+    region: Region<'_>,
+    in_memtables: &InMemtables,
+    chunk: &mut Batch,
+) -> Result<Option<bool>> {
+    let next = match in_memtables {
+        InMemtables::Unknown => return Ok(None),
+        InMemtables::Next(next) => Some(&next[..]).filter(|next| region.ends_behind(next)),
+        InMemtables::Nothing => None,
+    };
+    let until = next.map_or(region.end(), Bound::Excluded);
+    if tree.scan.fill(until, chunk)? == Filled::Full || next.is_some() && chunk.is_full() {
+        return Ok(Some(false));
+    }
+    Ok(next.is_none().then_some(true))
+}
+
+/// Fills a chunk from the tree and what lies above it.
+pub(super) struct Merging<'a> {
+    pub scan: &'a mut dyn Scan,
+    pub region: Region<'a>,
+    pub in_memtables: &'a mut InMemtables,
+    pub chunk: &'a mut Batch,
+    /// Deletes of the active memtable that were gone over.
+    pub passed: &'a mut u64,
+}
+
+/// What is merged with a tree: it stands on a key, or at its end.
+trait Source {
+    fn key(&self) -> Option<&[u8]>;
+    fn op(&self) -> Op<'_>;
+    fn go_on(&mut self, direction: Direction) -> Result<()>;
+}
+
+impl Source for Cursor<'_> {
+    #[inline]
+    fn key(&self) -> Option<&[u8]> {
+        Cursor::key(self)
+    }
+
+    #[inline]
+    fn op(&self) -> Op<'_> {
+        Cursor::op(self)
+    }
+
+    #[inline]
+    fn go_on(&mut self, direction: Direction) -> Result<()> {
+        match direction {
+            Direction::Forward => self.next(),
+            Direction::Backward => self.prev(),
+        }
+        Ok(())
+    }
+}
+
+/// What a view has above its tree.
+#[allow(clippy::large_enum_variant)] // there are two, and they stay where they are
+enum Above<'a> {
+    Memtable(Cursor<'a>),
+    Run(&'a mut RunScan),
+}
+
+impl Source for Above<'_> {
+    fn key(&self) -> Option<&[u8]> {
+        match self {
+            Above::Memtable(cursor) => cursor.key(),
+            Above::Run(run) => run.key(),
+        }
+    }
+
+    fn op(&self) -> Op<'_> {
+        match self {
+            Above::Memtable(cursor) => cursor.op(),
+            Above::Run(run) => run.op(),
+        }
+    }
+
+    fn go_on(&mut self, direction: Direction) -> Result<()> {
+        match self {
+            Above::Memtable(cursor) => cursor.go_on(direction),
+            // Its direction was said when it began.
+            Above::Run(run) => run.advance(),
+        }
+    }
+}
+
+impl Merging<'_> {
+    /// Merges the memtables, or the runs that are there for them, with the tree, as
+    /// [`Merging::with`].
+    pub fn above(
+        self,
+        keyspace: &KeyspaceState,
+        before: Lsn,
+        runs: Option<&mut [Option<RunScan>; 2]>,
+    ) -> Result<bool> {
+        let (region, next) = (self.region, self.in_memtables.next());
+        let memtables = memtables(keyspace, before).map(|memtable| {
+            let mut cursor = memtable?.cursor(Lsn(0), before);
+            region.seek(&mut cursor, next);
+            cursor.is_valid().then_some(cursor)
+        });
+        let Some(runs) = runs else {
+            return self.with(memtables);
+        };
+        let [mut newer, mut older] = memtables.map(|memtable| memtable.map(Above::Memtable));
+        for (source, run) in [&mut newer, &mut older].into_iter().zip(runs) {
+            if let Some(run) = run {
+                run.start()?;
+                *source = Some(Above::Run(run));
+            }
+        }
+        self.with([newer, older])
+    }
+
+    /// Merges sources, the newer first, with the tree from one end of the region until the chunk is
+    /// full (`false`) or the region is at its end (`true`). Of equal keys the newest counts, and a
+    /// tombstone hides what is older; those of the active memtable are counted (`passed`).
+    fn with<S: Source>(self, mut sources: [Option<S>; 2]) -> Result<bool> {
+        let Merging {
+            scan,
+            region,
+            in_memtables,
+            chunk,
+            passed,
+        } = self;
+        let direction = region.direction;
+        let sooner = |a: &[u8], b: &[u8]| match direction {
+            Direction::Forward => a < b,
+            Direction::Backward => a > b,
+        };
+
+        loop {
+            // The source whose key comes first; of equal keys the newer one.
+            let mut first: Option<(usize, &[u8])> = None;
+            for (place, source) in sources.iter().enumerate() {
+                if let Some(key) = source.as_ref().and_then(S::key)
+                    && first.is_none_or(|(_, best)| sooner(key, best))
+                {
+                    first = Some((place, key));
+                }
+            }
+            let first = first.filter(|(_, key)| region.ends_behind(key));
+            // The tree's records before that.
+            let until = first.map_or(region.end(), |(_, key)| Bound::Excluded(key));
+            let filled = scan.fill(until, chunk)?;
+            if filled == Filled::Full || first.is_some() && chunk.is_full() {
+                in_memtables.note(first.map(|(_, key)| key));
+                return Ok(false);
+            }
+            let Some((place, key)) = first else {
+                return Ok(true);
+            };
+            match sources[place].as_ref().map(S::op) {
+                Some(Op::Put(mut value)) => {
+                    if chunk.keys_only() {
+                        value = &[];
+                    }
+                    chunk.push(key, value, 0);
+                }
+                // The active memtable is the first of them.
+                Some(Op::Delete) if place == 0 => *passed += 1,
+                _ => {}
+            }
+            scan.skip(key);
+            let has_key = |source: &Option<S>| source.as_ref().and_then(S::key) == Some(key);
+            let go_on = [has_key(&sources[0]), has_key(&sources[1])];
+            for (source, goes_on) in sources.iter_mut().zip(go_on) {
+                if goes_on && let Some(source) = source {
+                    source.go_on(direction)?;
+                }
+            }
+        }
+    }
+}
+
+fn seek_forward(cursor: &mut Cursor<'_>, lower: &Bound<Vec<u8>>) {
+    match lower {
+        Bound::Unbounded => cursor.seek_first(),
+        Bound::Included(key) => cursor.seek(key),
+        Bound::Excluded(key) => {
+            cursor.seek(key);
+            if cursor.key() == Some(key.as_slice()) {
+                cursor.next();
+            }
+        }
+    }
+}
+
+fn seek_backward(cursor: &mut Cursor<'_>, upper: &Bound<Vec<u8>>) {
+    match upper {
+        Bound::Unbounded => cursor.seek_last(),
+        Bound::Excluded(key) => cursor.seek_before(key),
+        Bound::Included(key) => seek_back_to(cursor, key),
+    }
+}
+
+/// Goes to the last key that is no greater than `key`.
+fn seek_back_to(cursor: &mut Cursor<'_>, key: &[u8]) {
+    cursor.seek(key);
+    if cursor.key() != Some(key) {
+        cursor.seek_before(key);
+    }
+}

@@ -1,0 +1,436 @@
+//! Writing a run: the memtable is walked over once to learn what the run comes to, and once for
+//! each of its trees.
+
+use std::sync::Arc;
+
+use terrapin_base::{Error, KeyspaceId, Lsn, Result, mutant};
+use terrapin_memtable::{Estimate as Counted, Memtable, Op, OwnedCursor, OwnedVersions};
+use terrapin_pages::PrivatePages;
+use terrapin_structure::{Estimate, Merge, MergeInput, MergeStep, Message, MessageCursor, Version};
+
+use super::chain::{kept, long_key, put_long, put_short, short_bytes};
+use super::{Run, Seen};
+use crate::checkpoint::merges::guarded;
+use crate::engine::core::Core;
+use crate::engine::state::LoggedMemtable;
+
+/// Keys that one step of the first walk passes: a millisecond or so.
+const STEP_KEYS: usize = 16 << 10;
+/// Moments of which a run remembers what they see, for estimates.
+const SEEN_MAX: usize = 256;
+
+/// Writes the run of one memtable in steps of bounded size.
+pub(crate) struct RunWriter {
+    core: Arc<Core>,
+    /// The memtable's keyspace.
+    pub keyspace: KeyspaceId,
+    /// The memtable. Nothing below the moments may be on its way into it any more.
+    pub memtable: Arc<LoggedMemtable>,
+    /// Exclusive LSN bounds of the views that the run is for, ascending, each once.
+    pub moments: Arc<[Lsn]>,
+    stage: Stage,
+    run: Run,
+}
+
+enum Stage {
+    /// The memtable is being measured.
+    Measure(Box<Measure>),
+    /// A tree is being written; what the second one comes to, if that follows.
+    Write(Arc<dyn Merge>, Option<Estimate>),
+    Done,
+}
+
+/// What a writer makes: the run, or none where the views need nothing of the memtable.
+pub(crate) type Written = Option<Arc<Run>>;
+
+impl RunWriter {
+    /// For the views of these moments, ascending, each once.
+    pub fn new(
+        core: &Arc<Core>,
+        keyspace: KeyspaceId,
+        memtable: Arc<LoggedMemtable>,
+        moments: Vec<Lsn>,
+    ) -> Self {
+        let moments: Arc<[Lsn]> = moments.into();
+        let measure = Measure::new(&memtable.memtable, &moments);
+        RunWriter {
+            core: core.clone(),
+            keyspace,
+            memtable,
+            moments,
+            stage: Stage::Measure(Box::new(measure)),
+            run: Run::nothing(core),
+        }
+    }
+
+    /// Goes on; the run, once it is written. After an error [`RunWriter::abandon`] follows.
+    pub fn step(&mut self) -> Result<Option<Written>> {
+        match &mut self.stage {
+            Stage::Measure(measure) => {
+                let Some(measured) = guarded(|| Ok(measure.step()))? else {
+                    return Ok(None);
+                };
+                if measured.keys.records == 0 {
+                    self.stage = Stage::Done;
+                    return Ok(Some(None));
+                }
+                self.run.count = measured.keys.records;
+                self.run.seen = measured.seen;
+                let long = (measured.long.records > 0).then_some(measured.long);
+                self.write(Part::Keys, measured.keys, long)
+            }
+            Stage::Write(merge, long) => {
+                match guarded(|| merge.step())? {
+                    MergeStep::Again => return Ok(None),
+                    MergeStep::Pending(_) => {
+                        return Err(Error::internal("a merge with one worker waits for another"));
+                    }
+                    MergeStep::Done => {}
+                }
+                let merged = guarded(|| merge.finish())?;
+                let next = long.take();
+                self.stage = Stage::Done;
+                self.take(merged.version, self.core.store.private(merged.changes));
+                match next {
+                    Some(long) => {
+                        self.run.long = Some(self.core.structure.empty());
+                        self.write(Part::Long, long, None)
+                    }
+                    None => {
+                        self.core.counters.folds.add(1);
+                        let nothing = Run::nothing(&self.core);
+                        let run = std::mem::replace(&mut self.run, nothing);
+                        Ok(Some(Some(Arc::new(run))))
+                    }
+                }
+            }
+            Stage::Done => Ok(Some(None)),
+        }
+    }
+
+    /// A tree is written.
+    fn take(&mut self, version: Arc<dyn Version>, pages: PrivatePages) {
+        match &mut self.run.long {
+            Some(long) => *long = version,
+            None => self.run.keys = version,
+        }
+        if !mutant::active(48) {
+            self.run.pages.push(pages);
+        }
+    }
+
+    fn write(
+        &mut self,
+        part: Part,
+        total: Estimate,
+        long: Option<Estimate>,
+    ) -> Result<Option<Written>> {
+        let input = Arc::new(Input {
+            memtable: self.memtable.memtable.clone(),
+            moments: self.moments.clone(),
+            part,
+            total,
+        });
+        let core = &self.core;
+        let options = &core.settings.merge;
+        let empty = core.structure.empty();
+        let merge = guarded(|| core.structure.begin_merge(&empty, input, options))?;
+        self.stage = Stage::Write(merge, long);
+        Ok(None)
+    }
+
+    /// Gives back what was written.
+    pub fn abandon(&mut self) {
+        if let Stage::Write(merge, _) = std::mem::replace(&mut self.stage, Stage::Done) {
+            merge.abandon();
+        }
+        self.run.pages.clear();
+    }
+}
+
+#[cfg(test)]
+impl RunWriter {
+    /// Whether it is past its first walk.
+    pub fn is_writing(&self) -> bool {
+        matches!(self.stage, Stage::Write(..))
+    }
+
+    /// Takes the merge of the tree that is being written out, and another in.
+    pub fn replace_merge(&mut self, merge: Arc<dyn Merge>) -> Arc<dyn Merge> {
+        match &mut self.stage {
+            Stage::Write(now, _) => std::mem::replace(now, merge),
+            Stage::Measure(_) | Stage::Done => panic!("no tree is being written"),
+        }
+    }
+}
+
+/// A walk over a memtable: how much its run holds, and what each moment sees of it.
+struct Measure {
+    cursor: OwnedCursor,
+    moments: Arc<[Lsn]>,
+    keys: Estimate,
+    long: Estimate,
+    /// What becomes visible (and what ceases to be) from one moment on.
+    changes: Vec<Change>,
+}
+
+/// How what is seen of a run differs from what the moment before sees.
+#[derive(Clone, Copy, Default)]
+struct Change {
+    records: i64,
+    tombstones: i64,
+    bytes: i64,
+}
+
+struct Measured {
+    keys: Estimate,
+    long: Estimate,
+    seen: Vec<Seen>,
+}
+
+impl Measure {
+    fn new(memtable: &Arc<Memtable>, moments: &Arc<[Lsn]>) -> Self {
+        Measure {
+            cursor: cursor_over(memtable, moments),
+            moments: moments.clone(),
+            keys: Estimate::default(),
+            long: Estimate::default(),
+            changes: vec![Change::default(); moments.len() + 1],
+        }
+    }
+
+    fn step(&mut self) -> Option<Measured> {
+        for _ in 0..STEP_KEYS {
+            let Some(key) = self.cursor.key() else {
+                return Some(self.finish());
+            };
+            let versions = || kept(self.cursor.versions(), &self.moments);
+            let short = short_bytes(versions().map(|(lsn, op, _)| (lsn, op)));
+            let is_long = short.is_none();
+            let mut is_kept = false;
+            for (_, op, seen_by) in versions() {
+                is_kept = true;
+                let value = op.value().map_or(0, <[u8]>::len);
+                let (records, tombstones) = match op {
+                    Op::Put(_) => (1, 0),
+                    Op::Delete => (0, 1),
+                };
+                let bytes = (key.len() + value) as i64;
+                let begin = &mut self.changes[seen_by.start];
+                begin.records += records;
+                begin.tombstones += tombstones;
+                begin.bytes += bytes;
+                let end = &mut self.changes[seen_by.end];
+                end.records -= records;
+                end.tombstones -= tombstones;
+                end.bytes -= bytes;
+                if is_long {
+                    self.long.records += 1;
+                    self.long.bytes += (super::chain::LONG_KEY_BYTES + value) as u64;
+                }
+            }
+            if is_kept {
+                self.keys.records += 1;
+                self.keys.bytes += (key.len() + short.unwrap_or(2)) as u64;
+            }
+            self.cursor.next();
+        }
+        None
+    }
+
+    fn finish(&mut self) -> Measured {
+        let every = self.moments.len().div_ceil(SEEN_MAX).max(1);
+        let mut seen = Vec::new();
+        let mut now = Change::default();
+        for (at, (moment, change)) in self.moments.iter().zip(&self.changes).enumerate() {
+            now.records += change.records;
+            now.tombstones += change.tombstones;
+            now.bytes += change.bytes;
+            if (at + 1).is_multiple_of(every) || at + 1 == self.moments.len() {
+                let count = |of: i64| u64::try_from(of).unwrap_or(0);
+                seen.push(Seen {
+                    before: *moment,
+                    all: Counted {
+                        records: count(now.records),
+                        tombstones: count(now.tombstones),
+                        bytes: count(now.bytes),
+                    },
+                });
+            }
+        }
+        Measured {
+            keys: self.keys,
+            long: self.long,
+            seen,
+        }
+    }
+}
+
+/// A cursor that stands on the first key with a version that the last moment sees.
+fn cursor_over(memtable: &Arc<Memtable>, moments: &[Lsn]) -> OwnedCursor {
+    let last = moments.last().copied().unwrap_or(Lsn(0));
+    let mut cursor = memtable.cursor_owned(Lsn(0), last);
+    cursor.seek_first();
+    cursor
+}
+
+/// Which of a run's trees.
+#[derive(Clone, Copy)]
+enum Part {
+    Keys,
+    Long,
+}
+
+/// A memtable as the merge into one of a run's trees sees it. That merge has one task: how the
+/// bytes are spread over the keys does not matter.
+struct Input {
+    memtable: Arc<Memtable>,
+    moments: Arc<[Lsn]>,
+    part: Part,
+    total: Estimate,
+}
+
+impl MergeInput for Input {
+    fn cursor(self: Arc<Self>, lo: Option<&[u8]>, hi: Option<&[u8]>) -> Box<dyn MessageCursor> {
+        let mut cursor = ChainCursor {
+            cursor: cursor_over(&self.memtable, &self.moments),
+            input: self,
+            hi: hi.map(Into::into),
+            chains: 0,
+            is_long: false,
+            older: None,
+            record: Record::default(),
+            is_inside: false,
+        };
+        // From the start, or nobody knows the numbers of long chains.
+        cursor.look();
+        while lo.is_some_and(|lo| cursor.key().is_some_and(|key| key < lo)) {
+            cursor.go_on();
+        }
+        Box::new(cursor)
+    }
+
+    fn estimate(&self, _lo: Option<&[u8]>, _hi: Option<&[u8]>) -> Estimate {
+        self.total
+    }
+}
+
+/// A record of a run on its way into a tree.
+#[derive(Default)]
+struct Record {
+    key: Vec<u8>,
+    value: Vec<u8>,
+}
+
+struct ChainCursor {
+    cursor: OwnedCursor,
+    input: Arc<Input>,
+    hi: Option<Box<[u8]>>,
+    /// Long chains before the memtable's key, and whether that has one.
+    chains: u64,
+    is_long: bool,
+    /// Of the second tree: older versions of that key, and how many of the moments see one of them.
+    older: Option<(OwnedVersions, usize)>,
+    /// What it shows.
+    record: Record,
+    is_inside: bool,
+}
+
+impl ChainCursor {
+    /// Shows the first record of the memtable's key, or of the next one that has any.
+    fn look(&mut self) {
+        self.is_inside = false;
+        while let Some(key) = self.cursor.key() {
+            let versions =
+                || kept(self.cursor.versions(), &self.input.moments).map(|(lsn, op, _)| (lsn, op));
+            self.is_long = short_bytes(versions()).is_none();
+            match self.input.part {
+                Part::Keys if versions().next().is_some() => {
+                    let record = &mut self.record;
+                    record.key.clear();
+                    record.key.extend_from_slice(key);
+                    record.value.clear();
+                    match self.is_long {
+                        false => put_short(versions(), &mut record.value),
+                        true => put_long(self.chains, &mut record.value),
+                    }
+                    return self.shown();
+                }
+                Part::Long if self.is_long => {
+                    let all = self.cursor.versions_owned();
+                    self.older = Some((all, self.input.moments.len()));
+                    if self.show_older() {
+                        return;
+                    }
+                }
+                Part::Keys | Part::Long => {}
+            }
+            self.pass();
+        }
+    }
+
+    /// Shows the next older version of a long chain, if there is one.
+    fn show_older(&mut self) -> bool {
+        let Some((versions, end)) = &mut self.older else {
+            return false;
+        };
+        let moments = &self.input.moments[..*end];
+        let Some(last) = moments.last() else {
+            return false;
+        };
+        let Some((lsn, op)) = versions.below(*last) else {
+            return false;
+        };
+        *end = moments.partition_point(|moment| *moment <= lsn);
+        let record = &mut self.record;
+        record.key.clear();
+        let key = long_key(self.chains, lsn, op);
+        record.key.extend_from_slice(&key);
+        record.value.clear();
+        record
+            .value
+            .extend_from_slice(op.value().unwrap_or_default());
+        self.shown();
+        true
+    }
+
+    fn shown(&mut self) {
+        let is_below = |hi: &[u8]| self.record.key[..] < *hi;
+        self.is_inside = self.hi.as_deref().is_none_or(is_below);
+    }
+
+    /// Goes to the memtable's next key.
+    fn pass(&mut self) {
+        self.older = None;
+        self.chains += u64::from(self.is_long);
+        self.cursor.next();
+    }
+
+    /// Goes to the next record.
+    fn go_on(&mut self) {
+        if !self.show_older() {
+            self.pass();
+            self.look();
+        }
+    }
+}
+
+impl MessageCursor for ChainCursor {
+    fn key(&self) -> Option<&[u8]> {
+        self.is_inside.then_some(&self.record.key[..])
+    }
+
+    fn message(&self) -> Message<'_> {
+        Message::Put(&self.record.value)
+    }
+
+    fn advance(&mut self) -> Result<()> {
+        if !self.is_inside {
+            return Err(Error::internal(
+                "a cursor over a run went on behind its end",
+            ));
+        }
+        self.go_on();
+        Ok(())
+    }
+}

@@ -1,0 +1,88 @@
+//! For tests: a tree of which no node can be read.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use terrapin_base::{Error, KeyspaceId, Result, Slice};
+use terrapin_structure::{
+    Direction, Estimate, Finding, KeyBounds, PageUse, Scan, StructureStats, ToCompact, Version,
+};
+
+use crate::engine::core::Core;
+use crate::engine::state::{KeyspaceState, State};
+
+/// The tree.
+struct Unreadable;
+
+fn unreadable<T>() -> Result<T> {
+    Err(Error::corrupt("a node cannot be read"))
+}
+
+impl Version for Unreadable {
+    fn root(&self) -> Vec<u8> {
+        Vec::new()
+    }
+
+    fn get(&self, _: &[u8], _: u64) -> Result<Option<Slice>> {
+        unreadable()
+    }
+
+    fn contains(&self, _: &[u8], _: u64) -> Result<bool> {
+        unreadable()
+    }
+
+    fn multi_get(&self, _: &[(&[u8], u64)], _: &mut [Option<Slice>]) -> Result<()> {
+        unreadable()
+    }
+
+    fn scan_expecting(&self, _: KeyBounds<'_>, _: Direction, _: usize) -> Result<Box<dyn Scan>> {
+        unreadable()
+    }
+
+    fn estimate(&self, _: KeyBounds<'_>) -> Result<Estimate> {
+        unreadable()
+    }
+
+    fn pages(&self, _: &mut dyn FnMut(PageUse) -> Result<()>) -> Result<()> {
+        unreadable()
+    }
+
+    fn live_bytes(&self) -> Result<u64> {
+        unreadable()
+    }
+
+    fn stats(&self) -> Result<StructureStats> {
+        unreadable()
+    }
+
+    fn to_compact(&self) -> Result<ToCompact> {
+        unreadable()
+    }
+
+    fn verify(&self, _: &mut dyn FnMut(Finding)) -> Result<()> {
+        unreadable()
+    }
+
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+}
+
+/// From now on that is the tree of a keyspace. No checkpoint may come after that.
+pub(crate) fn make_unreadable(core: &Core, id: KeyspaceId) {
+    let _install = core.install.lock();
+    let current = core.state.load_full();
+    let mut keyspaces = current.keyspaces.clone();
+    let keyspace = keyspaces.get(id).expect("it is there");
+    let unreadable = KeyspaceState {
+        version: Arc::new(Unreadable),
+        ..(**keyspace).clone()
+    };
+    keyspaces.insert(Arc::new(unreadable));
+    core.replace_state(State {
+        generation: current.generation,
+        pin: current.pin.clone(),
+        floor: current.floor,
+        keyspaces,
+    });
+}

@@ -1,0 +1,6 @@
+//! What users hand in and get back: options, ranges of keys, integer keys, what a close left.
+
+pub mod closed;
+pub mod integer_key;
+pub mod key_range;
+pub mod options;

@@ -1,0 +1,465 @@
+//! The path of a write: wait for what may have to be waited for; append to the log; put into the
+//! memtable that owns the LSN; publish. Between append and publication nothing waits and nothing
+//! fails: every later writer, and every reader, waits for it.
+
+pub mod forecast;
+pub mod patience;
+pub mod pressure;
+pub mod yielding;
+
+use std::sync::Arc;
+use terrapin_base::sync::Ordering;
+
+use terrapin_base::{Condition, Error, ErrorKind, KeyspaceId, Lsn, Result, mutant};
+use terrapin_memtable::Op;
+use terrapin_wal::{Append, Appended, Log};
+
+use crate::api::batch::{Batch, check_sizes};
+use crate::engine::core::Core;
+use crate::engine::state::{KeyspaceShared, State};
+use crate::log_record::format::{BATCH, DELETE, Head, PUT, UNLOGGED};
+use crate::log_record::{Operation, Operations};
+use crate::types::options::Durability;
+use crate::write::patience::Patience;
+
+/// How long a delete waits before it tries again to find room in the log of a full disk, in
+/// nanoseconds.
+const LOG_SPACE_RETRY_NS: u64 = 20_000_000;
+/// Why a write or change is [`ErrorKind::Stalled`] that found no room in the log's ring in time.
+const LOG_IS_SLOW: &str = "the write was not done: the log's disk does not keep up";
+/// What a sync adds to the log behind a record, at most: it fills the block, and puts a mark into
+/// the next.
+const SYNC_BYTES: u64 = 8 << 10;
+
+/// Whether a record is one that the log takes, whether it goes there or into a memtable only.
+fn check_fits(log: &Log, bytes: usize, message: &'static str) -> Result<()> {
+    match bytes as u64 <= log.record_bytes_max() {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::TooLarge, message)
+            .with("bytes", bytes)
+            .with("limit", log.record_bytes_max())),
+    }
+}
+
+impl Core {
+    /// One put or delete.
+    pub fn write_one(
+        &self,
+        shared: &Arc<KeyspaceShared>,
+        key: &[u8],
+        op: Op<'_>,
+        durability: Durability,
+    ) -> Result<()> {
+        check_sizes(key, op)?;
+        let timer = self.counters.put_timer(&self.env);
+        self.env.breathe();
+        let log = self.log()?;
+        let value = op.value().unwrap_or_default();
+        let bytes = key.len() + value.len();
+        let frees = matches!(op, Op::Delete);
+        let early = mutant::active(46).then(|| self.state.load_full());
+        let mut patience = Patience::default();
+        let admitted = self.admit(shared, bytes as u64, frees, &mut patience)?;
+        let head = match op {
+            Op::Put(_) => Head::put(shared.id, key.len()),
+            Op::Delete => Head::delete(shared.id),
+        };
+        if durability == Durability::None {
+            check_fits(
+                log,
+                head.bytes().len() + bytes,
+                "the record is larger than a quarter of the log's ring: open with a larger ring (Options::ring_bytes)",
+            )?;
+        }
+        let pieces = [head.bytes(), key, value];
+        let (kind, payload) = match (durability, op) {
+            (Durability::None, _) => (UNLOGGED, &pieces[..0]),
+            (_, Op::Put(_)) => (PUT, &pieces[..]),
+            (_, Op::Delete) => (DELETE, &pieces[..2]),
+        };
+        let mut loaded = admitted.state;
+        let appended = match log.try_append(kind, payload) {
+            Ok(Append::Done(appended)) => appended,
+            other => {
+                // Nothing is held over a wait.
+                loaded = None;
+                self.append_when(log, (kind, payload), frees, other, &mut patience)?
+            }
+        };
+        let full = {
+            let state = match loaded {
+                Some(loaded) => self.still_current(loaded),
+                None => self.state.load(),
+            };
+            enter(
+                self,
+                early.as_deref().unwrap_or(&state),
+                &Operation {
+                    keyspace: shared.id,
+                    key,
+                    op,
+                },
+                appended.lsn,
+                durability,
+            );
+            log.publish(&appended);
+            admitted.looks && wants_seal(&state, shared.id)
+        };
+        match op {
+            Op::Put(_) => self.counters.puts.add(1),
+            Op::Delete => self.counters.deletes.add(1),
+        }
+        self.counters.user_bytes_written.add(bytes as u64);
+        let is_put = matches!(op, Op::Put(_));
+        shared.counters.wrote(is_put, bytes as u64);
+        self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
+        self.counters.put_done(&self.env, timer);
+        Ok(())
+    }
+
+    /// A batch, whole or not at all.
+    pub fn write_batch(&self, batch: &Batch, durability: Durability) -> Result<()> {
+        let payload = batch.payload()?;
+        self.health.check_open()?;
+        let log = self.log()?;
+        if batch.is_empty() {
+            return Ok(());
+        }
+        if durability == Durability::None && batch.only_keyspace().is_none() {
+            return Err(Error::invalid(
+                "a batch with Durability::None touches one keyspace: split it, or write it with another durability",
+            ));
+        }
+        check_fits(
+            log,
+            payload.len(),
+            "the batch is larger than a quarter of the log's ring: split it, or open with a larger ring (Options::ring_bytes)",
+        )?;
+        let timer = self.counters.put_timer(&self.env);
+        self.env.breathe();
+        let frees = batch.only_deletes();
+        let mut patience = Patience::default();
+        let looks = self.admit_batch(batch, payload, &mut patience)?;
+        // What is not in the log cannot be merged in slices, which what is written to a disk that
+        // is nearly full may have to be (D10).
+        let is_alone = batch.len() == 1;
+        let durability = match durability {
+            Durability::None if !is_alone && self.schedule.space_is_scarce() => Durability::Process,
+            durability => durability,
+        };
+        let appended = match durability {
+            Durability::None => self.append(log, (UNLOGGED, &[]), frees, &mut patience)?,
+            _ => self.append(log, (BATCH, &[payload]), frees, &mut patience)?,
+        };
+        let (mut puts, mut deletes, mut bytes, mut full) = (0, 0, 0, false);
+        {
+            let state = self.state.load();
+            let mut last = None;
+            if mutant::active(45) {
+                log.publish(&appended);
+            }
+            if durability == Durability::None && !is_alone {
+                let keyspace = batch.only_keyspace();
+                let keyspace = keyspace.and_then(|id| state.keyspaces.get(id));
+                if let Some(memtable) = keyspace.and_then(|k| k.memtable_of(appended.lsn)) {
+                    memtable.unlogged_batch.store(true, Ordering::Release);
+                }
+            }
+            // The batch made these bytes itself, of checked operations: nothing in them fails to
+            // decode.
+            for operation in Operations::decode(BATCH, payload)
+                .into_iter()
+                .flatten()
+                .flatten()
+            {
+                enter(self, &state, &operation, appended.lsn, durability);
+                let is_put = matches!(operation.op, Op::Put(_));
+                let size = operation.key.len() + operation.op.value().map_or(0, <[u8]>::len);
+                if let Some(keyspace) = state.keyspaces.get(operation.keyspace) {
+                    let counters = &keyspace.shared.counters;
+                    counters.wrote(is_put, size as u64);
+                }
+                puts += u64::from(is_put);
+                deletes += u64::from(!is_put);
+                bytes += size;
+                if last != Some(operation.keyspace) {
+                    full |= looks && last.is_some_and(|id| wants_seal(&state, id));
+                    last = Some(operation.keyspace);
+                }
+            }
+            log.publish(&appended);
+            full |= looks && last.is_some_and(|id| wants_seal(&state, id));
+        }
+        self.counters.puts.add(puts);
+        self.counters.deletes.add(deletes);
+        self.counters.batches.add(1);
+        self.counters.user_bytes_written.add(bytes as u64);
+        self.after_write(log, &appended, full, (durability, frees), &mut patience)?;
+        self.counters.put_done(&self.env, timer);
+        Ok(())
+    }
+
+    /// Waits for every keyspace that a batch writes to. A keyspace that was dropped is an error
+    /// before anything is done. Whether a memtable may have become full ([`Admitted::looks`]).
+    fn admit_batch(&self, batch: &Batch, payload: &[u8], patience: &mut Patience) -> Result<bool> {
+        let frees = batch.only_deletes();
+        let mut admit = |id: KeyspaceId, bytes: u64| {
+            let shared = self
+                .state
+                .load()
+                .keyspaces
+                .get(id)
+                .map(|k| k.shared.clone());
+            match shared {
+                Some(shared) => Ok(self.admit(&shared, bytes, frees, patience)?.looks),
+                None => Err(self.dropped().with("keyspace number", id)),
+            }
+        };
+        if let Some(id) = batch.only_keyspace() {
+            return admit(id, payload.len() as u64);
+        }
+        let (mut last, mut bytes, mut looks) = (None, 0, false);
+        for operation in Operations::decode(BATCH, payload).into_iter().flatten() {
+            let operation = operation?;
+            if let Some(id) = last.filter(|id| *id != operation.keyspace) {
+                looks |= admit(id, bytes)?;
+                bytes = 0;
+            }
+            last = Some(operation.keyspace);
+            bytes += (operation.key.len() + operation.op.value().map_or(0, <[u8]>::len)) as u64;
+        }
+        if let Some(id) = last {
+            looks |= admit(id, bytes)?;
+        }
+        Ok(looks)
+    }
+
+    /// Appends, waiting for room in the ring; `Stalled` when the drain makes none for too long.
+    /// `NoSpace` on a full disk, unless the record `frees`: that waits for the checkpoint that
+    /// makes room.
+    fn append(
+        &self,
+        log: &Log,
+        (kind, payload): (u8, &[&[u8]]),
+        frees: bool,
+        patience: &mut Patience,
+    ) -> Result<Appended> {
+        match log.try_append(kind, payload) {
+            Ok(Append::Done(appended)) => Ok(appended),
+            other => self.append_when(log, (kind, payload), frees, other, patience),
+        }
+    }
+
+    #[cold]
+    fn append_when(
+        &self,
+        log: &Log,
+        (kind, payload): (u8, &[&[u8]]),
+        frees: bool,
+        mut last: Result<Append>,
+        patience: &mut Patience,
+    ) -> Result<Appended> {
+        let since = self.env.now_ns();
+        let deadline = patience.until_ns(self);
+        loop {
+            let condition = match last {
+                Ok(Append::Done(appended)) => {
+                    let waited = self.env.now_ns() - since;
+                    self.counters.write_wait_ns.add(waited);
+                    self.counters.waits.log.record(waited);
+                    return Ok(appended);
+                }
+                Ok(Append::Full(condition)) => condition,
+                Err(error) => self.wait_for_log_space(log, error, frees, deadline)?,
+            };
+            // Kept until the log was asked again: as long as it is there, others leave the record
+            // its room.
+            let condition = condition.until(deadline);
+            if !self.marks.log.holds(log.drained().0) {
+                let cause = "the log has no room";
+                let _stalled = self.stalls.log.begin(&self.env, cause, None);
+                self.env.wait(&condition)?;
+            } else if !condition.holds() {
+                return Err(self.log_is_slow(log, since));
+            }
+            if self.env.now_ns() >= deadline {
+                return Err(self.log_is_slow(log, since));
+            }
+            self.health.check_open()?;
+            last = log.try_append(kind, payload);
+        }
+    }
+
+    /// Why a record is refused that waited for room in the log since then, or would wait as another
+    /// one did in vain.
+    pub fn log_is_slow(&self, log: &Log, since: u64) -> Error {
+        self.marks.log.leave(log.drained().0);
+        let waited = self.env.now_ns().saturating_sub(since);
+        self.counters.writes_refused.add(1);
+        self.counters.write_wait_ns.add(waited);
+        self.counters.waits.log.record(waited);
+        Error::new(ErrorKind::Stalled, LOG_IS_SLOW)
+            .with("waited_ms", waited / 1_000_000)
+            .with("limit_ms", self.settings.stall_limit_ns / 1_000_000)
+    }
+
+    /// Waits until the log is durable so far. `NoSpace` on a full disk, unless the record `frees`,
+    /// as with [`Core::append`].
+    fn sync_log(
+        &self,
+        log: &Log,
+        through: Lsn,
+        frees: bool,
+        patience: &mut Patience,
+    ) -> Result<()> {
+        loop {
+            let condition = match log.sync(through) {
+                Ok(()) => return Ok(()),
+                Err(error) => {
+                    let deadline = patience.until_ns(self);
+                    self.wait_for_log_space(log, error, frees, deadline)?
+                }
+            };
+            self.env.wait(&condition)?;
+        }
+    }
+
+    /// What to wait for after the log refused a record or a sync; the error, unless it is that of a
+    /// full disk, the record `frees`, and there is time.
+    pub fn wait_for_log_space(
+        &self,
+        log: &Log,
+        error: Error,
+        frees: bool,
+        deadline: u64,
+    ) -> Result<Condition> {
+        if error.kind() != ErrorKind::NoSpace {
+            return Err(error);
+        }
+        self.disk_is_full(log, &error);
+        let drained = log.drained().0;
+        if !frees || self.marks.log.holds(drained) {
+            return Err(error);
+        }
+        if self.env.now_ns() >= deadline {
+            self.marks.log.leave(drained);
+            return Err(error);
+        }
+        Ok(self.log_space_may_be_back())
+    }
+
+    /// Holds when a checkpoint has let go of something, or it is time to look again.
+    fn log_space_may_be_back(&self) -> Condition {
+        let (schedule, releases) = (self.schedule.clone(), self.schedule.releases());
+        Condition::new(self.schedule.progress(), move || {
+            schedule.releases() != releases
+        })
+        .until(self.env.now_ns() + LOG_SPACE_RETRY_NS)
+    }
+
+    /// The log has no file to go on with: what is left of its current one is for deletes, and for
+    /// the checkpoint that trims it (D10).
+    #[cold]
+    fn disk_is_full(&self, log: &Log, cause: &Error) {
+        if !self.schedule.space_is_short() {
+            tracing::warn!(error = %cause, "the log cannot grow");
+            self.run_short(cause);
+        }
+        self.schedule.ask(log.end());
+    }
+
+    /// Everything that may wait again: the write is published.
+    pub fn after_write(
+        &self,
+        log: &Log,
+        appended: &Appended,
+        full: bool,
+        (durability, frees): (Durability, bool),
+        patience: &mut Patience,
+    ) -> Result<()> {
+        if full {
+            let start = self.env.now_ns();
+            self.seal_full();
+            self.watch_room();
+            let seal = self.env.now_ns().saturating_sub(start);
+            self.counters.waits.seal.record(seal);
+        }
+        if self.memtable_memory_is_short() && self.schedule.releasing_count() == 0 {
+            self.cut_largest();
+        }
+        if appended
+            .end
+            .0
+            .saturating_sub(self.schedule.durable_through().0)
+            > self.settings.log_bytes_max
+        {
+            self.schedule.shorten_log();
+        }
+        let synced = if durability == Durability::Sync {
+            SYNC_BYTES
+        } else {
+            0
+        };
+        // A few times in every log file.
+        if (appended.lsn.0 ^ (appended.end.0 + synced)) >> self.settings.log_check_shift != 0 {
+            self.watch_room();
+            // Memtables grow at the cost of caches, which otherwise learn of it at their next
+            // insert only.
+            if self.records.over_target() {
+                self.store.reclaim_signal().notify();
+            }
+            if self.store.shrink_needed() {
+                self.store.shrink();
+            }
+        }
+        if self.schedule.space_is_short() {
+            // A delete: merging it is what makes room.
+            self.schedule.work().notify();
+        }
+        if durability == Durability::Sync && !mutant::active(15) {
+            let start = self.env.now_ns();
+            self.sync_log(log, appended.end, frees, patience)?;
+            self.counters.syncs.add(1);
+            self.counters
+                .sync_latency
+                .record(self.env.now_ns().saturating_sub(start));
+        }
+        Ok(())
+    }
+}
+
+/// Puts an operation into the memtable that owns its LSN. A keyspace dropped or cleared meanwhile
+/// takes nothing.
+#[inline]
+pub(crate) fn enter(
+    core: &Core,
+    state: &State,
+    operation: &Operation<'_>,
+    lsn: Lsn,
+    durability: Durability,
+) {
+    let Some(keyspace) = state.keyspaces.get(operation.keyspace) else {
+        return;
+    };
+    let Some(memtable) = keyspace.memtable_of(lsn) else {
+        return;
+    };
+    if !memtable.noted.load(Ordering::Acquire) {
+        core.note_written(keyspace, memtable);
+    }
+    if durability == Durability::None
+        && !memtable.unlogged.load(Ordering::Relaxed)
+        && !mutant::active(53)
+    {
+        memtable.unlogged.store(true, Ordering::Release);
+    }
+    memtable.memtable.insert(operation.key, lsn, operation.op);
+}
+
+#[inline]
+fn wants_seal(state: &State, id: KeyspaceId) -> bool {
+    state
+        .keyspaces
+        .get(id)
+        .is_some_and(|k| k.sealed.is_none() && k.is_due())
+}
