@@ -1,4 +1,5 @@
-//! Puts the commit of the engine under test into the binary, and whether it or this crate was edited since: a result says what it measured.
+//! Puts the commit of the engine under test into the binary, and whether it or this crate was
+//! edited since: a result says what it measured.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! What the binaries have in common: a target's name becomes libFuzzer's entry points. Half of all changes to inputs are
-//! libFuzzer's own, the others the target's, which know what the bytes mean.
+//! What the binaries have in common: a target's name becomes libFuzzer's entry points. Half of all
+//! changes to inputs are libFuzzer's own, the others the target's, which know what the bytes mean.
 
 pub use libfuzzer_sys;
 pub use prove;
@@ -16,7 +16,8 @@ pub fn target(name: &str) -> &'static Target {
     }
 }
 
-/// Changes the first `size` bytes of `data`, which has room for `bytes_max`; returns how many there are then.
+/// Changes the first `size` bytes of `data`, which has room for `bytes_max`; returns how many there
+/// are then.
 pub fn change(name: &str, data: &mut [u8], size: usize, bytes_max: usize, seed: u32) -> usize {
     if seed & 1 == 0 {
         return libfuzzer_sys::fuzzer_mutate(data, size, bytes_max);

@@ -18,8 +18,9 @@ pub struct Group {
 }
 
 impl Group {
-    /// A new group, directly below the root, whose processes may have so much memory, the page cache included. The error is for
-    /// the result: without the right to make groups runs go on without.
+    /// A new group, directly below the root, whose processes may have so much memory, the page
+    /// cache included. The error is for the result: without the right to make groups runs go on
+    /// without.
     pub fn new(limit_bytes: u64) -> Result<Self> {
         Self::below(Path::new(ROOT), limit_bytes)
     }
@@ -46,7 +47,8 @@ impl Group {
         for limit in limits {
             fs::write(group.path.join(limit), limit_bytes.to_string()).map_err(failed)?;
         }
-        // Nothing leaves memory but through files. Kernels without swap accounting have no such file.
+        // Nothing leaves memory but through files. Kernels without swap accounting have no such
+        // file.
         let swap = if unified {
             ("memory.swap.max", 0)
         } else {
@@ -78,7 +80,8 @@ impl Group {
 
 impl Drop for Group {
     fn drop(&mut self) {
-        // A group whose process is gone can be removed; where the kernel is still at it, an empty one is left.
+        // A group whose process is gone can be removed; where the kernel is still at it, an empty
+        // one is left.
         let _ = fs::remove_dir(&self.path);
     }
 }

@@ -62,8 +62,8 @@ fn file_system(mounts: &str, directory: &Path) -> Option<String> {
         .map(|(_, kind)| kind)
 }
 
-/// Writes back what is dirty and forgets the page cache: all of it, or, without the right to, that of the directory's files.
-/// Says so in the second case.
+/// Writes back what is dirty and forgets the page cache: all of it, or, without the right to, that
+/// of the directory's files. Says so in the second case.
 pub fn drop_page_cache(directory: &Path) -> Result<Option<&'static str>> {
     rustix::fs::sync();
     if fs::write("/proc/sys/vm/drop_caches", "3").is_ok() {
@@ -77,7 +77,8 @@ pub fn drop_page_cache(directory: &Path) -> Result<Option<&'static str>> {
     ))
 }
 
-/// Syncs every file below a directory: what an engine left in the page cache reaches the device. For engines that have no call for it.
+/// Syncs every file below a directory: what an engine left in the page cache reaches the device.
+/// For engines that have no call for it.
 #[cfg(feature = "bf-tree")]
 pub fn sync_files(directory: &Path) -> Result<()> {
     for_each_file(directory, &mut |file| file.sync_data())

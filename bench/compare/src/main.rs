@@ -1,8 +1,10 @@
-//! Terrapin beside other engines: the same keys, threads and memory, each engine in a process and a memory control group of its
-//! own. See docs/BENCHMARKS.md for how to run it and how to read what it writes.
+//! Terrapin beside other engines: the same keys, threads and memory, each engine in a process and a
+//! memory control group of its own. See docs/BENCHMARKS.md for how to run it and how to read what
+//! it writes.
 //!
-//! What is measured is in `plan`, by whom in `engines`; `matrix` starts the processes, `worker` is what they do; `result` is what
-//! they bring home, `summary`, `table` and `plot` what becomes of it. `sweep` draws the sweep over χ.
+//! What is measured is in `plan`, by whom in `engines`; `matrix` starts the processes, `worker` is
+//! what they do; `result` is what they bring home, `summary`, `table` and `plot` what becomes of
+//! it. `sweep` draws the sweep over χ.
 #![deny(unsafe_code)]
 #![allow(clippy::disallowed_methods)] // a benchmark owns threads and measures wall time: that is its subject
 
@@ -40,7 +42,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Run cells (all of them, if none is named) as far as they have not run yet, then write the report
+    /// Run cells (all of them, if none is named) as far as they have not run yet, then write the
+    /// report
     Run(Run),
     /// Write the report of the results that are there
     Report {
@@ -75,7 +78,8 @@ enum Command {
 
 #[derive(Args)]
 struct Run {
-    /// Cells, as BYTES-MEMORY-THREADS: 128 or 1024, third or all, 1 or 2; or core, those with memory a third of the data and 2 threads
+    /// Cells, as BYTES-MEMORY-THREADS: 128 or 1024, third or all, 1 or 2; or core, those with
+    /// memory a third of the data and 2 threads
     #[arg(value_name = "CELL")]
     cells: Vec<String>,
     /// How much data and how long: quick, full, or tiny (which shows only that everything works)

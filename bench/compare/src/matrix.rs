@@ -1,4 +1,5 @@
-//! Runs cells: every engine in a process of its own, engines interleaved, each result a file, and none that is there already again.
+//! Runs cells: every engine in a process of its own, engines interleaved, each result a file, and
+//! none that is there already again.
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader};
@@ -70,7 +71,8 @@ impl Matrix {
         Ok(sound)
     }
 
-    /// Whether a run that is there says nothing: it failed, and not by being too slow, or its process could have other memory than it would now.
+    /// Whether a run that is there says nothing: it failed, and not by being too slow, or its
+    /// process could have other memory than it would now.
     fn is_to_be_redone(&self, run: &Run, engine: &Engine, plan: &Plan) -> bool {
         let limit = limit_bytes(engine, plan);
         run.plan.is_like(plan)
@@ -165,8 +167,8 @@ impl Matrix {
     }
 }
 
-/// The engines in their order of a repeat: each begins with another one, and every other one goes the other way round, so that none always
-/// follows the same one.
+/// The engines in their order of a repeat: each begins with another one, and every other one goes
+/// the other way round, so that none always follows the same one.
 fn turns<'e>(engines: &[&'e Engine], repeat: u32) -> Vec<&'e Engine> {
     let mut order = engines.to_vec();
     let first = (repeat as usize - 1) % order.len().max(1);
@@ -287,7 +289,8 @@ fn store(place: &Path, run: &Run) -> Result<()> {
     fs::rename(&fresh, place).map_err(failed)
 }
 
-/// The runs of a cell that are there, in no order: those of the newest one's plan, since others cannot stand beside them. Says how many it leaves out.
+/// The runs of a cell that are there, in no order: those of the newest one's plan, since others
+/// cannot stand beside them. Says how many it leaves out.
 pub fn runs(results: &Path, size: Size, cell: Cell) -> Result<Vec<Run>> {
     let mut runs = all_runs(results, size, cell)?;
     let newest = runs.iter().max_by_key(|run| run.began);

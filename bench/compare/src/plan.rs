@@ -33,8 +33,9 @@ impl Size {
         }
     }
 
-    /// With memory a third of the data the quick size has twice the records that it has in memory: what an engine needs whatever it is told
-    /// (threads, code, buffers) would otherwise be as much as its memory.
+    /// With memory a third of the data the quick size has twice the records that it has in memory:
+    /// what an engine needs whatever it is told (threads, code, buffers) would otherwise be as much
+    /// as its memory.
     fn records(self, record: Record, memory: Memory) -> u64 {
         match (self, record, memory) {
             (Size::Tiny, Record::Small, _) => 50_000,
@@ -57,7 +58,8 @@ impl Size {
         }
     }
 
-    /// Of a phase that only reads: nothing lags behind that would show later on, so that the full size spends less time on it.
+    /// Of a phase that only reads: nothing lags behind that would show later on, so that the full
+    /// size spends less time on it.
     fn read_ms(self) -> u64 {
         match self {
             Size::Tiny => 200,
@@ -66,7 +68,8 @@ impl Size {
         }
     }
 
-    /// Reads before each phase, which are not measured; as long as a cache needs that fills from the device.
+    /// Reads before each phase, which are not measured; as long as a cache needs that fills from
+    /// the device.
     fn warm_up_ms(self, memory: Memory) -> u64 {
         match (self, memory) {
             (Size::Tiny, _) => 20,
@@ -76,10 +79,12 @@ impl Size {
         }
     }
 
-    /// What every process may have beside its memory, for its code, its stacks and what its threads hold.
+    /// What every process may have beside its memory, for its code, its stacks and what its threads
+    /// hold.
     fn room_bytes(self, memory: Memory) -> u64 {
         match (self, memory) {
-            // Of twice that, those who read through the page cache would keep as much as all others have memory.
+            // Of twice that, those who read through the page cache would keep as much as all others
+            // have memory.
             (Size::Quick, Memory::Third) => 32 << 20,
             _ => 64 << 20,
         }
@@ -129,12 +134,13 @@ impl Record {
 pub enum Memory {
     /// A third of the data.
     Third,
-    /// More than all of it, with every engine's overhead: pages that are two thirds full, what ranges insert, and the half that a buffer
-    /// of a power of two may leave out.
+    /// More than all of it, with every engine's overhead: pages that are two thirds full, what
+    /// ranges insert, and the half that a buffer of a power of two may leave out.
     All,
 }
 
-/// One run of everything: what is compared, where all engines have the same records, memory and threads.
+/// One run of everything: what is compared, where all engines have the same records, memory and
+/// threads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
     /// How large the records are.
@@ -201,8 +207,9 @@ impl FromStr for Cell {
     }
 }
 
-/// What a phase is called, and what it does. `load` comes first; the others follow in this order. D is the last, since it adds records as fast as an
-/// engine can: with everything in memory a third to half again as many as were loaded, where the ranges of E add some hundredths.
+/// What a phase is called, and what it does. `load` comes first; the others follow in this order. D
+/// is the last, since it adds records as fast as an engine can: with everything in memory a third
+/// to half again as many as were loaded, where the ranges of E add some hundredths.
 pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("load", Workload::Load, Distribution::Uniform),
     ("a", Workload::A, Distribution::Zipfian),
@@ -215,7 +222,8 @@ pub const PHASES: [(&str, Workload, Distribution); 9] = [
     ("d", Workload::D, Distribution::Zipfian),
 ];
 
-/// Everything that an engine's process must know of a run. Two runs of the same plan may be compared.
+/// Everything that an engine's process must know of a run. Two runs of the same plan may be
+/// compared.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
     /// The size that the figures below come from.
@@ -234,7 +242,8 @@ pub struct Plan {
     read_ms: u64,
     warm_up_ms: u64,
     load_limit_ms: u64,
-    /// The driver's revision: what was driven otherwise cannot be compared. Results of before there was one have none.
+    /// The driver's revision: what was driven otherwise cannot be compared. Results of before there
+    /// was one have none.
     #[serde(default)]
     driver: u32,
 }
@@ -243,13 +252,15 @@ pub struct Plan {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(dead_code)] // a build has the engines that it was asked for
 pub enum MemoryKind {
-    /// It gets a tenth and the room of every process (64 MiB, which is what Terrapin promises, or less) above what it is told; whoever uses
-    /// the page cache too has the rest there.
+    /// It gets a tenth and the room of every process (64 MiB, which is what Terrapin promises, or
+    /// less) above what it is told; whoever uses the page cache too has the rest there.
     Bounded,
-    /// Its own memory goes beyond what it is told, by what the allocator cannot use again or by what waits for flushes, and it was killed at
-    /// less: half and the room of every process. Whoever uses the page cache too has the rest there.
+    /// Its own memory goes beyond what it is told, by what the allocator cannot use again or by
+    /// what waits for flushes, and it was killed at less: half and the room of every process.
+    /// Whoever uses the page cache too has the rest there.
     Allocated,
-    /// As [`MemoryKind::Allocated`]; with everything in memory it was killed at that too, and gets as much again as it is told.
+    /// As [`MemoryKind::Allocated`]; with everything in memory it was killed at that too, and gets
+    /// as much again as it is told.
     Fragmented,
 }
 
@@ -265,7 +276,8 @@ impl Plan {
         let data = records * cell.record.bytes() as u64;
         let memory_bytes = match cell.memory {
             Memory::Third => data / 3,
-            // One engine's file comes to 2.4 times the data, and its buffer takes powers of two only.
+            // One engine's file comes to 2.4 times the data, and its buffer takes powers of two
+            // only.
             Memory::All => (data * 5 / 2).next_power_of_two(),
         };
         // No engine opens in less than this.
@@ -309,7 +321,8 @@ impl Plan {
         self.records * self.cell.record.bytes() as u64
     }
 
-    /// Whether what runs of both tell of a phase may stand in one table: they are the same but for their phases.
+    /// Whether what runs of both tell of a phase may stand in one table: they are the same but for
+    /// their phases.
     pub fn is_like(&self, other: &Plan) -> bool {
         let mine = Plan {
             phases: other.phases.clone(),
@@ -318,7 +331,8 @@ impl Plan {
         mine == *other
     }
 
-    /// Whether a run of this plan tells all that a run of the other one would: it has the other's phases, in their order.
+    /// Whether a run of this plan tells all that a run of the other one would: it has the other's
+    /// phases, in their order.
     pub fn covers(&self, other: &Plan) -> bool {
         let shared = self
             .phases

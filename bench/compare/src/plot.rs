@@ -1,4 +1,5 @@
-//! A cell as a picture: a panel for each phase, a bar for each engine, a line from the slowest to the fastest repeat.
+//! A cell as a picture: a panel for each phase, a bar for each engine, a line from the slowest to
+//! the fastest repeat.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;

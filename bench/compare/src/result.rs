@@ -30,7 +30,8 @@ pub struct Outcome {
     pub operations: u64,
     /// Wall time of the operations.
     pub seconds: f64,
-    /// Wall time of bringing everything into its final place afterwards; 0 where nothing was written.
+    /// Wall time of bringing everything into its final place afterwards; 0 where nothing was
+    /// written.
     pub settle_seconds: f64,
     /// Of operations, without the settling.
     pub latency_us: Latencies,
@@ -100,7 +101,8 @@ impl Outcome {
         )
     }
 
-    /// The same with the bytes of the whole block device: the file system's own, and those of whatever else ran.
+    /// The same with the bytes of the whole block device: the file system's own, and those of
+    /// whatever else ran.
     pub fn disk_amplification(&self) -> f64 {
         ratio(
             self.disk_bytes_written.unwrap_or(0) as f64,
@@ -169,7 +171,8 @@ pub struct Run {
 }
 
 impl Run {
-    /// Whether what it has measured counts: it did not fail, or only by a load that was not done in time.
+    /// Whether what it has measured counts: it did not fail, or only by a load that was not done in
+    /// time.
     pub fn counts(&self) -> bool {
         let unfinished = |o: &Outcome| o.phase == "load" && o.operations < self.plan.records;
         let too_slow = !self.outcomes.is_empty() && self.outcomes.iter().all(unfinished);

@@ -146,8 +146,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Of all runs of a cell; none if there are none. What a run that failed has measured counts for nothing, unless it failed by being
-    /// too slow: the rate that its load had until then does.
+    /// Of all runs of a cell; none if there are none. What a run that failed has measured counts
+    /// for nothing, unless it failed by being too slow: the rate that its load had until then does.
     pub fn new(size: Size, cell: Cell, runs: &[Run]) -> Option<Self> {
         let first = runs.iter().min_by_key(|run| run.began)?;
         let mut contenders = Vec::new();

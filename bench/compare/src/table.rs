@@ -1,4 +1,5 @@
-//! The report as Markdown: machine, engines, and for each cell tables of rates and of what they cost.
+//! The report as Markdown: machine, engines, and for each cell tables of rates and of what they
+//! cost.
 
 use std::fmt::Write;
 

@@ -1,4 +1,5 @@
-//! What an engine's own process does: enters its group, opens the engine, goes through the phases, and writes a line for each.
+//! What an engine's own process does: enters its group, opens the engine, goes through the phases,
+//! and writes a line for each.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -28,7 +29,8 @@ pub struct Job {
     pub group: Option<PathBuf>,
 }
 
-/// Does the job. Whatever comes of it is a line on standard output; the error is for when not even that works.
+/// Does the job. Whatever comes of it is a line on standard output; the error is for when not even
+/// that works.
 pub fn run(job: &Job) -> Result<()> {
     // Who stops the command stops this process too.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))

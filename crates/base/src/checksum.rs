@@ -12,7 +12,8 @@ pub fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
     ::crc32c::crc32c_append(crc, bytes)
 }
 
-/// 64-bit hash of a key for filters and caches (xxh3). Part of the format: filters on disk are built from it.
+/// 64-bit hash of a key for filters and caches (xxh3). Part of the format: filters on disk are
+/// built from it.
 #[inline]
 #[must_use]
 pub fn hash64(key: &[u8]) -> u64 {

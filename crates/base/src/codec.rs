@@ -1,8 +1,10 @@
-//! Bounds-checked little-endian encoding: [`Reader`] never panics on hostile bytes (D8), the writers append to a `Vec`.
+//! Bounds-checked little-endian encoding: [`Reader`] never panics on hostile bytes (D8), the
+//! writers append to a `Vec`.
 
 use crate::{Error, Result};
 
-/// Reads little-endian fields from bytes that may be hostile; running past the end is [`crate::ErrorKind::Corrupt`].
+/// Reads little-endian fields from bytes that may be hostile; running past the end is
+/// [`crate::ErrorKind::Corrupt`].
 #[derive(Clone)]
 pub struct Reader<'a> {
     bytes: &'a [u8],

@@ -21,8 +21,9 @@ macro_rules! id {
 }
 
 id!(
-    /// Log sequence number: the byte offset in the log at which a record starts; the version number of a write.
-    /// Bounds on LSNs are exclusive throughout: "before `x`" means every record that starts below `x`.
+    /// Log sequence number: the byte offset in the log at which a record starts; the version number
+    /// of a write. Bounds on LSNs are exclusive throughout: "before `x`" means every record that
+    /// starts below `x`.
     Lsn(u64)
 );
 id!(
@@ -34,12 +35,14 @@ id!(
     Generation(u64)
 );
 id!(
-    /// One life of the log: every recovery raises it durably, so that bytes of an earlier life never count again.
+    /// One life of the log: every recovery raises it durably, so that bytes of an earlier life
+    /// never count again.
     Incarnation(u32)
 );
 id!(
-    /// Name of a page group, node or catalog page: unique over the database's whole life, never reused. The
-    /// incarnation that wrote it stands in the upper 24 bits, a counter in the lower 40.
+    /// Name of a page group, node or catalog page: unique over the database's whole life, never
+    /// reused. The incarnation that wrote it stands in the upper 24 bits, a counter in the
+    /// lower 40.
     PageId(u64)
 );
 
@@ -57,8 +60,8 @@ impl PageId {
     /// The last counter, all of whose bits are set.
     pub const COUNTER_MAX: u64 = (1 << 40) - 1;
 
-    /// The id of the `counter`-th page of an incarnation. Panics when either part is out of room, which takes
-    /// 2^24 recoveries or 2^40 pages within one.
+    /// The id of the `counter`-th page of an incarnation. Panics when either part is out of room,
+    /// which takes 2^24 recoveries or 2^40 pages within one.
     #[must_use]
     pub fn new(incarnation: Incarnation, counter: u64) -> Self {
         assert!(

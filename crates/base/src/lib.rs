@@ -1,8 +1,8 @@
 //! Terrapin's ground floor (layer 0): words that every other crate speaks.
 //!
-//! Ids as newtypes, one [`Error`] with a kind and context, ref-counted [`Slice`]s, bounds-checked byte
-//! [`codec`]s, the memory [`Budget`], and the [`Env`] through which time, randomness and background work reach
-//! the engine, so that a test can own all three (DESIGN §3).
+//! Ids as newtypes, one [`Error`] with a kind and context, ref-counted [`Slice`]s, bounds-checked
+//! byte [`codec`]s, the memory [`Budget`], and the [`Env`] through which time, randomness and
+//! background work reach the engine, so that a test can own all three (DESIGN §3).
 #![forbid(unsafe_code)]
 
 mod budget;

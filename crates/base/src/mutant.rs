@@ -1,8 +1,9 @@
-//! Deliberate breakages, which show that the tests test: each is a line in the engine, at a place where one might err, that asks whether
-//! its number is chosen. `crates/prove/src/mutants` lists them, and what must notice each.
+//! Deliberate breakages, which show that the tests test: each is a line in the engine, at a place
+//! where one might err, that asks whether its number is chosen. `crates/prove/src/mutants` lists
+//! them, and what must notice each.
 //!
-//! Only a build with `--cfg terrapin_mutants` has them. In every other build [`active`] is `false` at compile time, and not one
-//! instruction of a breakage is there.
+//! Only a build with `--cfg terrapin_mutants` has them. In every other build [`active`] is `false`
+//! at compile time, and not one instruction of a breakage is there.
 
 #[cfg(terrapin_mutants)]
 mod chosen {
@@ -12,7 +13,8 @@ mod chosen {
     static CHOSEN: AtomicU32 = AtomicU32::new(0);
     static REACHED: AtomicU64 = AtomicU64::new(0);
 
-    /// Breaks the engine in one way from now on, in this whole process; 0 in none. Forgets how often a breakage was reached.
+    /// Breaks the engine in one way from now on, in this whole process; 0 in none. Forgets how
+    /// often a breakage was reached.
     pub fn choose(number: u32) {
         CHOSEN.store(number, Ordering::SeqCst);
         REACHED.store(0, Ordering::SeqCst);

@@ -17,8 +17,8 @@ use bytes::Bytes;
 /// assert_eq!(owned, b"hello");
 /// ```
 ///
-/// It is compared with arrays, slices and vectors of bytes and with strings as it is, hashes and sorts like its bytes, and takes part in
-/// all that takes `impl AsRef<[u8]>`.
+/// It is compared with arrays, slices and vectors of bytes and with strings as it is, hashes and
+/// sorts like its bytes, and takes part in all that takes `impl AsRef<[u8]>`.
 #[derive(Clone, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Slice(Bytes);
 
@@ -35,7 +35,8 @@ impl Slice {
         Slice(Bytes::from(bytes))
     }
 
-    /// Shares what an owner holds (an `Arc` of a cached block, for instance); the owner lives as long as any slice of it.
+    /// Shares what an owner holds (an `Arc` of a cached block, for instance); the owner lives as
+    /// long as any slice of it.
     #[must_use]
     pub fn from_owner<T: AsRef<[u8]> + Send + 'static>(owner: T) -> Self {
         Slice(Bytes::from_owner(owner))
@@ -95,7 +96,8 @@ impl From<&str> for Slice {
 }
 
 impl From<Slice> for Vec<u8> {
-    /// Takes the bytes over where no other slice shares them and they lie in a vector, as a value that was copied does; else copies them.
+    /// Takes the bytes over where no other slice shares them and they lie in a vector, as a value
+    /// that was copied does; else copies them.
     fn from(slice: Slice) -> Self {
         let mut bytes = Vec::from(slice.0);
         // A part may come with the memory of the whole.

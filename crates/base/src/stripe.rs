@@ -1,5 +1,6 @@
-//! What threads do all the time, in parts that few of them share, so that they do not wait for each other's cache lines: a line that two
-//! processors write by turns costs each of them some fifty nanoseconds a time, and more the more they are.
+//! What threads do all the time, in parts that few of them share, so that they do not wait for each
+//! other's cache lines: a line that two processors write by turns costs each of them some fifty
+//! nanoseconds a time, and more the more they are.
 
 use std::ops::Deref;
 
@@ -15,7 +16,8 @@ thread_local! {
     };
 }
 
-/// The calling thread's part, which every eighth thread shares. Always the same for a thread; the first while it ends.
+/// The calling thread's part, which every eighth thread shares. Always the same for a thread; the
+/// first while it ends.
 ///
 /// ```
 /// assert_eq!(terrapin_base::stripe(), terrapin_base::stripe());
@@ -27,8 +29,9 @@ pub fn stripe() -> usize {
     STRIPE.try_with(|s| *s).unwrap_or(0)
 }
 
-/// An [`Arc`] again, for threads that clone and drop it all the time: with a count of references for each stripe. A stripe's is made
-/// when one of its threads first asks, and goes when this is dropped and nobody holds it.
+/// An [`Arc`] again, for threads that clone and drop it all the time: with a count of references
+/// for each stripe. A stripe's is made when one of its threads first asks, and goes when this is
+/// dropped and nobody holds it.
 ///
 /// ```
 /// use std::sync::Arc;
@@ -46,7 +49,8 @@ pub struct Shares<T>(OnceLock<Box<[Made<T>; STRIPES]>>);
 
 type Made<T> = OnceLock<Arc<Share<T>>>;
 
-/// One of [`Shares`], on a cache line (and the one beside it, which processors fetch too) of its own.
+/// One of [`Shares`], on a cache line (and the one beside it, which processors fetch too) of its
+/// own.
 #[derive(Debug)]
 #[repr(align(128))]
 pub struct Share<T>(Arc<T>);

@@ -60,8 +60,9 @@ pub(crate) fn mix(mut z: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// Zipfian ranks below a bound that may grow: the method of Gray et al., *Quickly Generating Billion-Record Synthetic
-/// Databases* (SIGMOD 1994), as YCSB uses it. Growing costs a `powf` for each new item.
+/// Zipfian ranks below a bound that may grow: the method of Gray et al., *Quickly Generating
+/// Billion-Record Synthetic Databases* (SIGMOD 1994), as YCSB uses it. Growing costs a `powf` for
+/// each new item.
 #[derive(Clone)]
 pub struct Zipfian {
     items: u64,
@@ -111,9 +112,10 @@ impl Zipfian {
 /// A prime above every number of records, so that it shares no factor with any.
 const SCATTER: u64 = 0xffff_ffff_ffff_ffc5;
 
-/// Scatters ranks over `0..items`, each to a number of its own: popular records lie anywhere, and none takes another's
-/// place. (A hash of the rank reduced to the items, as in YCSB, lets several ranks share an item, and leaves others without
-/// any: how many, and so how much a cache has to hold, hangs on the hash and the number of items.)
+/// Scatters ranks over `0..items`, each to a number of its own: popular records lie anywhere, and
+/// none takes another's place. (A hash of the rank reduced to the items, as in YCSB, lets several
+/// ranks share an item, and leaves others without any: how many, and so how much a cache has to
+/// hold, hangs on the hash and the number of items.)
 pub(crate) fn scatter(rank: u64, items: u64) -> u64 {
     (u128::from(rank) * u128::from(SCATTER) % u128::from(items)) as u64
 }

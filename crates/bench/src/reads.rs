@@ -1,8 +1,10 @@
-//! Reads beside the device: many cold keys at once, and a scan of everything, each beside what the device gives for reads of
-//! the same kind, from the same file and by the same calls, but with nothing in between.
+//! Reads beside the device: many cold keys at once, and a scan of everything, each beside what the
+//! device gives for reads of the same kind, from the same file and by the same calls, but with
+//! nothing in between.
 //!
-//! The store is opened anew for each of them, so that nothing is cached; uniform keys and a budget that is small
-//! beside the data keep it so. Everything runs on one thread, as one user's call would.
+//! The store is opened anew for each of them, so that nothing is cached; uniform keys and a budget
+//! that is small beside the data keep it so. Everything runs on one thread, as one user's call
+//! would.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -58,8 +60,8 @@ pub struct ReadsTurn {
     pub device_reads_per_second: f64,
     /// CPU of one of them, in microseconds.
     pub device_cpu_us: f64,
-    /// Random reads that the device gives when as many as a call has keys are begun together, and all are waited for before the next: what
-    /// calls one after the other could come to at most.
+    /// Random reads that the device gives when as many as a call has keys are begun together, and
+    /// all are waited for before the next: what calls one after the other could come to at most.
     pub burst_reads_per_second: f64,
     /// Keys found by `multi_get`, a second.
     pub keys_per_second: f64,
@@ -125,7 +127,8 @@ impl ReadsBench {
         })
     }
 
-    /// Random reads of the device, all the time and in bursts, and of keys; a slice of time each in turns, so that all meet the same machine.
+    /// Random reads of the device, all the time and in bursts, and of keys; a slice of time each in
+    /// turns, so that all meet the same machine.
     fn random_reads(
         &self,
         directory: &Path,
@@ -225,7 +228,8 @@ impl Sum {
     }
 }
 
-/// So many random reads of the device. All are in flight at once if they are fewer than are read between two looks at the clock.
+/// So many random reads of the device. All are in flight at once if they are fewer than are read
+/// between two looks at the clock.
 fn device_random(
     file: &dyn File,
     flight: &mut Flight,

@@ -56,7 +56,8 @@ impl Records {
         out.resize(self.key_bytes, b'k');
     }
 
-    /// About how many of so many records have keys behind this one: keys lie evenly among all numbers of eight bytes.
+    /// About how many of so many records have keys behind this one: keys lie evenly among all
+    /// numbers of eight bytes.
     pub(crate) fn follow(key: &[u8], records: u64) -> u64 {
         let before = key
             .first_chunk()

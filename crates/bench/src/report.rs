@@ -67,7 +67,8 @@ impl PhaseReport {
         }
     }
 
-    /// Device bytes written for each byte that the clients wrote in this phase; 0 where they wrote none.
+    /// Device bytes written for each byte that the clients wrote in this phase; 0 where they wrote
+    /// none.
     #[must_use]
     pub fn write_amplification(&self) -> f64 {
         ratio(self.device_bytes_written, self.user_bytes_written)

@@ -19,8 +19,8 @@ use crate::workload::{Action, Workload};
 /// Longest scan of workload E.
 const SCAN_RECORDS_MAX: u64 = 100;
 
-/// A scan that ends early is at the end of all records if no more than so many are to be expected behind it: chance alone puts 64 where none are
-/// to be once in e⁶⁴ times.
+/// A scan that ends early is at the end of all records if no more than so many are to be expected
+/// behind it: chance alone puts 64 where none are to be once in e⁶⁴ times.
 const FOLLOW_MAX: u64 = 64;
 
 /// What all phases of a run have in common.
@@ -39,7 +39,8 @@ pub struct Config {
 }
 
 impl Config {
-    /// Whether there is somebody to do something, and something to do it with: `InvalidArgument` if not.
+    /// Whether there is somebody to do something, and something to do it with: `InvalidArgument` if
+    /// not.
     pub fn check(&self) -> Result<()> {
         if self.threads == 0 || self.records == 0 {
             return Err(
@@ -75,8 +76,8 @@ pub fn check(config: &Config, phases: &[Phase]) -> Result<()> {
     Ok(())
 }
 
-/// Whether a store holds the records that a run without a load works on, as far as the first and the last of them tell:
-/// `InvalidArgument` if not.
+/// Whether a store holds the records that a run without a load works on, as far as the first and
+/// the last of them tell: `InvalidArgument` if not.
 pub fn check_loaded<S: Store>(config: &Config, store: &S) -> Result<()> {
     let (mut client, mut key, mut value) = (store.client()?, Vec::new(), Vec::new());
     for record in [0, config.records.saturating_sub(1)] {
@@ -131,7 +132,8 @@ struct Shared<'a, S> {
     zipfian: &'a Zipfian,
     seed: u64,
     deadline: Option<Instant>,
-    /// What each client is inserting right now, or `u64::MAX`: records from the smallest on may not be there yet.
+    /// What each client is inserting right now, or `u64::MAX`: records from the smallest on may not
+    /// be there yet.
     inserting: Vec<Inserting>,
     failed: AtomicBool,
 }
@@ -143,8 +145,9 @@ struct Outcome {
     user_bytes_written: u64,
 }
 
-/// Runs the phases in order, each one that writes followed by `settle`, and reports each as it ends. Stops at the first
-/// error, a wrong or missing record included, and checks in the end that some of the records have what was written last.
+/// Runs the phases in order, each one that writes followed by `settle`, and reports each as it
+/// ends. Stops at the first error, a wrong or missing record included, and checks in the end that
+/// some of the records have what was written last.
 pub fn run<S: Store>(
     config: &Config,
     phases: &[Phase],
@@ -259,7 +262,8 @@ impl<'a, S: Store> Driver<'a, S> {
         measure.report(self, "settle", &outcome)
     }
 
-    /// Reads the records that are watched, and checks that each has what was written to it last. Nobody writes meanwhile.
+    /// Reads the records that are watched, and checks that each has what was written to it last.
+    /// Nobody writes meanwhile.
     pub fn check_latest(&self) -> Result<()> {
         let (mut client, mut key, mut found) = (self.store.client()?, Vec::new(), Vec::new());
         for record in self.watch.records() {
@@ -471,7 +475,8 @@ fn outdated(key: &[u8]) -> Error {
     Error::corrupt("a read returned what was overwritten before").with("key", format!("{key:02x?}"))
 }
 
-/// Takes the next record's number, so that no moment passes in which it is neither free nor known to be under way.
+/// Takes the next record's number, so that no moment passes in which it is neither free nor known
+/// to be under way.
 fn claim<S>(shared: &Shared<'_, S>, client: usize) -> u64 {
     let (mine, next) = (&shared.inserting[client].0, &shared.driver.next);
     mine.store(next.load(Ordering::SeqCst), Ordering::SeqCst);
@@ -502,7 +507,8 @@ fn pick<S>(shared: &Shared<'_, S>, latest: Option<&mut Zipfian>, random: &mut Ra
     }
 }
 
-/// A scan whose records are in order, from the asked key on, belong to their keys, and are as many as were asked for or as there are.
+/// A scan whose records are in order, from the asked key on, belong to their keys, and are as many
+/// as were asked for or as there are.
 fn scan(
     config: &Config,
     store: &mut impl Client,
@@ -553,7 +559,8 @@ mod tests {
     use terrapin_base::ErrorKind;
     use terrapin_base::sync::Mutex;
 
-    /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of more than one, `stubborn` drops updates.
+    /// A store in memory; `lossy` forgets one record in a hundred, `short` gives half of a range of
+    /// more than one, `stubborn` drops updates.
     #[derive(Default)]
     struct Memory {
         records: Mutex<BTreeMap<Vec<u8>, Vec<u8>>>,

@@ -1,9 +1,11 @@
-//! The space figure: what overwriting uniformly costs in writes and in space, at a bound of space amplification.
+//! The space figure: what overwriting uniformly costs in writes and in space, at a bound of space
+//! amplification.
 //!
-//! A fresh database is loaded, settled, and overwritten with as many bytes as it holds, so that its trees learn that records are
-//! replaced; then, measured, with twice as many, and settled again. Space is asked for all the time: after each
-//! checkpoint its least counts, since by then the checkpoint has given back what it replaced and the next one has hardly begun. Reserve and
-//! log are figures of their own.
+//! A fresh database is loaded, settled, and overwritten with as many bytes as it holds, so that its
+//! trees learn that records are replaced; then, measured, with twice as many, and settled again.
+//! Space is asked for all the time: after each checkpoint its least counts, since by then the
+//! checkpoint has given back what it replaced and the next one has hardly begun. Reserve and log
+//! are figures of their own.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};

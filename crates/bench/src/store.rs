@@ -1,5 +1,6 @@
-//! What the driver needs of a store: two small traits, so that other engines can be driven by the same code. The driver is
-//! compiled for each store by itself; no call of an operation goes through a table of functions.
+//! What the driver needs of a store: two small traits, so that other engines can be driven by the
+//! same code. The driver is compiled for each store by itself; no call of an operation goes through
+//! a table of functions.
 
 use std::time::Duration;
 
@@ -33,7 +34,8 @@ pub trait Store: Sync {
 
 /// One thread's way into a store.
 pub trait Client {
-    /// Copies the value of a key into `out`, which is as long as the value afterwards; `false` if there is none.
+    /// Copies the value of a key into `out`, which is as long as the value afterwards; `false` if
+    /// there is none.
     fn read(&mut self, key: &[u8], out: &mut Vec<u8>) -> Result<bool>;
 
     /// Sets a key's value, new or not.
@@ -46,7 +48,8 @@ pub trait Client {
         Ok(there)
     }
 
-    /// Shows up to `count` records from the first key at or behind `start` on, in order. An error of `show` ends the scan.
+    /// Shows up to `count` records from the first key at or behind `start` on, in order. An error
+    /// of `show` ends the scan.
     fn scan(
         &mut self,
         start: &[u8],

@@ -1,4 +1,5 @@
-//! What the operating system says of this process: bytes to and from devices, CPU time, memory, space on disk.
+//! What the operating system says of this process: bytes to and from devices, CPU time, memory,
+//! space on disk.
 
 use std::path::Path;
 
@@ -8,8 +9,9 @@ use terrapin_base::{Error, Result};
 /// A reading. Figures that the system does not give are 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Usage {
-    /// Bytes this process caused to be written to storage (`/proc/self/io`): direct writes, and pages that it dirtied, the
-    /// log's ring included, less those that it gave up (by removing a file) before they were written.
+    /// Bytes this process caused to be written to storage (`/proc/self/io`): direct writes, and
+    /// pages that it dirtied, the log's ring included, less those that it gave up (by removing a
+    /// file) before they were written.
     pub device_bytes_written: u64,
     /// Bytes it caused to be read from storage.
     pub device_bytes_read: u64,
@@ -38,7 +40,8 @@ fn field(text: &str, name: &str) -> u64 {
 }
 
 fn cpu_seconds() -> f64 {
-    // Fields 14 and 15, counted behind the command's name, in ticks of 10 ms on every Linux that Rust runs on.
+    // Fields 14 and 15, counted behind the command's name, in ticks of 10 ms on every Linux that
+    // Rust runs on.
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let Some((_, rest)) = stat.rsplit_once(") ") else {
         return 0.0;
@@ -52,7 +55,8 @@ fn cpu_seconds() -> f64 {
     ticks as f64 / 100.0
 }
 
-/// CPU seconds of the calling thread, up to this call: what files of `/proc` say of a thread that runs is as old as its last tick.
+/// CPU seconds of the calling thread, up to this call: what files of `/proc` say of a thread that
+/// runs is as old as its last tick.
 pub(crate) fn thread_cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
@@ -60,7 +64,8 @@ pub(crate) fn thread_cpu_seconds() -> f64 {
 
 /// Forgets the peak of resident memory so far, where the system allows it.
 pub fn reset_rss_peak() {
-    // Where it is refused, the peak is that of the process's whole life: larger, never smaller than the truth.
+    // Where it is refused, the peak is that of the process's whole life: larger, never smaller than
+    // the truth.
     let _ = std::fs::write("/proc/self/clear_refs", "5");
 }
 

@@ -1,7 +1,9 @@
-//! What was last written to some of the records: an update that a store loses, or a value that it serves though it was overwritten, fails the run.
+//! What was last written to some of the records: an update that a store loses, or a value that it
+//! serves though it was overwritten, fails the run.
 //!
-//! Several clients may write the same record at once, and nobody knows which of them came last. So each write says when it began and when it had
-//! ended, by the number of writes of that record that had begun: one that ended before another began must not be seen any more once that has ended.
+//! Several clients may write the same record at once, and nobody knows which of them came last. So
+//! each write says when it began and when it had ended, by the number of writes of that record that
+//! had begun: one that ended before another began must not be seen any more once that has ended.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -81,7 +83,8 @@ impl Watch {
         slot.ended.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// A client is about to read a record; none if that is not watched, or if nothing is known of it since somebody writes it just now.
+    /// A client is about to read a record; none if that is not watched, or if nothing is known of
+    /// it since somebody writes it just now.
     pub fn look(&self, record: u64) -> Option<Ticket> {
         let (slot, found) = self.slot(record)?;
         let ended = found.ended.load(Ordering::SeqCst);
@@ -89,7 +92,8 @@ impl Watch {
         (begun == ended).then_some(Ticket { slot, begun })
     }
 
-    /// Whether a value with this tag may be what was read since [`Watch::look`]: it is, if somebody began to write meanwhile.
+    /// Whether a value with this tag may be what was read since [`Watch::look`]: it is, if somebody
+    /// began to write meanwhile.
     pub fn may_be(&self, ticket: Ticket, tag: u64) -> bool {
         let slot = &self.slots[ticket.slot];
         let lasts = &self.last[ticket.slot * self.clients..][..self.clients];

@@ -8,8 +8,8 @@ pub(crate) fn as_slice(bound: &Bound<Vec<u8>>) -> Bound<&[u8]> {
     bound.as_ref().map(|key| &key[..])
 }
 
-/// Whether no key can lie between the bounds. (That nothing lies between a key and the same key with a zero byte behind it
-/// is not considered: such a range is merely found to hold nothing.)
+/// Whether no key can lie between the bounds. (That nothing lies between a key and the same key
+/// with a zero byte behind it is not considered: such a range is merely found to hold nothing.)
 pub(crate) fn is_empty(lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> bool {
     match (lower, upper) {
         (Bound::Unbounded, Bound::Excluded(hi)) => hi.is_empty(),
@@ -59,7 +59,8 @@ pub(crate) fn is_tighter_upper(a: Bound<&[u8]>, b: Bound<&[u8]>) -> bool {
     is_tighter(a, b, Ordering::Less)
 }
 
-/// Whether a bound lets in no more than another, where one whose key is on the `inner` side of the other's lets in less.
+/// Whether a bound lets in no more than another, where one whose key is on the `inner` side of the
+/// other's lets in less.
 #[inline]
 fn is_tighter(a: Bound<&[u8]>, b: Bound<&[u8]>, inner: Ordering) -> bool {
     match (a, b) {

@@ -1,7 +1,9 @@
-//! Which stretch of keys a compaction takes next: one whose leaves are about so many bytes, and for which buffers hold something.
+//! Which stretch of keys a compaction takes next: one whose leaves are about so many bytes, and for
+//! which buffers hold something.
 //!
-//! A range visits a block or two of every buffer level that holds something where it goes by; in a tree whose leaves hold everything it visits
-//! leaves only. Whether that is worth merging all there is, the engine decides.
+//! A range visits a block or two of every buffer level that holds something where it goes by; in a
+//! tree whose leaves hold everything it visits leaves only. Whether that is worth merging all there
+//! is, the engine decides.
 
 use std::sync::Arc;
 
@@ -21,8 +23,9 @@ pub(crate) struct Stretch {
     pub(crate) holds: ToCompact,
 }
 
-/// The first stretch at or behind a key for whose leaves buffers hold something; as long as makes `bytes_max` full, or to the last leaf that
-/// does not begin behind `to`, or to the end. Loads the nodes that it goes over.
+/// The first stretch at or behind a key for whose leaves buffers hold something; as long as makes
+/// `bytes_max` full, or to the last leaf that does not begin behind `to`, or to the end. Loads the
+/// nodes that it goes over.
 pub(crate) fn find_stretch(
     store: &PageStore,
     root: &Root,
@@ -62,7 +65,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Goes over a node's key range, for which nodes above hold something or not; whether the stretch ends in it.
+    /// Goes over a node's key range, for which nodes above hold something or not; whether the
+    /// stretch ends in it.
     fn visit(
         &mut self,
         node: &LoadedNode,

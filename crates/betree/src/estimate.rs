@@ -1,6 +1,7 @@
-//! What a key range holds, roughly, without reading blocks: leaves and live parts from the nodes, what the range's ends cut
-//! from group indexes. Of the many nodes that lie wholly inside a large range only a few are read: they tell how much the
-//! others' buffers add to the leaf records that their parents know of.
+//! What a key range holds, roughly, without reading blocks: leaves and live parts from the nodes,
+//! what the range's ends cut from group indexes. Of the many nodes that lie wholly inside a large
+//! range only a few are read: they tell how much the others' buffers add to the leaf records that
+//! their parents know of.
 
 use std::ops::Bound;
 
@@ -17,7 +18,8 @@ use crate::node::Child;
 /// Of a node's children that lie wholly inside the range, about so many are read.
 const SAMPLED_CHILDREN: usize = 8;
 
-/// How much a tree holds between two bounds: messages in buffers and records in leaves, also where one hides another.
+/// How much a tree holds between two bounds: messages in buffers and records in leaves, also where
+/// one hides another.
 pub(crate) fn estimate(store: &PageStore, top: Top<'_>, bounds: KeyBounds<'_>) -> Result<Estimate> {
     let mut sum = Estimate::default();
     if !is_empty(bounds.0, bounds.1) {
@@ -48,14 +50,15 @@ fn add_group(
     Ok(())
 }
 
-/// Adds a count. Nodes may say what they like: each number that they say is bounded, but not what it is scaled by (D8).
+/// Adds a count. Nodes may say what they like: each number that they say is bounded, but not what
+/// it is scaled by (D8).
 fn add(sum: &mut Estimate, records: u64, bytes: u64) {
     sum.records = sum.records.saturating_add(records);
     sum.bytes = sum.bytes.saturating_add(bytes);
 }
 
-/// Adds what a node and everything below it holds between the bounds, which are unbounded where they lie outside of the
-/// node.
+/// Adds what a node and everything below it holds between the bounds, which are unbounded where
+/// they lie outside of the node.
 fn add_node(
     store: &PageStore,
     node: &LoadedNode,

@@ -1,6 +1,7 @@
 //! The bytes of nodes and of root references: the only place that encodes or decodes them.
 //!
-//! A node page's content (the page itself adds magic, id and checksum), little-endian, `v` for varints:
+//! A node page's content (the page itself adds magic, id and checksum), little-endian, `v` for
+//! varints:
 //!
 //! ```text
 //! height u16 | replaced permille u16 | pivots u16 | levels u8 | zero u8
@@ -15,7 +16,8 @@
 //!         | records v | bytes v | hidden bytes v
 //! ```
 //!
-//! A root reference: kind u8 (0 empty, 1 leaf, 2 node), then nothing, a group reference, or height u16 and a page reference.
+//! A root reference: kind u8 (0 empty, 1 leaf, 2 node), then nothing, a group reference, or height
+//! u16 and a page reference.
 
 use terrapin_base::codec::{Reader, put_prefixed, put_varint};
 use terrapin_base::{Error, KEY_BYTES_MAX, Result};
@@ -90,7 +92,8 @@ impl Node {
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Internal`] when it has more pivots or levels than a page can say.
+    /// [`terrapin_base::ErrorKind::Internal`] when it has more pivots or levels than a page can
+    /// say.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(4096);
         let pivots = u16::try_from(self.pivots.len())
@@ -122,11 +125,13 @@ impl Node {
         Ok(out)
     }
 
-    /// Decodes a page's content. Memory is bounded by the bytes' length and a constant factor, whatever they say (D8).
+    /// Decodes a page's content. Memory is bounded by the bytes' length and a constant factor,
+    /// whatever they say (D8).
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when no node can be like that: see the rules in [`crate::node`].
+    /// [`terrapin_base::ErrorKind::Corrupt`] when no node can be like that: see the rules in
+    /// [`crate::node`].
     pub(crate) fn decode(bytes: &[u8]) -> Result<Node> {
         let mut reader = Reader::new("node", bytes);
         let height = reader.u16()?;
@@ -329,7 +334,8 @@ mod tests {
     /// Live parts: pivots left out before it, records, bytes.
     type Parts = Vec<(u16, u32, u64)>;
 
-    /// A node of any shape that the rules allow: `shape` tells the levels, the segments and their live parts.
+    /// A node of any shape that the rules allow: `shape` tells the levels, the segments and their
+    /// live parts.
     fn node(height: u16, pivots: usize, shape: &[Vec<Parts>]) -> Node {
         let child = |i: usize| match height {
             1 => Child::Leaf(group(i as u64)),

@@ -1,6 +1,8 @@
-//! Point lookups: from the root down, newest first. In each buffer level at most one segment can hold the key; the outline of
-//! its filter mostly says that it does not, at little cost, and else nearly always the filter. So a lookup reads one block: that of the
-//! answer (DESIGN §5). The filter of a leaf is the last thing asked, and only while such filters deny some (`leaf_filters.rs`).
+//! Point lookups: from the root down, newest first. In each buffer level at most one segment can
+//! hold the key; the outline of its filter mostly says that it does not, at little cost, and else
+//! nearly always the filter. So a lookup reads one block: that of the answer (DESIGN §5). The
+//! filter of a leaf is the last thing asked, and only while such filters deny some
+//! (`leaf_filters.rs`).
 
 use std::sync::Arc;
 
@@ -32,7 +34,8 @@ enum At<'v> {
     Done,
     /// At a leaf that is the whole tree.
     Leaf(&'v GroupRef, &'v GroupHandle),
-    /// At the root node, which is borrowed from its version, so that lookups share no reference count there.
+    /// At the root node, which is borrowed from its version, so that lookups share no reference
+    /// count there.
     Root(&'v LoadedNode),
     /// At a node further down.
     Node(Arc<LoadedNode>),
@@ -135,7 +138,8 @@ impl<'v, 'k> Walk<'v, 'k> {
         }
     }
 
-    /// Most keys that get as far as a leaf are there: the filter is only asked when the block would have to be read, if at all.
+    /// Most keys that get as far as a leaf are there: the filter is only asked when the block would
+    /// have to be read, if at all.
     fn in_leaf(
         &self,
         store: &PageStore,
@@ -163,8 +167,8 @@ impl<'v, 'k> Walk<'v, 'k> {
     }
 }
 
-/// Finds a key's newest record and hands block and position to `take`, which says whether that is a value; none when there
-/// is no record.
+/// Finds a key's newest record and hands block and position to `take`, which says whether that is a
+/// value; none when there is no record.
 pub(crate) fn find<R>(
     store: &PageStore,
     (top, filters): (Top<'_>, &LeafFilters),
@@ -302,8 +306,8 @@ impl<'v, 'k> Together<'v, 'k, '_> {
     }
 }
 
-/// Finds the values of many keys: all go down together, and the blocks that they want next are read at once, while others go down.
-/// Those whose filter lied go on to the next round.
+/// Finds the values of many keys: all go down together, and the blocks that they want next are read
+/// at once, while others go down. Those whose filter lied go on to the next round.
 pub(crate) fn find_many(
     store: &PageStore,
     (top, filters): (Top<'_>, &LeafFilters),

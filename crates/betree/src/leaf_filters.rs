@@ -1,20 +1,25 @@
-//! Whether leaves' filters are worth asking. What gets as far as a leaf is mostly there, and a filter that never denies saves no read: it takes
-//! memory that blocks could have, a visit a lookup, and on a cold start a read of its own. So a tree asks its leaves' filters only while they deny
-//! some of what they are asked (RocksDB has no filters at its last level for such trees, by an option; here the tree finds out, and turns back).
+//! Whether leaves' filters are worth asking. What gets as far as a leaf is mostly there, and a
+//! filter that never denies saves no read: it takes memory that blocks could have, a visit a
+//! lookup, and on a cold start a read of its own. So a tree asks its leaves' filters only while
+//! they deny some of what they are asked (RocksDB has no filters at its last level for such trees,
+//! by an option; here the tree finds out, and turns back).
 //!
-//! Only lookups whose block is not cached count, as only those can be saved a read. One that finds nothing weighs as much as 64 that find
-//! their key: about what a read costs beside what asking does.
+//! Only lookups whose block is not cached count, as only those can be saved a read. One that finds
+//! nothing weighs as much as 64 that find their key: about what a read costs beside what asking
+//! does.
 
 use terrapin_base::sync::{AtomicU32, Ordering};
 
 /// What one lookup that finds nothing takes from the credit; one that finds its key adds 1.
 const ABSENT_COST: u32 = 64;
-/// With so much credit filters are no longer asked; then sixteen lookups in vain are read for before they are again.
+/// With so much credit filters are no longer asked; then sixteen lookups in vain are read for
+/// before they are again.
 const CREDIT_MAX: u32 = 1024;
 /// Beside the credit: filters are not asked.
 const TRUSTED: u32 = 1 << 31;
 
-/// What a tree's lookups told, in all of its versions. Counts are not exact where many threads look up at once.
+/// What a tree's lookups told, in all of its versions. Counts are not exact where many threads look
+/// up at once.
 #[derive(Debug, Default)]
 pub(crate) struct LeafFilters(AtomicU32);
 
@@ -25,7 +30,8 @@ impl LeafFilters {
         self.0.load(Ordering::Relaxed) & TRUSTED == 0
     }
 
-    /// A lookup whose block was not cached found its key there, or not: that was read in vain, or its filter said so.
+    /// A lookup whose block was not cached found its key there, or not: that was read in vain, or
+    /// its filter said so.
     #[inline]
     pub(crate) fn learn(&self, found: bool) {
         let before = self.0.load(Ordering::Relaxed);

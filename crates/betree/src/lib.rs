@@ -1,4 +1,5 @@
-//! The TurtleTree (layer 4): a Bε+-tree whose node buffers are small level-tiered trees of page groups (TurtleKV §3).
+//! The TurtleTree (layer 4): a Bε+-tree whose node buffers are small level-tiered trees of page
+//! groups (TurtleKV §3).
 #![forbid(unsafe_code)]
 
 mod bounds;

@@ -1,4 +1,5 @@
-//! Nodes in memory: what a node page holds, with what makes its search quick, shared through the page cache.
+//! Nodes in memory: what a node page holds, with what makes its search quick, shared through the
+//! page cache.
 
 use std::ops::{Deref, Range};
 use std::sync::Arc;
@@ -11,7 +12,8 @@ use terrapin_pages::{
 
 use crate::node::{Child, LivePart, Node, Segment};
 
-/// Most levels of nodes that a tree can have: with four children a node and one record a leaf, 16 levels hold 4·10⁹ leaves.
+/// Most levels of nodes that a tree can have: with four children a node and one record a leaf, 16
+/// levels hold 4·10⁹ leaves.
 pub(crate) const HEIGHT_MAX: u16 = 16;
 
 /// So few segments that a level has for a pivot are looked through one by one.
@@ -23,7 +25,8 @@ pub(crate) struct LoadedNode {
     node: Node,
     /// Bytes that all pivots' lower bounds, but the first pivot's, begin with.
     common: Prefix,
-    /// Of each pivot but the first: the eight bytes of the lower bound behind `common`, big-endian, filled up with zeros.
+    /// Of each pivot but the first: the eight bytes of the lower bound behind `common`, big-endian,
+    /// filled up with zeros.
     heads: Box<[u64]>,
     /// For each pivot, level after level: the segments with something for it, in key order.
     runs: Box<[Run]>,
@@ -33,7 +36,8 @@ pub(crate) struct LoadedNode {
     level_starts: Box<[u32]>,
     /// What the bounds of all segments begin with.
     segment_common: Prefix,
-    /// Of each segment, level after level: the heads of its least and greatest key behind `segment_common`.
+    /// Of each segment, level after level: the heads of its least and greatest key behind
+    /// `segment_common`.
     segment_heads: Box<[(u64, u64)]>,
     /// Of each child that is a node.
     child_handles: Box<[Handle<LoadedNode>]>,
@@ -96,7 +100,8 @@ impl LoadedNode {
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`] when live ranges within a level are not in the order of their pivots.
+    /// [`terrapin_base::ErrorKind::Corrupt`] when live ranges within a level are not in the order
+    /// of their pivots.
     pub(crate) fn new(node: Node) -> Result<Self> {
         let pivots = node.pivots.len();
         if pivots == 0 || pivots > usize::from(u16::MAX) {
@@ -265,7 +270,8 @@ impl LoadedNode {
         self.lowers_before(key, |lower| lower < key)
     }
 
-    /// How many lower bounds, without the first pivot's, come before a key; `comes_before` decides where heads are equal.
+    /// How many lower bounds, without the first pivot's, come before a key; `comes_before` decides
+    /// where heads are equal.
     #[inline(always)] // what it learns of the key, `way` wants too
     fn lowers_before(&self, key: &[u8], comes_before: impl Fn(&[u8]) -> bool) -> usize {
         let wanted = match self.common.strip(key) {
@@ -293,7 +299,8 @@ impl LoadedNode {
         self.segments_before(level, key, |&(min, _)| min, |s| s.min[..] <= *key)
     }
 
-    /// How many segments of a level have an end before a key, by its head; `comes_before` decides where heads are equal.
+    /// How many segments of a level have an end before a key, by its head; `comes_before` decides
+    /// where heads are equal.
     #[inline]
     fn segments_before(
         &self,
@@ -348,8 +355,9 @@ impl LoadedNode {
         Way { pivot, runs, head }
     }
 
-    /// The next segment that may hold a key, and its number among all: of the segments on its `way` that can hold it, one of a level, the
-    /// first whose outline does not deny it. The way is that behind it then; at first it is the key's [`LoadedNode::way`].
+    /// The next segment that may hold a key, and its number among all: of the segments on its `way`
+    /// that can hold it, one of a level, the first whose outline does not deny it. The way is that
+    /// behind it then; at first it is the key's [`LoadedNode::way`].
     // A get visits each level of each node on its way through here; merges call it, too.
     #[inline(always)]
     pub(crate) fn next_candidate(
@@ -383,7 +391,8 @@ impl LoadedNode {
         None
     }
 
-    /// Whether the filter of a segment, which [`LoadedNode::next_candidate`] named, says that it may hold a key.
+    /// Whether the filter of a segment, which [`LoadedNode::next_candidate`] named, says that it
+    /// may hold a key.
     #[inline]
     pub(crate) fn segment_may_contain(
         &self,
@@ -450,8 +459,8 @@ impl LoadedNode {
     }
 }
 
-/// Reads a node of a height, through the cache. As heights fall by one from parent to child, no walk is deeper than
-/// [`HEIGHT_MAX`], whatever the pages say (D8).
+/// Reads a node of a height, through the cache. As heights fall by one from parent to child, no
+/// walk is deeper than [`HEIGHT_MAX`], whatever the pages say (D8).
 pub(crate) fn load_node(store: &PageStore, page: &PageRef, height: u16) -> Result<Arc<LoadedNode>> {
     let node = store.object(page, PageKind::Node, &decode)?;
     check_height(node, page, height)
@@ -466,7 +475,8 @@ pub(crate) fn load_child(
     load_node(store, page, parent.saturating_sub(1))
 }
 
-/// As [`load_child`], for the child of a pivot of a node in memory. Panics when that child is a leaf.
+/// As [`load_child`], for the child of a pivot of a node in memory. Panics when that child is a
+/// leaf.
 #[inline]
 pub(crate) fn load_child_of(
     store: &PageStore,

@@ -1,15 +1,18 @@
-//! Nodes as the rest of the crate sees them: pivots, and a buffer of levels of segments (TurtleKV §3.1).
+//! Nodes as the rest of the crate sees them: pivots, and a buffer of levels of segments (TurtleKV
+//! §3.1).
 //!
 //! What holds of every node (a merge keeps it, `verify` checks it):
 //!
-//! 1. Pivots ascend; a pivot's key range goes from its lower bound to the next pivot's, the last one's to the end of the
-//!    node's own range. All children are leaves (height 1) or nodes of the height below.
+//! 1. Pivots ascend; a pivot's key range goes from its lower bound to the next pivot's, the last
+//!    one's to the end of the node's own range. All children are leaves (height 1) or nodes of the
+//!    height below.
 //! 2. Level 0 is newer than level 1, and so on; a buffer is newer than everything below it.
-//! 3. What a segment says for a pivot is either wholly alive ([`Segment::live`] names the pivot) or wholly flushed. So the
-//!    paper's array of flushed upper bounds is not needed: whole pivots are flushed.
-//! 4. Of a segment's group, only the keys from [`Segment::min`] to [`Segment::max`] belong to the node. A node split leaves
-//!    a group to both halves and cuts these bounds, so that what one half has flushed never comes back when its range is
-//!    given to a neighbour.
+//! 3. What a segment says for a pivot is either wholly alive ([`Segment::live`] names the pivot) or
+//!    wholly flushed. So the paper's array of flushed upper bounds is not needed: whole pivots are
+//!    flushed.
+//! 4. Of a segment's group, only the keys from [`Segment::min`] to [`Segment::max`] belong to the
+//!    node. A node split leaves a group to both halves and cuts these bounds, so that what one half
+//!    has flushed never comes back when its range is given to a neighbour.
 //! 5. Segments of a level do not overlap: each ends (max) before the next begins (min).
 
 use terrapin_base::mutant;
@@ -46,7 +49,8 @@ pub(crate) struct Node {
 /// A child, and what the buffer holds for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Pivot {
-    /// Where its key range begins; empty for the first pivot, whose range begins where the node's does.
+    /// Where its key range begins; empty for the first pivot, whose range begins where the node's
+    /// does.
     pub(crate) lower: LongBox,
     /// What lies below.
     pub(crate) child: Child,
@@ -96,8 +100,8 @@ pub(crate) struct Segment {
     pub(crate) group: GroupRef,
     /// The first key of the group that belongs to this segment.
     pub(crate) min: LongBox,
-    /// The last key of the group that belongs to this segment. Readers stay within `min..=max`: what the group holds
-    /// outside is somebody else's, or dead.
+    /// The last key of the group that belongs to this segment. Readers stay within `min..=max`:
+    /// what the group holds outside is somebody else's, or dead.
     pub(crate) max: LongBox,
     /// The pivots that it still counts for, ascending; at least one.
     pub(crate) live: Vec<LivePart>,

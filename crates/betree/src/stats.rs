@@ -1,4 +1,5 @@
-//! What a walk over all nodes tells: the pages that a version refers to (D4), and its figures. Page groups are not read.
+//! What a walk over all nodes tells: the pages that a version refers to (D4), and its figures. Page
+//! groups are not read.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -11,8 +12,9 @@ use terrapin_structure::StructureStats;
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Root};
 
-/// Calls back for every node, parents first. A node has one parent, so one that is met twice is damage; that also keeps a
-/// walk over hostile pages from taking longer than there are pages. What cannot be read is passed over, and the first error told at the end.
+/// Calls back for every node, parents first. A node has one parent, so one that is met twice is
+/// damage; that also keeps a walk over hostile pages from taking longer than there are pages. What
+/// cannot be read is passed over, and the first error told at the end.
 fn nodes(
     store: &PageStore,
     root: &Root,

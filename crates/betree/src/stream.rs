@@ -1,5 +1,5 @@
-//! What a long scan reads ahead: blocks of the leaf that it stands in, and of those behind it, are under way while it goes over those before them, so that the
-//! device and the reader work at once.
+//! What a long scan reads ahead: blocks of the leaf that it stands in, and of those behind it, are
+//! under way while it goes over those before them, so that the device and the reader work at once.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use terrapin_pages::{Fill, PageStore, Reading};
 /// Most cached blocks among those that are to come.
 const CACHED_AHEAD_MAX: usize = 128;
 
-/// Blocks in the order in which a scan comes to them. It holds none of the cache's, which may go meanwhile: only those of the oldest read, once
-/// that is over.
+/// Blocks in the order in which a scan comes to them. It holds none of the cache's, which may go
+/// meanwhile: only those of the oldest read, once that is over.
 pub(crate) struct Stream {
     reading: Reading,
     fill: Fill,
@@ -21,12 +21,14 @@ pub(crate) struct Stream {
     coming: VecDeque<bool>,
     /// How many of these were cached.
     cached: usize,
-    /// The first of those that are read, as far as they came; what is wrong with one is told to who comes to it.
+    /// The first of those that are read, as far as they came; what is wrong with one is told to who
+    /// comes to it.
     read: VecDeque<Result<Arc<Block>>>,
 }
 
 impl Stream {
-    /// An empty one, of which so many bytes are under way at most, for a scan that passed so many; none when memory is short.
+    /// An empty one, of which so many bytes are under way at most, for a scan that passed so many;
+    /// none when memory is short.
     pub(crate) fn new(store: &PageStore, fill: Fill, bytes: usize, passed: u64) -> Option<Self> {
         Some(Stream {
             reading: store.stream(fill, bytes, passed)?,
@@ -79,7 +81,8 @@ impl Stream {
         Ok(added)
     }
 
-    /// Has the index of a group cached when the blocks that were added are; `false` when there is no room.
+    /// Has the index of a group cached when the blocks that were added are; `false` when there is
+    /// no room.
     pub(crate) fn add_index(&mut self, store: &PageStore, group: &GroupRef) -> Result<bool> {
         store.want_index(&mut self.reading, group)
     }
@@ -112,7 +115,8 @@ impl Stream {
         Some(block)
     }
 
-    /// Waits until the next block is at hand, if it is read here. An error is what is wrong with it.
+    /// Waits until the next block is at hand, if it is read here. An error is what is wrong with
+    /// it.
     pub(crate) fn wait(&mut self, store: &PageStore) -> Result<()> {
         // Some reads are of indexes only.
         while self.read.is_empty() && !self.reading.is_empty() {
@@ -124,7 +128,8 @@ impl Stream {
         }
     }
 
-    /// Leaves blocks that were cached when they were added to the caller: how many are next, up to so many.
+    /// Leaves blocks that were cached when they were added to the caller: how many are next, up to
+    /// so many.
     pub(crate) fn leave_cached(&mut self, most: usize) -> usize {
         let next = self.coming.iter().take(most);
         let count = next.take_while(|is_read| !**is_read).count();

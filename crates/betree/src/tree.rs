@@ -17,8 +17,8 @@ use crate::version::TreeVersion;
 /// What shapes a tree, besides [`MergeOptions`].
 #[derive(Clone, Debug)]
 pub struct BeTreeParams {
-    /// ρ: most pivots of a node, from 4 to 1024. It does not matter much (DESIGN §6); tests make it small so that
-    /// trees are high. May differ from one opening to the next.
+    /// ρ: most pivots of a node, from 4 to 1024. It does not matter much (DESIGN §6); tests make it
+    /// small so that trees are high. May differ from one opening to the next.
     pub fanout: usize,
     /// What the memory of merges is charged to.
     pub budget: Arc<Budget>,

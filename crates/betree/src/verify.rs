@@ -1,6 +1,6 @@
-//! The full check of a version: every byte of every page that it refers to, and what must hold between them (see the rules
-//! in [`crate::node`]). Pages are read from the device, not from the cache. What cannot be read is reported and left out; the
-//! rest is checked all the same.
+//! The full check of a version: every byte of every page that it refers to, and what must hold
+//! between them (see the rules in [`crate::node`]). Pages are read from the device, not from the
+//! cache. What cannot be read is reported and left out; the rest is checked all the same.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -21,7 +21,8 @@ use crate::walk::ReadAhead;
 ///
 /// # Errors
 ///
-/// Those that say nothing about the data, such as [`ErrorKind::Closed`](terrapin_base::ErrorKind::Closed). Damage and device errors are findings.
+/// Those that say nothing about the data, such as
+/// [`ErrorKind::Closed`](terrapin_base::ErrorKind::Closed). Damage and device errors are findings.
 pub(crate) fn verify(
     store: &Arc<PageStore>,
     root: &Root,
@@ -79,7 +80,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a node and what is below it. Goes as deep as the height says, which is bounded when a root is decoded.
+    /// Checks a node and what is below it. Goes as deep as the height says, which is bounded when a
+    /// root is decoded.
     fn node(
         &mut self,
         page: &PageRef,
@@ -182,7 +184,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks a segment: its group, and that its live parts say what the group holds for their pivots.
+    /// Checks a segment: its group, and that its live parts say what the group holds for their
+    /// pivots.
     fn segment(
         &mut self,
         node: &LoadedNode,

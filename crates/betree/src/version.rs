@@ -1,5 +1,5 @@
-//! A version of the tree: a root, and all that can be asked of it. Immutable; the pages below it are kept by whoever holds
-//! the version (a pin of its generation, or the guard of a private root).
+//! A version of the tree: a root, and all that can be asked of it. Immutable; the pages below it
+//! are kept by whoever holds the version (a pin of its generation, or the guard of a private root).
 
 use std::any::Any;
 use std::sync::{Arc, OnceLock};
@@ -43,7 +43,8 @@ impl TreeVersion {
         Self::next(store, root, &Arc::default())
     }
 
-    /// The version below a root that follows others of the same tree, of which that was learnt; reads the root node.
+    /// The version below a root that follows others of the same tree, of which that was learnt;
+    /// reads the root node.
     pub(crate) fn next(
         store: &Arc<PageStore>,
         root: Root,
@@ -71,8 +72,9 @@ impl TreeVersion {
         self.node.as_ref()
     }
 
-    /// As [`TreeVersion::next`], of a tree of which nothing was learnt yet and whose root is on the device since an earlier life. A node that is damaged,
-    /// or that the device does not give, is an error of whoever asks for records of this tree: others may be sound.
+    /// As [`TreeVersion::next`], of a tree of which nothing was learnt yet and whose root is on the
+    /// device since an earlier life. A node that is damaged, or that the device does not give, is
+    /// an error of whoever asks for records of this tree: others may be sound.
     pub(crate) fn found(store: &Arc<PageStore>, root: Root) -> Result<Arc<Self>> {
         let leaf_filters = Arc::default();
         match Self::next(store, root, &leaf_filters) {

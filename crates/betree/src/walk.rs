@@ -1,11 +1,13 @@
-//! A walk over the blocks of one page group that can hold records of a key range, in either direction. It never holds more
-//! decoded blocks than its read-ahead allows: blocks that it has passed are let go.
+//! A walk over the blocks of one page group that can hold records of a key range, in either
+//! direction. It never holds more decoded blocks than its read-ahead allows: blocks that it has
+//! passed are let go.
 //!
-//! Merges read every block of their range once, so they ask for large runs from the start and leave the page cache
-//! alone. Scans begin with the one block that they need, or are given those that they are expected to, and read as much again as they have passed, but
-//! no more than is wanted.
+//! Merges read every block of their range once, so they ask for large runs from the start and leave
+//! the page cache alone. Scans begin with the one block that they need, or are given those that
+//! they are expected to, and read as much again as they have passed, but no more than is wanted.
 //!
-//! The range is not kept: who walks knows it, and shows it again where the walk comes to a block that a bound falls into.
+//! The range is not kept: who walks knows it, and shows it again where the walk comes to a block
+//! that a bound falls into.
 
 use std::ops::{Bound, Range};
 use std::sync::Arc;
@@ -19,7 +21,8 @@ use terrapin_structure::{Direction, KeyBounds};
 use crate::bounds::{is_empty, lets_in_above, lets_in_below};
 use crate::stream::Stream;
 
-/// Cached blocks that are brought near at once, or taken from a stream: as much as stays near until it is read.
+/// Cached blocks that are brought near at once, or taken from a stream: as much as stays near until
+/// it is read.
 const NEAR_BLOCKS_MAX: usize = 8;
 
 /// How far a walk reads ahead, and what it leaves in the cache.
@@ -34,7 +37,8 @@ pub(crate) struct ReadAhead {
 }
 
 impl ReadAhead {
-    /// For merges: the whole range is going to be read, once. A dozen cursors of this kind hold 3 MiB.
+    /// For merges: the whole range is going to be read, once. A dozen cursors of this kind hold 3
+    /// MiB.
     pub(crate) const MERGE: ReadAhead = ReadAhead {
         first_bytes: 256 << 10,
         max_bytes: 256 << 10,
@@ -165,7 +169,8 @@ impl BlockWalk {
         &self.group
     }
 
-    /// So many of the blocks that it has not read, in its direction, so that a caller can read those of many walks at once.
+    /// So many of the blocks that it has not read, in its direction, so that a caller can read
+    /// those of many walks at once.
     pub(crate) fn want(
         &self,
         count: usize,
@@ -199,7 +204,8 @@ impl BlockWalk {
         }
     }
 
-    /// Records of a block of the group, on average: at least one. Rounded, since the last block of a group mostly has less.
+    /// Records of a block of the group, on average: at least one. Rounded, since the last block of
+    /// a group mostly has less.
     pub(crate) fn records_of_block(&self) -> usize {
         let blocks = self.index.blocks();
         ((self.index.records_before(blocks) as usize + blocks / 2) / blocks).max(1)
@@ -242,7 +248,8 @@ impl BlockWalk {
         self.unread == 0 && !self.is_ready()
     }
 
-    /// What no record of the blocks that were not returned comes before; forward, they may be at it. In two pieces. Not called when the walk is over.
+    /// What no record of the blocks that were not returned comes before; forward, they may be at
+    /// it. In two pieces. Not called when the walk is over.
     pub(crate) fn edge(&self) -> (&[u8], &[u8]) {
         match self.direction {
             Direction::Forward => self.index.separator(self.next_number),
@@ -268,7 +275,8 @@ impl BlockWalk {
         self.given.is_some()
     }
 
-    /// As [`BlockWalk::take_cached`], where so many records are wanted: those of the blocks to come that are cached are brought near together.
+    /// As [`BlockWalk::take_cached`], where so many records are wanted: those of the blocks to come
+    /// that are cached are brought near together.
     pub(crate) fn take_near(&mut self, store: &PageStore, records: usize) -> bool {
         if self.near == 0 && !self.is_ready() {
             let count = self.near_blocks(records).min(self.unread);
@@ -300,14 +308,16 @@ impl BlockWalk {
         numbers.map(|number| (&self.group, number))
     }
 
-    /// Asks the processor to bring near what a search of the next block looks at, if that is at hand.
+    /// Asks the processor to bring near what a search of the next block looks at, if that is at
+    /// hand.
     pub(crate) fn prefetch_search(&self) {
         if let Some(block) = &self.given {
             block.prefetch_search();
         }
     }
 
-    /// Searches the next block, if that is at hand, and asks the processor to bring near the record with which it begins.
+    /// Searches the next block, if that is at hand, and asks the processor to bring near the record
+    /// with which it begins.
     pub(crate) fn search<'k>(&mut self, bounds: impl FnOnce() -> KeyBounds<'k>) {
         if let Some(block) = &self.given {
             let found = self.records_of(block, self.next_number, bounds);
@@ -320,7 +330,8 @@ impl BlockWalk {
         }
     }
 
-    /// How the block that was returned last, going forward, stands in the cache; it leaves its lives to its successor.
+    /// How the block that was returned last, going forward, stands in the cache; it leaves its
+    /// lives to its successor.
     pub(crate) fn bequeath(&self, store: &PageStore) -> Standing {
         store.bequeath_block(&self.group, self.next_number - 1)
     }
@@ -339,8 +350,9 @@ impl BlockWalk {
         u64::from(self.ahead.max_bytes).min(self.group.bytes.max(decoded))
     }
 
-    /// The next block, and which of its records are of the range; of a block that a bound falls into, none may be. The bounds are those that the walk
-    /// was made for. With a stream, it comes to its blocks by way of that.
+    /// The next block, and which of its records are of the range; of a block that a bound falls
+    /// into, none may be. The bounds are those that the walk was made for. With a stream, it comes
+    /// to its blocks by way of that.
     pub(crate) fn next<'k>(
         &mut self,
         store: &PageStore,
@@ -413,7 +425,8 @@ impl BlockWalk {
         Ok(self.read.pop())
     }
 
-    /// Reads so many blocks where none is at hand, or those before the first that cannot be read; how many, one at least.
+    /// Reads so many blocks where none is at hand, or those before the first that cannot be read;
+    /// how many, one at least.
     fn read_run(&mut self, store: &PageStore, count: usize) -> Result<usize> {
         let range = match self.direction {
             Direction::Forward => self.next_block..self.next_block + count,
@@ -430,7 +443,8 @@ impl BlockWalk {
         Ok(count)
     }
 
-    /// So many blocks could not be read at once: reads them one by one, as far as they are sound. What is wrong with the first is an error.
+    /// So many blocks could not be read at once: reads them one by one, as far as they are sound.
+    /// What is wrong with the first is an error.
     #[cold]
     fn read_up_to_damage(
         &mut self,
@@ -457,7 +471,8 @@ impl BlockWalk {
         }
     }
 
-    /// The next block from the stream, and some that are at hand behind it; others are begun instead of them.
+    /// The next block from the stream, and some that are at hand behind it; others are begun
+    /// instead of them.
     fn next_of_stream(&mut self, store: &PageStore, stream: &mut Stream) -> Result<Arc<Block>> {
         self.send(store, stream)?;
         // What takes the room is indexes of groups behind.
@@ -484,7 +499,8 @@ impl BlockWalk {
         self.read.pop().ok_or_else(none)
     }
 
-    /// Takes what is at hand of a stream, up to a bound, where nothing else is; how many blocks those are.
+    /// Takes what is at hand of a stream, up to a bound, where nothing else is; how many blocks
+    /// those are.
     fn take_ready(&mut self, store: &PageStore, stream: &mut Stream) -> usize {
         let most = self.sent.min(NEAR_BLOCKS_MAX);
         let mut count = 0;
@@ -498,7 +514,8 @@ impl BlockWalk {
         count
     }
 
-    /// Adds blocks of the walk to a stream, and has the device begin them; nothing while there is no room.
+    /// Adds blocks of the walk to a stream, and has the device begin them; nothing while there is
+    /// no room.
     pub(crate) fn send(&mut self, store: &PageStore, stream: &mut Stream) -> Result<()> {
         if !stream.has_room() {
             return Ok(());
@@ -528,7 +545,8 @@ impl BlockWalk {
         self.sent == self.unread
     }
 
-    /// How many blocks the next read takes: at least one, else as many as its bytes hold, and as the walk may hold decoded.
+    /// How many blocks the next read takes: at least one, else as many as its bytes hold, and as
+    /// the walk may hold decoded.
     pub(crate) fn next_run_blocks(&self) -> usize {
         let (least, most) = (self.ahead.first_bytes, self.ahead.max_bytes);
         let bytes_max = self
@@ -597,8 +615,9 @@ fn upper_position(block: &Block, upper: Bound<&[u8]>) -> usize {
     }
 }
 
-/// Cuts bounds to a group: whether each of them leaves out any of its records, which spares a search where it does not; and
-/// the blocks from the first to behind the last that can hold a key in between.
+/// Cuts bounds to a group: whether each of them leaves out any of its records, which spares a
+/// search where it does not; and the blocks from the first to behind the last that can hold a key
+/// in between.
 fn cut_to_group(
     index: &GroupIndex,
     lower: Bound<&[u8]>,

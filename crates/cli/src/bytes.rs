@@ -55,8 +55,8 @@ pub fn show(bytes: &[u8]) -> String {
     format!("\"{}{more}\"", head.escape_ascii())
 }
 
-/// Appends bytes as a terminal may show them: control characters but those that are `kept`, and what is not UTF-8, as `\n`, `\r`,
-/// `\t` or `\xNN` for each byte, all else as it is.
+/// Appends bytes as a terminal may show them: control characters but those that are `kept`, and
+/// what is not UTF-8, as `\n`, `\r`, `\t` or `\xNN` for each byte, all else as it is.
 pub fn escape(bytes: &[u8], kept: &str, out: &mut Vec<u8>) {
     let mut utf8 = [0; 4];
     for chunk in bytes.utf8_chunks() {

@@ -1,5 +1,5 @@
-//! What the engine notices while it runs, one line each on stderr: warnings and worse on a terminal, nothing in a pipe, and in both
-//! what [`LEVEL`] names.
+//! What the engine notices while it runs, one line each on stderr: warnings and worse on a
+//! terminal, nothing in a pipe, and in both what [`LEVEL`] names.
 
 use std::env;
 use std::ffi::OsString;

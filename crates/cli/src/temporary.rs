@@ -1,6 +1,7 @@
-//! Directories for databases that nobody keeps. Each is removed at its end and locked until then, and the system lets go of the lock however the
-//! process ends. So one that is not locked was left by a run that was killed (by Ctrl-C, say); the next one that the same user makes beside it, on the
-//! same machine, removes it.
+//! Directories for databases that nobody keeps. Each is removed at its end and locked until then,
+//! and the system lets go of the lock however the process ends. So one that is not locked was left
+//! by a run that was killed (by Ctrl-C, say); the next one that the same user makes beside it, on
+//! the same machine, removes it.
 
 use std::fs::{File, TryLockError};
 use std::io;
@@ -62,13 +63,15 @@ impl Drop for Temporary {
     }
 }
 
-/// What names end with: the machine's, since on a network file system others need not know of its locks. None where it cannot be told.
+/// What names end with: the machine's, since on a network file system others need not know of its
+/// locks. None where it cannot be told.
 fn machine() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok()?;
     Some(format!("@{}", name.trim_end().replace(['/', '@'], "-")))
 }
 
-/// Makes a directory and locks it. None where there is one of that name, or another run took the new one, not locked yet, for a left one.
+/// Makes a directory and locks it. None where there is one of that name, or another run took the
+/// new one, not locked yet, for a left one.
 fn create(path: &Path) -> io::Result<Option<File>> {
     match std::fs::create_dir(path) {
         Ok(()) => lock(path).inspect_err(|_| {

@@ -1,5 +1,5 @@
-//! `kill -9` in mid-import: what was acknowledged is there, what is there is a prefix of the input, and the database is sound. And in a demo: what it
-//! leaves goes with the next run.
+//! `kill -9` in mid-import: what was acknowledged is there, what is there is a prefix of the input,
+//! and the database is sound. And in a demo: what it leaves goes with the next run.
 
 mod common;
 
@@ -18,7 +18,8 @@ fn line(number: u64) -> String {
     )
 }
 
-/// Imports into a database until so many records are acknowledged, then kills the process; returns the last count it printed.
+/// Imports into a database until so many records are acknowledged, then kills the process; returns
+/// the last count it printed.
 fn kill_after(db: &str, first: u64, acknowledged: u64, every: u64) -> u64 {
     let arguments = [
         "import",

@@ -1,5 +1,6 @@
-//! The whole flow on input as life has it: a JSON object of package name → repository, some of them null. The sample is
-//! generated; `scripts/real-input.sh` runs this on the real file of millions (its path in `TERRAPIN_REAL_INPUT`).
+//! The whole flow on input as life has it: a JSON object of package name → repository, some of them
+//! null. The sample is generated; `scripts/real-input.sh` runs this on the real file of millions
+//! (its path in `TERRAPIN_REAL_INPUT`).
 
 mod common;
 
@@ -69,7 +70,8 @@ fn peak_bytes(pid: u32) -> u64 {
         * 1024
 }
 
-/// Imports a file; kills the process once so many records are acknowledged, if ever. The last count, and peak memory.
+/// Imports a file; kills the process once so many records are acknowledged, if ever. The last
+/// count, and peak memory.
 fn import(db: &Path, file: &Path, every: u64, kill_at: u64) -> (u64, u64) {
     let every = every.to_string();
     let arguments = [

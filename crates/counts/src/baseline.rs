@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-/// How far a count may be from the recorded one, either way: who gets faster records it, so that it stays.
+/// How far a count may be from the recorded one, either way: who gets faster records it, so that it
+/// stays.
 const TOLERANCE_PERCENT: f64 = 3.0;
 /// The same when the baseline was made with another compiler, C library or valgrind.
 const TOLERANCE_OTHER_PERCENT: f64 = 15.0;

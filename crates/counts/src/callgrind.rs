@@ -1,9 +1,11 @@
-//! Runs this program under callgrind, in surroundings that are always the same, and reads off the count.
+//! Runs this program under callgrind, in surroundings that are always the same, and reads off the
+//! count.
 //!
-//! What could change a count from outside is kept out: the child has no environment, its arguments name no path, it works
-//! in its current directory, and the operations run on a thread of their own (`paths::run`), so that neither the length of the
-//! program's path nor anything else above `main`'s stack moves memory, whose alignment copies depend on. valgrind shows
-//! every program the same processor; what is chosen at run time by the processor's features is what that one has.
+//! What could change a count from outside is kept out: the child has no environment, its arguments
+//! name no path, it works in its current directory, and the operations run on a thread of their own
+//! (`paths::run`), so that neither the length of the program's path nor anything else above
+//! `main`'s stack moves memory, whose alignment copies depend on. valgrind shows every program the
+//! same processor; what is chosen at run time by the processor's features is what that one has.
 
 use std::path::Path;
 use std::process::Command;
@@ -58,7 +60,8 @@ fn first_line(command: &mut Command) -> Result<String, String> {
     }
 }
 
-/// Runs so many times the path's operations on a fresh copy of the store; what callgrind says on its log.
+/// Runs so many times the path's operations on a fresh copy of the store; what callgrind says on
+/// its log.
 fn run(way: &Way, times: u64, scratch: &Path, options: &[&str]) -> Result<String, String> {
     let program = env::current_exe().map_err(|e| e.to_string())?;
     let directory = scratch.join(format!("{}-{times}", way.name.replace(' ', "-")));
@@ -93,8 +96,9 @@ fn run(way: &Way, times: u64, scratch: &Path, options: &[&str]) -> Result<String
     ))
 }
 
-/// Instructions of one operation of each path, as many paths at a time as there are processors: what twice as many operations take
-/// more, divided by how many those are. So neither the process's start nor what is set up before the operations counts.
+/// Instructions of one operation of each path, as many paths at a time as there are processors:
+/// what twice as many operations take more, divided by how many those are. So neither the process's
+/// start nor what is set up before the operations counts.
 pub fn count_each(ways: &[&Way], scratch: &Path) -> Result<Vec<f64>, String> {
     let threads = thread::available_parallelism().map_or(1, usize::from);
     let queue = std::sync::Mutex::new(ways.iter().enumerate());

@@ -1,5 +1,6 @@
-//! The real disk, made the same everywhere: no direct I/O, much free space, and blocks of 512 bytes whatever the device has,
-//! since the layout of pages follows from that. A read costs the call and no instruction of the kernel's, which valgrind does not see.
+//! The real disk, made the same everywhere: no direct I/O, much free space, and blocks of 512 bytes
+//! whatever the device has, since the layout of pages follows from that. A read costs the call and
+//! no instruction of the kernel's, which valgrind does not see.
 
 use std::path::Path;
 use std::sync::Arc;

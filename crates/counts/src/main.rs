@@ -1,9 +1,10 @@
-//! How many instructions the hot paths take, counted by valgrind's callgrind and held against a recorded baseline: time
-//! depends on the machine's mood, counts do not. docs/TESTING.md has the how and why.
+//! How many instructions the hot paths take, counted by valgrind's callgrind and held against a
+//! recorded baseline: time depends on the machine's mood, counts do not. docs/TESTING.md has the
+//! how and why.
 //!
-//! `cargo run --release -p counts` counts all and fails beyond the tolerance; `-- --record` writes the baseline anew;
-//! `-- --profile PATH` shows in which functions the instructions of one path are; `-- --across-chi` counts reads of stores that
-//! were loaded at χ = 1, 2, 4 … 64.
+//! `cargo run --release -p counts` counts all and fails beyond the tolerance; `-- --record` writes
+//! the baseline anew; `-- --profile PATH` shows in which functions the instructions of one path
+//! are; `-- --across-chi` counts reads of stores that were loaded at χ = 1, 2, 4 … 64.
 #![forbid(unsafe_code)]
 
 mod baseline;
@@ -108,8 +109,8 @@ fn count(ways: &[&Way], chi: u32, compacted: bool) -> Result<Vec<f64>, String> {
     callgrind::count_each(ways, &scratch.0)
 }
 
-/// Counts reads of stores that were loaded at different χ, as the loads leave them and once ranges have had them compacted; whether they pay for
-/// it.
+/// Counts reads of stores that were loaded at different χ, as the loads leave them and once ranges
+/// have had them compacted; whether they pay for it.
 fn across_chi() -> Result<bool, String> {
     callgrind::made_with()?;
     let ways = chi::PATHS

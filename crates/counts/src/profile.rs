@@ -13,7 +13,8 @@ pub struct Function {
     pub with_callees: u64,
 }
 
-/// The functions of an output file of callgrind's (lines as positions, one event), those with most instructions of their own first.
+/// The functions of an output file of callgrind's (lines as positions, one event), those with most
+/// instructions of their own first.
 pub fn functions(text: &str) -> Vec<Function> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut costs: HashMap<&str, (u64, u64)> = HashMap::new();

@@ -1,5 +1,6 @@
-//! A growable byte buffer whose first byte lies on a multiple of [`terrapin_base::MEMORY_ALIGNMENT`], as direct I/O wants it.
-//! Its memory comes from the kernel, not from the global allocator (`region` says why).
+//! A growable byte buffer whose first byte lies on a multiple of
+//! [`terrapin_base::MEMORY_ALIGNMENT`], as direct I/O wants it. Its memory comes from the kernel,
+//! not from the global allocator (`region` says why).
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -9,7 +10,8 @@ use crate::region::Region;
 
 /// Bytes on a multiple of [`terrapin_base::MEMORY_ALIGNMENT`]; otherwise used like a `Vec<u8>`.
 ///
-/// The capacity is always a multiple of [`terrapin_base::MEMORY_ALIGNMENT`], so a buffer can be padded up to a block without moving.
+/// The capacity is always a multiple of [`terrapin_base::MEMORY_ALIGNMENT`], so a buffer can be
+/// padded up to a block without moving.
 ///
 /// ```
 /// use terrapin_disk::AlignedBuf;
@@ -52,7 +54,8 @@ impl AlignedBuf {
         }
     }
 
-    /// `len` bytes of which nothing is said, for who fills them: perhaps what was in a buffer before.
+    /// `len` bytes of which nothing is said, for who fills them: perhaps what was in a buffer
+    /// before.
     #[must_use]
     pub fn with_any_content(len: usize) -> Self {
         AlignedBuf {
@@ -72,7 +75,8 @@ impl AlignedBuf {
         self.region.bytes()
     }
 
-    /// Makes room for `additional` bytes more; grows by doubling, so that appending is amortised O(1) a byte.
+    /// Makes room for `additional` bytes more; grows by doubling, so that appending is amortised
+    /// O(1) a byte.
     pub fn reserve(&mut self, additional: usize) {
         let Some(needed) = self.len.checked_add(additional) else {
             panic!("capacity overflow")
@@ -81,7 +85,8 @@ impl AlignedBuf {
             return;
         }
         let region = Region::new(needed.max(self.capacity().saturating_mul(2)));
-        // SAFETY: the first `len` bytes are initialised in the old region and fit in the new, which is separate from it.
+        // SAFETY: the first `len` bytes are initialised in the old region and fit in the new, which
+        // is separate from it.
         unsafe {
             region
                 .start()
@@ -105,7 +110,8 @@ impl AlignedBuf {
     pub fn extend_from_slice(&mut self, bytes: &[u8]) {
         self.reserve(bytes.len());
         let source = NonNull::from(bytes).cast::<u8>();
-        // SAFETY: `reserve` made room for them, and a buffer borrowed mutably does not overlap what else is borrowed.
+        // SAFETY: `reserve` made room for them, and a buffer borrowed mutably does not overlap what
+        // else is borrowed.
         unsafe {
             self.region
                 .start()
@@ -149,7 +155,8 @@ impl From<&[u8]> for AlignedBuf {
 impl Deref for AlignedBuf {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: the first `len` bytes are initialised (or `len` is 0 and the region dangles, which is allowed).
+        // SAFETY: the first `len` bytes are initialised (or `len` is 0 and the region dangles,
+        // which is allowed).
         unsafe { std::slice::from_raw_parts(self.region.start().as_ptr(), self.len) }
     }
 }

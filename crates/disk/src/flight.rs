@@ -1,7 +1,9 @@
-//! Reads under way. A [`Flight`] owns the memory that its reads fill, so a caller may hand some to the device, do other work meanwhile,
-//! and look at each when it needs it; who drops it waits until the device is done with that memory.
+//! Reads under way. A [`Flight`] owns the memory that its reads fill, so a caller may hand some to
+//! the device, do other work meanwhile, and look at each when it needs it; who drops it waits until
+//! the device is done with that memory.
 //!
-//! The memory is taken from front to back and around, in the order of the reads, and is free again once a read and all before it were shown.
+//! The memory is taken from front to back and around, in the order of the reads, and is free again
+//! once a read and all before it were shown.
 
 use std::collections::VecDeque;
 use std::os::fd::BorrowedFd;
@@ -14,7 +16,8 @@ use crate::real::{NoRing, Uring};
 
 /// Fewest and most reads that are waited for together, as each wait costs what several reads do,
 const TOGETHER: std::ops::RangeInclusive<usize> = 4..=16;
-/// and which part of those under way: what has come is looked at while the device works on the others.
+/// and which part of those under way: what has come is looked at while the device works on the
+/// others.
 const PARTS: usize = 4;
 
 /// Which reads [`crate::File::show`] waits for.
@@ -84,7 +87,8 @@ impl Flight {
         }
     }
 
-    /// Whether its reads are of bytes that may be asked for again: as [`crate::File::read_cached_at`]. Default false.
+    /// Whether its reads are of bytes that may be asked for again: as
+    /// [`crate::File::read_cached_at`]. Default false.
     #[must_use]
     pub fn cached(mut self, on: bool) -> Self {
         self.cached = on;
@@ -115,7 +119,8 @@ impl Flight {
         self.room_for(bytes).is_some()
     }
 
-    /// Adds a read of so many bytes of a file; its number, or none when there is no room for it before others are shown.
+    /// Adds a read of so many bytes of a file; its number, or none when there is no room for it
+    /// before others are shown.
     pub fn push(&mut self, offset: u64, bytes: usize) -> Option<u64> {
         let at = self.room_for(bytes)?;
         let number = self.first + self.reads.len() as u64;
@@ -164,13 +169,14 @@ impl Flight {
         self.reads.len() - self.started
     }
 
-    /// Whether there is nothing but one read that nobody began, which needs no ring unless its caller does something else meanwhile.
+    /// Whether there is nothing but one read that nobody began, which needs no ring unless its
+    /// caller does something else meanwhile.
     pub(crate) fn is_lone(&self) -> bool {
         self.left == 1 && self.waiting() == 1
     }
 
-    /// Puts what nobody began into the ring, as far as there is room: the kernel learns of it when it is entered. `takes` says whether
-    /// a read can go there: its memory, offset and bytes.
+    /// Puts what nobody began into the ring, as far as there is room: the kernel learns of it when
+    /// it is entered. `takes` says whether a read can go there: its memory, offset and bytes.
     pub(crate) fn queue(
         &mut self,
         descriptor: BorrowedFd<'_>,
@@ -192,8 +198,9 @@ impl Flight {
                 Some(ring) if takes(start.as_ptr(), wanted.offset, wanted.bytes) => {
                     let number = self.first + self.started as u64;
                     let (offset, bytes) = (wanted.offset, wanted.bytes);
-                    // SAFETY: `room_for` gave this memory to no other read that is not shown, nobody looks there before the ring says that
-                    // the read is over, and the ring is dropped before the memory is.
+                    // SAFETY: `room_for` gave this memory to no other read that is not shown,
+                    // nobody looks there before the ring says that the read is over, and the ring
+                    // is dropped before the memory is.
                     if !unsafe { ring.push(descriptor, start, bytes, offset, number) } {
                         break;
                     }
@@ -210,7 +217,8 @@ impl Flight {
         self.enter(0);
     }
 
-    /// Lets the kernel work until so many reads of the ring are over, and takes note of those that are.
+    /// Lets the kernel work until so many reads of the ring are over, and takes note of those that
+    /// are.
     fn enter(&mut self, count: usize) {
         let Some(ring) = &mut self.ring else { return };
         let sound = ring.enter(count);
@@ -237,7 +245,8 @@ impl Flight {
         }
     }
 
-    /// Shows reads that [`crate::File::start`] began, once they are over; `read` does those that were left to it.
+    /// Shows reads that [`crate::File::start`] began, once they are over; `read` does those that
+    /// were left to it.
     pub(crate) fn show(&mut self, which: Show, read: ReadNow<'_>, shown: Shown<'_>) {
         if self.left == 0 {
             return;
@@ -312,8 +321,9 @@ impl Wanted {
     /// Its memory, while it is in no ring.
     fn content<'m>(&self, memory: &'m mut AlignedBuf) -> &'m mut [u8] {
         debug_assert!(!matches!(self.state, State::Flying));
-        // SAFETY: so many bytes from there on lie within the memory, all of which is initialised; no other read has them, and as
-        // this one is in no ring the kernel writes nothing there. The flight is borrowed as long as the bytes are.
+        // SAFETY: so many bytes from there on lie within the memory, all of which is initialised;
+        // no other read has them, and as this one is in no ring the kernel writes nothing there.
+        // The flight is borrowed as long as the bytes are.
         unsafe { std::slice::from_raw_parts_mut(self.start(memory).as_ptr(), self.bytes) }
     }
 

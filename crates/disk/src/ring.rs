@@ -1,14 +1,17 @@
-//! The log's shared memory behind a safe interface: one writer, one reader, and two positions between them.
+//! The log's shared memory behind a safe interface: one writer, one reader, and two positions
+//! between them.
 //!
-//! A position is a log sequence number; it lies in the ring at its remainder by the ring's size. At any moment
-//! `freed <= published <= freed + bytes`. The reader may touch `[freed, published)` and nothing else, the writer
-//! `[published, freed + bytes)` and nothing else, and only the writer moves `published` and only the reader moves
-//! `freed`, each forward. So no byte is ever written while it is read, whatever safe code does with the halves: bounds are
-//! checked at run time, and a position outside them is a bug in the log and panics.
+//! A position is a log sequence number; it lies in the ring at its remainder by the ring's size. At
+//! any moment `freed <= published <= freed + bytes`. The reader may touch `[freed, published)` and
+//! nothing else, the writer `[published, freed + bytes)` and nothing else, and only the writer
+//! moves `published` and only the reader moves `freed`, each forward. So no byte is ever written
+//! while it is read, whatever safe code does with the halves: bounds are checked at run time, and a
+//! position outside them is a bug in the log and panics.
 //!
-//! `published` and `freed` are stored with Release after the copies that they cover and loaded with Acquire before the copies that they
-//! allow. The memory itself is a shared mapping of the ring file, so what was copied in outlives the process (DESIGN §4);
-//! nothing here makes it outlive the machine's power.
+//! `published` and `freed` are stored with Release after the copies that they cover and loaded with
+//! Acquire before the copies that they allow. The memory itself is a shared mapping of the ring
+//! file, so what was copied in outlives the process (DESIGN §4); nothing here makes it outlive the
+//! machine's power.
 
 use std::ops::Range;
 
@@ -26,7 +29,8 @@ pub const RING_BYTES_MAX: u64 = 16 << 30;
 /// How a ring file is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RingOptions {
-    /// The ring's size: a power of two, [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`]. Used on creation only; an existing ring's size is its file's.
+    /// The ring's size: a power of two, [`RING_BYTES_MIN`] to [`RING_BYTES_MAX`]. Used on creation
+    /// only; an existing ring's size is its file's.
     pub bytes: u64,
     /// Create it; an error if it exists.
     pub create: bool,
@@ -88,7 +92,8 @@ impl Memory {
         let (head, tail) = out.split_at_mut(first);
         match self {
             Memory::Mapped(mapping) => {
-                // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for writers.
+                // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for
+                // writers.
                 unsafe {
                     mapping.copy_out(offset as usize, head);
                     mapping.copy_out(0, tail);
@@ -106,13 +111,15 @@ impl Memory {
     /// Copies in at `position`, in two pieces at the ring's end.
     ///
     /// # Safety
-    /// `bytes` is no longer than the ring, and nobody reads or writes that range until this returns.
+    /// `bytes` is no longer than the ring, and nobody reads or writes that range until this
+    /// returns.
     unsafe fn copy_in(&self, ring_bytes: u64, position: u64, bytes: &[u8]) {
         let (offset, first) = first_piece(ring_bytes, position, bytes.len());
         let (head, tail) = bytes.split_at(first);
         match self {
             Memory::Mapped(mapping) => {
-                // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for others.
+                // SAFETY: both pieces lie within the ring (`first_piece`); the caller answers for
+                // others.
                 unsafe {
                     mapping.copy_in(offset as usize, head);
                     if !tail.is_empty() {
@@ -188,15 +195,18 @@ impl LogRing {
         self.bytes
     }
 
-    /// Copies out what the ring holds at positions `position..position + out.len()` (each at its remainder by the ring's size): for recovery.
-    /// The bytes are whatever an earlier life left there (D8). Panics when `out` is longer than the ring.
+    /// Copies out what the ring holds at positions `position..position + out.len()` (each at its
+    /// remainder by the ring's size): for recovery. The bytes are whatever an earlier life left
+    /// there (D8). Panics when `out` is longer than the ring.
     pub fn read(&self, position: u64, out: &mut [u8]) {
         assert!(out.len() as u64 <= self.bytes, "longer than the ring");
-        // SAFETY: the length is checked; before `split` there is no writer, and the ring file's lock keeps others out.
+        // SAFETY: the length is checked; before `split` there is no writer, and the ring file's
+        // lock keeps others out.
         unsafe { self.memory.copy_out(self.bytes, position, out) };
     }
 
-    /// One writer half, one reader half and a view of the positions; both positions begin at `start`.
+    /// One writer half, one reader half and a view of the positions; both positions begin at
+    /// `start`.
     #[must_use]
     pub fn split(self, start: u64) -> (RingWriter, RingReader, RingSpace) {
         let memory = Arc::new(self.memory);
@@ -221,7 +231,8 @@ impl LogRing {
     }
 }
 
-/// The half that appends. The ring's memory and its file's lock are released when both halves are dropped.
+/// The half that appends. The ring's memory and its file's lock are released when both halves are
+/// dropped.
 pub struct RingWriter {
     memory: Arc<Memory>,
     positions: Arc<Positions>,
@@ -232,8 +243,8 @@ pub struct RingWriter {
 }
 
 impl RingWriter {
-    /// Copies bytes in, which nobody reads before they are published. They must lie in `[published, freed + ring size)`, else this panics:
-    /// who appends waits for room first.
+    /// Copies bytes in, which nobody reads before they are published. They must lie in
+    /// `[published, freed + ring size)`, else this panics: who appends waits for room first.
     #[inline]
     pub fn write(&mut self, position: u64, bytes: &[u8]) {
         let range = range(position, bytes.len());
@@ -242,12 +253,13 @@ impl RingWriter {
             "written below what was published"
         );
         self.assert_room(range.end);
-        // SAFETY: the range lies in `[published, freed + size)`: no longer than the ring; the only reader stays below `published`, which only
-        // this half moves; and there is no other writer.
+        // SAFETY: the range lies in `[published, freed + size)`: no longer than the ring; the only
+        // reader stays below `published`, which only this half moves; and there is no other writer.
         unsafe { self.memory.copy_in(self.positions.bytes, position, bytes) };
     }
 
-    /// Lets the reader see everything below `upto`. It must not go back nor beyond `freed + ring size`, else this panics.
+    /// Lets the reader see everything below `upto`. It must not go back nor beyond
+    /// `freed + ring size`, else this panics.
     #[inline]
     pub fn publish(&mut self, upto: u64) {
         assert!(upto >= self.published, "published position went back");
@@ -258,7 +270,8 @@ impl RingWriter {
 
     #[inline]
     fn assert_room(&mut self, end: u64) {
-        // `end - freed` instead of `freed + size`: the sum could pass 2^64. `freed <= published <= end` holds.
+        // `end - freed` instead of `freed + size`: the sum could pass 2^64.
+        // `freed <= published <= end` holds.
         if end.wrapping_sub(self.freed_seen) > self.positions.bytes {
             self.freed_seen = self.positions.freed.0.load(Ordering::Acquire);
             assert!(
@@ -283,20 +296,23 @@ impl RingReader {
     /// Copies published bytes out. They must lie in `[freed, published)`, else this panics.
     pub fn read(&mut self, position: u64, out: &mut [u8]) {
         self.assert_readable(position, out.len());
-        // SAFETY: the range lies in `[freed, published)`: no longer than the ring, and the writer stays out of it until this half moves `freed`.
+        // SAFETY: the range lies in `[freed, published)`: no longer than the ring, and the writer
+        // stays out of it until this half moves `freed`.
         unsafe { self.memory.copy_out(self.positions.bytes, position, out) };
     }
 
-    /// Published bytes where they lie, for a write to a file: `count` of them, or fewer where the ring's end comes before. They must lie in
-    /// `[freed, published)`, else this panics. A simulated ring lends a copy.
+    /// Published bytes where they lie, for a write to a file: `count` of them, or fewer where the
+    /// ring's end comes before. They must lie in `[freed, published)`, else this panics. A
+    /// simulated ring lends a copy.
     pub fn lend(&mut self, position: u64, count: usize) -> &[u8] {
         self.assert_readable(position, count);
         let (offset, first) = first_piece(self.positions.bytes, position, count);
         match &*self.memory {
             Memory::Mapped(mapping) => {
                 let offset = offset as usize;
-                // SAFETY: the range lies within the ring (`first_piece`) and in `[freed, published)`, which the writer stays out of until this half
-                // moves `freed`; that takes `&mut self`, which the slice borrows.
+                // SAFETY: the range lies within the ring (`first_piece`) and in
+                // `[freed, published)`, which the writer stays out of until this half moves
+                // `freed`; that takes `&mut self`, which the slice borrows.
                 unsafe { mapping.bytes_of(offset..offset + first) }
             }
             Memory::Store(store) => {
@@ -314,7 +330,8 @@ impl RingReader {
         assert!(range.end <= published, "read beyond what was published");
     }
 
-    /// Gives everything below `upto` back to the writer. It must not go back nor beyond what was published, else this panics.
+    /// Gives everything below `upto` back to the writer. It must not go back nor beyond what was
+    /// published, else this panics.
     pub fn free(&mut self, upto: u64) {
         assert!(upto >= self.freed, "freed position went back");
         let published = self.positions.published.0.load(Ordering::Acquire);
@@ -324,7 +341,8 @@ impl RingReader {
     }
 }
 
-/// The ring's two positions for everyone: conditions and metrics test them. Holds neither memory nor lock.
+/// The ring's two positions for everyone: conditions and metrics test them. Holds neither memory
+/// nor lock.
 #[derive(Clone)]
 pub struct RingSpace {
     positions: Arc<Positions>,

@@ -1,9 +1,11 @@
-//! Slabs: memory of our own for values that are cached in great numbers, and that goes back to the kernel whole.
+//! Slabs: memory of our own for values that are cached in great numbers, and that goes back to the
+//! kernel whole.
 //!
-//! A general allocator cannot give a page of memory back as long as anything on it lives, so a cache that evicts at random places
-//! shrinks in name only. Here values are laid one behind the other into a [`Slab`], each as a [`Piece`] that is owned as a box is.
-//! When the last piece of a slab is gone, its memory is used for the next slab or given back. Nothing is laid into a slab twice: as
-//! long as a reader keeps one piece, all of the slab stays as it is.
+//! A general allocator cannot give a page of memory back as long as anything on it lives, so a
+//! cache that evicts at random places shrinks in name only. Here values are laid one behind the
+//! other into a [`Slab`], each as a [`Piece`] that is owned as a box is. When the last piece of a
+//! slab is gone, its memory is used for the next slab or given back. Nothing is laid into a slab
+//! twice: as long as a reader keeps one piece, all of the slab stays as it is.
 
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
@@ -16,7 +18,8 @@ use crate::region::Region;
 
 /// Pieces start on multiples of this.
 const PIECE_ALIGNMENT: usize = 16;
-/// Slabs that free memory is kept of for the next ones, charged to no budget: faulting memory in costs about as much as filling it.
+/// Slabs that free memory is kept of for the next ones, charged to no budget: faulting memory in
+/// costs about as much as filling it.
 const WARM_MAX: usize = 16;
 /// Slabs in a reserved range of addresses. For Miri addresses are memory.
 const SLABS_IN_REGION: usize = if cfg!(miri) { 4 } else { 1024 };
@@ -60,7 +63,8 @@ impl std::fmt::Debug for Place {
 }
 
 impl Slabs {
-    /// Slabs of so many bytes, rounded up to whole units of alignment, at least one. Takes no memory yet.
+    /// Slabs of so many bytes, rounded up to whole units of alignment, at least one. Takes no
+    /// memory yet.
     #[must_use]
     pub fn new(slab_bytes: usize) -> Arc<Self> {
         Arc::new(Slabs {
@@ -75,7 +79,8 @@ impl Slabs {
         self.slab_bytes
     }
 
-    /// An empty slab; the charge lasts as long as its memory is in use. Aborts, as any allocation does, when the system refuses.
+    /// An empty slab; the charge lasts as long as its memory is in use. Aborts, as any allocation
+    /// does, when the system refuses.
     #[must_use]
     pub fn take(self: &Arc<Self>, charge: Option<Charge>) -> Slab {
         let place = {
@@ -111,7 +116,8 @@ impl Slabs {
     }
 }
 
-/// A slab. Who holds one keeps its memory, and may ask [`Piece::is_of`]; only a [`Filler`] lays pieces into it.
+/// A slab. Who holds one keeps its memory, and may ask [`Piece::is_of`]; only a [`Filler`] lays
+/// pieces into it.
 #[derive(Debug)]
 pub struct Slab {
     /// None only while it is dropped.
@@ -127,7 +133,8 @@ impl Slab {
         if from > to || to > self.slabs.slab_bytes {
             return None;
         }
-        // SAFETY: a place's region has a whole slab from `at` on, and `from` is no more than a slab.
+        // SAFETY: a place's region has a whole slab from `at` on, and `from` is no more than a
+        // slab.
         Some(unsafe { place.region.start().add(place.at + from) })
     }
 }
@@ -148,7 +155,8 @@ pub struct Filler {
 }
 
 impl Filler {
-    /// The next piece, filled with whatever was there; none when the slab has no room for it, or there is none.
+    /// The next piece, filled with whatever was there; none when the slab has no room for it, or
+    /// there is none.
     pub fn take(&mut self, bytes: usize) -> Option<Piece> {
         let (start, end) = self.room(bytes)?;
         self.used = end.next_multiple_of(PIECE_ALIGNMENT);
@@ -195,13 +203,15 @@ pub struct Piece {
     bytes: usize,
 }
 
-// SAFETY: a piece owns its bytes alone, as a box does: a filler never gives bytes twice, and the slab outlives its pieces.
+// SAFETY: a piece owns its bytes alone, as a box does: a filler never gives bytes twice, and the
+// slab outlives its pieces.
 unsafe impl Send for Piece {}
 // SAFETY: through a shared reference the bytes can only be read.
 unsafe impl Sync for Piece {}
 
 impl Piece {
-    /// So many bytes in an allocation of their own, which begin with these; zeros behind, or what does not fit cut off.
+    /// So many bytes in an allocation of their own, which begin with these; zeros behind, or what
+    /// does not fit cut off.
     #[must_use]
     pub fn alone(bytes: usize, begin: &[u8]) -> Self {
         Piece {
@@ -231,7 +241,8 @@ impl Deref for Piece {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: that many initialised bytes, which are ours alone, and shared with whoever borrows them through us.
+        // SAFETY: that many initialised bytes, which are ours alone, and shared with whoever
+        // borrows them through us.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.bytes) }
     }
 }

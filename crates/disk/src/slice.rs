@@ -1,8 +1,11 @@
-//! How long a thread likes to compute at a stretch. Who wakes up on a processor where somebody computes waits until that one has used up its slice, a few
-//! milliseconds or until the next tick of the clock, however low its priority is: unless it asked for a longer slice than the one who wakes. So a thread that gives way asks for a
-//! long one. What that brings itself is that it is interrupted less where nobody else wants anything.
+//! How long a thread likes to compute at a stretch. Who wakes up on a processor where somebody
+//! computes waits until that one has used up its slice, a few milliseconds or until the next tick
+//! of the clock, however low its priority is: unless it asked for a longer slice than the one who
+//! wakes. So a thread that gives way asks for a long one. What that brings itself is that it is
+//! interrupted less where nobody else wants anything.
 
-/// Lets threads that wake up have the processor of the calling thread at once, for as long as that lives: those that did not call this.
+/// Lets threads that wake up have the processor of the calling thread at once, for as long as that
+/// lives: those that did not call this.
 ///
 /// What the system refuses or does not know (Linux does since 6.12) changes nothing but latencies.
 ///
@@ -34,7 +37,8 @@ mod system {
             sched_deadline: 0,
             sched_period: 0,
         };
-        // SAFETY: the call reads `size` bytes of the structure, which lives until it returns; 0 is the calling thread.
+        // SAFETY: the call reads `size` bytes of the structure, which lives until it returns; 0 is
+        // the calling thread.
         let _ = unsafe { libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0) };
     }
 }

@@ -1,5 +1,6 @@
-//! Disks and files that stand before another and change little of what it does: a test that counts reads, or lies about syncs, says
-//! only what is different, and everything else goes [`through`](DiskThrough).
+//! Disks and files that stand before another and change little of what it does: a test that counts
+//! reads, or lies about syncs, says only what is different, and everything else goes
+//! [`through`](DiskThrough).
 
 use std::sync::Arc;
 
@@ -78,7 +79,8 @@ impl<W: Fn(Arc<dyn File>) -> Arc<dyn File> + Send + Sync> DiskThrough for FilesT
 
 /// A [`File`] that passes to another what it does not do itself.
 pub trait FileThrough: Send + Sync {
-    /// Whether the reads of a flight go past it, together; else they are done by its own [`FileThrough::read_at`], one after the other.
+    /// Whether the reads of a flight go past it, together; else they are done by its own
+    /// [`FileThrough::read_at`], one after the other.
     const FLIES: bool;
     /// The file behind it.
     fn behind(&self) -> &dyn File;

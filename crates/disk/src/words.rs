@@ -1,6 +1,7 @@
-//! A large array of atomic words for caches that are read without locks: address space is reserved at once, memory comes as
-//! words are stored to, and goes back to the kernel in pieces while readers may still look at them (they see zeros). The array may grow
-//! beside its readers, within its address space.
+//! A large array of atomic words for caches that are read without locks: address space is reserved
+//! at once, memory comes as words are stored to, and goes back to the kernel in pieces while
+//! readers may still look at them (they see zeros). The array may grow beside its readers, within
+//! its address space.
 
 use std::ops::Range;
 
@@ -29,7 +30,8 @@ pub struct Words {
     count: AtomicUsize,
 }
 
-/// As in other builds, but with the words of a checker of schedules, which are no plain memory, and do not grow.
+/// As in other builds, but with the words of a checker of schedules, which are no plain memory, and
+/// do not grow.
 #[cfg(terrapin_shuttle)]
 pub struct Words(Box<[AtomicU64]>);
 
@@ -37,8 +39,8 @@ impl Words {
     /// Words in a page of memory: what [`Words::release`] counts in.
     pub const IN_PAGE: usize = 512;
 
-    /// An array of `bytes` with address space for `bytes_max`, or as far as the system spares it; both rounded up to pages. An empty one that
-    /// cannot grow when it refuses even `bytes`.
+    /// An array of `bytes` with address space for `bytes_max`, or as far as the system spares it;
+    /// both rounded up to pages. An empty one that cannot grow when it refuses even `bytes`.
     #[must_use]
     #[cfg(not(terrapin_shuttle))]
     pub fn reserve(bytes: usize, bytes_max: usize) -> Self {
@@ -71,7 +73,8 @@ impl Words {
         self.0.len() * 8
     }
 
-    /// Makes the array at least `bytes` long, rounded up to pages; `false` when it cannot be, or the system does not promise so much memory.
+    /// Makes the array at least `bytes` long, rounded up to pages; `false` when it cannot be, or
+    /// the system does not promise so much memory.
     #[cfg(not(terrapin_shuttle))]
     pub fn grow(&self, bytes: usize) -> bool {
         let Some(bytes) = bytes
@@ -102,8 +105,9 @@ impl Words {
     #[cfg(not(terrapin_shuttle))]
     pub fn all(&self) -> &[AtomicU64] {
         let count = self.count.load(Ordering::Acquire);
-        // SAFETY: so many words are memory, before they are counted, and ours for as long as `self` lives; zeroed, aligned to more than a word,
-        // and only ever looked at as atomics, which any bytes are.
+        // SAFETY: so many words are memory, before they are counted, and ours for as long as `self`
+        // lives; zeroed, aligned to more than a word, and only ever looked at as atomics, which any
+        // bytes are.
         unsafe { std::slice::from_raw_parts(self.reach.start().as_ptr().cast(), count) }
     }
 
@@ -114,8 +118,8 @@ impl Words {
         &self.0
     }
 
-    /// Zeroes a range and gives its memory back; both ends must be multiples of [`Words::IN_PAGE`]. Panics when they are not, or
-    /// lie outside.
+    /// Zeroes a range and gives its memory back; both ends must be multiples of [`Words::IN_PAGE`].
+    /// Panics when they are not, or lie outside.
     pub fn release(&self, range: Range<usize>) {
         assert!(
             range.start.is_multiple_of(Self::IN_PAGE) && range.end.is_multiple_of(Self::IN_PAGE)

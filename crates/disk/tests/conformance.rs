@@ -1,4 +1,5 @@
-//! One contract, two disks: every script here runs on the simulated disk and on a directory of the operating system.
+//! One contract, two disks: every script here runs on the simulated disk and on a directory of the
+//! operating system.
 
 mod common;
 
@@ -40,7 +41,8 @@ impl Drop for Directory {
     }
 }
 
-/// Runs a script on both disks; the script gets two handles of what are two engines over the same files.
+/// Runs a script on both disks; the script gets two handles of what are two engines over the same
+/// files.
 fn on_both(script: impl Fn(Arc<dyn Disk>, Arc<dyn Disk>)) {
     let sim = SimDisk::new(7);
     script(sim.handle(), sim.handle());
@@ -241,7 +243,8 @@ fn a_flight_reads_all_and_tells_what_is_wrong_with_each() {
         let content = pattern(3, 1 << 20);
         let file = disk.open("f", direct(CREATE)).unwrap();
         file.write_at(&content, 0).unwrap();
-        // Aligned, unaligned and empty ones, more than are in flight at once, and more than one bounce buffer holds.
+        // Aligned, unaligned and empty ones, more than are in flight at once, and more than one
+        // bounce buffer holds.
         for (count, bytes, step, shift) in [
             (200, 4096, 4096, 0),
             (200, 4096, 4096, 100),

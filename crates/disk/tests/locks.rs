@@ -163,7 +163,8 @@ fn what_is_missing_or_no_regular_file_is_said() {
     std::fs::create_dir(path.join("directory")).unwrap();
     std::fs::write(path.join("file"), b"").unwrap();
     assert!(RealDisk::open(Env::threads(), path.join("file"), true).is_err());
-    // Made by a call: a child process would hold copies of the other tests' descriptors, and their locks, until it execs.
+    // Made by a call: a child process would hold copies of the other tests' descriptors, and their
+    // locks, until it execs.
     let (pipe, mode) = (rustix::fs::FileType::Fifo, rustix::fs::Mode::RWXU);
     rustix::fs::mknodat(rustix::fs::CWD, path.join("pipe"), pipe, mode, 0).unwrap();
     let disk = RealDisk::open(Env::threads(), &path, true).unwrap();
@@ -179,7 +180,8 @@ fn what_is_missing_or_no_regular_file_is_said() {
     std::fs::remove_dir_all(path).unwrap();
 }
 
-// A process that was killed in between left a directory whose own name a power cut could still take, and what was synced in it with it.
+// A process that was killed in between left a directory whose own name a power cut could still
+// take, and what was synced in it with it.
 #[test]
 fn a_directory_that_is_there_already_is_made_durable_in_its_parent() {
     use rustix::fs::inotify::{CreateFlags, Reader, WatchFlags, add_watch, init};

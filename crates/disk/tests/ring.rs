@@ -1,4 +1,5 @@
-//! The ring's halves keep apart whatever is asked of them, and carry a stream from one thread to another unchanged.
+//! The ring's halves keep apart whatever is asked of them, and carry a stream from one thread to
+//! another unchanged.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

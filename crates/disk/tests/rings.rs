@@ -1,4 +1,5 @@
-//! How many rings of io_uring a process keeps open. In a process of its own, one test at a time: other tests' rings would be counted, too.
+//! How many rings of io_uring a process keeps open. In a process of its own, one test at a time:
+//! other tests' rings would be counted, too.
 
 #![cfg(target_os = "linux")]
 

@@ -1,4 +1,5 @@
-//! The simulated disk's harsher crashes: what each mode may leave and must not, and writes that land after the death of their process.
+//! The simulated disk's harsher crashes: what each mode may leave and must not, and writes that
+//! land after the death of their process.
 
 mod common;
 
@@ -9,7 +10,8 @@ use terrapin_base::ErrorKind;
 use terrapin_disk::sim::{CrashMode, Landing, SECTOR_BYTES};
 use terrapin_disk::{OpenOptions, RingOptions, SimDisk};
 
-/// Eight sectors, each written twice after the last sync, by sixteen writes; and what is left, by sector.
+/// Eight sectors, each written twice after the last sync, by sixteen writes; and what is left, by
+/// sector.
 fn left(seed: u64, mode: CrashMode) -> Vec<u8> {
     let medium = SimDisk::new(seed);
     let file = durable_file(&medium, "f", &[1; 4096]);
@@ -43,7 +45,8 @@ fn only_the_newest_changes_are_kept() {
 
 #[test]
 fn only_the_oldest_changes_are_lost() {
-    // Whatever was written before, the second round covers it; so look at a file that is written once.
+    // Whatever was written before, the second round covers it; so look at a file that is written
+    // once.
     assert_eq!(outcomes(CrashMode::OldestLost), [vec![3; 8]].into());
     let lost: BTreeSet<Vec<u8>> = (0..100)
         .map(|seed| {

@@ -1,4 +1,5 @@
-//! The simulated medium's faults: each does what it says, where and as often as it says, and tells the test that it did.
+//! The simulated medium's faults: each does what it says, where and as often as it says, and tells
+//! the test that it did.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! Watching the simulated disk: every call is told before and after it, and the disk can be forked at each.
+//! Watching the simulated disk: every call is told before and after it, and the disk can be forked
+//! at each.
 
 mod common;
 

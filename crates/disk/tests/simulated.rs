@@ -1,4 +1,5 @@
-//! The simulated disk keeps its promises: what a crash leaves, what a fault does, and that a seed decides all of it.
+//! The simulated disk keeps its promises: what a crash leaves, what a fault does, and that a seed
+//! decides all of it.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

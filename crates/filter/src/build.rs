@@ -1,11 +1,13 @@
-//! Hashes are collected in any order and laid out at once; memory is 8 bytes a hash, twice that while finishing.
+//! Hashes are collected in any order and laid out at once; memory is 8 bytes a hash, twice that
+//! while finishing.
 
 use crate::{
     CELL_BYTES, CHECKSUM_BYTES, Outline, PARTITION_BYTES_MAX, cell, partition_of,
     place_in_partition,
 };
 
-/// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and then keeps its memory.
+/// Collects hashes and lays out filters. It can be used again after [`FilterBuilder::finish`], and
+/// then keeps its memory.
 ///
 /// ```
 /// use terrapin_filter::{BITS_PER_KEY, FilterBuilder, may_contain, partition_for};
@@ -31,8 +33,9 @@ impl FilterBuilder {
         Self::default()
     }
 
-    /// Adds a hash, of which all 64 bits should be good ([`terrapin_base::checksum::hash64`]). Order does not matter;
-    /// a hash added twice takes the room of one but counts twice for the size.
+    /// Adds a hash, of which all 64 bits should be good ([`terrapin_base::checksum::hash64`]).
+    /// Order does not matter; a hash added twice takes the room of one but counts twice for the
+    /// size.
     pub fn add(&mut self, hash: u64) {
         self.hashes.push(hash);
     }
@@ -60,8 +63,8 @@ impl FilterBuilder {
         (self.hashes.capacity() + self.sorted.capacity()) * 8 + self.ends.capacity() * 4
     }
 
-    /// Partitions of a filter for `keys` keys at `bits_per_key`, and the bytes of each, a multiple of `unit`: at least one, and
-    /// enough that the average key gets no fewer bits.
+    /// Partitions of a filter for `keys` keys at `bits_per_key`, and the bytes of each, a multiple
+    /// of `unit`: at least one, and enough that the average key gets no fewer bits.
     #[must_use]
     pub fn shape(keys: usize, bits_per_key: u32, unit: usize) -> (u32, usize) {
         let bytes = (keys as u64 * u64::from(bits_per_key)).div_ceil(8);
@@ -74,11 +77,12 @@ impl FilterBuilder {
         )
     }
 
-    /// Lays the hashes out as whole partitions of a multiple of `unit` bytes, each with its last four bytes left zero for
-    /// [`crate::seal_partition`], and forgets them. No hashes make one partition that contains nothing. Linear in the number
-    /// of hashes.
+    /// Lays the hashes out as whole partitions of a multiple of `unit` bytes, each with its last
+    /// four bytes left zero for [`crate::seal_partition`], and forgets them. No hashes make one
+    /// partition that contains nothing. Linear in the number of hashes.
     ///
-    /// Panics at 2^32 hashes and more, and unless `unit` is a power of two from [`CELL_BYTES`] to [`PARTITION_BYTES_MAX`].
+    /// Panics at 2^32 hashes and more, and unless `unit` is a power of two from [`CELL_BYTES`] to
+    /// [`PARTITION_BYTES_MAX`].
     pub fn finish(&mut self, bits_per_key: u32, unit: usize) -> Vec<u8> {
         let mut out = Vec::new();
         self.finish_into(bits_per_key, unit, &mut out);
@@ -107,7 +111,8 @@ impl FilterBuilder {
         Outline::cut(&words, cells)
     }
 
-    /// Lays the hashes out; `see` is shown the fractions of each cell, which is counted over all partitions.
+    /// Lays the hashes out; `see` is shown the fractions of each cell, which is counted over all
+    /// partitions.
     fn lay_out(
         &mut self,
         bits_per_key: u32,
@@ -148,7 +153,8 @@ impl FilterBuilder {
         self.hashes.clear();
     }
 
-    /// A counting sort by cell. Afterwards `sorted[ends[c - 1]..ends[c]]` are the fractions of cell `c`, counted over all partitions.
+    /// A counting sort by cell. Afterwards `sorted[ends[c - 1]..ends[c]]` are the fractions of cell
+    /// `c`, counted over all partitions.
     fn sort_into_cells(&mut self, partitions: u32, cells: usize) {
         let place = |hash: u64| {
             let (cell, fraction) = place_in_partition(hash, cells);

@@ -1,4 +1,5 @@
-//! A cell is a whole quotient filter in 128 bytes (the last of a partition: 124), and its load says how it is laid out.
+//! A cell is a whole quotient filter in 128 bytes (the last of a partition: 124), and its load says
+//! how it is laid out.
 //!
 //! ```text
 //! bits  0..10   n, the number of fingerprints
@@ -7,9 +8,10 @@
 //! then          n remainders of r bits each, ordered by quotient and remainder
 //! ```
 //!
-//! Bits count from the least significant bit of the first byte. A fingerprint is a fraction of 64 bits: the quotient is its
-//! product with `m`, integer part; the remainder is the first `r` bits of that product's fraction. Both grow with the
-//! fraction, so sorted hashes make a sorted cell, whatever `m` and `r` are.
+//! Bits count from the least significant bit of the first byte. A fingerprint is a fraction of 64
+//! bits: the quotient is its product with `m`, integer part; the remainder is the first `r` bits of
+//! that product's fraction. Both grow with the fraction, so sorted hashes make a sorted cell,
+//! whatever `m` and `r` are.
 
 use crate::CHECKSUM_BYTES;
 
@@ -19,15 +21,16 @@ pub(crate) const CELL_BYTES: usize = 128;
 /// Words of the outline of a cell: as many bits as the cell has.
 pub(crate) const OUTLINE_WORDS: usize = CELL_BYTES / 8;
 const OUTLINE_BITS: usize = OUTLINE_WORDS * 64;
-/// First bits of a fraction that its outline is about. Where there are twelve bits a key, fingerprints tell one more.
+/// First bits of a fraction that its outline is about. Where there are twelve bits a key,
+/// fingerprints tell one more.
 const OUTLINE_PLACE_BITS: u32 = 15;
 /// Those of them that the first bit of an outline does not tell.
 const REST_BITS: u32 = OUTLINE_PLACE_BITS - OUTLINE_BITS.ilog2();
 
 const HEADER_BITS: usize = 16;
 const COUNT_BITS: u32 = 10;
-/// Longest remainder. Within a partition of 32 cells the fraction's first 27 bits do not depend on the partition: 10 for a
-/// quotient, 16 for a remainder.
+/// Longest remainder. Within a partition of 32 cells the fraction's first 27 bits do not depend on
+/// the partition: 10 for a quotient, 16 for a remainder.
 const REMAINDER_BITS_MAX: usize = 16;
 const SATURATED: u16 = u16::MAX;
 
@@ -96,7 +99,8 @@ pub(crate) fn build(cell: &mut [u8], fractions: &[u64]) {
     }
 }
 
-/// Whether the cell of that index may hold the fraction; none when no builder makes such a cell, or there is none.
+/// Whether the cell of that index may hold the fraction; none when no builder makes such a cell, or
+/// there is none.
 #[inline]
 pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Option<bool> {
     let cells = partition.as_chunks().0;
@@ -106,8 +110,8 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
         return without_fingerprints(header);
     };
     let (quotient, remainder) = split(fraction, m, r);
-    // Where the quotient's run begins, and how many fingerprints lie before it. Both grow together, and `quotient < m`: while
-    // `rank` is at most `n`, `unary` is in the unary part.
+    // Where the quotient's run begins, and how many fingerprints lie before it. Both grow together,
+    // and `quotient < m`: while `rank` is at most `n`, `unary` is in the unary part.
     let mut unary = HEADER_BITS;
     if quotient > 0 {
         unary = select_zero(cell, quotient as u64 - 1)? + 1;
@@ -131,7 +135,8 @@ pub(crate) fn may_contain(partition: &[u8], index: usize, fraction: u64) -> Opti
     Some(false)
 }
 
-/// The two bits of a cell's outline that are set for a fraction, by the first bits of that: of the place.
+/// The two bits of a cell's outline that are set for a fraction, by the first bits of that: of the
+/// place.
 #[inline]
 fn outline_bits(place: u32) -> [usize; 2] {
     [(place >> REST_BITS) as usize, scattered_bit(place)]
@@ -142,7 +147,8 @@ fn scattered_bit(place: u32) -> usize {
     (place.wrapping_mul(0x9e37_79b1) >> (u32::BITS - OUTLINE_BITS.ilog2())) as usize
 }
 
-/// The other bit among those of all cells' outlines, by the first and what follows in the fraction behind what that tells.
+/// The other bit among those of all cells' outlines, by the first and what follows in the fraction
+/// behind what that tells.
 #[inline]
 pub(crate) fn second_outline_bit(first: usize, rest: u64) -> usize {
     let in_cell = first % OUTLINE_BITS;
@@ -164,8 +170,9 @@ fn mark(outline: &mut [u64; OUTLINE_WORDS], place: u32) {
     }
 }
 
-/// Makes the outline of the cell of that index: of each fraction that the cell may hold both bits are set. All are in that of a cell that
-/// no builder makes, so that who asks comes to [`may_contain`] and is told. `out` is all zeros.
+/// Makes the outline of the cell of that index: of each fraction that the cell may hold both bits
+/// are set. All are in that of a cell that no builder makes, so that who asks comes to
+/// [`may_contain`] and is told. `out` is all zeros.
 pub(crate) fn outline(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WORDS]) {
     if mark_fingerprints(partition, index, out).is_none() {
         out.fill(u64::MAX);
@@ -180,7 +187,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     let Some((n, r, m)) = shape(header, index, cells.len()) else {
         return (without_fingerprints(header) == Some(false)).then_some(());
     };
-    // Quotient and remainder are one number below `m << r`, and this is what a step of it is in places, times 2^32, rounded down.
+    // Quotient and remainder are one number below `m << r`, and this is what a step of it is in
+    // places, times 2^32, rounded down.
     let step = (1 << OUTLINE_PLACE_BITS << 32) / (m << r) as u64;
     let end = HEADER_BITS + n + m;
     let mut rank = 0;
@@ -216,8 +224,8 @@ fn mark_fingerprints(partition: &[u8], index: usize, out: &mut [u64; OUTLINE_WOR
     (rank == n).then_some(())
 }
 
-/// Whether the cell of that index is one of which [`may_contain`] has an answer for every fraction: there are as many ones and
-/// zeros as its header says, the last of them a zero.
+/// Whether the cell of that index is one of which [`may_contain`] has an answer for every fraction:
+/// there are as many ones and zeros as its header says, the last of them a zero.
 pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
     let cells = partition.as_chunks().0;
     let cell: &[u8; CELL_BYTES] = &cells[index];
@@ -231,8 +239,9 @@ pub(crate) fn is_possible(partition: &[u8], index: usize) -> bool {
     ones == n && !is_one(end - 1)
 }
 
-/// (n, r, m) of the cell of that index, of so many, when its header says that it has fingerprints and they have room. A builder never leaves
-/// fewer quotients than fingerprints: with those the places that one fingerprint may stand for, which [`outline`] visits, are few.
+/// (n, r, m) of the cell of that index, of so many, when its header says that it has fingerprints
+/// and they have room. A builder never leaves fewer quotients than fingerprints: with those the
+/// places that one fingerprint may stand for, which [`outline`] visits, are few.
 #[inline]
 fn shape(header: u16, index: usize, cells: usize) -> Option<(usize, usize, usize)> {
     let n = usize::from(header & ((1 << COUNT_BITS) - 1));
@@ -275,8 +284,9 @@ const ONES: u64 = 0x0101_0101_0101_0101;
 /// The top bit of each byte.
 const TOPS: u64 = ONES << 7;
 
-/// In each byte, how many zeros there are in it and the bytes below: in the topmost, how many in all. (Not `count_zeros`: few
-/// of the processors that this is compiled for may be taken to have an instruction for it, and the sums are of use themselves.)
+/// In each byte, how many zeros there are in it and the bytes below: in the topmost, how many in
+/// all. (Not `count_zeros`: few of the processors that this is compiled for may be taken to have an
+/// instruction for it, and the sums are of use themselves.)
 #[inline]
 fn zeros_up_to(word: u64) -> u64 {
     let pairs = word - (word >> 1 & 0x5555_5555_5555_5555);
@@ -285,10 +295,12 @@ fn zeros_up_to(word: u64) -> u64 {
     0x4038_3028_2018_1008 - ones
 }
 
-/// Position of the `rank`-th zero of a word that has more than that: the byte by its sums, the bit by setting.
+/// Position of the `rank`-th zero of a word that has more than that: the byte by its sums, the bit
+/// by setting.
 #[inline]
 fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
-    // A byte's top bit stays set where rank - sum does not borrow; the lowest byte where it does is the one.
+    // A byte's top bit stays set where rank - sum does not borrow; the lowest byte where it does is
+    // the one.
     let not_above = ((rank * ONES) | TOPS) - sums;
     let byte = (!not_above & TOPS).trailing_zeros() & 0x38;
     let before = sums << 8 >> byte;
@@ -300,7 +312,8 @@ fn select_zero_of_word(word: u64, sums: u64, rank: u64) -> u32 {
     byte + rest.trailing_ones()
 }
 
-/// At least 16 bits from one that is in a cell or right behind it: the partition's checksum is still behind that.
+/// At least 16 bits from one that is in a cell or right behind it: the partition's checksum is
+/// still behind that.
 #[inline]
 fn bits(partition: &[u8], at: usize) -> Option<u64> {
     let four = partition.get(at / 8..at / 8 + 4)?.try_into().ok()?;

@@ -1,7 +1,9 @@
-//! An outline says no to most hashes that a filter says no to, for a tenth of what it costs to ask the filter. It is a Bloom filter of two
-//! bits a fingerprint, for each cell its own, as large as the cell. Both bits follow from what the cell's fingerprints tell of their hashes, so outlines can
-//! be made from partitions, in memory only. Of the hashes that are not there, one in twenty-five has to be looked for in the partition itself.
-//! One that is made with its partition knows the hashes themselves, costs a third, and leaves one in forty.
+//! An outline says no to most hashes that a filter says no to, for a tenth of what it costs to ask
+//! the filter. It is a Bloom filter of two bits a fingerprint, for each cell its own, as large as
+//! the cell. Both bits follow from what the cell's fingerprints tell of their hashes, so outlines
+//! can be made from partitions, in memory only. Of the hashes that are not there, one in
+//! twenty-five has to be looked for in the partition itself. One that is made with its partition
+//! knows the hashes themselves, costs a third, and leaves one in forty.
 
 use terrapin_base::Result;
 use terrapin_base::sync::Arc;
@@ -9,7 +11,8 @@ use terrapin_base::sync::Arc;
 use crate::cell::{self, OUTLINE_WORDS};
 use crate::{cells_of, place_in_partition, wrong_size};
 
-/// The outline of one partition. It never denies a hash that was added there. Clones share their memory.
+/// The outline of one partition. It never denies a hash that was added there. Clones share their
+/// memory.
 ///
 /// ```
 /// use terrapin_filter::{BITS_PER_KEY, FilterBuilder, Outline};
@@ -29,7 +32,8 @@ impl Outline {
         each.map(|words| Outline(words.into())).collect()
     }
 
-    /// The outline of a partition: it denies nothing that the partition does not deny. Linear in its bytes. Whatever those are, this does not panic.
+    /// The outline of a partition: it denies nothing that the partition does not deny. Linear in
+    /// its bytes. Whatever those are, this does not panic.
     ///
     /// # Errors
     ///
@@ -45,12 +49,14 @@ impl Outline {
         Ok(Outline(words.into()))
     }
 
-    /// Whether this hash, one of those that lead to the partition, may be there. Looks at one word of memory, or at two of one pair of cache lines.
+    /// Whether this hash, one of those that lead to the partition, may be there. Looks at one word
+    /// of memory, or at two of one pair of cache lines.
     #[inline]
     #[must_use]
     pub fn may_contain(&self, hash: u64) -> bool {
         let words = &self.0[..];
-        // As many cells of one bit each: the one that answers is the first bit, and what is left of the fraction tells the second.
+        // As many cells of one bit each: the one that answers is the first bit, and what is left of
+        // the fraction tells the second.
         let (first, rest) = place_in_partition(hash, words.len() * u64::BITS as usize);
         let is_set = |bit: usize| {
             let word = words.get(bit / 64);

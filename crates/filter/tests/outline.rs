@@ -1,5 +1,5 @@
-//! What an outline promises: it denies nothing that is there, and most of what is not. Made of a partition it denies nothing that that does not
-//! deny; no panic whatever the bytes.
+//! What an outline promises: it denies nothing that is there, and most of what is not. Made of a
+//! partition it denies nothing that that does not deny; no panic whatever the bytes.
 
 mod common;
 
@@ -81,7 +81,8 @@ fn what_has_no_partitions_length_has_no_outline() {
     }
 }
 
-/// One quotient for all fingerprints: each might be any hash of its cell, and an outline would visit all places for each of them.
+/// One quotient for all fingerprints: each might be any hash of its cell, and an outline would
+/// visit all places for each of them.
 #[test]
 fn cells_with_fewer_quotients_than_fingerprints_are_refused_and_denied_nothing() {
     let mut bytes = vec![0xff; PARTITION_BYTES_MAX];

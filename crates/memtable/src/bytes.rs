@@ -1,4 +1,5 @@
-//! Sets of key bytes, as nodes hold them: sixteen in order in one `u128`, the first in the lowest bits, or a bitmap of 256.
+//! Sets of key bytes, as nodes hold them: sixteen in order in one `u128`, the first in the lowest
+//! bits, or a bitmap of 256.
 
 /// How many bytes two strings have in common at their start.
 #[inline]

@@ -1,4 +1,5 @@
-//! The options that a store under test is opened with: tiny, so that what is rare in a large store is common here.
+//! The options that a store under test is opened with: tiny, so that what is rare in a large store
+//! is common here.
 
 use std::fmt;
 use std::time::Duration;
@@ -148,8 +149,8 @@ impl Configuration {
         }
     }
 
-    /// The same database opened with other options. The largest write stays possible, and so does every memory budget that the
-    /// run may ask for; what writes promise stays as it is.
+    /// The same database opened with other options. The largest write stays possible, and so does
+    /// every memory budget that the run may ask for; what writes promise stays as it is.
     #[must_use]
     pub fn varied(&self, seed: u64) -> Self {
         let random = &mut Random::new(seed);

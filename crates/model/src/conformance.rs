@@ -1,4 +1,5 @@
-//! The conformance scripts: what every structure must do, in `scripts/*.script`, run against any [`Subject`].
+//! The conformance scripts: what every structure must do, in `scripts/*.script`, run against any
+//! [`Subject`].
 
 use crate::operation::Operation;
 use crate::oracle::Oracle;
@@ -47,8 +48,8 @@ pub struct Report {
     pub operations: usize,
 }
 
-/// Runs every script against a fresh subject each, beside the oracle: every answer must be the oracle's, and what the
-/// script expects.
+/// Runs every script against a fresh subject each, beside the oracle: every answer must be the
+/// oracle's, and what the script expects.
 pub fn conformance<S: Subject>(mut fresh: impl FnMut(&str) -> S) -> Result<Report, Failure> {
     let mut report = Report::default();
     for (name, text) in SCRIPTS {

@@ -1,5 +1,5 @@
-//! Crash runs: random operations, in the middle of which the process dies or the power fails, also while a crash is
-//! recovered from.
+//! Crash runs: random operations, in the middle of which the process dies or the power fails, also
+//! while a crash is recovered from.
 
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::CrashMode;
@@ -49,7 +49,8 @@ fn operate(life: &mut Life) -> Result<(), Failure> {
     }
 }
 
-/// Kills what is left of the process, perhaps cuts the power, and opens the store again, perhaps to kill that, too.
+/// Kills what is left of the process, perhaps cuts the power, and opens the store again, perhaps to
+/// kill that, too.
 fn recover(life: &mut Life) -> Result<(), Failure> {
     let state = loop {
         let power = life

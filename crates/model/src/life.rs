@@ -1,5 +1,6 @@
-//! A store and its oracle through deaths and recoveries: the process dies, perhaps with the power; the store is opened again; and what
-//! it then holds must be a prefix of what was committed, with everything that had to survive (D6, D7; DESIGN §4).
+//! A store and its oracle through deaths and recoveries: the process dies, perhaps with the power;
+//! the store is opened again; and what it then holds must be a prefix of what was committed, with
+//! everything that had to survive (D6, D7; DESIGN §4).
 
 use terrapin_base::ErrorKind;
 use terrapin_disk::SimDisk;
@@ -14,7 +15,8 @@ use crate::run::{Failure, Outcome, Trace, finish, guarded};
 use crate::simulated::Simulated;
 use crate::subject::Subject;
 
-/// A store on a simulated disk and the oracle that knows what it must hold, both in whatever state a death has left them.
+/// A store on a simulated disk and the oracle that knows what it must hold, both in whatever state
+/// a death has left them.
 pub struct Life {
     subject: Simulated,
     oracle: Oracle,
@@ -50,8 +52,8 @@ impl Life {
         }
     }
 
-    /// A life on a disk whose process has died; what the store on it must hold, the oracle knows, but for what deaths since the last
-    /// recovery may have taken.
+    /// A life on a disk whose process has died; what the store on it must hold, the oracle knows,
+    /// but for what deaths since the last recovery may have taken.
     #[must_use]
     pub fn after_death(
         name: String,
@@ -100,7 +102,8 @@ impl Life {
         self.trace.failure(message)
     }
 
-    /// So many random operations, with right answers. Whether the process is still alive: it may die where the disk says so.
+    /// So many random operations, with right answers. Whether the process is still alive: it may
+    /// die where the disk says so.
     pub fn operate(&mut self, count: usize) -> Result<bool, Failure> {
         for _ in 0..count {
             if !self.operate_once()? {
@@ -174,8 +177,9 @@ impl Life {
         self.crashes += 1;
     }
 
-    /// Verifies the files as the death left them. A store whose creation never ended need not be one yet: it may lack even a superblock.
-    /// A power cut in the middle of its write may have left one superblock slot damaged, which `verify` tells.
+    /// Verifies the files as the death left them. A store whose creation never ended need not be
+    /// one yet: it may lack even a superblock. A power cut in the middle of its write may have left
+    /// one superblock slot damaged, which `verify` tells.
     pub fn verify(&mut self, created: bool) -> Result<(), Failure> {
         let cut = self.survives == Survives::Durable;
         let verified = self.subject.verify().map(|mut findings| {
@@ -196,8 +200,8 @@ impl Life {
         Err(self.trace.failure(format!("verify after a crash: {found}")))
     }
 
-    /// Opens the store and reads all of it; none when the process died over it. A full disk may refuse, and when there is room it
-    /// must not have taken anything.
+    /// Opens the store and reads all of it; none when the process died over it. A full disk may
+    /// refuse, and when there is room it must not have taken anything.
     pub fn open(&mut self) -> Result<Option<State>, Failure> {
         let mut opened = self.subject.open().and_then(|()| self.subject.state());
         if matches!(&opened, Err(e) if e.kind() == ErrorKind::NoSpace) {
@@ -232,7 +236,8 @@ impl Life {
         Ok(state)
     }
 
-    /// Another death and recovery change nothing, even after a power cut: what the first recovery found is durable.
+    /// Another death and recovery change nothing, even after a power cut: what the first recovery
+    /// found is durable.
     pub fn recover_again(
         &mut self,
         state: &State,

@@ -1,7 +1,8 @@
 //! What a store should say: maps in memory, and the order in which changes were committed.
 //!
-//! The oracle answers every [`Operation`] itself, and keeps the changes since the last moment at which everything was
-//! known to be durable. After a crash it is asked which prefix of them a recovered store holds ([`Oracle::recovered`]).
+//! The oracle answers every [`Operation`] itself, and keeps the changes since the last moment at
+//! which everything was known to be durable. After a crash it is asked which prefix of them a
+//! recovered store holds ([`Oracle::recovered`]).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
@@ -42,7 +43,8 @@ pub enum Survives {
     Acknowledged,
     /// The power failed: every change is there that was acknowledged as durable.
     Durable,
-    /// The power failed, and the log's end was damaged: every change is there that was acknowledged as durable before the last one that was.
+    /// The power failed, and the log's end was damaged: every change is there that was acknowledged
+    /// as durable before the last one that was.
     Marked,
 }
 
@@ -78,7 +80,8 @@ pub struct Oracle {
     holds_unlogged: bool,
 }
 
-/// The only keyspace that crash tests write to without the log. They write to it with the log only when all before is durable.
+/// The only keyspace that crash tests write to without the log. They write to it with the log only
+/// when all before is durable.
 pub const UNLOGGED: &str = "bulk";
 
 impl State {
@@ -255,7 +258,8 @@ impl History {
         };
     }
 
-    /// Finds which prefix `actual` is, between the number of commits that must be there and all of them.
+    /// Finds which prefix `actual` is, between the number of commits that must be there and all of
+    /// them.
     fn find(&self, actual: &State, survives: Survives) -> Result<usize, String> {
         let least = match survives {
             Survives::Acknowledged => self.acknowledged,
@@ -340,13 +344,15 @@ impl Oracle {
         self.logged.commits.len() + self.unlogged.commits.len()
     }
 
-    /// Whether there are writes that are lost when the database is not closed: they are not in the log.
+    /// Whether there are writes that are lost when the database is not closed: they are not in the
+    /// log.
     #[must_use]
     pub fn holds_unlogged(&self) -> bool {
         self.holds_unlogged
     }
 
-    /// The operation that was applied last did not return before the process died: what it changed may be there or not.
+    /// The operation that was applied last did not return before the process died: what it changed
+    /// may be there or not.
     pub fn last_was_in_flight(&mut self, before: InFlight) {
         self.logged.restore(before.logged);
         self.unlogged.restore(before.unlogged);
@@ -361,8 +367,8 @@ impl Oracle {
         }
     }
 
-    /// Takes over what a store holds after a crash, if it may hold that: exactly a prefix of what was committed, with
-    /// everything that had to survive. Snapshots and open ranges are gone.
+    /// Takes over what a store holds after a crash, if it may hold that: exactly a prefix of what
+    /// was committed, with everything that had to survive. Snapshots and open ranges are gone.
     pub fn recovered(&mut self, actual: &State, survives: Survives) -> Result<(), String> {
         self.logged.find(&actual.part(false), survives)?;
         // What is not in the log survives checkpoints only, however the process ended.

@@ -1,6 +1,7 @@
 //! Randomness from a seed: a run that failed is repeated by its seed alone.
 
-/// A small generator of random numbers (SplitMix64). Equal seeds give equal numbers, on every machine and for ever.
+/// A small generator of random numbers (SplitMix64). Equal seeds give equal numbers, on every
+/// machine and for ever.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 

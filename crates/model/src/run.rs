@@ -1,5 +1,5 @@
-//! Random runs: a store and the oracle do the same operations, and every answer is compared. A run is its seed; a
-//! failure prints it, with the operations that led there as lines of a script.
+//! Random runs: a store and the oracle do the same operations, and every answer is compared. A run
+//! is its seed; a failure prints it, with the operations that led there as lines of a script.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -149,7 +149,8 @@ fn drawn(random: &mut Random, crashes: bool) -> (Configuration, Profile) {
     (configuration, profile)
 }
 
-/// Runs so many random operations without crashes, under random options, and compares the whole content at the end.
+/// Runs so many random operations without crashes, under random options, and compares the whole
+/// content at the end.
 pub fn random_run(seed: u64, operations: usize) -> Result<Outcome, Failure> {
     random_run_on(seed, operations, SimDisk::new(seed))
 }
@@ -172,8 +173,8 @@ pub fn random_operations(seed: u64, operations: usize) -> (Configuration, Vec<Op
     (configuration, all)
 }
 
-/// Runs these operations beside the oracle. An operation that names a snapshot or range that is not there is left out, so
-/// that any part of a failing run can be replayed.
+/// Runs these operations beside the oracle. An operation that names a snapshot or range that is not
+/// there is left out, so that any part of a failing run can be replayed.
 pub fn replay(
     name: &str,
     seed: u64,
@@ -209,8 +210,9 @@ fn replay_on(
     finish(&mut subject, &oracle, &trace, 0)
 }
 
-/// Runs these operations on several stores beside the oracle: every answer is the oracle's, and so are the records at the
-/// end. They have the same default durability. Each store is opened again with options of its own.
+/// Runs these operations on several stores beside the oracle: every answer is the oracle's, and so
+/// are the records at the end. They have the same default durability. Each store is opened again
+/// with options of its own.
 pub fn replay_beside(
     name: &str,
     mut subjects: Vec<Simulated>,
@@ -305,7 +307,8 @@ pub(crate) fn crash_life(seed: u64, disk: SimDisk) -> Result<Life, Failure> {
     Ok(Life::new(subject, oracle, generator, random, trace))
 }
 
-/// Leaves out of a failing run what it can while it still fails; `fails` says whether operations do.
+/// Leaves out of a failing run what it can while it still fails; `fails` says whether operations
+/// do.
 pub fn minimize(
     mut operations: Vec<Operation>,
     fails: impl Fn(&[Operation]) -> bool,

@@ -1,5 +1,5 @@
-//! The language of scripts: one operation a line, with the answer that is expected. See `scripts/README.md` for the
-//! whole of it.
+//! The language of scripts: one operation a line, with the answer that is expected. See
+//! `scripts/README.md` for the whole of it.
 //!
 //! ```text
 //! # Deletes hide what lies below.

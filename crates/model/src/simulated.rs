@@ -1,5 +1,6 @@
-//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can be crashed at any call. For
-//! comparison the same under real threads, on that disk or on a real one ([`Simulated::threaded`]).
+//! Terrapin as a [`Subject`]: a database on a simulated disk, driven by one seed, that can be
+//! crashed at any call. For comparison the same under real threads, on that disk or on a real one
+//! ([`Simulated::threaded`]).
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,7 +25,8 @@ const STEPS_MAX: u64 = 2_000_000;
 /// Real milliseconds that a [`Operation::Pass`] takes at most.
 const PASS_MS_MAX: u64 = 2;
 
-/// A database on a simulated disk. The same seed, configuration and operations give the same calls on the disk.
+/// A database on a simulated disk. The same seed, configuration and operations give the same calls
+/// on the disk.
 pub struct Simulated {
     name: String,
     configuration: Configuration,
@@ -81,7 +83,8 @@ impl Simulated {
         }
     }
 
-    /// A new database whose background work real threads do: in a directory, or on a simulated disk. It does not crash.
+    /// A new database whose background work real threads do: in a directory, or on a simulated
+    /// disk. It does not crash.
     pub fn threaded(
         name: impl Into<String>,
         configuration: Configuration,
@@ -156,7 +159,8 @@ impl Simulated {
         Ok(())
     }
 
-    /// The process dies here, and with `power` what no sync covered is lost, too. [`Simulated::open`] recovers.
+    /// The process dies here, and with `power` what no sync covered is lost, too.
+    /// [`Simulated::open`] recovers.
     pub fn crash(&mut self, power: Option<CrashMode>) {
         self.disk.crash_process();
         self.sim.kill();
@@ -174,7 +178,8 @@ impl Simulated {
         self.database = None;
     }
 
-    /// Verifies the files as they are, with the database closed or crashed. Says what is wrong with them.
+    /// Verifies the files as they are, with the database closed or crashed. Says what is wrong with
+    /// them.
     pub fn verify(&mut self) -> Result<Vec<String>> {
         let env = self.environment();
         let changes = Changes::of(&self.disk);
@@ -252,7 +257,8 @@ impl Simulated {
                     return Ok(Answer::Broken(format!("there is no snapshot {snapshot}")));
                 };
                 let (taken, handle) = (taken.clone(), handles.get(name).cloned());
-                // A keyspace that is younger than the snapshot: it is not in there, and the snapshot says so.
+                // A keyspace that is younger than the snapshot: it is not in there, and the
+                // snapshot says so.
                 let keyspace = handle.map_or_else(|| self.keyspace(name), Ok)?;
                 Source {
                     snapshot: Some(taken),
@@ -341,7 +347,8 @@ impl Simulated {
         Ok(Answer::Done)
     }
 
-    /// Verifies the closed database, reads all of it through a read-only open, opens it, and reads it again.
+    /// Verifies the closed database, reads all of it through a read-only open, opens it, and reads
+    /// it again.
     fn inspect_and_open(&mut self) -> Result<Option<String>> {
         let findings = self.verify()?;
         if !findings.is_empty() {

@@ -1,5 +1,5 @@
-//! What a store under test offers: it does operations and answers. The oracle is one too, and so is every further
-//! structure that the conformance scripts are to run against.
+//! What a store under test offers: it does operations and answers. The oracle is one too, and so is
+//! every further structure that the conformance scripts are to run against.
 
 use crate::operation::{Answer, Operation};
 

@@ -1,5 +1,5 @@
-//! Random operations with crashes: what survives is a prefix that holds what was acknowledged. More seeds: the example
-//! `hunt`.
+//! Random operations with crashes: what survives is a prefix that holds what was acknowledged. More
+//! seeds: the example `hunt`.
 
 use terrapin_model::crash_run;
 

@@ -1,5 +1,5 @@
-//! The layering of DESIGN §3, held by a test: arrows between crates point strictly downward, the core stays within twelve
-//! direct dependencies, and the documents that the design names are there.
+//! The layering of DESIGN §3, held by a test: arrows between crates point strictly downward, the
+//! core stays within twelve direct dependencies, and the documents that the design names are there.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -144,8 +144,9 @@ fn the_documents_that_the_design_names_are_there() {
 /// What does not come from `base::sync` is out of the model checker's sight.
 #[test]
 fn locks_and_atomics_come_from_one_place() {
-    // The real disk is not modelled; freed buffers are kept under a lock of one short section that shares nothing else.
-    // Which deliberate breakage is chosen is a static, and only its own build has it.
+    // The real disk is not modelled; freed buffers are kept under a lock of one short section that
+    // shares nothing else. Which deliberate breakage is chosen is a static, and only its own build
+    // has it.
     let apart = [
         "base/src/sync/",
         "base/src/mutant.rs",

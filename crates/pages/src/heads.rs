@@ -1,6 +1,8 @@
-//! Heads: the first eight bytes of strings as numbers, so that sorted strings are searched by comparing integers.
+//! Heads: the first eight bytes of strings as numbers, so that sorted strings are searched by
+//! comparing integers.
 //!
-//! Different heads compare as their strings do; equal ones say nothing, since shorter strings are filled up with zeros.
+//! Different heads compare as their strings do; equal ones say nothing, since shorter strings are
+//! filled up with zeros.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -14,7 +16,8 @@ const fn few<H>() -> usize {
     128 / size_of::<H>()
 }
 
-/// The first eight bytes as a number that compares as they do; a shorter string is filled up with zeros.
+/// The first eight bytes as a number that compares as they do; a shorter string is filled up with
+/// zeros.
 #[inline]
 #[must_use]
 pub fn head(bytes: &[u8]) -> u64 {
@@ -77,7 +80,8 @@ impl Head for [u8; 4] {
     }
 }
 
-/// What strings have in common at their start, compared with others without a visit to its bytes when it is short.
+/// What strings have in common at their start, compared with others without a visit to its bytes
+/// when it is short.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Prefix {
     bytes: LongBox,
@@ -104,7 +108,8 @@ impl Prefix {
         &self.bytes
     }
 
-    /// What a string has behind the prefix; else how it compares with all strings that begin with it.
+    /// What a string has behind the prefix; else how it compares with all strings that begin with
+    /// it.
     ///
     /// # Errors
     ///
@@ -134,7 +139,8 @@ pub(crate) fn head_mask(bytes: usize) -> u64 {
     }
 }
 
-/// Where the heads equal to `wanted` stand among ascending ones; where they would stand, if there are none. O(log n).
+/// Where the heads equal to `wanted` stand among ascending ones; where they would stand, if there
+/// are none. O(log n).
 #[inline]
 #[must_use]
 pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
@@ -149,8 +155,9 @@ pub fn equal_heads<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
 
 /// How many of ascending heads are below `wanted`.
 ///
-/// Interpolates first (heads of hashed or numbered keys lie evenly: two cache lines instead of one for every halving), each
-/// time between a head below and one above; what that leaves is halved. O(log n) in any case.
+/// Interpolates first (heads of hashed or numbered keys lie evenly: two cache lines instead of one
+/// for every halving), each time between a head below and one above; what that leaves is halved.
+/// O(log n) in any case.
 #[inline]
 #[must_use]
 pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
@@ -162,7 +169,8 @@ pub fn heads_before<H: Head>(heads: &[H], wanted: u64) -> usize {
     among.start + heads[among].partition_point(|head| head.number() < wanted)
 }
 
-/// Between which of ascending heads the first is that is not below `wanted`, if not right behind them.
+/// Between which of ascending heads the first is that is not below `wanted`, if not right behind
+/// them.
 fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
     let (mut low, mut high) = (0, heads.len());
     // All heads before `low` are below `wanted`; none from `high` on is.
@@ -174,8 +182,8 @@ fn interpolate<H: Head>(heads: &[H], wanted: u64) -> Range<usize> {
         if high - low <= few::<H>() || wanted <= below || wanted > above {
             break;
         }
-        // As `below < wanted <= above`, the part is from 0 to 1, or no number; rounding costs precision, not correctness. (Numbers with a
-        // sign are converted by one instruction.)
+        // As `below < wanted <= above`, the part is from 0 to 1, or no number; rounding costs
+        // precision, not correctness. (Numbers with a sign are converted by one instruction.)
         let signed = |distance: u64| (distance >> 1) as i64 as f64;
         let part = signed(wanted - below) / signed(above - below);
         let guess = low + (part * (high - low) as i64 as f64) as i64 as usize;

@@ -1,9 +1,10 @@
-//! A message is what a write says about a key. Buffers and leaves hold messages; only a put survives at the leaves.
+//! A message is what a write says about a key. Buffers and leaves hold messages; only a put
+//! survives at the leaves.
 
 /// What a write says about a key.
 ///
-/// Blocks keep two bits for the kind: two of four values are taken, so range deletes and merges have room (a reader
-/// that does not know a kind refuses the block).
+/// Blocks keep two bits for the kind: two of four values are taken, so range deletes and merges
+/// have room (a reader that does not know a kind refuses the block).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
     /// The key has this value.

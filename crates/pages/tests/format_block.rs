@@ -337,7 +337,8 @@ fn large_values_share_the_block_and_small_ones_do_not() {
     assert_eq!(Arc::strong_count(&block), 1);
 }
 
-/// What a header claims is memory before the bytes behind it prove anything: 512 bytes once took 128 KiB, or 320 KiB.
+/// What a header claims is memory before the bytes behind it prove anything: 512 bytes once took
+/// 128 KiB, or 320 KiB.
 #[test]
 fn a_header_that_claims_what_no_block_holds_is_refused_before_memory_is_taken() {
     let mut builder = BlockBuilder::new(4096, Compression::Lz4);

@@ -1,7 +1,8 @@
-//! The bytes on disk are a promise: dumps under `golden/` show a block and a group byte by byte, and hold from here on.
+//! The bytes on disk are a promise: dumps under `golden/` show a block and a group byte by byte,
+//! and hold from here on.
 //!
-//! A change that alters them changes the format: it needs a new magic number and a reader for the old bytes. Set
-//! `TERRAPIN_BLESS=1` to write the dumps anew.
+//! A change that alters them changes the format: it needs a new magic number and a reader for the
+//! old bytes. Set `TERRAPIN_BLESS=1` to write the dumps anew.
 
 use std::fmt::Write;
 use std::path::Path;

@@ -325,7 +325,8 @@ fn covers(options: GroupOptions, records: &Records) -> Vec<(u32, u32, u64)> {
 
 #[test]
 fn blocks_lie_byte_after_byte_and_a_read_covers_no_more_than_the_target() {
-    // (value bytes, unit, most bytes besides key and value a record, most of blocks covering a unit more)
+    // (value bytes, unit, most bytes besides key and value a record, most of blocks covering a unit
+    // more)
     for (value_bytes, unit, overhead, longer) in [
         (120, 512, 5.0, 0.05),
         (1016, 512, 12.0, 0.0),

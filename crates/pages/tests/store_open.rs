@@ -171,7 +171,8 @@ fn other_files_and_newer_formats_are_refused() {
     }
 }
 
-/// A file of a few KiB that was named `data` by somebody was overwritten, as if a creation had been interrupted.
+/// A file of a few KiB that was named `data` by somebody was overwritten, as if a creation had been
+/// interrupted.
 #[test]
 fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
     let torn = |bytes: usize| {
@@ -214,7 +215,8 @@ fn a_small_foreign_file_is_not_taken_for_an_unfinished_one() {
     }
 }
 
-/// A store whose slot 0 durably holds generation 3 with a new page, while slot 1 is of an older one with the page that 3 released.
+/// A store whose slot 0 durably holds generation 3 with a new page, while slot 1 is of an older one
+/// with the page that 3 released.
 fn released_by_slot_0(medium: &SimDisk) -> (Arc<PageStore>, PageRef, Superblock) {
     let store = create(medium, options(1 << 20, 0));
     let old = store
@@ -238,8 +240,9 @@ fn released_by_slot_0(medium: &SimDisk) -> (Arc<PageStore>, PageRef, Superblock)
 
 #[test]
 fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() {
-    // Slot 0 holds generation 2, slot 1 still generation 1 with a page that 2 released. After the reopen that page's space is free:
-    // before it is used, slot 1 must hold 2 durably, or a torn write of slot 0 would fall back to a root with overwritten pages.
+    // Slot 0 holds generation 2, slot 1 still generation 1 with a page that 2 released. After the
+    // reopen that page's space is free: before it is used, slot 1 must hold 2 durably, or a torn
+    // write of slot 0 would fall back to a root with overwritten pages.
     let medium = SimDisk::new(6);
     let (store, new, superblock) = released_by_slot_0(&medium);
     drop(store);
@@ -268,8 +271,8 @@ fn a_crash_between_the_slots_never_lets_the_older_root_s_pages_be_overwritten() 
 
 #[test]
 fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
-    // Both slots show generation 3, but the process died before it synced slot 1: a power cut takes that back to 2, whose page
-    // counts as free by then.
+    // Both slots show generation 3, but the process died before it synced slot 1: a power cut takes
+    // that back to 2, whose page counts as free by then.
     let medium = SimDisk::new(6);
     let (store, new, superblock) = released_by_slot_0(&medium);
     store.write_superblock(1, &superblock).unwrap();
@@ -292,7 +295,8 @@ fn a_second_slot_that_was_not_synced_never_falls_back_to_overwritten_pages() {
 
 #[test]
 fn a_slot_whose_sync_failed_is_written_again_before_anything_is_built_on_it() {
-    // Both slots show generation 3, but the sync of slot 1 failed: no later sync covers what it was to, and a power cut takes the slot back to 2.
+    // Both slots show generation 3, but the sync of slot 1 failed: no later sync covers what it was
+    // to, and a power cut takes the slot back to 2.
     let slots = |medium: &SimDisk| {
         let content = medium.content(DATA_FILE).unwrap();
         [content[..512].to_vec(), content[4096..4608].to_vec()]

@@ -1,4 +1,5 @@
-//! Who may use which bytes: generations and pins, side roots, the reserve, a full disk, space that comes back.
+//! Who may use which bytes: generations and pins, side roots, the reserve, a full disk, space that
+//! comes back.
 
 mod common;
 
@@ -118,7 +119,8 @@ fn the_reserve_is_there_from_the_start_and_only_for_its_class() {
     assert!(pages.len() as u64 * 61_440 > MIB, "{} pages", pages.len());
     checkpoint(&store, added(&pages));
 
-    // Deletes get through: a new, smaller tree is written from the reserve, the old pages go, normal writes resume.
+    // Deletes get through: a new, smaller tree is written from the reserve, the old pages go,
+    // normal writes resume.
     let large = store
         .write_group(pending(0, 8000, 100, true), SpaceClass::Reserve)
         .unwrap();
@@ -149,7 +151,8 @@ fn free_space_that_lies_across_the_bound_of_the_reserve_is_had_in_one() {
     let (pages, error) = fill_with(&store, 60_000, SpaceClass::Normal);
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     checkpoint(&store, added(&pages));
-    // The one right behind the reserve goes: sixteen extents and fifteen side by side, and twenty are wanted.
+    // The one right behind the reserve goes: sixteen extents and fifteen side by side, and twenty
+    // are wanted.
     checkpoint(&store, released([pages[0].id]));
     assert_eq!(pages[0].offset, PAGES_START + (64 << 10));
     assert_eq!(store.reserve_held_bytes(), 64 << 10);
@@ -333,7 +336,8 @@ fn a_failed_write_or_allocation_gives_its_space_back() {
         .unwrap();
 }
 
-/// What fits best was free again at once, so that one place that takes no writes was where each merge came to, and failed.
+/// What fits best was free again at once, so that one place that takes no writes was where each
+/// merge came to, and failed.
 #[test]
 fn a_place_that_takes_no_writes_is_not_the_next_to_be_written() {
     let medium = SimDisk::new(18);
@@ -393,7 +397,8 @@ fn space_comes_back_to_the_file_system() {
     store.begin_reclaim();
     reclaim_all(&store);
     assert_eq!(store.allocated_bytes().unwrap(), live + PAGES_START);
-    // Holes are allocated before they are used again, so no write meets a full disk, and none counts for the reserve.
+    // Holes are allocated before they are used again, so no write meets a full disk, and none
+    // counts for the reserve.
     medium.set_capacity(medium.used_bytes());
     let writes = medium.stats(DATA_FILE).writes;
     let refused = store.write_group(pending(0, 10_000, 100, true), SpaceClass::Normal);
@@ -422,7 +427,8 @@ fn as_much_is_kept_as_checkpoints_write_and_no_more() {
     let store = create(&medium, options(32 * MIB, 0));
     let large: Vec<_> = (0..24).map(|_| write_group(&store, 10_000)).collect();
     checkpoint(&store, added(&large));
-    // Checkpoints of a page each: the large one is forgotten, and with it what would be kept for its like.
+    // Checkpoints of a page each: the large one is forgotten, and with it what would be kept for
+    // its like.
     let mut small = write_group(&store, 100);
     checkpoint(&store, added([&small]));
     for _ in 0..60 {
@@ -599,8 +605,8 @@ fn act() -> impl Strategy<Value = Act> {
 /// A page, its content's length, and the byte that fills it.
 type Content = (PageRef, usize, u8);
 
-/// The store against a model that knows which content each page must have: no page that anything reaches ever changes, no
-/// two overlap, and every byte of the file is live, retired or free.
+/// The store against a model that knows which content each page must have: no page that anything
+/// reaches ever changes, no two overlap, and every byte of the file is live, retired or free.
 #[derive(Default)]
 struct Model {
     /// Page, fill byte, references.
@@ -683,7 +689,8 @@ fn run(acts: Vec<Act>, capacity: u64, reserve: u64) {
             Act::Release(which) | Act::Retain(which) if !model.live.is_empty() => {
                 let at = usize::from(which) % model.live.len();
                 let (&id, page) = model.live.iter_mut().nth(at).unwrap();
-                // The model's counts are those after the next commit; a page at none stays readable until then.
+                // The model's counts are those after the next commit; a page at none stays readable
+                // until then.
                 if page.3 == 0 {
                 } else if matches!(act, Act::Release(_)) {
                     page.3 -= 1;

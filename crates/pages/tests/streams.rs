@@ -1,4 +1,5 @@
-//! Streams: blocks and indexes that are read ahead, in the order in which they were asked for, and what they leave in the cache.
+//! Streams: blocks and indexes that are read ahead, in the order in which they were asked for, and
+//! what they leave in the cache.
 
 mod common;
 
@@ -31,7 +32,8 @@ fn cold(medium: &SimDisk, records: &[usize]) -> (Arc<PageStore>, Vec<GroupRef>) 
     (store, groups)
 }
 
-/// Takes all blocks of a group by way of a stream; told each before it is taken. The number of records.
+/// Takes all blocks of a group by way of a stream; told each before it is taken. The number of
+/// records.
 fn stream_over(store: &PageStore, group: &GroupRef, mut before: impl FnMut(usize)) -> usize {
     let index = store.index(group).unwrap();
     let mut stream = store.stream(Fill::Low, UNDER_WAY, 0).unwrap();

@@ -1,4 +1,5 @@
-//! Writes the corpus of the fuzz targets anew, from stores that this build makes: `fuzz/corpus/TARGET/NAME`.
+//! Writes the corpus of the fuzz targets anew, from stores that this build makes:
+//! `fuzz/corpus/TARGET/NAME`.
 
 use std::fs;
 use std::io;

@@ -1,5 +1,5 @@
-//! Builds of their own: the same crates under other compiler flags, in target directories beside the usual one, whose tests are run
-//! as processes. Their output says how much they tried.
+//! Builds of their own: the same crates under other compiler flags, in target directories beside
+//! the usual one, whose tests are run as processes. Their output says how much they tried.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};

@@ -1,4 +1,5 @@
-//! A layer is one way of looking for faults. Its units are numbered, and a number is all that a unit needs to be tried again.
+//! A layer is one way of looking for faults. Its units are numbered, and a number is all that a
+//! unit needs to be tried again.
 
 use std::fmt;
 use std::path::Path;
@@ -40,8 +41,10 @@ pub struct Layer {
     pub full: u64,
     /// Of which there are so many.
     pub units: Units,
-    /// Whether only one unit may run at a time in this process: because of global state, or of a device.
+    /// Whether only one unit may run at a time in this process: because of global state, or of a
+    /// device.
     pub alone: bool,
-    /// Tries one unit and says how many it counted. It may use the directory, which is empty and its own, for files.
+    /// Tries one unit and says how many it counted. It may use the directory, which is empty and
+    /// its own, for files.
     pub unit: fn(unit: u64, scratch: &Path) -> Result<u64, Find>,
 }

@@ -1,4 +1,5 @@
-//! The ledger: a committed table of what has been tried. A line is a run of consecutive units of one layer at one commit.
+//! The ledger: a committed table of what has been tried. A line is a run of consecutive units of
+//! one layer at one commit.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -71,7 +72,8 @@ impl Ledger {
         self.of(layer, commit).map(|e| e.finds).sum()
     }
 
-    /// The first unit of a layer that lies in a line with finds and in no later line without; none if there is none.
+    /// The first unit of a layer that lies in a line with finds and in no later line without; none
+    /// if there is none.
     #[must_use]
     pub fn unsettled(&self, layer: &str, commit: Option<&str>) -> Option<u64> {
         let entries: Vec<&Entry> = self.of(layer, commit).collect();

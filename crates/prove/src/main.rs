@@ -1,5 +1,6 @@
-//! `cargo run --release -p prove`: tries what the ledger says is still missing from the full amounts, and enters it.
-//! `--ci` tries each layer's smaller amount, always the same units, and enters nothing.
+//! `cargo run --release -p prove`: tries what the ledger says is still missing from the full
+//! amounts, and enters it. `--ci` tries each layer's smaller amount, always the same units, and
+//! enters nothing.
 
 #![forbid(unsafe_code)]
 

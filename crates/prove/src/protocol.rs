@@ -1,13 +1,17 @@
-//! Watches a simulated disk and asserts, on every write, what keeps a database whole at a power cut:
+//! Watches a simulated disk and asserts, on every write, what keeps a database whole at a power
+//! cut:
 //!
-//! - D1: no page that a superblock reaches, of either slot, is overwritten, punched, cut off or removed, as long as a power cut could leave that
-//!   superblock in its slot.
-//! - D2: a slot is written when the pages that it reaches are durable, and the log too, through everything that its trees hold; and never while
-//!   the other slot is on its way. What a checkpoint frees is still reached from the slot that was not synced, so D1 keeps it until both are.
+//! - D1: no page that a superblock reaches, of either slot, is overwritten, punched, cut off or
+//!   removed, as long as a power cut could leave that superblock in its slot.
+//! - D2: a slot is written when the pages that it reaches are durable, and the log too, through
+//!   everything that its trees hold; and never while the other slot is on its way. What a
+//!   checkpoint frees is still reached from the slot that was not synced, so D1 keeps it until both
+//!   are.
 //! - D3: no segment of the log goes that one of these superblocks needs.
 //!
-//! It asks the medium what is durable, so it holds across crashes, and whoever writes: a running database, or a recovery. A tree is walked once for each
-//! superblock; a write is then looked up among the ranges that they reach.
+//! It asks the medium what is durable, so it holds across crashes, and whoever writes: a running
+//! database, or a recovery. A tree is walked once for each superblock; a write is then looked up
+//! among the ranges that they reach.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -273,7 +277,8 @@ impl Checker {
             ));
         }
         if reach.has_log {
-            // What a power cut leaves of the segments alone must reach through everything that the trees hold.
+            // What a power cut leaves of the segments alone must reach through everything that the
+            // trees hold.
             let fork = probe.fork();
             fork.crash_power(CrashMode::LoseUnsynced);
             // A log that was closed needs no ring.

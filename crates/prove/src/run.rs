@@ -1,6 +1,7 @@
-//! Goes through a layer's units until an amount or a time is reached, on as many threads as the machine has, and enters what
-//! was tried. A unit that panics is a find. What was tried without a gap is entered as it ends, so that a stopped run loses little,
-//! and at the end, also where that is an error.
+//! Goes through a layer's units until an amount or a time is reached, on as many threads as the
+//! machine has, and enters what was tried. A unit that panics is a find. What was tried without a
+//! gap is entered as it ends, so that a stopped run loses little, and at the end, also where that
+//! is an error.
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -53,7 +54,8 @@ struct State {
     failed: bool,
 }
 
-/// Tries units of a layer. `enter` gets what has been tried since it was last called, every few seconds and at the end.
+/// Tries units of a layer. `enter` gets what has been tried since it was last called, every few
+/// seconds and at the end.
 pub fn run(
     layer: &Layer,
     amount: Amount,

@@ -1,4 +1,5 @@
-//! The judge of histories knows right from wrong, and the layer's units run as they do in CI, child processes included.
+//! The judge of histories knows right from wrong, and the layer's units run as they do in CI, child
+//! processes included.
 
 use std::fs;
 use std::path::PathBuf;

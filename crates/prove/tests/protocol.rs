@@ -1,4 +1,5 @@
-//! The protocol's checker sees every order broken that it watches over, and none in runs of the engine as it is.
+//! The protocol's checker sees every order broken that it watches over, and none in runs of the
+//! engine as it is.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,6 +1,8 @@
-//! How a record lies in a segment: a header (sizes, collection, and the first bits of the key's hash, which the table wants when the record
-//! goes), the key, the value, each padded to a word. What fits into one word of header has one; else a second has the hash.
-//! Read by loads that may see another writer's words: nothing read here is believed before the segment's stamp was checked again.
+//! How a record lies in a segment: a header (sizes, collection, and the first bits of the key's
+//! hash, which the table wants when the record goes), the key, the value, each padded to a word.
+//! What fits into one word of header has one; else a second has the hash. Read by loads that may
+//! see another writer's words: nothing read here is believed before the segment's stamp was checked
+//! again.
 
 use terrapin_base::Slice;
 use terrapin_base::sync::{AtomicU64, Ordering};
@@ -13,7 +15,8 @@ const WIDE: u64 = 1 << 63;
 const WIDE_VALUE_SHIFT: u32 = 16;
 const WIDE_COLLECTION_SHIFT: u32 = 36;
 const WIDE_END_SHIFT: u32 = 63;
-/// Fields of one word: key's bytes, value's bytes, collection, the hash's first bits, as many as places of the table have.
+/// Fields of one word: key's bytes, value's bytes, collection, the hash's first bits, as many as
+/// places of the table have.
 const VALUE_SHIFT: u32 = 8;
 const COLLECTION_SHIFT: u32 = 20;
 const HASH_SHIFT: u32 = 39;
@@ -27,8 +30,9 @@ fn field(word: u64, from: u32, to: u32) -> u64 {
     word >> from & ((1 << (to - from)) - 1)
 }
 
-/// Whose records: what a keyspace holds goes by one number until it is cleared, and by another that nobody had afterwards. Records of the
-/// first half a million take the least memory; those beyond 2^27 are not cached.
+/// Whose records: what a keyspace holds goes by one number until it is cleared, and by another that
+/// nobody had afterwards. Records of the first half a million take the least memory; those beyond
+/// 2^27 are not cached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Collection(pub u32);
 
@@ -119,7 +123,8 @@ impl Sizes {
     }
 }
 
-/// The hash of the record that lies there, as far as the table goes by it; 0 beyond the memory's end.
+/// The hash of the record that lies there, as far as the table goes by it; 0 beyond the memory's
+/// end.
 pub(crate) fn hash(from: &[AtomicU64]) -> u64 {
     let word = |at: usize| from.get(at).map_or(0, |word| word.load(Ordering::Relaxed));
     let first = word(0);
@@ -159,7 +164,8 @@ fn last_word(rest: &[u8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// The sizes of the record that lies there, if it is that of the key. `from` begins at the record and ends with its segment.
+/// The sizes of the record that lies there, if it is that of the key. `from` begins at the record
+/// and ends with its segment.
 #[inline]
 pub(crate) fn sizes_if(from: &[AtomicU64], key: &Key<'_>) -> Option<Sizes> {
     let first = from.first()?.load(Ordering::Relaxed);
@@ -202,7 +208,8 @@ pub(crate) fn value(from: &[AtomicU64], sizes: Sizes) -> Slice {
     let start = sizes.header + sizes.key.div_ceil(8);
     let words = &from[start..start + sizes.value.div_ceil(8)];
     let word = |word: &AtomicU64| word.load(Ordering::Relaxed).to_le_bytes();
-    // Both ways as long as the value is: a slice of a vector with room to spare is another allocation.
+    // Both ways as long as the value is: a slice of a vector with room to spare is another
+    // allocation.
     let (whole, rest) = (sizes.value / 8, sizes.value % 8);
     if rest == 0 {
         let bytes: Vec<[u8; 8]> = words.iter().map(word).collect();

@@ -1,5 +1,6 @@
-//! Segments of words, each with a stamp that is odd while somebody rewrites it from its start. Appending behind what a segment holds leaves
-//! the stamp as it is: what the table leads to is written before the table says so.
+//! Segments of words, each with a stamp that is odd while somebody rewrites it from its start.
+//! Appending behind what a segment holds leaves the stamp as it is: what the table leads to is
+//! written before the table says so.
 
 use terrapin_base::sync::{Arc, AtomicU64, AtomicUsize, Mutex, Ordering, atomic};
 use terrapin_base::{Budget, Purpose};
@@ -38,8 +39,9 @@ struct Vacant {
 const NOTES: usize = 2;
 
 impl Segments {
-    /// Memory for `bytes` in segments of `segment_bytes`, which is a power of two and at least a page of memory; and addresses for `bytes_max`, as
-    /// far as the system spares them; no segments where it refuses the former.
+    /// Memory for `bytes` in segments of `segment_bytes`, which is a power of two and at least a
+    /// page of memory; and addresses for `bytes_max`, as far as the system spares them; no segments
+    /// where it refuses the former.
     pub(crate) fn new(
         budget: &Arc<Budget>,
         bytes: usize,
@@ -178,7 +180,8 @@ impl Segments {
                 }
             }
         };
-        // Whoever sees what is written here from now on sees the number that who gave the segment up had raised, too.
+        // Whoever sees what is written here from now on sees the number that who gave the segment
+        // up had raised, too.
         atomic::fence(Ordering::Release);
         self.taken.fetch_add(1, Ordering::Relaxed);
         self.budget
@@ -186,8 +189,8 @@ impl Segments {
         Some(segment)
     }
 
-    /// Sees to it that a segment has memory, twice as much as there is where it has none: the budget has grown. None when there are no
-    /// more addresses, or the system refuses.
+    /// Sees to it that a segment has memory, twice as much as there is where it has none: the
+    /// budget has grown. None when there are no more addresses, or the system refuses.
     fn reach(&self, segment: u32) -> Option<()> {
         let there = (self.words.all().len() >> self.segment_shift).min(self.most as usize);
         if (segment as usize) < there {

@@ -1,7 +1,8 @@
-//! Finds records by hash: linear probing over atomic words, each the first bits of the hash, how often the record was used, and where it
-//! lies. Where a search begins follows from those bits alone, so nothing here visits a record.
-//! One writer at a time; readers at any time. A reader may miss what a writer is moving, and never finds what is not there: it looks at the
-//! place again after it has looked at the segment's stamp, and then believes neither without the other.
+//! Finds records by hash: linear probing over atomic words, each the first bits of the hash, how
+//! often the record was used, and where it lies. Where a search begins follows from those bits
+//! alone, so nothing here visits a record. One writer at a time; readers at any time. A reader may
+//! miss what a writer is moving, and never finds what is not there: it looks at the place again
+//! after it has looked at the segment's stamp, and then believes neither without the other.
 
 use terrapin_base::sync::{AtomicU64, Ordering};
 
@@ -79,8 +80,8 @@ impl Table {
         size_of_val(&*self.places) as u64
     }
 
-    /// Where the search for a hash begins: as far into the table as its first bits, which its [`Place`] has too, are into all that there
-    /// are.
+    /// Where the search for a hash begins: as far into the table as its first bits, which its
+    /// [`Place`] has too, are into all that there are.
     #[inline]
     fn home(&self, hash: u64) -> usize {
         (((hash >> TAG_SHIFT) * self.places.len() as u64) >> TAG_BITS) as usize
@@ -124,9 +125,11 @@ impl Table {
             .filter(move |(_, place)| place.has_tag_of(hash))
     }
 
-    /// Whether a place still leads to the same record. One that was taken out and put in again with the same bits does: then the record's words
-    /// are those that were written before this look, not before the first one, since a segment's stamp does not tell of what is appended.
-    /// (A processor that keeps loads in order does so without being asked; so does the checker of interleavings, which therefore cannot miss this.)
+    /// Whether a place still leads to the same record. One that was taken out and put in again with
+    /// the same bits does: then the record's words are those that were written before this look,
+    /// not before the first one, since a segment's stamp does not tell of what is appended. (A
+    /// processor that keeps loads in order does so without being asked; so does the checker of
+    /// interleavings, which therefore cannot miss this.)
     #[inline]
     pub(crate) fn still(&self, at: usize, place: Place) -> bool {
         (self.places[at].load(Ordering::Acquire) ^ place.0) & !USES_MASK == 0

@@ -1,5 +1,6 @@
-//! Records on their way from a scan to a reader: copied once, back to back, into memory that is used again; or, for who looks at each in
-//! turn, left in their blocks, which the batch holds meanwhile.
+//! Records on their way from a scan to a reader: copied once, back to back, into memory that is
+//! used again; or, for who looks at each in turn, left in their blocks, which the batch holds
+//! meanwhile.
 
 use std::sync::Arc;
 
@@ -7,7 +8,8 @@ use terrapin_pages::block::Block;
 
 use crate::Direction;
 
-/// A batch holds so many blocks at most: what a chunk of copies would take, and no more slabs of the cache than that.
+/// A batch holds so many blocks at most: what a chunk of copies would take, and no more slabs of
+/// the cache than that.
 const LENT_BLOCKS_MAX: usize = 16;
 /// What [`Batch::push_behind`] copies of a short first piece.
 const WORD_BYTES: usize = 8;
@@ -17,11 +19,14 @@ const WORD_BYTES: usize = 8;
 pub struct BatchLimits {
     /// It is full with so many records,
     pub records: usize,
-    /// or so many bytes of copies and of blocks that records stayed in; one record or block may go beyond.
+    /// or so many bytes of copies and of blocks that records stayed in; one record or block may go
+    /// beyond.
     pub bytes: usize,
-    /// So many records are likely to be wanted, in this batch or behind it; 0 when nobody knows. Where a scan must read, it reads for these.
+    /// So many records are likely to be wanted, in this batch or behind it; 0 when nobody knows.
+    /// Where a scan must read, it reads for these.
     pub likely: usize,
-    /// Once it holds a record, it takes only what needs no further read: the reader may not want more.
+    /// Once it holds a record, it takes only what needs no further read: the reader may not want
+    /// more.
     pub sparing: bool,
     /// Records come without their values.
     pub keys_only: bool,
@@ -48,7 +53,8 @@ pub struct Batch {
 struct Run {
     /// Which of the batch's blocks.
     block: usize,
-    /// The first of them in the block, and how many there are behind it, or before it in a backward scan.
+    /// The first of them in the block, and how many there are behind it, or before it in a backward
+    /// scan.
     first: usize,
     count: usize,
     backward: bool,
@@ -79,7 +85,8 @@ impl Default for BatchLimits {
 }
 
 impl Batch {
-    /// Drops all records, keeps the memory, sets new limits, and makes sure that so many records and bytes find room.
+    /// Drops all records, keeps the memory, sets new limits, and makes sure that so many records
+    /// and bytes find room.
     pub fn restart(&mut self, limits: BatchLimits, records: usize, bytes: usize) {
         // The last record's word may reach beyond it.
         let bytes = bytes + WORD_BYTES;
@@ -112,7 +119,8 @@ impl Batch {
         self.limits.records.saturating_sub(self.places.len())
     }
 
-    /// How many records more are likely to be wanted: see [`BatchLimits::likely`]. At least one; as many as it takes where nobody knows.
+    /// How many records more are likely to be wanted: see [`BatchLimits::likely`]. At least one; as
+    /// many as it takes where nobody knows.
     #[inline]
     #[must_use]
     pub fn wanted(&self) -> usize {
@@ -143,8 +151,9 @@ impl Batch {
         self.limits.lends
     }
 
-    /// Appends records of a block, which stay in it: from `first` on so many in a direction, at least one and no more than there is room
-    /// for. None of them is a delete. For large records: a copy of a small one costs no more than to decode it twice.
+    /// Appends records of a block, which stay in it: from `first` on so many in a direction, at
+    /// least one and no more than there is room for. None of them is a delete. For large records: a
+    /// copy of a small one costs no more than to decode it twice.
     pub fn lend(&mut self, block: &Arc<Block>, first: usize, count: usize, direction: Direction) {
         let (begin, copied) = (self.len(), self.places.len());
         self.lent += count;
@@ -170,7 +179,8 @@ impl Batch {
         });
     }
 
-    /// Where a record is that is below [`Batch::len`]. `run` is where the last one was found, which is looked at first: at the beginning 0.
+    /// Where a record is that is below [`Batch::len`]. `run` is where the last one was found, which
+    /// is looked at first: at the beginning 0.
     #[inline]
     #[must_use]
     pub fn locate(&self, record: usize, run: &mut usize) -> Located<'_> {
@@ -201,7 +211,8 @@ impl Batch {
         Located::Lent(&self.blocks[found.block], number)
     }
 
-    /// Appends a record, key and value back to back in two pieces: the key ends `key_bytes` behind the start of the second.
+    /// Appends a record, key and value back to back in two pieces: the key ends `key_bytes` behind
+    /// the start of the second.
     #[inline]
     pub fn push(&mut self, first: &[u8], second: &[u8], key_bytes: usize) {
         self.bytes.reserve(first.len() + second.len());
@@ -212,8 +223,8 @@ impl Batch {
             .push((second_start + key_bytes, self.bytes.len()));
     }
 
-    /// As [`Batch::push`]; `word` is what the first piece begins with, filled up, which costs less to copy than a short
-    /// piece of unknown length.
+    /// As [`Batch::push`]; `word` is what the first piece begins with, filled up, which costs less
+    /// to copy than a short piece of unknown length.
     // Always: a call is 6 % of a scan's step, and two loops copy records.
     #[inline(always)]
     pub fn push_behind(
@@ -255,7 +266,8 @@ impl Batch {
         self.lent > 0
     }
 
-    /// Where a copy's key starts, where its value does, and where it ends in [`Batch::bytes`]; none behind the last.
+    /// Where a copy's key starts, where its value does, and where it ends in [`Batch::bytes`]; none
+    /// behind the last.
     #[inline]
     #[must_use]
     pub fn place(&self, copy: usize) -> Option<(usize, usize, usize)> {

@@ -5,14 +5,15 @@ use terrapin_pages::message::Message;
 
 use crate::MessageCursor;
 
-/// Merges cursors into one. The first cursor is the newest: where several stand at one key, its message is taken, and the
-/// others move on.
+/// Merges cursors into one. The first cursor is the newest: where several stand at one key, its
+/// message is taken, and the others move on.
 ///
-/// The cursors stand in an array sorted by their next keys; the one that moved sinks to its new place. Runs of a
-/// level-tiered buffer double in size from one to the next, so the next record mostly comes from one of the largest and
-/// the place is found after a comparison or two, which a tree of losers cannot undercut at these counts (up to about 14).
-/// Comparisons are of the first eight bytes behind what all keys are known to share, kept as numbers beside the order;
-/// only where those are equal are keys themselves compared. Nothing is allocated per record.
+/// The cursors stand in an array sorted by their next keys; the one that moved sinks to its new
+/// place. Runs of a level-tiered buffer double in size from one to the next, so the next record
+/// mostly comes from one of the largest and the place is found after a comparison or two, which a
+/// tree of losers cannot undercut at these counts (up to about 14). Comparisons are of the first
+/// eight bytes behind what all keys are known to share, kept as numbers beside the order; only
+/// where those are equal are keys themselves compared. Nothing is allocated per record.
 ///
 /// ```
 /// use terrapin_structure::{KWayMerge, Message, MessageCursor};
@@ -57,9 +58,9 @@ struct Place {
 }
 
 impl<C: MessageCursor> KWayMerge<C> {
-    /// Merges cursors that stand at their first records, the newest first. `shared` is a number of bytes that all keys are
-    /// known to have in common at their start; 0 is always right, and more makes comparisons of keys with long common
-    /// prefixes cheap.
+    /// Merges cursors that stand at their first records, the newest first. `shared` is a number of
+    /// bytes that all keys are known to have in common at their start; 0 is always right, and more
+    /// makes comparisons of keys with long common prefixes cheap.
     #[must_use]
     pub fn new(cursors: Vec<C>, shared: usize) -> Self {
         let mut merge = KWayMerge {
@@ -151,7 +152,8 @@ impl<C: MessageCursor> KWayMerge<C> {
         keys.0.cmp(&keys.1).then(by_age).is_lt()
     }
 
-    /// Moves the place at `at`, which may have become too large, to where it belongs among those behind it.
+    /// Moves the place at `at`, which may have become too large, to where it belongs among those
+    /// behind it.
     #[inline]
     fn sink(&mut self, mut at: usize) {
         let place = self.order[at];
@@ -247,7 +249,8 @@ mod tests {
         *state
     }
 
-    /// Keys of few distinct values, so that runs collide; some shorter than a head, some equal in it, zeros at the end.
+    /// Keys of few distinct values, so that runs collide; some shorter than a head, some equal in
+    /// it, zeros at the end.
     fn key(state: &mut u64, prefix: &[u8]) -> Vec<u8> {
         let mut key = prefix.to_vec();
         for _ in 0..random(state) % 11 {

@@ -1,5 +1,6 @@
-//! Pages of what begins with a prefix, as a server hands them out: each request names the last key that the client has, and nothing is
-//! kept between requests. Keys that come or go meanwhile do no harm; who wants all pages of one moment reads them from a snapshot.
+//! Pages of what begins with a prefix, as a server hands them out: each request names the last key
+//! that the client has, and nothing is kept between requests. Keys that come or go meanwhile do no
+//! harm; who wants all pages of one moment reads them from a snapshot.
 
 use terrapin::{Database, Keyspace, Result, Slice};
 

@@ -1,5 +1,5 @@
-//! A secondary index: users by their number, and their numbers by city. Both change in one batch, so that neither is ever seen without
-//! the other, nor survives a crash without it.
+//! A secondary index: users by their number, and their numbers by city. Both change in one batch,
+//! so that neither is ever seen without the other, nor survives a crash without it.
 
 use terrapin::{Database, Error, Keyspace, Result};
 
@@ -11,7 +11,8 @@ struct Users {
 }
 
 impl Users {
-    /// Adds a user, or moves one. What it reads must not change before it writes: let one thread at a time write a user (`&mut`).
+    /// Adds a user, or moves one. What it reads must not change before it writes: let one thread at
+    /// a time write a user (`&mut`).
     fn put(&mut self, number: u64, city: &str) -> Result<()> {
         if city.contains('\0') {
             return Err(Error::invalid("a city has no zero byte").with("user", number));

@@ -1,5 +1,6 @@
-//! A queue of work that survives crashes: what is pushed is taken in order. What is taken and what came of it are written in one
-//! batch, so that work that a crash interrupts is found again, and what it writes there is written once. (What else it does may be done twice.)
+//! A queue of work that survives crashes: what is pushed is taken in order. What is taken and what
+//! came of it are written in one batch, so that work that a crash interrupts is found again, and
+//! what it writes there is written once. (What else it does may be done twice.)
 
 use terrapin::{Batch, Database, Error, Keyspace, Result, Slice};
 
@@ -36,7 +37,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Does the first piece of work; false when there is none. What comes of it goes to the batch that takes it away.
+    /// Does the first piece of work; false when there is none. What comes of it goes to the batch
+    /// that takes it away.
     fn pop(&mut self, does: impl FnOnce(&[u8], &mut Batch)) -> Result<bool> {
         // Not `first()`: it would pass all that was taken and is not merged yet.
         let next = self.work.iter().after(&self.taken).limit(1).next();

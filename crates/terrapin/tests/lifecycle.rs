@@ -292,7 +292,8 @@ fn a_read_only_open_replays_in_memory_and_says_what_it_needs() {
     }
 }
 
-/// It was reckoned from the log's length, two and a half times as much, though a replay takes less and none of what trees have already.
+/// It was reckoned from the log's length, two and a half times as much, though a replay takes less
+/// and none of what trees have already.
 #[test]
 fn a_read_only_open_replays_what_memory_holds_and_names_enough_where_it_does_not() {
     let world = World::new(16);
@@ -442,7 +443,8 @@ fn a_creation_killed_at_any_call_is_finished_by_the_next_open() {
     }
 }
 
-/// A write of the killed creation may land when the next open has looked whether there is a database, before it has the file's lock (D9).
+/// A write of the killed creation may land when the next open has looked whether there is a
+/// database, before it has the file's lock (D9).
 #[test]
 fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
     for seed in 0..20 {
@@ -462,7 +464,8 @@ fn a_creation_whose_last_write_lands_during_the_next_open_is_finished_by_it() {
     }
 }
 
-/// Each open begins a file of the log, and only a checkpoint trims it: processes that write little and are killed left one each, without bound.
+/// Each open begins a file of the log, and only a checkpoint trims it: processes that write little
+/// and are killed left one each, without bound.
 #[test]
 fn lives_that_end_without_a_checkpoint_do_not_make_the_log_longer_and_longer() {
     let world = World::new(12);

@@ -1,4 +1,5 @@
-//! Long scans read ahead of their reader: how far, that the memory for it is charged and given back, and when an error there is told.
+//! Long scans read ahead of their reader: how far, that the memory for it is charged and given
+//! back, and when an error there is told.
 
 mod common;
 
@@ -11,7 +12,8 @@ const VALUE_BYTES: usize = 300;
 /// Records behind which a scan reads ahead: more than a MiB.
 const LONG: usize = 6000;
 
-/// A tree some levels high, of leaves that are shorter than what is read ahead, and nothing of it cached.
+/// A tree some levels high, of leaves that are shorter than what is read ahead, and nothing of it
+/// cached.
 fn cold_store(world: &World) -> Database {
     cold_store_of(world, 512)
 }
@@ -86,7 +88,8 @@ fn a_long_scan_reads_ahead_in_memory_that_is_given_back() {
 
         let mut range = keyspace.iter();
         assert!(take(&mut range, backward, 0, LONG).1.is_none());
-        // Never more than a sixteenth of what caches may take, for each source, and for all of them as their records are.
+        // Never more than a sixteenth of what caches may take, for each source, and for all of them
+        // as their records are.
         let ahead = charged() - before;
         assert!((384 << 10..=3 << 20).contains(&ahead), "{ahead}");
         // Beyond leaves: what a scan of as many records has read is more than they are.
@@ -262,7 +265,8 @@ fn a_scan_that_reads_ahead_may_outlive_its_database() {
     assert!(step(&mut range, false).is_none());
 }
 
-/// Each took a sixteenth of what the others had left, and a few dozen that stood still all that caches had.
+/// Each took a sixteenth of what the others had left, and a few dozen that stood still all that
+/// caches had.
 #[test]
 fn ranges_that_stand_still_leave_half_of_the_memory_to_caches() {
     let world = World::new(9);

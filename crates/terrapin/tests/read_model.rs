@@ -1,5 +1,5 @@
-//! Every read against a model: keyspaces that are written, cleared, dropped and checkpointed while snapshots and iterators
-//! of earlier moments are held. One seed is one run.
+//! Every read against a model: keyspaces that are written, cleared, dropped and checkpointed while
+//! snapshots and iterators of earlier moments are held. One seed is one run.
 
 mod common;
 
@@ -96,7 +96,8 @@ impl Run {
         self.world.below(bound) as usize
     }
 
-    /// Keys that are prefixes of each other, end in 0xff, are empty, or differ in their last byte only.
+    /// Keys that are prefixes of each other, end in 0xff, are empty, or differ in their last byte
+    /// only.
     fn key(&self) -> Vec<u8> {
         match self.below(8) {
             0 => (0..self.below(5))
@@ -303,7 +304,8 @@ impl Run {
         }
     }
 
-    /// Takes records from one end, the other, or both; gives the iterator back unless it is at its end.
+    /// Takes records from one end, the other, or both; gives the iterator back unless it is at its
+    /// end.
     fn take(&self, mut open: Open, steps: usize) -> Option<Open> {
         if self.below(6) == 0 {
             open = self.narrow(open);

@@ -138,7 +138,8 @@ fn a_directory_that_is_not_there_is_named() {
     assert!(!directory.0.exists());
 }
 
-/// Only the command refused that; a program with a mistyped path had its files joined by a database.
+/// Only the command refused that; a program with a mistyped path had its files joined by a
+/// database.
 #[test]
 fn no_database_is_made_among_other_files() {
     let directory = Directory::new("foreign");

@@ -1,4 +1,5 @@
-//! A long scan has what it needs under way before it comes there: hardly anything is read by itself, while nothing else is.
+//! A long scan has what it needs under way before it comes there: hardly anything is read by
+//! itself, while nothing else is.
 
 mod common;
 

@@ -1,4 +1,5 @@
-//! What is read by way of the system's page cache, if the database is to use it: what gets and ranges ask for, and nothing that merges do.
+//! What is read by way of the system's page cache, if the database is to use it: what gets and
+//! ranges ask for, and nothing that merges do.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! How long an append of 148 bytes takes, with one thread and with two: `cargo run --release --example append_speed [directory]`.
-//! The drain runs beside it on the real disk; CPU of the whole process counts, the drain's included.
+//! How long an append of 148 bytes takes, with one thread and with two:
+//! `cargo run --release --example append_speed [directory]`. The drain runs beside it on the real
+//! disk; CPU of the whole process counts, the drain's included.
 #![allow(clippy::disallowed_methods)] // a measurement has its own clock and threads
 
 use std::path::PathBuf;

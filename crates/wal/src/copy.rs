@@ -1,12 +1,15 @@
-//! Recovery's first write: what was accepted and is not known to be synced goes into the old life's segments, as it is.
+//! Recovery's first write: what was accepted and is not known to be synced goes into the old life's
+//! segments, as it is.
 //!
-//! What can be read from a segment need not be on stable storage: a sync that failed is told once, and the bytes that it was to
-//! cover stay readable until the power goes. So whatever a segment holds above the last mark goes into a file of its own, a segment of the same
-//! life that begins at the mark ([`crate::chain`]), and counts there. A new segment gets its name when its content is synced, so that a kill
-//! in between takes nothing away.
+//! What can be read from a segment need not be on stable storage: a sync that failed is told once,
+//! and the bytes that it was to cover stay readable until the power goes. So whatever a segment
+//! holds above the last mark goes into a file of its own, a segment of the same life that begins at
+//! the mark ([`crate::chain`]), and counts there. A new segment gets its name when its content is
+//! synced, so that a kill in between takes nothing away.
 //!
-//! Where a segment holds nothing above the last mark, the ring's part is written to it behind the mark. A block below the mark, which may have
-//! been synced, is written again only where it is damaged and the ring still has its records.
+//! Where a segment holds nothing above the last mark, the ring's part is written to it behind the
+//! mark. A block below the mark, which may have been synced, is written again only where it is
+//! damaged and the ring still has its records.
 
 use terrapin_base::sync::Arc;
 use terrapin_base::{Error, Result, mutant};
@@ -111,8 +114,8 @@ impl<'a> Copier<'a> {
         }
     }
 
-    /// Copies the stream from its position, a record's start, to `end`, a record's end or a block's start. Records before the first block to be
-    /// written are passed over.
+    /// Copies the stream from its position, a record's start, to `end`, a record's end or a block's
+    /// start. Records before the first block to be written are passed over.
     pub(crate) fn copy(&mut self, stream: &mut Stream, end: u64) -> Result<()> {
         if self.at < stream.position() {
             self.pending
@@ -168,7 +171,8 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// The segment is full; goes on to the next. `start` and `end` are the record's that reaches across its end, or begins there.
+    /// The segment is full; goes on to the next. `start` and `end` are the record's that reaches
+    /// across its end, or begins there.
     fn next_segment(&mut self, start: u64, end: u64) -> Result<()> {
         // The older first: what a header says was synced before it.
         self.settle(start)?;
@@ -189,7 +193,8 @@ impl<'a> Copier<'a> {
         Ok(())
     }
 
-    /// Syncs what was written. A new segment gets its header and its name; from then on it counts as known that records below `whole_below` were synced.
+    /// Syncs what was written. A new segment gets its header and its name; from then on it counts
+    /// as known that records below `whole_below` were synced.
     fn settle(&mut self, whole_below: u64) -> Result<()> {
         let piece = self.piece;
         let spare = match &self.target {

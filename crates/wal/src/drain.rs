@@ -1,16 +1,19 @@
 //! The drain: the one job that moves the ring's bytes into segments and makes them durable.
 //!
-//! It writes whole blocks of records only, each once: a sync first fills the stream up to a block's start, so what is synced is never
-//! written again. (Where a file is new, small syncs have zeros written ahead of the records, over which these go.) What a sync has to reach is
-//! fixed when it begins, or a busy writer would starve it. Ring space is given back when the write, which goes straight from the ring, has
-//! returned, but only by whole records: while a record is partly in a segment, its copy in the ring is still whole, and recovery reads
-//! each record from one place.
+//! It writes whole blocks of records only, each once: a sync first fills the stream up to a block's
+//! start, so what is synced is never written again. (Where a file is new, small syncs have zeros
+//! written ahead of the records, over which these go.) What a sync has to reach is fixed when it
+//! begins, or a busy writer would starve it. Ring space is given back when the write, which goes
+//! straight from the ring, has returned, but only by whole records: while a record is partly in a
+//! segment, its copy in the ring is still whole, and recovery reads each record from one place.
 //!
-//! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap behind it, and what a
-//! checkpoint asks to be synced is synced with everything before it (D2). What fails
-//! here poisons the log, except the search for space, which is a shortage that ends by itself when space is found, and zeros ahead.
+//! A segment is synced to its end before the next one gets its name, so a sync never leaves a gap
+//! behind it, and what a checkpoint asks to be synced is synced with everything before it (D2).
+//! What fails here poisons the log, except the search for space, which is a shortage that ends by
+//! itself when space is found, and zeros ahead.
 //!
-//! When the log is stopped without a close, what was not synced yet is, as far as there is space: the interval is a promise, and the process may live on.
+//! When the log is stopped without a close, what was not synced yet is, as far as there is space:
+//! the interval is a promise, and the process may live on.
 //!
 //! A sync of records leaves a mark in the ring, which says how far it reached. The next sync makes
 //! that mark durable. If no record follows, the drain syncs once more, soon after: otherwise a
@@ -277,7 +280,8 @@ impl Drain {
         Ok(())
     }
 
-    /// The last record that starts below `drained` tells the bound. It is whole in the ring, since nothing of it was freed.
+    /// The last record that starts below `drained` tells the bound. It is whole in the ring, since
+    /// nothing of it was freed.
     fn find_bound(&mut self) -> Bound {
         let floor = self.bound.whole_below;
         let mut block = self.drained;
@@ -302,7 +306,8 @@ impl Drain {
                 };
             }
         }
-        // The record that starts at `floor` is found at the latest; were it not, nothing would be freed and nothing lost.
+        // The record that starts at `floor` is found at the latest; were it not, nothing would be
+        // freed and nothing lost.
         debug_assert!(false, "no record starts in what was drained");
         self.bound
     }
@@ -338,8 +343,10 @@ impl Drain {
         Ok(())
     }
 
-    /// Who waits for the sync of a block that was never written waits for the file system's journal, too, which notes that it has content now. So a
-    /// small sync has zeros written behind it, and those after it find blocks that were written: as many as small syncs have taken so far.
+    /// Who waits for the sync of a block that was never written waits for the file system's
+    /// journal, too, which notes that it has content now. So a small sync has zeros written behind
+    /// it, and those after it find blocks that were written: as many as small syncs have taken so
+    /// far.
     fn write_ahead(&mut self) {
         let bytes = self.drained.saturating_sub(self.log.synced());
         if bytes > AHEAD_SYNC_BYTES_MAX {
@@ -438,7 +445,8 @@ impl Drain {
         let room_wanted = self.log.room_wanted.swap(false, Ordering::AcqRel);
         let mut tail = self.log.lock();
         let whole = block_down(tail.lsn);
-        // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync for ever.
+        // Fillers and marks alone neither start a drain nor a clock, or an idle store would sync
+        // for ever.
         let unsynced = tail.real_end > self.log.synced();
         if whole >= self.drained + quarter || (room_wanted && whole > self.drained) {
             drop(tail);

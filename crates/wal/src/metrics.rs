@@ -19,7 +19,8 @@ pub struct LogSpace {
 }
 
 impl LogSpace {
-    /// Of the log in a directory, whether it is open or not. Asks the file system for each of its files.
+    /// Of the log in a directory, whether it is open or not. Asks the file system for each of its
+    /// files.
     pub fn of(disk: &dyn Disk) -> Result<LogSpace> {
         let mut space = LogSpace::default();
         for name in disk.list()? {
@@ -66,7 +67,8 @@ pub struct LogMetrics {
     pub drained_bytes: u64,
     /// Writes to segments.
     pub drain_writes: u64,
-    /// Bytes of zeros written to segments ahead of records, so that syncs find blocks that were written before.
+    /// Bytes of zeros written to segments ahead of records, so that syncs find blocks that were
+    /// written before.
     pub ahead_bytes: u64,
     /// Syncs of segments that made records durable.
     pub syncs: u64,

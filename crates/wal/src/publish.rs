@@ -1,15 +1,18 @@
-//! Publication in LSN order. A writer that is done marks its record's slot, and whoever finds the first unpublished record
-//! marked moves the bound of what is visible over it and over all marked ones behind it.
+//! Publication in LSN order. A writer that is done marks its record's slot, and whoever finds the
+//! first unpublished record marked moves the bound of what is visible over it and over all marked
+//! ones behind it.
 //!
-//! The obvious way, in which each writer waits for its predecessor and then moves the bound itself, makes a convoy of writers that
-//! share a core: the one that waits holds up, while it waits, all that come after it, so that every record costs a
-//! switch of threads (measured with two writers beside a busy core: 180,000 records a second, against 600,000 of one writer). Here a
-//! writer that waits has its slot marked and holds up nobody.
+//! The obvious way, in which each writer waits for its predecessor and then moves the bound itself,
+//! makes a convoy of writers that share a core: the one that waits holds up, while it waits, all
+//! that come after it, so that every record costs a switch of threads (measured with two writers
+//! beside a busy core: 180,000 records a second, against 600,000 of one writer). Here a writer that
+//! waits has its slot marked and holds up nobody.
 
 use terrapin_base::sync::{AtomicU64, Ordering, atomic::fence};
 
-/// Records that may be appended and not yet published at once: each writer has one at most, so that this bounds writers that do not
-/// wait for a slot. Few for the model checker, whose writers are to meet there.
+/// Records that may be appended and not yet published at once: each writer has one at most, so that
+/// this bounds writers that do not wait for a slot. Few for the model checker, whose writers are to
+/// meet there.
 const SLOTS: usize = if cfg!(terrapin_shuttle) { 2 } else { 256 };
 
 /// A cache line each: neighbours are written by different threads.
@@ -67,8 +70,8 @@ impl Publisher {
         let slot = self.slot(number);
         slot.end.store(end, Ordering::Relaxed);
         slot.marked.store(number + 1, Ordering::Release);
-        // Of two writers that mark at once, the later record's must see the earlier one's publication or be seen by its writer:
-        // each marks, then looks.
+        // Of two writers that mark at once, the later record's must see the earlier one's
+        // publication or be seen by its writer: each marks, then looks.
         fence(Ordering::SeqCst);
         let mut moved = false;
         loop {

@@ -18,8 +18,9 @@ pub struct Record<'a> {
     pub payload: &'a [u8],
 }
 
-/// Hands out the accepted records one by one. It reads ahead by a megabyte and holds nothing else in memory. The segments that it has yet to read must
-/// not be trimmed; a checkpoint never does that, since it trims below what was applied (D3).
+/// Hands out the accepted records one by one. It reads ahead by a megabyte and holds nothing else
+/// in memory. The segments that it has yet to read must not be trimmed; a checkpoint never does
+/// that, since it trims below what was applied (D3).
 pub struct Replay {
     pub(crate) stream: Stream,
     pub(crate) needed_from: u64,
@@ -27,8 +28,9 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// The next record of a user's kind from the needed LSN on; `None` at the end. Errors: what reading says, and
-    /// [`terrapin_base::ErrorKind::Corrupt`] for a record that was good when the log was scanned.
+    /// The next record of a user's kind from the needed LSN on; `None` at the end. Errors: what
+    /// reading says, and [`terrapin_base::ErrorKind::Corrupt`] for a record that was good when the
+    /// log was scanned.
     #[allow(clippy::should_implement_trait)] // it lends out its buffer
     pub fn next(&mut self) -> Result<Option<Record<'_>>> {
         let found = loop {

@@ -1,13 +1,17 @@
-//! The log's files: which segments are kept, which allocated files wait to become one, and how one becomes the other.
+//! The log's files: which segments are kept, which allocated files wait to become one, and how one
+//! becomes the other.
 //!
-//! A name `log-N` is given to a file only after its header is on stable storage, so a `log-N` without a valid header is damage and never a
-//! crash. A segment loses its name durably before anything overwrites its header, oldest first, so a crash can leave neither a
-//! gap among the segments that are needed nor a header under another segment's name (D3, D6). (The newest may lose it to its successor, at one
-//! stroke, or to nobody once all that it holds is durable in the one before.)
+//! A name `log-N` is given to a file only after its header is on stable storage, so a `log-N`
+//! without a valid header is damage and never a crash. A segment loses its name durably before
+//! anything overwrites its header, oldest first, so a crash can leave neither a gap among the
+//! segments that are needed nor a header under another segment's name (D3, D6). (The newest may
+//! lose it to its successor, at one stroke, or to nobody once all that it holds is durable in the
+//! one before.)
 //!
-//! One spare is kept ready whenever space allows: it makes the change of segments cheap, and it is the log's part of the
-//! reserve that lets deletes through on a full disk (D10). So every spare is as large as segments are; those of an earlier life, whose
-//! segments may have had another size, are made so when this one begins.
+//! One spare is kept ready whenever space allows: it makes the change of segments cheap, and it is
+//! the log's part of the reserve that lets deletes through on a full disk (D10). So every spare is
+//! as large as segments are; those of an earlier life, whose segments may have had another size,
+//! are made so when this one begins.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -19,8 +23,9 @@ use terrapin_disk::{AlignedBuf, Disk, File, OpenOptions};
 use crate::format::{BLOCK_BYTES, SegmentHeader, block_down, block_up, segment_name, spare_name};
 use crate::options::SEGMENT_BYTES_MIN;
 
-/// Most files that wait to become segments again; what a trim frees beyond them goes back to the file system. In the midst of work a trim
-/// frees several at once that are needed again soon, and a file that was written before is written faster.
+/// Most files that wait to become segments again; what a trim frees beyond them goes back to the
+/// file system. In the midst of work a trim frees several at once that are needed again soon, and a
+/// file that was written before is written faster.
 pub(crate) const SPARES_MAX: usize = 8;
 /// As many where space is scarce.
 pub(crate) const SPARES_MIN: usize = 2;
@@ -86,7 +91,8 @@ pub(crate) struct Current {
     pub(crate) number: u64,
     pub(crate) start: u64,
     pub(crate) file: Arc<dyn File>,
-    /// Blocks of the stream below were written before, in this use of the file or another; those above were perhaps only allocated.
+    /// Blocks of the stream below were written before, in this use of the file or another; those
+    /// above were perhaps only allocated.
     pub(crate) written_to: u64,
 }
 
@@ -149,10 +155,12 @@ impl Segments {
         }
     }
 
-    /// Takes over the spares of an earlier life, by their numbers, and makes them as large as segments are now. Smaller ones are made larger only until
-    /// there is one for the next segment and one that waits; the others go.
+    /// Takes over the spares of an earlier life, by their numbers, and makes them as large as
+    /// segments are now. Smaller ones are made larger only until there is one for the next segment
+    /// and one that waits; the others go.
     ///
-    /// Where the disk is too full to make a single one larger, segments are made as small as the largest of them: an open must not need space (D10).
+    /// Where the disk is too full to make a single one larger, segments are made as small as the
+    /// largest of them: an open must not need space (D10).
     pub(crate) fn take_over(&mut self, numbers: &[u64]) -> Result<()> {
         let next = numbers.iter().max().map_or(0, |n| n.saturating_add(1));
         self.next_spare = AtomicU64::new(next);
@@ -228,7 +236,8 @@ impl Segments {
             };
             match self.reopen(&waiting.name) {
                 Ok(file) => return Ok(Spare { waiting, file }),
-                // A segment that was copied, with holes that cannot be filled: it is of use to nobody, and what it has may be to the next.
+                // A segment that was copied, with holes that cannot be filled: it is of use to
+                // nobody, and what it has may be to the next.
                 Err(error) if error.kind() == ErrorKind::NoSpace => {
                     self.disk.remove(&waiting.name).or_else(is_absent)?
                 }
@@ -271,7 +280,8 @@ impl Segments {
             && !mutant::active(70)
         {
             drop(file);
-            // On a full disk, half a spare is in the way of everyone. Should the removal fail too, the next open takes care of it.
+            // On a full disk, half a spare is in the way of everyone. Should the removal fail too,
+            // the next open takes care of it.
             let _ = self.disk.remove(&name);
             return Err(error);
         }
@@ -322,8 +332,8 @@ impl Segments {
         }
     }
 
-    /// Makes a spare the next segment, or the newest in its place if the number is that one's: header, sync, name, sync of the directory. An error
-    /// leaves open what is on the disk.
+    /// Makes a spare the next segment, or the newest in its place if the number is that one's:
+    /// header, sync, name, sync of the directory. An error leaves open what is on the disk.
     pub(crate) fn install(&self, spare: &Spare, header: &SegmentHeader) -> Result<Current> {
         let mut block = AlignedBuf::zeroed(BLOCK_BYTES as usize);
         header.encode(&mut block);
@@ -522,7 +532,8 @@ impl Segments {
     }
 }
 
-/// Takes a file of those that wait: the one that came last of those that were written, or were not; any other, if there is none like that.
+/// Takes a file of those that wait: the one that came last of those that were written, or were not;
+/// any other, if there is none like that.
 fn take(spares: &mut Vec<Waiting>, written: bool) -> Option<Waiting> {
     let wanted = spares.iter().rposition(|spare| spare.written == written);
     match wanted {

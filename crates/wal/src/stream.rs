@@ -1,8 +1,9 @@
 //! The log as one stream, put together again from segments and ring: for recovery and replay.
 //!
-//! A record is taken from the segments when it is whole there, otherwise from the ring when it is whole there: the drain frees
-//! ring space by whole records only, so no record has to be glued together from both. Nothing that is read here is believed before
-//! its checksum, and nothing is allocated for a length that the files could not hold (D8).
+//! A record is taken from the segments when it is whole there, otherwise from the ring when it is
+//! whole there: the drain frees ring space by whole records only, so no record has to be glued
+//! together from both. Nothing that is read here is believed before its checksum, and nothing is
+//! allocated for a length that the files could not hold (D8).
 
 use std::ops::Range;
 
@@ -23,7 +24,8 @@ const WINDOW_BYTES: u64 = 1 << 20;
 pub(crate) struct Piece {
     pub(crate) number: u64,
     pub(crate) start: u64,
-    /// Bytes of the stream that count in it: all that it has room for, or those up to the next one's start.
+    /// Bytes of the stream that count in it: all that it has room for, or those up to the next
+    /// one's start.
     pub(crate) capacity: u64,
     /// A record starts here.
     pub(crate) first: u64,
@@ -208,7 +210,8 @@ pub(crate) struct Stream {
 }
 
 impl Stream {
-    /// A stream that begins with the record at `position` in that life. The ring belongs to the last life.
+    /// A stream that begins with the record at `position` in that life. The ring belongs to the
+    /// last life.
     pub(crate) fn new(
         disk: &Arc<dyn Disk>,
         lives: Vec<Life>,
@@ -240,8 +243,9 @@ impl Stream {
         self.life
     }
 
-    /// Steps over the next record. `None` at the end of the last life where that is known; where it is not, at the first place where no valid
-    /// record stands. A bad record before a known end is corruption.
+    /// Steps over the next record. `None` at the end of the last life where that is known; where it
+    /// is not, at the first place where no valid record stands. A bad record before a known end is
+    /// corruption.
     pub(crate) fn step(&mut self) -> Result<Option<Found>> {
         loop {
             let Some(life) = self.lives.get(self.life) else {
@@ -255,7 +259,8 @@ impl Stream {
             };
             self.position = next.start();
             self.life += 1;
-            // Lives may overlap in LSN where one was cut: what was read ahead of the old one is not the new one's.
+            // Lives may overlap in LSN where one was cut: what was read ahead of the old one is not
+            // the new one's.
             self.segment_window = Window::default();
         }
         let Some(found) = self.find()? else {
@@ -394,7 +399,8 @@ impl Stream {
     }
 }
 
-/// The record at `lsn`, if a whole and valid one stands there: bytes exist below `limit` (a block's start), the record must end by `end_max`.
+/// The record at `lsn`, if a whole and valid one stands there: bytes exist below `limit` (a block's
+/// start), the record must end by `end_max`.
 fn find_in(
     window: &mut Window,
     seal: Seal,

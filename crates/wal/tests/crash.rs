@@ -1,5 +1,6 @@
-//! The log in bad days: the process dies or the power fails at every call, in recovery too, life after life. What must hold each
-//! time: the records are a prefix of what was appended, none lost that survived by promise, none that was never appended.
+//! The log in bad days: the process dies or the power fails at every call, in recovery too, life
+//! after life. What must hold each time: the records are a prefix of what was appended, none lost
+//! that survived by promise, none that was never appended.
 
 mod common;
 
@@ -11,7 +12,8 @@ use terrapin_disk::sim::CrashMode;
 /// What the test knows about the log, whatever happens to the process.
 #[derive(Default)]
 struct Truth {
-    /// Every record that may be there, in order; each names the life that appended it, so that none passes for another.
+    /// Every record that may be there, in order; each names the life that appended it, so that none
+    /// passes for another.
     ids: Vec<u64>,
     /// LSNs of those that were acknowledged.
     lsns: Vec<Lsn>,
@@ -63,7 +65,8 @@ fn live(medium: &SimDisk, truth: &mut Truth, seed: u64, operations: u64) -> Resu
     let log = if truth.created {
         let (log, records) =
             process.recover_from(tiny(), truth.needed_from.unwrap_or(Lsn(4096)))?;
-        // A recovery is over when `begin` has returned; if the process is dead by then, replay has failed above.
+        // A recovery is over when `begin` has returned; if the process is dead by then, replay has
+        // failed above.
         truth.check(&records);
         log
     } else {
@@ -138,7 +141,8 @@ fn calls_of(seed: u64, operations: u64) -> u64 {
     medium_of(seed, operations).io_count()
 }
 
-/// Dies at call `at` of the first life, then a few times in the recoveries after it, then lives on and is recovered a last time.
+/// Dies at call `at` of the first life, then a few times in the recoveries after it, then lives on
+/// and is recovered a last time.
 fn die_at(seed: u64, at: u64, end: End, operations: u64) {
     let medium = SimDisk::new(seed);
     let mut truth = Truth::default();

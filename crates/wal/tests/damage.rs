@@ -1,4 +1,5 @@
-//! Damage: what was synced and is bad is refused with its place; only a torn tail is cut; no bytes make recovery panic (D8).
+//! Damage: what was synced and is bad is refused with its place; only a torn tail is cut; no bytes
+//! make recovery panic (D8).
 
 mod common;
 
@@ -18,8 +19,8 @@ const OPTIONS: LogOptions = LogOptions {
     known_branches: [DATABASE; 2],
 };
 
-/// A log in one segment, synced now and then; the last records are not. Returns how many there are, how many were
-/// synced, and how many of them a mark says were.
+/// A log in one segment, synced now and then; the last records are not. Returns how many there are,
+/// how many were synced, and how many of them a mark says were.
 fn build(medium: &SimDisk, options: LogOptions) -> (u64, u64, u64) {
     let process = Process::new(medium, 0);
     let log = process.create(options).unwrap();
@@ -63,7 +64,8 @@ fn a_flipped_byte_below_a_mark_is_refused_and_above_it_cuts_the_tail() {
                 refused += 1;
             }
             Ok(recovery) => {
-                // The kernel may have written a page of the ring back in time; then the record is whole there.
+                // The kernel may have written a page of the ring back in time; then the record is
+                // whole there.
                 let kept = collect(&mut recovery.read_only()).unwrap();
                 assert_eq!(kept, records[..kept.len()]);
                 let seen = kept.len() == records.len() || lsn >= marked_end.0;
@@ -291,7 +293,8 @@ fn a_documented_segment_is_understood() {
     assert_eq!(seen, [(4108, 200, vec![]), (4117, 17, b"three".to_vec())]);
 }
 
-/// Page ids have room for 2^24 lives, the log's header for 2^32: a database of later ones was opened, took writes, and no checkpoint could end.
+/// Page ids have room for 2^24 lives, the log's header for 2^32: a database of later ones was
+/// opened, took writes, and no checkpoint could end.
 #[test]
 fn the_last_life_that_page_ids_have_room_for_is_followed_by_none() {
     for (life, begins) in [
@@ -345,7 +348,8 @@ fn segments_that_are_numbered_to_the_end_have_none_behind_them() {
     }
 }
 
-/// The log reckons with rings of 64 KiB or more; one of 4 KiB would have been kept where a disk is too full for another.
+/// The log reckons with rings of 64 KiB or more; one of 4 KiB would have been kept where a disk is
+/// too full for another.
 #[test]
 fn a_ring_that_is_smaller_than_a_log_makes_them_is_refused() {
     for bytes in [4 << 10, 32 << 10] {
@@ -362,8 +366,8 @@ fn a_ring_that_is_smaller_than_a_log_makes_them_is_refused() {
     }
 }
 
-/// A damaged block below a mark was passed over where the ring still had its records: the recovery gave them all, began the next life behind them, and with
-/// the ring's next round they were gone.
+/// A damaged block below a mark was passed over where the ring still had its records: the recovery
+/// gave them all, began the next life behind them, and with the ring's next round they were gone.
 #[test]
 fn damage_that_the_ring_makes_good_is_mended_by_the_recovery_that_finds_it() {
     let options = LogOptions {
@@ -393,8 +397,8 @@ fn damage_that_the_ring_makes_good_is_mended_by_the_recovery_that_finds_it() {
     assert!(damaged > 100, "{damaged}");
 }
 
-/// A damaged record that nobody needs any more, which reaches into the last segment, was to be copied with what that segment holds: the scan found the log
-/// sound, and the open was refused.
+/// A damaged record that nobody needs any more, which reaches into the last segment, was to be
+/// copied with what that segment holds: the scan found the log sound, and the open was refused.
 #[test]
 fn damage_before_what_is_needed_is_no_matter() {
     let (mut refused, mut opened) = (0, 0);
@@ -433,8 +437,9 @@ fn damage_before_what_is_needed_is_no_matter() {
     );
 }
 
-/// Segments older than the ring are what a copy of a database that is open may have. The ring's marks reach beyond their end, and a closing record lies in
-/// it: recovery reckoned with a negative length.
+/// Segments older than the ring are what a copy of a database that is open may have. The ring's
+/// marks reach beyond their end, and a closing record lies in it: recovery reckoned with a negative
+/// length.
 #[test]
 fn a_ring_that_is_newer_than_the_segments_gives_an_error_or_all_that_it_has() {
     let mut opened = 0;

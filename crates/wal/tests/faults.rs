@@ -1,4 +1,5 @@
-//! A disk that fails or is full: what poisons the log, what only holds it up, and that neither loses what was appended.
+//! A disk that fails or is full: what poisons the log, what only holds it up, and that neither
+//! loses what was appended.
 
 mod common;
 
@@ -8,7 +9,8 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Fault, FaultError, Media, MediaFault, Op};
 use terrapin_wal::{Append, LogOptions};
 
-// A segment's handle keeps the name under which the file was opened, `spare-…`, and faults go by that.
+// A segment's handle keeps the name under which the file was opened, `spare-…`, and faults go by
+// that.
 
 #[test]
 fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
@@ -57,8 +59,9 @@ fn a_failed_sync_poisons_and_reads_of_the_log_go_on() {
     assert_eq!(assert_prefix(&records), 2);
 }
 
-// A kernel tells of a failed sync once; what the sync was to cover can be read until the power goes. A recovery that believed its eyes began a new life
-// behind records that were not on stable storage, and after a power cut the log was refused as damaged.
+// A kernel tells of a failed sync once; what the sync was to cover can be read until the power
+// goes. A recovery that believed its eyes began a new life behind records that were not on stable
+// storage, and after a power cut the log was refused as damaged.
 #[test]
 fn what_a_failed_sync_has_lost_is_made_durable_by_the_recovery_that_reads_it() {
     for seed in 0..40 {
@@ -153,7 +156,8 @@ fn a_full_disk_holds_the_log_up_and_space_lets_it_go_on() {
         assert_eq!(error.kind(), ErrorKind::NoSpace);
         assert!(log.failed().is_none() && log.shortage().is_some());
         let bytes: u64 = (0..count).map(|i| payload(i).len() as u64 + 9).sum();
-        // The rest of the segment, the spare that waited, and the ring but for its reserve and a largest record.
+        // The rest of the segment, the spare that waited, and the ring but for its reserve and a
+        // largest record.
         assert!(
             bytes > (32 << 10) + (64 << 10) - (16 << 10) - (20 << 10),
             "{bytes}"
@@ -204,7 +208,8 @@ fn space_is_found_again_without_anybody_asking() {
     assert!(log.shortage().is_none());
 }
 
-// It was tried once for each segment: the disk could fill again before the next change of segments, which then had no file.
+// It was tried once for each segment: the disk could fill again before the next change of segments,
+// which then had no file.
 #[test]
 fn a_spare_that_could_not_be_had_is_prepared_when_there_is_room() {
     for trimmed in [false, true] {
@@ -261,7 +266,8 @@ fn a_close_that_found_no_space_may_be_tried_again() {
     assert_eq!(assert_prefix(&records), count);
 }
 
-/// Appends, syncs and trims until the end or the first error that is not a full ring; returns how many records were appended.
+/// Appends, syncs and trims until the end or the first error that is not a full ring; returns how
+/// many records were appended.
 fn work(process: &Process, seed: u64, appended: &mut u64, synced: &mut u64) -> Result<(), Error> {
     let log = process.create(tiny())?;
     let mut random = Random(seed);
@@ -403,7 +409,8 @@ fn spares(process: &Process, medium: &SimDisk) -> Vec<u64> {
         .collect()
 }
 
-/// Leaves a log that was killed with some spares of the tiny segments' size; from where on it is there.
+/// Leaves a log that was killed with some spares of the tiny segments' size; from where on it is
+/// there.
 fn killed_with_spares(medium: &SimDisk) -> Lsn {
     let process = Process::new(medium, 0);
     let log = process.create(tiny()).unwrap();
@@ -417,7 +424,8 @@ fn killed_with_spares(medium: &SimDisk) -> Lsn {
     log.oldest()
 }
 
-// Spares of an earlier life's smaller segments counted as if the log could go on in them, and one that could not grow was in the way of all.
+// Spares of an earlier life's smaller segments counted as if the log could go on in them, and one
+// that could not grow was in the way of all.
 #[test]
 fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
     for blocks in [64, 5, 4, 3 * 4] {
@@ -450,8 +458,9 @@ fn what_waits_to_become_a_segment_has_the_size_that_segments_have_now() {
     }
 }
 
-// What a recovery had copied into a segment of its own and synced, the next one copied once more: each that was cut short left another segment, and where
-// there was no room for one it wrote over what was durable.
+// What a recovery had copied into a segment of its own and synced, the next one copied once more:
+// each that was cut short left another segment, and where there was no room for one it wrote over
+// what was durable.
 #[test]
 fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
     let segments = |process: &Process| {
@@ -489,8 +498,8 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
             assert!(process.recover(other).is_err());
             segments(&process)
         });
-        // The first may have written what only the ring had behind the others, where nobody knows it to be synced.
-        // Later ones give back the segment whose place the copy has taken.
+        // The first may have written what only the ring had behind the others, where nobody knows
+        // it to be synced. Later ones give back the segment whose place the copy has taken.
         assert!(
             counts[2] <= counts[1] && counts[3] <= counts[1],
             "{records}: {counts:?}"
@@ -505,8 +514,9 @@ fn a_recovery_that_is_cut_short_over_and_over_copies_once() {
     assert!(copied > 10, "{copied}");
 }
 
-// Where there was room for one more file only, a recovery wrote the end of the log, which may have been synced before, once more in its own place: a
-// power cut in the midst of that could garble what had been durable.
+// Where there was room for one more file only, a recovery wrote the end of the log, which may have
+// been synced before, once more in its own place: a power cut in the midst of that could garble
+// what had been durable.
 #[test]
 fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
     let mut folded = 0;
@@ -536,7 +546,8 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
                 break;
             }
             medium.crash_power(CrashMode::GarbageInFlight);
-            // And once more in the recovery from that. One that came to an end has used up the file that waited.
+            // And once more in the recovery from that. One that came to an end has used up the file
+            // that waited.
             for again in [1 + (at * 7 + records) % 16, u64::MAX] {
                 medium.die_at_call(again);
                 let outcome = recover();
@@ -556,7 +567,8 @@ fn a_recovery_on_a_full_disk_puts_nothing_at_risk_that_was_synced() {
     assert!(folded > 25, "{folded}");
 }
 
-// A record reached into the next segment and was lost: the recovery wanted room for another file beside that one, which holds nothing.
+// A record reached into the next segment and was lost: the recovery wanted room for another file
+// beside that one, which holds nothing.
 #[test]
 fn a_recovery_uses_the_file_of_a_last_segment_that_holds_nothing() {
     let (mut recovered, mut refused) = (0, 0);
@@ -591,7 +603,8 @@ fn a_recovery_uses_the_file_of_a_last_segment_that_holds_nothing() {
     assert!(recovered > 0);
 }
 
-/// It was looked for again and again, and the log stood still, with an error that says that a keyspace was dropped.
+/// It was looked for again and again, and the log stood still, with an error that says that a
+/// keyspace was dropped.
 #[test]
 fn a_spare_that_somebody_removed_is_replaced() {
     let medium = SimDisk::new(1);
@@ -613,7 +626,8 @@ fn a_spare_that_somebody_removed_is_replaced() {
     assert_eq!(assert_prefix(&records), 400);
 }
 
-/// It was left there, and taken again by every later open: the database was shut out until somebody removed the file.
+/// It was left there, and taken again by every later open: the database was shut out until somebody
+/// removed the file.
 #[test]
 fn a_spare_that_takes_no_header_is_in_the_way_of_one_open_at_most() {
     let medium = SimDisk::new(1);

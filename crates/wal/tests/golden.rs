@@ -1,5 +1,6 @@
-//! A whole small log, byte by byte, against an annotated dump: a change of the format is seen here first. The dump is made by a decoder of its own, which follows
-//! `docs/FORMAT.md` and shares nothing with the crate.
+//! A whole small log, byte by byte, against an annotated dump: a change of the format is seen here
+//! first. The dump is made by a decoder of its own, which follows `docs/FORMAT.md` and shares
+//! nothing with the crate.
 
 mod common;
 

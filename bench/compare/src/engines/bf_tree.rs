@@ -1,10 +1,10 @@
-//! bf-tree, without a log: its log makes every write wait for a flush, and has no mode that does not. It has no checkpoint
-//! either, but for snapshots of everything. So nothing that it was given is durable, its write amplification counts what its buffer
-//! evicted only, and tables mark it.
+//! bf-tree, without a log: its log makes every write wait for a flush, and has no mode that does
+//! not. It has no checkpoint either, but for snapshots of everything. So nothing that it was given
+//! is durable, its write amplification counts what its buffer evicted only, and tables mark it.
 //!
-//! It is told how large records are. Its buffer takes a power of two: the largest that fits the memory. Inner nodes and the table of
-//! pages lie beside it. Pages are written and read through the page cache, as by default, which makes use of what the buffer leaves of
-//! the memory.
+//! It is told how large records are. Its buffer takes a power of two: the largest that fits the
+//! memory. Inner nodes and the table of pages lie beside it. Pages are written and read through the
+//! page cache, as by default, which makes use of what the buffer leaves of the memory.
 
 use bf_tree::{BfTree, Config, LeafInsertResult, LeafReadResult, ScanReturnField, StorageBackend};
 use terrapin_base::{Error, Result};

@@ -1,8 +1,10 @@
-//! fjall: leveled compaction, its default filters (10 bits, more for the newest level), no compression, 2 worker threads. It has no
-//! direct I/O. Its cache gets a quarter of the memory, as its documentation advises, or three quarters where all data fits; memtables
-//! an eighth each, of which up to four wait for their flushes beside the one that is written, and no option bounds their sum; the page
-//! cache what is left. It was killed with a small memory, and is let have 96 MiB more besides. Its journal goes to the page cache with
-//! each write, as by default, and is not synced.
+//! fjall: leveled compaction, its default filters (10 bits, more for the newest level), no
+//! compression, 2 worker threads. It has no direct I/O. Its cache gets a quarter of the memory, as
+//! its documentation advises, or three quarters where all data fits; memtables an eighth each, of
+//! which up to four wait for their flushes beside the one that is written, and no option bounds
+//! their sum; the page cache what is left. It was killed with a small memory, and is let have 96
+//! MiB more besides. Its journal goes to the page cache with each write, as by default, and is not
+//! synced.
 
 use std::time::Duration;
 

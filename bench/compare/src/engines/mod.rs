@@ -1,4 +1,5 @@
-//! The engines, each an adapter of a file. An adapter's head says with which options it runs, and why.
+//! The engines, each an adapter of a file. An adapter's head says with which options it runs, and
+//! why.
 
 #[cfg(feature = "bf-tree")]
 mod bf_tree;
@@ -34,7 +35,8 @@ pub struct Engine {
     pub logged: bool,
     /// How it keeps to its memory.
     pub memory: MemoryKind,
-    /// What its process may have beyond others' limit, since it cannot be held to that: its peak in the tables tells.
+    /// What its process may have beyond others' limit, since it cannot be held to that: its peak in
+    /// the tables tells.
     pub overhead_bytes: u64,
     /// Whether it is too slow for the full size.
     pub small_only: bool,
@@ -91,7 +93,8 @@ pub fn find(name: &str) -> Result<&'static Engine> {
         })
 }
 
-/// What `malloc` is in this process, for all engines: RocksDB's jemalloc takes its place everywhere.
+/// What `malloc` is in this process, for all engines: RocksDB's jemalloc takes its place
+/// everywhere.
 pub fn allocator() -> String {
     if cfg!(feature = "rocksdb") {
         format!("jemalloc ({})", locked("tikv-jemalloc-sys"))

@@ -1,7 +1,9 @@
-//! redb. It has no log, and a commit either syncs or is lost with the process. Writes here are transactions that do not sync
-//! (`Durability::None`), and at least once a second one that does, without which the file would grow with every write. All of the
-//! memory is its cache, or half of it with everything in memory, where it was killed at its limit: its file goes through the page cache besides.
-//! Its process is let have 32 MiB more than others: with a small memory it was killed in its load.
+//! redb. It has no log, and a commit either syncs or is lost with the process. Writes here are
+//! transactions that do not sync (`Durability::None`), and at least once a second one that does,
+//! without which the file would grow with every write. All of the memory is its cache, or half of
+//! it with everything in memory, where it was killed at its limit: its file goes through the page
+//! cache besides. Its process is let have 32 MiB more than others: with a small memory it was
+//! killed in its load.
 
 use std::sync::Mutex;
 use std::time::{Duration, Instant};

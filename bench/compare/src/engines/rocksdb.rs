@@ -1,13 +1,17 @@
 //! RocksDB, tuned as its own guides say for a known memory:
 //!
-//! * direct I/O for reads, flushes and compactions; no compression; 10-bit bloom filters; 2 background jobs;
-//! * one budget: the block cache has all of the memory, memtables are charged to it, and so are indexes and filters. A quarter of it
-//!   may be memtables, at most 64 MiB each: with 101 and with 512 MiB it wrote less, and was slower;
-//! * where everything fits into the cache it is the newer one, of clocks, and indexes and filters stay in it; where not, it is the older one,
-//!   of least recent use, which found more, and only those of new files stay;
-//! * two writers' log and memtables are written side by side (`enable_pipelined_write`), and C++ is compiled for this processor
-//!   (`.cargo/config.toml`), without which its checksums are slow;
-//! * the first level holds as much as the four files that trigger its compaction, and files are at most 64 MiB;
+//! * direct I/O for reads, flushes and compactions; no compression; 10-bit bloom filters; 2
+//!   background jobs;
+//! * one budget: the block cache has all of the memory, memtables are charged to it, and so are
+//!   indexes and filters. A quarter of it may be memtables, at most 64 MiB each: with 101 and with
+//!   512 MiB it wrote less, and was slower;
+//! * where everything fits into the cache it is the newer one, of clocks, and indexes and filters
+//!   stay in it; where not, it is the older one, of least recent use, which found more, and only
+//!   those of new files stay;
+//! * two writers' log and memtables are written side by side (`enable_pipelined_write`), and C++ is
+//!   compiled for this processor (`.cargo/config.toml`), without which its checksums are slow;
+//! * the first level holds as much as the four files that trigger its compaction, and files are at
+//!   most 64 MiB;
 //! * the log is on and not synced for each write.
 
 use rocksdb::{

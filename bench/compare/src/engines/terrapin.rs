@@ -1,4 +1,5 @@
-//! Terrapin with its default options and the memory of the cell: a log that survives the death of the process, χ from the memory.
+//! Terrapin with its default options and the memory of the cell: a log that survives the death of
+//! the process, χ from the memory.
 
 use terrapin::{Durability, Options};
 use terrapin_base::Result;

@@ -1,8 +1,9 @@
-//! The environment: clock, randomness and background jobs. In production threads drive the jobs; in simulation one
-//! thread and a seed do, so that a run can be repeated to the byte (DESIGN §3).
+//! The environment: clock, randomness and background jobs. In production threads drive the jobs; in
+//! simulation one thread and a seed do, so that a run can be repeated to the byte (DESIGN §3).
 //!
-//! The rules: a [`Job::step`] never waits, it returns [`Step::Pending`]; a foreground wait goes through [`Env::wait`]
-//! and holds no lock or guard; whoever changes what a condition tests calls [`Signal::notify`] afterwards.
+//! The rules: a [`Job::step`] never waits, it returns [`Step::Pending`]; a foreground wait goes
+//! through [`Env::wait`] and holds no lock or guard; whoever changes what a condition tests calls
+//! [`Signal::notify`] afterwards.
 
 mod sim;
 mod threads;
@@ -19,28 +20,33 @@ pub use threads::is_job_giving_way;
 pub enum Step {
     /// More can be done at once.
     Again,
-    /// Nothing can be done until the condition holds or its deadline passes; then the job is stepped again.
+    /// Nothing can be done until the condition holds or its deadline passes; then the job is
+    /// stepped again.
     Pending(Condition),
     /// The job is over and is dropped.
     Done,
 }
 
-/// A background duty, cut into steps. A step is short (at most one large I/O or a few milliseconds) and never waits.
+/// A background duty, cut into steps. A step is short (at most one large I/O or a few milliseconds)
+/// and never waits.
 pub trait Job: Send {
     /// For thread names, traces and reports of deadlocks.
     fn name(&self) -> &'static str;
     /// Does one piece of the duty.
     fn step(&mut self) -> Step;
-    /// Whether foreground threads that want a processor come first: the production environment runs the job at a lower priority, where the
-    /// system has such a thing for threads. For duties that take long stretches of computing and nobody's lock.
+    /// Whether foreground threads that want a processor come first: the production environment runs
+    /// the job at a lower priority, where the system has such a thing for threads. For duties that
+    /// take long stretches of computing and nobody's lock.
     fn gives_way(&self) -> bool {
         false
     }
-    /// Called once, before the first step, on the thread that the production environment has for the job alone; not in simulation, where there is none.
-    /// For what belongs to a thread. The default does nothing.
+    /// Called once, before the first step, on the thread that the production environment has for
+    /// the job alone; not in simulation, where there is none. For what belongs to a thread. The
+    /// default does nothing.
     fn on_thread(&mut self) {}
-    /// Told when a step panicked; the job is dropped afterwards. The default does nothing. Where a job panics beside its steps on its thread, as in
-    /// this or in a condition that it waits for, only who joins is told.
+    /// Told when a step panicked; the job is dropped afterwards. The default does nothing. Where a
+    /// job panics beside its steps on its thread, as in this or in a condition that it waits for,
+    /// only who joins is told.
     fn panicked(&mut self, _error: Error) {}
 }
 
@@ -53,7 +59,8 @@ pub enum Wait {
     TimedOut,
 }
 
-/// Wakes those who wait on conditions over some shared state. Costs one atomic load when nobody waits.
+/// Wakes those who wait on conditions over some shared state. Costs one atomic load when nobody
+/// waits.
 #[derive(Default)]
 pub struct Signal {
     waiters: AtomicUsize,
@@ -112,8 +119,8 @@ impl Signal {
     }
 }
 
-/// Something to wait for: a test over shared state, the signal that tells when to test again, perhaps a deadline. The
-/// test must be cheap, must not block and must not notify the same signal.
+/// Something to wait for: a test over shared state, the signal that tells when to test again,
+/// perhaps a deadline. The test must be cheap, must not block and must not notify the same signal.
 #[derive(Clone)]
 pub struct Condition {
     signal: Arc<Signal>,
@@ -171,7 +178,8 @@ impl Env {
         Env(Arc::new(threads::Threads::new()))
     }
 
-    /// A simulated environment without any thread, driven by `seed`; [`Sim`] is the handle by which a test steps it.
+    /// A simulated environment without any thread, driven by `seed`; [`Sim`] is the handle by which
+    /// a test steps it.
     #[must_use]
     pub fn simulated(seed: u64) -> (Self, Sim) {
         let sim = Sim::new(seed);
@@ -200,14 +208,16 @@ impl Env {
         Ok(handle)
     }
 
-    /// Waits in the foreground, holding no lock or guard. In simulation this steps jobs by the seed until the
-    /// condition holds, and nothing runnable is an error that lists what every job waits for.
+    /// Waits in the foreground, holding no lock or guard. In simulation this steps jobs by the seed
+    /// until the condition holds, and nothing runnable is an error that lists what every job waits
+    /// for.
     pub fn wait(&self, condition: &Condition) -> Result<Wait> {
         self.0.wait(condition)
     }
 
-    /// Lets jobs run in simulation (a random few steps, perhaps none); nothing in production. Called where the foreground
-    /// enters the engine, so that simulated background work interleaves with calls that never wait.
+    /// Lets jobs run in simulation (a random few steps, perhaps none); nothing in production.
+    /// Called where the foreground enters the engine, so that simulated background work interleaves
+    /// with calls that never wait.
     #[inline]
     pub fn breathe(&self) {
         self.0.breathe();
@@ -266,8 +276,9 @@ impl JobHandle {
         self.state.signal.notify();
     }
 
-    /// Steps a job once; a panic becomes an error, told to the job and to whoever joins. When the job is over, its driver drops
-    /// it and then calls [`JobHandle::finish`] with the error, so that who joins finds everything released that the job held.
+    /// Steps a job once; a panic becomes an error, told to the job and to whoever joins. When the
+    /// job is over, its driver drops it and then calls [`JobHandle::finish`] with the error, so
+    /// that who joins finds everything released that the job held.
     fn step(&self, job: &mut Box<dyn Job>) -> Stepped {
         match catch_unwind(AssertUnwindSafe(|| job.step())) {
             Ok(Step::Done) => Stepped::Over(None),
@@ -282,7 +293,8 @@ impl JobHandle {
                 let error = Error::internal("a background job panicked")
                     .with("job", job.name())
                     .with("message", text);
-                // If that panics in turn, who joins must still learn that the job is over; it was told already that it panicked.
+                // If that panics in turn, who joins must still learn that the job is over; it was
+                // told already that it panicked.
                 let told = catch_unwind(AssertUnwindSafe(|| job.panicked(error.clone())));
                 drop(told);
                 Stepped::Over(Some(error))

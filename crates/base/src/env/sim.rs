@@ -1,5 +1,5 @@
-//! The simulated environment: no thread, a clock that moves only when something happens, and a seed that decides which
-//! job is stepped next. The same seed over the same calls gives the same run.
+//! The simulated environment: no thread, a clock that moves only when something happens, and a seed
+//! that decides which job is stepped next. The same seed over the same calls gives the same run.
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
 use crate::sync::{Arc, Mutex};
@@ -58,7 +58,8 @@ impl Sim {
         self.0.clone()
     }
 
-    /// Steps one runnable job, chosen by the seed; `false` when every job waits (time does not move).
+    /// Steps one runnable job, chosen by the seed; `false` when every job waits (time does not
+    /// move).
     pub fn step(&self) -> bool {
         self.0.step()
     }
@@ -77,12 +78,14 @@ impl Sim {
         steps
     }
 
-    /// Whether [`super::Env::breathe`] steps jobs (it does at first); a test that places steps itself turns it off.
+    /// Whether [`super::Env::breathe`] steps jobs (it does at first); a test that places steps
+    /// itself turns it off.
     pub fn set_breathing(&self, on: bool) {
         self.0.state.lock().breathing = on;
     }
 
-    /// Drops every job where it stands, as the death of the process would. Jobs are dropped, not stepped.
+    /// Drops every job where it stands, as the death of the process would. Jobs are dropped, not
+    /// stepped.
     pub fn kill(&self) {
         let jobs = std::mem::take(&mut self.0.state.lock().jobs);
         drop(jobs);
@@ -103,7 +106,8 @@ impl Sim {
 
 impl Driven {
     fn step(&self) -> bool {
-        // Conditions are tested without the lock: they may look at anything but this environment's jobs.
+        // Conditions are tested without the lock: they may look at anything but this environment's
+        // jobs.
         let (conditions, now) = {
             let state = self.state.lock();
             let all: Vec<_> = state
@@ -143,7 +147,8 @@ impl Driven {
         let outcome = handle.step(&mut job);
         let mut state = self.state.lock();
         state.stepping = false;
-        // The job's place is found again by its handle: a step may have spawned others, or the test may have killed all.
+        // The job's place is found again by its handle: a step may have spawned others, or the test
+        // may have killed all.
         let place = state
             .jobs
             .iter()
@@ -215,7 +220,8 @@ impl Driver for Driven {
             if self.step() {
                 continue;
             }
-            // Nothing is runnable: time passes until the earliest deadline, the waiter's own included.
+            // Nothing is runnable: time passes until the earliest deadline, the waiter's own
+            // included.
             let mut state = self.state.lock();
             let earliest = state
                 .jobs

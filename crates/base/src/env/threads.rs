@@ -1,5 +1,5 @@
-//! The production environment: a thread a job, the monotonic clock, the system's randomness. Under a model checker its threads,
-//! clock and randomness are the checker's (`sync`).
+//! The production environment: a thread a job, the monotonic clock, the system's randomness. Under
+//! a model checker its threads, clock and randomness are the checker's (`sync`).
 
 use super::{Condition, Driver, Job, JobHandle, Stepped, Wait};
 use crate::sync::{AtomicU64, AtomicUsize, Builder, Clock, Entropy, Ordering, give_way};
@@ -8,7 +8,8 @@ use crate::{Error, Result};
 /// Threads of the process that give way and have something to do.
 static GIVING_WAY: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether any job that gives way to users (see [`Job::gives_way`]) has something to do just now, in whichever environment of threads.
+/// Whether any job that gives way to users (see [`Job::gives_way`]) has something to do just now,
+/// in whichever environment of threads.
 #[must_use]
 pub fn is_job_giving_way() -> bool {
     GIVING_WAY.load(Ordering::Relaxed) > 0
@@ -30,7 +31,8 @@ impl Threads {
     }
 }
 
-/// Ends a job when its thread does, also by a panic outside of a step: who joins would wait for ever.
+/// Ends a job when its thread does, also by a panic outside of a step: who joins would wait for
+/// ever.
 struct Ends {
     handle: JobHandle,
     /// What who joins is told.

@@ -1,9 +1,11 @@
-//! Tries many interleavings of a model: a closure that starts threads over real code of the engine and asserts what must hold.
+//! Tries many interleavings of a model: a closure that starts threads over real code of the engine
+//! and asserts what must hold.
 //!
-//! How many, and which, comes from the environment: `TERRAPIN_SCHEDULES` (200 by default) and `TERRAPIN_SEED` (0). The same two
-//! try the same interleavings. Half of them choose the next thread at random at every point; the other half, by probabilistic
-//! concurrency testing, let one thread run until it waits, but for two or three changes, which finds what needs a long delay
-//! at one place.
+//! How many, and which, comes from the environment: `TERRAPIN_SCHEDULES` (200 by default) and
+//! `TERRAPIN_SEED` (0). The same two try the same interleavings. Half of them choose the next
+//! thread at random at every point; the other half, by probabilistic concurrency testing, let one
+//! thread run until it waits, but for two or three changes, which finds what needs a long delay at
+//! one place.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -16,7 +18,8 @@ pub use shuttle::thread::{JoinHandle, spawn};
 const STEPS_MAX: usize = 5_000_000;
 const STACK_BYTES: usize = 1 << 20;
 
-/// Tries the interleavings, and says how many on a line of its own. Panics with the first that fails.
+/// Tries the interleavings, and says how many on a line of its own. Panics with the first that
+/// fails.
 pub fn explore(name: &str, model: impl Fn() + Send + Sync + 'static) {
     let schedules = from_environment("TERRAPIN_SCHEDULES", 200) as usize;
     let seed = from_environment("TERRAPIN_SEED", 0);

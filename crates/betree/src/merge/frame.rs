@@ -1,10 +1,11 @@
-//! A frame is a node under reconstruction. It waits for what its children become, then settles: children that came out
-//! empty or less than half full are given to their neighbours, pages of new child nodes are written, and what the node
-//! itself becomes goes to the frame above.
+//! A frame is a node under reconstruction. It waits for what its children become, then settles:
+//! children that came out empty or less than half full are given to their neighbours, pages of new
+//! child nodes are written, and what the node itself becomes goes to the frame above.
 //!
-//! A key range may only be given to a neighbour for which the buffer holds nothing (it is *clean*): a segment may hold,
-//! in the range that is given away, records that were flushed long ago, and they would count again. So an unclean neighbour
-//! is flushed first, in a second phase, from the levels that the first phase has written.
+//! A key range may only be given to a neighbour for which the buffer holds nothing (it is *clean*):
+//! a segment may hold, in the range that is given away, records that were flushed long ago, and
+//! they would count again. So an unclean neighbour is flushed first, in a second phase, from the
+//! levels that the first phase has written.
 
 use terrapin_base::{Error, Result, mutant};
 use terrapin_disk::LongBox;
@@ -194,8 +195,8 @@ impl Frame {
         self.level_parts = vec![None; parts];
     }
 
-    /// Takes over a part of a level that was written from all levels down to it; none if nothing was to be written. The level takes their
-    /// place with its last part.
+    /// Takes over a part of a level that was written from all levels down to it; none if nothing
+    /// was to be written. The level takes their place with its last part.
     pub(super) fn take_level(
         &mut self,
         of: LevelPart,
@@ -308,8 +309,9 @@ impl Frame {
         });
     }
 
-    /// Does what is possible with all results at hand. A merge of two leaves or a flush is left to tasks; everything else
-    /// happens here, with the reads of some blocks and the writes of some node pages.
+    /// Does what is possible with all results at hand. A merge of two leaves or a flush is left to
+    /// tasks; everything else happens here, with the reads of some blocks and the writes of some
+    /// node pages.
     pub(super) fn settle(
         mut self,
         context: &Context,
@@ -399,7 +401,8 @@ impl Frame {
         free.min_by_key(|&other| (!self.needs_neighbour(other), weight(other)))
     }
 
-    /// Unites leaves that are less than half full with neighbours. What the buffer has for those goes along.
+    /// Unites leaves that are less than half full with neighbours. What the buffer has for those
+    /// goes along.
     fn unite_leaves(&mut self, context: &Context, changes: &mut Changes) -> Vec<Task> {
         let pending = self.pending();
         let mut taken = vec![false; self.slots.len()];
@@ -455,7 +458,8 @@ impl Frame {
         tasks
     }
 
-    /// Unites child nodes that are less than half full with clean neighbours, and sends off what must happen before.
+    /// Unites child nodes that are less than half full with clean neighbours, and sends off what
+    /// must happen before.
     fn unite_nodes(
         &mut self,
         context: &Context,
@@ -485,7 +489,8 @@ impl Frame {
             let Some((slot, other)) = found else {
                 return Ok(tasks);
             };
-            // Both: a page may say that an only child, which is taken to be small, has something in its node's buffer.
+            // Both: a page may say that an only child, which is taken to be small, has something in
+            // its node's buffer.
             if let Some(first) = [other, slot].into_iter().find(|&slot| pending[slot] > 0) {
                 tasks.push(self.flush(first, pending[first], changes)?);
                 continue;

@@ -15,7 +15,8 @@ use crate::load::load_node;
 use crate::node::{Child, LivePart, Node, Segment};
 use crate::walk::ReadAhead;
 
-/// What an encoded node should come to at most, in bytes. Longer ones are split, as far as that leaves them [`PIVOTS_ALWAYS`].
+/// What an encoded node should come to at most, in bytes. Longer ones are split, as far as that
+/// leaves them [`PIVOTS_ALWAYS`].
 const NODE_BYTES_MAX: usize = 64 << 10;
 /// A node of this size or more is not small, however few its pivots are.
 const NODE_BYTES_MIN: usize = NODE_BYTES_MAX / 4;
@@ -63,8 +64,9 @@ fn encoded_bytes(node: &Node) -> usize {
             .sum::<usize>()
 }
 
-/// Joins neighbours; `middle` is where the right one's range begins. Their levels join in key order: what was newer than
-/// something is still so, and nothing overlaps. An error is that the nodes have more pivots than any that was written.
+/// Joins neighbours; `middle` is where the right one's range begins. Their levels join in key
+/// order: what was newer than something is still so, and nothing overlaps. An error is that the
+/// nodes have more pivots than any that was written.
 pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Result<Node> {
     let pivots = left.pivots.len() + right.pivots.len();
     if pivots > PIVOTS_MAX {
@@ -92,8 +94,9 @@ pub(super) fn concatenate(mut left: Node, mut right: Node, middle: &Key) -> Resu
     Ok(left)
 }
 
-/// Cuts a node into as many of equal fan-out as it needs, mostly one. A segment on both sides of a cut is referred to by
-/// both parts, each with the ends of what is its own: see rule 4 of [`crate::node`].
+/// Cuts a node into as many of equal fan-out as it needs, mostly one. A segment on both sides of a
+/// cut is referred to by both parts, each with the ends of what is its own: see rule 4 of
+/// [`crate::node`].
 pub(super) fn split(
     context: &Context,
     mut node: Node,

@@ -1,5 +1,5 @@
-//! The last task: from what the root has become to the new root. Nodes are put on top while there are several; a root of one
-//! child and an empty buffer gives way to the child.
+//! The last task: from what the root has become to the new root. Nodes are put on top while there
+//! are several; a root of one child and an empty buffer gives way to the child.
 
 use std::sync::Arc;
 

@@ -1,10 +1,13 @@
-//! What a long scan reads ahead of a source: blocks of the group that it stands in and of those behind it are under way while the scan goes
-//! over those before them, and the indexes of those groups before that. So neither a short group nor a node's end lets the device wait.
+//! What a long scan reads ahead of a source: blocks of the group that it stands in and of those
+//! behind it are under way while the scan goes over those before them, and the indexes of those
+//! groups before that. So neither a short group nor a node's end lets the device wait.
 //!
-//! All sources are to be as far ahead in keys: who has fewer records in the same range has fewer bytes under way. One that had too few would
-//! make the scan wait again and again, however much the others have.
+//! All sources are to be as far ahead in keys: who has fewer records in the same range has fewer
+//! bytes under way. One that had too few would make the scan wait again and again, however much the
+//! others have.
 //!
-//! What is wrong with a group behind is nobody's business here: the scan goes on without, and is told when it comes there.
+//! What is wrong with a group behind is nobody's business here: the scan goes on without, and is
+//! told when it comes there.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -25,7 +28,8 @@ use crate::walk::{BlockWalk, ReadAhead};
 const GROUPS_MAX: usize = 64;
 /// Most bytes under way of leaves,
 const LEAF_BYTES: usize = 4 << 20;
-/// and fewest of a buffer level, which has as many for each of a leaf's as it has records, and half as many more: they do not lie evenly.
+/// and fewest of a buffer level, which has as many for each of a leaf's as it has records, and half
+/// as many more: they do not lie evenly.
 const LEVEL_BYTES: usize = 256 << 10;
 const LEVEL_MARGIN: f64 = 1.5;
 
@@ -50,7 +54,8 @@ enum Last {
 
 /// The groups that a source comes to, in the order in which it does.
 pub(super) struct Ahead {
-    /// The blocks of the group that the source stands in, as far as the walk there sent them, and of `begun`.
+    /// The blocks of the group that the source stands in, as far as the walk there sent them, and
+    /// of `begun`.
     pub(super) stream: Stream,
     last: Last,
     /// There is none behind it, or it could not be read.
@@ -156,7 +161,8 @@ impl Ahead {
         Some(coming)
     }
 
-    /// Adds to the stream what there is room for, behind what the walk over the source's own group has in it.
+    /// Adds to the stream what there is room for, behind what the walk over the source's own group
+    /// has in it.
     pub(super) fn go_on(&mut self, path: &Path, store: &PageStore) -> Result<()> {
         loop {
             self.look_on(path, store);
@@ -194,8 +200,9 @@ impl Ahead {
         }
     }
 
-    /// Names groups, and asks for their indexes: an index comes when all that was added before it was taken, so it is there in time if it is
-    /// asked for before the blocks in front of its group are, and behind the first group twice as far ahead as blocks are.
+    /// Names groups, and asks for their indexes: an index comes when all that was added before it
+    /// was taken, so it is there in time if it is asked for before the blocks in front of its group
+    /// are, and behind the first group twice as far ahead as blocks are.
     fn look_on(&mut self, path: &Path, store: &PageStore) {
         let bytes_ahead = 2 * self.stream.bytes_ahead();
         loop {
@@ -244,8 +251,8 @@ impl Ahead {
     }
 }
 
-/// Makes the way lead to the leaf behind; none when the scan comes to none. The first segments of nodes that are new on it are added to
-/// those whose indexes are to be asked for.
+/// Makes the way lead to the leaf behind; none when the scan comes to none. The first segments of
+/// nodes that are new on it are added to those whose indexes are to be asked for.
 fn next_leaf(
     way: &mut Vec<Branch>,
     path: &Path,

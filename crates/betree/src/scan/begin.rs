@@ -1,8 +1,10 @@
-//! How a scan begins: the sources that begin where it does come to their first records (decision 0017).
+//! How a scan begins: the sources that begin where it does come to their first records (decision
+//! 0017).
 //!
-//! On its way there a source visits memory in several places that nobody visited lately: the cache's table and entry, the block, its
-//! array of heads, the record. One source after the other would wait for each of them. So every step is done for all sources
-//! before the next one, and asks the processor for what that visits: the waits of all sources are one.
+//! On its way there a source visits memory in several places that nobody visited lately: the
+//! cache's table and entry, the block, its array of heads, the record. One source after the other
+//! would wait for each of them. So every step is done for all sources before the next one, and asks
+//! the processor for what that visits: the waits of all sources are one.
 
 use terrapin_base::{Error, Result};
 use terrapin_pages::GroupHandle;
@@ -15,7 +17,8 @@ use crate::node::Child;
 use crate::walk::{BlockWalk, ReadAhead};
 
 impl TreeScan {
-    /// Opens all sources that begin where the scan begins, reading what is not cached at once, and puts all in order.
+    /// Opens all sources that begin where the scan begins, reading what is not cached at once, and
+    /// puts all in order.
     pub(super) fn begin(&mut self) -> Result<()> {
         let slots = 0..self.sources.len() as u16;
         for slot in slots.clone() {

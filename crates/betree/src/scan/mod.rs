@@ -1,18 +1,22 @@
-//! A scan merges, lazily, the leaf that it stands in with every buffer level of every node on the path to that leaf.
+//! A scan merges, lazily, the leaf that it stands in with every buffer level of every node on the
+//! path to that leaf.
 //!
-//! The path is a stack of frames, one a node. Each of its levels is one *source*: it walks the level's live ranges in
-//! key order over the whole node, opens a segment only when a key of it may be next, and lives as long as its frame.
-//! The leaf is a source too; once its records are out, it stands for the *boundary* of its key range: when that comes up,
-//! every record before it was returned, the path moves on to the next leaf, and frames that end there have nothing left.
-//! So no key is ever compared with a range's end, and a scan of any length holds one block run a source.
+//! The path is a stack of frames, one a node. Each of its levels is one *source*: it walks the
+//! level's live ranges in key order over the whole node, opens a segment only when a key of it may
+//! be next, and lives as long as its frame. The leaf is a source too; once its records are out, it
+//! stands for the *boundary* of its key range: when that comes up, every record before it was
+//! returned, the path moves on to the next leaf, and frames that end there have nothing left. So no
+//! key is ever compared with a range's end, and a scan of any length holds one block run a source.
 //!
-//! Sources stand in one array, sorted by their next keys. Most steps stay with the source that gave the last record (a
-//! leaf holds far more than the levels), which costs one comparison of numbers: a batch is filled in runs from one block.
-//! Two sources never stand at the same key: the older one is moved on while it is sorted in.
+//! Sources stand in one array, sorted by their next keys. Most steps stay with the source that gave
+//! the last record (a leaf holds far more than the levels), which costs one comparison of numbers:
+//! a batch is filled in runs from one block. Two sources never stand at the same key: the older one
+//! is moved on while it is sorted in.
 //!
-//! A scan that was asked for few records should cost few waits and few reads: the blocks in which the sources begin are read at once; others
-//! when the first key that they may hold comes up, together with what the other sources are expected to need (`together`), and none only
-//! to know what follows the last.
+//! A scan that was asked for few records should cost few waits and few reads: the blocks in which
+//! the sources begin are read at once; others when the first key that they may hold comes up,
+//! together with what the other sources are expected to need (`together`), and none only to know
+//! what follows the last.
 
 mod ahead;
 mod begin;
@@ -45,7 +49,8 @@ const FRAMES_EXPECTED: usize = 4;
 /// A source in the order of what comes next.
 #[derive(Clone, Copy, Debug)]
 struct Place {
-    /// The head of the key that it stands at, as [`Path::in_order`] has it; most comparisons end here.
+    /// The head of the key that it stands at, as [`Path::in_order`] has it; most comparisons end
+    /// here.
     head: u64,
     slot: u16,
 }
@@ -57,7 +62,8 @@ enum Next {
     Record,
     /// There is none.
     End,
-    /// There is none before a delete that is not let in any more, or before what must be read to know more.
+    /// There is none before a delete that is not let in any more, or before what must be read to
+    /// know more.
     Reached,
     /// More must be read to know, which was not wanted.
     Unread,
@@ -154,8 +160,9 @@ impl TreeScan {
         }
     }
 
-    /// Makes the first source in the order a record to return, unless that takes a read and `sparing` says not to. So many records are
-    /// asked for. It may be one that `until` does not let in, but no deletes behind that are gone over to find it.
+    /// Makes the first source in the order a record to return, unless that takes a read and
+    /// `sparing` says not to. So many records are asked for. It may be one that `until` does not
+    /// let in, but no deletes behind that are gone over to find it.
     fn find_next(
         &mut self,
         sparing: bool,
@@ -307,7 +314,8 @@ impl TreeScan {
         Place { head, slot }
     }
 
-    /// Which of two sources comes first in the scan's direction; equal only for two records with one key.
+    /// Which of two sources comes first in the scan's direction; equal only for two records with
+    /// one key.
     #[inline]
     fn compare(&self, a: Place, b: Place) -> Ordering {
         match a.head.cmp(&b.head) {
@@ -350,8 +358,8 @@ impl TreeScan {
         self.next_block(slot)
     }
 
-    /// A block of a source is done: moves it to the first record of the next, if that is at hand, or else before it; or to what stands
-    /// behind its last.
+    /// A block of a source is done: moves it to the first record of the next, if that is at hand,
+    /// or else before it; or to what stands behind its last.
     fn next_block(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         source.block = None;
@@ -367,8 +375,8 @@ impl TreeScan {
         self.open(slot)
     }
 
-    /// Moves a source to the first record of its next block, which is read if need be; or, where a bound leaves that none, to before the one behind it; or
-    /// to what stands behind its last.
+    /// Moves a source to the first record of its next block, which is read if need be; or, where a
+    /// bound leaves that none, to before the one behind it; or to what stands behind its last.
     fn open(&mut self, slot: u16) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         source.go_ahead(slot, &self.path, &self.store);
@@ -383,7 +391,8 @@ impl TreeScan {
                 next = walk.next(&self.store, bounds, None);
             }
             match next? {
-                // A bound falls behind what it has. What follows may lie far behind, and is wanted when its turn comes.
+                // A bound falls behind what it has. What follows may lie far behind, and is wanted
+                // when its turn comes.
                 Some((_, records)) if records.is_empty() => return self.next_block(slot),
                 Some((block, records)) => {
                     source.enter(block, records, self.path.direction);
@@ -455,7 +464,8 @@ impl TreeScan {
         self.insert(LEAF)
     }
 
-    /// A level that a long scan comes to is read as if it had been there before: as far ahead of its records as the leaves are.
+    /// A level that a long scan comes to is read as if it had been there before: as far ahead of
+    /// its records as the leaves are.
     fn keep_pace(&mut self, slot: u16) {
         let leaf = &self.sources[usize::from(LEAF)];
         let pace = leaf.walk.as_ref().map_or(leaf.pace, BlockWalk::pace);
@@ -467,7 +477,8 @@ impl TreeScan {
         source.pace = source.pace.or_faster(pace);
     }
 
-    /// Begins to read a level of a node that the scan comes to, if it is there already and the scan is long.
+    /// Begins to read a level of a node that the scan comes to, if it is there already and the scan
+    /// is long.
     fn catch_up(&mut self, slot: u16) {
         self.keep_pace(slot);
         let source = &self.sources[usize::from(slot)];
@@ -578,7 +589,8 @@ impl TreeScan {
         }
     }
 
-    /// Makes the leaf's source stand before the leaf that the path leads to. Only the scan's ends can lie inside it.
+    /// Makes the leaf's source stand before the leaf that the path leads to. Only the scan's ends
+    /// can lie inside it.
     fn enter_leaf(&mut self, seek: bool) {
         let cut_start = if seek { Edge::Scan } else { Edge::Open };
         let cut_end = match self.path.leaf_has_successor() {
@@ -598,7 +610,8 @@ impl TreeScan {
         source.head = Head::Start;
     }
 
-    /// Fills a batch, with `KEYS` alone or whole records; the caller takes note of errors and of the end.
+    /// Fills a batch, with `KEYS` alone or whole records; the caller takes note of errors and of
+    /// the end.
     fn fill_batch<const KEYS: bool>(
         &mut self,
         until: Bound<&[u8]>,
@@ -637,8 +650,8 @@ impl TreeScan {
         place.head < until_head || self.path.lets_in(until, self.path.key(place.slot, source))
     }
 
-    /// Appends the record that the first source stands at, and those that follow it in its block up to where another source
-    /// or `until` comes first.
+    /// Appends the record that the first source stands at, and those that follow it in its block up
+    /// to where another source or `until` comes first.
     #[inline]
     fn take_run<const KEYS: bool>(
         &mut self,
@@ -681,7 +694,8 @@ impl TreeScan {
         Ok(true)
     }
 
-    /// Records of the first source whose heads are below this come before those of others and `until`.
+    /// Records of the first source whose heads are below this come before those of others and
+    /// `until`.
     #[inline]
     fn limit(&self, until_head: u64) -> u64 {
         if mutant::active(71) {
@@ -691,7 +705,8 @@ impl TreeScan {
         until_head.min(second)
     }
 
-    /// Whether the record that the first source came to comes before the second source and is let in, where heads do not tell.
+    /// Whether the record that the first source came to comes before the second source and is let
+    /// in, where heads do not tell.
     #[inline(never)]
     fn comes_first(&self, slot: u16, until: Bound<&[u8]>, until_head: u64) -> bool {
         let source = &self.sources[usize::from(slot)];
@@ -707,8 +722,9 @@ impl TreeScan {
         before_second && (source.key_head < until_head || self.path.lets_in(until, key))
     }
 
-    /// Whether what a source stands at lies behind a bound, which has that head, and not at it: one that may begin there must be opened, since a record
-    /// there may be hidden by a newer one ([`Scan::skip`]).
+    /// Whether what a source stands at lies behind a bound, which has that head, and not at it: one
+    /// that may begin there must be opened, since a record there may be hidden by a newer one
+    /// ([`Scan::skip`]).
     fn lies_behind(&self, place: Place, until: Bound<&[u8]>, until_head: u64) -> bool {
         let (Bound::Included(key) | Bound::Excluded(key)) = until else {
             return false;

@@ -1,7 +1,9 @@
-//! The sources of a scan, and the path that they belong to: what each stands at, and which records it may show.
+//! The sources of a scan, and the path that they belong to: what each stands at, and which records
+//! it may show.
 //!
-//! Nothing here owns a key. A source's range is told by where its ends come from ([`Edge`]): the scan's own bounds, pivots
-//! of nodes on the path, or the segment; all of them live as long as the path does.
+//! Nothing here owns a key. A source's range is told by where its ends come from ([`Edge`]): the
+//! scan's own bounds, pivots of nodes on the path, or the segment; all of them live as long as the
+//! path does.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref, Range};
@@ -41,7 +43,8 @@ pub(super) enum Head {
 /// The slot of the leaf among the sources; buffer levels follow it, from the root's newest down.
 pub(super) const LEAF: u16 = 0;
 
-/// Records that have so many bytes on average are lent where they lie: decoding one again costs as much as copying a quarter of that.
+/// Records that have so many bytes on average are lent where they lie: decoding one again costs as
+/// much as copying a quarter of that.
 const LENT_BYTES_MIN: usize = 512;
 
 /// Where an end of a source's range comes from.
@@ -65,14 +68,15 @@ pub(super) struct Source {
     pub(super) pace: Pace,
     /// The block of the current record.
     pub(super) block: Option<Arc<Block>>,
-    /// The current record, where it lies, its key's head as [`Path::in_order`] has it, and how many follow it in the block,
-    /// inside the range.
+    /// The current record, where it lies, its key's head as [`Path::in_order`] has it, and how many
+    /// follow it in the block, inside the range.
     pub(super) at: usize,
     pub(super) place: RecordPlace,
     pub(super) key_head: u64,
     pub(super) following: usize,
     pub(super) range: LiveRange,
-    /// Where in the segment the next live range is to be looked for. Forward, it counts what was passed; backward, what is left.
+    /// Where in the segment the next live range is to be looked for. Forward, it counts what was
+    /// passed; backward, what is left.
     pub(super) part: usize,
     /// What is read ahead of it, once it has given much.
     pub(super) ahead: Option<Box<Ahead>>,
@@ -84,8 +88,8 @@ pub(super) struct LiveRange {
     /// Where its ends come from.
     pub(super) lower: Edge,
     pub(super) upper: Edge,
-    /// Which node, level and segment, for a buffer level. Forward, `segment` and the source's `part` count what was passed;
-    /// backward, what is left.
+    /// Which node, level and segment, for a buffer level. Forward, `segment` and the source's
+    /// `part` count what was passed; backward, what is left.
     pub(super) frame: usize,
     pub(super) level: usize,
     pub(super) segment: usize,
@@ -118,7 +122,8 @@ pub(super) struct Frame {
     pub(super) sources_from: usize,
 }
 
-/// A key in two pieces: what a block's records or a group's separators begin with and what follows it, or all of it and nothing.
+/// A key in two pieces: what a block's records or a group's separators begin with and what follows
+/// it, or all of it and nothing.
 pub(super) type Pieces<'a> = (&'a [u8], &'a [u8]);
 
 /// A scan's bounds and direction, and the nodes from the root down to the current leaf.
@@ -151,7 +156,8 @@ pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
     }
 }
 
-/// Of pivots in either order, the first, the last that follows it without a gap, and how many those are.
+/// Of pivots in either order, the first, the last that follows it without a gap, and how many those
+/// are.
 fn run_of_pivots(
     mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
     count: usize,
@@ -210,7 +216,8 @@ impl Source {
         self.ahead = ahead.map(Box::new);
     }
 
-    /// Reads ahead in the groups behind this one, if all of this one is under way and there is room.
+    /// Reads ahead in the groups behind this one, if all of this one is under way and there is
+    /// room.
     pub(super) fn read_ahead(&mut self, path: &Path, store: &PageStore) {
         if let (Some(ahead), Some(walk)) = (&mut self.ahead, &self.walk)
             && walk.is_sent()
@@ -271,8 +278,9 @@ impl Source {
         true
     }
 
-    /// Appends the current record to a batch, and those that follow it in its block as long as their heads are below `limit`: deletes are
-    /// passed. Whether it came to one that is not; else it stands at the last that was appended. By itself, so that the loop has the registers.
+    /// Appends the current record to a batch, and those that follow it in its block as long as
+    /// their heads are below `limit`: deletes are passed. Whether it came to one that is not; else
+    /// it stands at the last that was appended. By itself, so that the loop has the registers.
     /// `KEYS`: without their values.
     #[inline(never)]
     pub(super) fn copy_run<const KEYS: bool>(
@@ -314,8 +322,9 @@ impl Source {
         came
     }
 
-    /// As [`Source::copy_run`], but the records stay in their block. None where copies cost less: of small records, which the reader would have
-    /// to decode again one by one, and of a block with deletes.
+    /// As [`Source::copy_run`], but the records stay in their block. None where copies cost less:
+    /// of small records, which the reader would have to decode again one by one, and of a block
+    /// with deletes.
     pub(super) fn lend_run(
         &mut self,
         limit: u64,
@@ -345,8 +354,9 @@ impl Source {
         Some(came)
     }
 
-    /// Which kind of head goes first at one key: a source that may begin there must be opened before the record is
-    /// returned, and a leaf's range ends before its upper bound, which is not in it, but behind its lower bound, which is.
+    /// Which kind of head goes first at one key: a source that may begin there must be opened
+    /// before the record is returned, and a leaf's range ends before its upper bound, which is not
+    /// in it, but behind its lower bound, which is.
     #[inline]
     pub(super) fn rank(&self, direction: Direction) -> u8 {
         match (self.head, direction) {
@@ -497,8 +507,8 @@ impl Path {
         records as f64 / below.max(1) as f64
     }
 
-    /// Key and value bytes of a live range, behind which the next is looked for at `behind`; of another in the same segment it was looked for
-    /// at `before`.
+    /// Key and value bytes of a live range, behind which the next is looked for at `behind`; of
+    /// another in the same segment it was looked for at `before`.
     pub(super) fn live_bytes(&self, range: LiveRange, before: Option<usize>, behind: usize) -> u64 {
         let live = self.segment_of(range).map(|(_, _, segment)| &*segment.live);
         let live = live.unwrap_or_default();
@@ -510,7 +520,8 @@ impl Path {
         parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// The live range behind one of a buffer level, and where the one behind that is to be looked for: see [`Source::part`].
+    /// The live range behind one of a buffer level, and where the one behind that is to be looked
+    /// for: see [`Source::part`].
     pub(super) fn next_live_range(
         &self,
         mut range: LiveRange,
@@ -604,7 +615,8 @@ impl Path {
         self.frames.iter().map(|frame| (&**frame.node, frame.pivot))
     }
 
-    /// Where the key range of the current leaf ends, in the scan's direction; none at the end of the tree.
+    /// Where the key range of the current leaf ends, in the scan's direction; none at the end of
+    /// the tree.
     pub(super) fn leaf_end(&self) -> Option<&[u8]> {
         self.end_of(self.branches())
     }
@@ -627,7 +639,8 @@ impl Path {
         self.goes_on_behind(self.branches())
     }
 
-    /// Whether records of the leaf behind that which these branches lead to can be in the scan's range.
+    /// Whether records of the leaf behind that which these branches lead to can be in the scan's
+    /// range.
     pub(super) fn goes_on_behind<'a>(
         &self,
         branches: impl DoubleEndedIterator<Item = (&'a LoadedNode, usize)>,
@@ -653,7 +666,8 @@ impl Path {
         }
     }
 
-    /// Whether a segment's records in this range, and so all that follow it in its level, lie behind the scan's end.
+    /// Whether a segment's records in this range, and so all that follow it in its level, lie
+    /// behind the scan's end.
     pub(super) fn is_beyond(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),

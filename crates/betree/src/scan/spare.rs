@@ -1,5 +1,5 @@
-//! The memory of a scan that ended, for the next scan of its thread: a short scan would spend a tenth of its instructions on
-//! asking the allocator for it.
+//! The memory of a scan that ended, for the next scan of its thread: a short scan would spend a
+//! tenth of its instructions on asking the allocator for it.
 
 use std::cell::Cell;
 use std::ops::Bound;

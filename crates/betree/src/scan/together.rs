@@ -1,7 +1,9 @@
-//! What a scan reads at once. Where it must wait for one block, those come along, of all its sources, that the records which are asked for
-//! are expected to need and that are not cached: so a scan of a known length waits once, or twice where it turns out longer.
+//! What a scan reads at once. Where it must wait for one block, those come along, of all its
+//! sources, that the records which are asked for are expected to need and that are not cached: so a
+//! scan of a known length waits once, or twice where it turns out longer.
 //!
-//! How many records of a level lie among those of the leaf is told by the counts of the node's live parts and children.
+//! How many records of a level lie among those of the leaf is told by the counts of the node's live
+//! parts and children.
 
 use terrapin_base::Result;
 
@@ -17,8 +19,9 @@ const LONG_RECORDS: usize = 1024;
 const EXPECTED_RECORDS_MAX: usize = 1 << 16;
 
 impl TreeScan {
-    /// Before a source's next block is opened: has it at hand, with what is expected to be needed besides for so many records. Does nothing
-    /// where nobody said how long the scan is, or it has become so long that sources read ahead by themselves.
+    /// Before a source's next block is opened: has it at hand, with what is expected to be needed
+    /// besides for so many records. Does nothing where nobody said how long the scan is, or it has
+    /// become so long that sources read ahead by themselves.
     pub(super) fn read_for(&mut self, slot: u16, records: usize) -> Result<()> {
         let source = &mut self.sources[usize::from(slot)];
         let Some(walk) = source.walk.as_mut().filter(|_| source.ahead.is_none()) else {
@@ -28,7 +31,8 @@ impl TreeScan {
             return Ok(());
         }
         let most = walk.blocks_of_bytes(EXPECTED_BYTES_MAX);
-        // A long scan: what it asks for, and has passed, is more than all that; or it is so long that it reads ahead, or asks for as many as one does.
+        // A long scan: what it asks for, and has passed, is more than all that; or it is so long
+        // that it reads ahead, or asks for as many as one does.
         let asks = records / walk.records_of_block() >= most || records >= LONG_RECORDS;
         let is_long = walk.wants_stream() || (walk.next_run_blocks() > most && asks);
         match is_long {
@@ -37,7 +41,8 @@ impl TreeScan {
         }
     }
 
-    /// Reads the blocks that the sources lack for so many records: one at least of `first`, or of all that have none if no source is named.
+    /// Reads the blocks that the sources lack for so many records: one at least of `first`, or of
+    /// all that have none if no source is named.
     pub(super) fn read_together(&mut self, records: usize, first: Option<u16>) -> Result<()> {
         let densities: Vec<f64> = (0..self.sources.len() as u16)
             .map(|slot| self.density(slot))
@@ -53,7 +58,8 @@ impl TreeScan {
             let likely = lacking(source, (density * each) as usize);
             let least = match first {
                 None => usize::from(!walk.is_ready()),
-                // As much as it has passed, but no more than all records would need if they were all its own.
+                // As much as it has passed, but no more than all records would need if they were
+                // all its own.
                 Some(first) if first == slot => {
                     let all = records.div_ceil(walk.records_of_block()).max(1);
                     walk.next_run_blocks().min(all)
@@ -66,7 +72,8 @@ impl TreeScan {
             wants.extend(numbers.map(|number| (*walk.group(), index.clone(), number)));
             counts.push((slot, wants.len() - before));
         }
-        // Where one cannot be read, each source reads its own: what is wrong is told to who comes to it.
+        // Where one cannot be read, each source reads its own: what is wrong is told to who comes
+        // to it.
         let Ok(blocks) = self.store.blocks(&wants, ReadAhead::SCAN.fill) else {
             return Ok(());
         };

@@ -1,5 +1,5 @@
-//! Damaged pages and contradictory nodes: an error for whoever reads them, a finding for `verify`, and never a wrong answer
-//! or "not found".
+//! Damaged pages and contradictory nodes: an error for whoever reads them, a finding for `verify`,
+//! and never a wrong answer or "not found".
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -204,7 +204,8 @@ fn nodes_that_contradict_their_pages_are_found() {
         contradiction(|node| node.pivots[1].child = node.pivots[0].child),
         "referred to twice",
     );
-    // Moves the boundary between two children up: the left one then has keys that belong to the right one.
+    // Moves the boundary between two children up: the left one then has keys that belong to the
+    // right one.
     says(
         contradiction(|node| {
             node.pivots[1].lower = [&node.pivots[1].lower[..], b"\xff"].concat().into()
@@ -222,7 +223,8 @@ fn nodes_that_contradict_their_pages_are_found() {
     );
 }
 
-/// A root above nodes of one leaf each, which says of them what it likes (records, and bytes of these) as the leaf does of itself.
+/// A root above nodes of one leaf each, which says of them what it likes (records, and bytes of
+/// these) as the leaf does of itself.
 fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
     let pages = store.pages();
     let node = |height, children: Vec<Child>| {
@@ -267,7 +269,8 @@ fn boasting(store: &TestStore, said: &[(u64, u64)]) -> Root {
 #[test]
 fn counts_that_no_tree_has_are_estimated_without_a_panic() {
     let store = TestStore::new();
-    // What is read has much more than its parent knew of, and of what is not read that knows much already.
+    // What is read has much more than its parent knew of, and of what is not read that knows much
+    // already.
     let said: Vec<(u64, u64)> = (0..9)
         .map(|n| [(1 << 47, 1 << 47), (1, 1)][n % 2])
         .collect();
@@ -294,8 +297,9 @@ fn a_node_of_the_wrong_height_is_refused() {
     assert_eq!(error.kind(), ErrorKind::Corrupt);
 }
 
-/// A range that begins where a block has nothing any more asked for the next block at once, however far behind it lies: what is wrong with that came
-/// before all that is sound, and a sound one was read before its turn.
+/// A range that begins where a block has nothing any more asked for the next block at once, however
+/// far behind it lies: what is wrong with that came before all that is sound, and a sound one was
+/// read before its turn.
 #[test]
 fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
     // One record a block.

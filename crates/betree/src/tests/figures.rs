@@ -1,4 +1,5 @@
-//! What a version says about itself: figures, pages, estimates; and that a sound tree has no findings.
+//! What a version says about itself: figures, pages, estimates; and that a sound tree has no
+//! findings.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;

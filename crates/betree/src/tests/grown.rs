@@ -189,7 +189,8 @@ impl Grown {
         while at < to && !random.one_in(8) {
             let end = (at + 1 + random.below((to - from) / 2 + 1)).min(to);
             let density = 1 + random.below(4);
-            // Keys on either side of what belongs to the segment, inside or outside of the node's range.
+            // Keys on either side of what belongs to the segment, inside or outside of the node's
+            // range.
             let (before, behind) = (random.below(4), random.below(4));
             let mut in_group = Messages::new();
             let mut own = Vec::new();

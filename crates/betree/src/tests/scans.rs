@@ -95,8 +95,8 @@ fn scans_return_the_range_in_order_both_ways() {
     assert!(returned > 100_000, "{returned}");
 }
 
-/// Lists a range in batches of all kinds and, now and then, a record alone. Some records are skipped: those are listed too,
-/// from what the scan should show.
+/// Lists a range in batches of all kinds and, now and then, a record alone. Some records are
+/// skipped: those are listed too, from what the scan should show.
 fn list_in_batches(
     grown: &Grown,
     bounds: KeyBounds<'_>,
@@ -266,13 +266,15 @@ fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
         }
         assert_eq!(returned, reads.len());
         assert!(batches < returned / 2, "{batches} batches of {returned}");
-        // An older record of a key that was shown may be the last of its block; these trees are full of such.
+        // An older record of a key that was shown may be the last of its block; these trees are
+        // full of such.
         assert!(more * 2 <= batches, "{more} of {batches} batches");
     }
 }
 
-/// How often a scan of `count` records from each of some keys on waits for the device, on average, when so many are expected. Nothing is
-/// cached but the blocks in which it begins. It is asked in parts, as a range asks.
+/// How often a scan of `count` records from each of some keys on waits for the device, on average,
+/// when so many are expected. Nothing is cached but the blocks in which it begins. It is asked in
+/// parts, as a range asks.
 fn waits(expected: usize, count: usize) -> f64 {
     let (mut waits, mut scans) = (0, 0);
     for seed in 0..8 {

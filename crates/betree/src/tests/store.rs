@@ -1,4 +1,5 @@
-//! A page store on a simulated disk that tests can empty the cache of, damage, and ask for its reads.
+//! A page store on a simulated disk that tests can empty the cache of, damage, and ask for its
+//! reads.
 
 use std::sync::Arc;
 

@@ -1,4 +1,5 @@
-//! Whether a file system does direct I/O, and on what bounds. Where those are larger than ours the page cache is used, as where there is none.
+//! Whether a file system does direct I/O, and on what bounds. Where those are larger than ours the
+//! page cache is used, as where there is none.
 
 use std::os::fd::OwnedFd;
 
@@ -9,14 +10,16 @@ use terrapin_base::{Error, Result};
 
 use crate::AlignedBuf;
 
-/// What nearly every device does; and the largest that we keep to, as extents and the log's blocks do.
+/// What nearly every device does; and the largest that we keep to, as extents and the log's blocks
+/// do.
 const SAFE: u32 = 4096;
 /// The least that we use.
 const LEAST: u32 = 512;
 
 /// Turns direct I/O on; `false` where the file system refuses.
 ///
-/// Set on the open descriptor: with `O_DIRECT` in `open`, a refusal comes only after the file has been created.
+/// Set on the open descriptor: with `O_DIRECT` in `open`, a refusal comes only after the file has
+/// been created.
 pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) -> Result<bool> {
     let flags = fcntl_getfl(descriptor);
     match flags.and_then(|flags| fcntl_setfl(descriptor, flags | OFlags::DIRECT)) {
@@ -35,8 +38,9 @@ pub(super) fn set_direct(descriptor: &OwnedFd, describe: &dyn Fn() -> String) ->
     }
 }
 
-/// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says, what a trial shows (of offsets and lengths), or 4096. Where there
-/// is no direct I/O, anything goes; it is what is known or said all the same, or 4096.
+/// The alignment of offsets, lengths and memory: what the disk learnt before, what the kernel says,
+/// what a trial shows (of offsets and lengths), or 4096. Where there is no direct I/O, anything
+/// goes; it is what is known or said all the same, or 4096.
 pub(super) fn of(
     known: &OnceLock<u32>,
     directory: &OwnedFd,
@@ -59,8 +63,9 @@ pub(super) fn of(
     }
 }
 
-/// Whether a file goes on with direct I/O, which is on if `direct` says so, where that wants such an alignment; and what it has for one then. If it
-/// is larger than ours, direct I/O is off afterwards.
+/// Whether a file goes on with direct I/O, which is on if `direct` says so, where that wants such
+/// an alignment; and what it has for one then. If it is larger than ours, direct I/O is off
+/// afterwards.
 pub(super) fn within_ours(
     descriptor: &OwnedFd,
     direct: bool,

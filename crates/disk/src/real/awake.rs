@@ -1,7 +1,9 @@
-//! Waiting awake for a small read. A fast device has it done sooner than the thread and the processor, once asleep, are up again; so the
-//! reader looks a number of times whether it is over, and lets others run between two looks. Not where as many threads wait like that as
-//! there are processors, nor while jobs that give way to users want those. Whether it is worth it otherwise, on this device and beside
-//! whoever else wants the processors, is tried out: some reads awake, some asleep, and many then in the way that took less time.
+//! Waiting awake for a small read. A fast device has it done sooner than the thread and the
+//! processor, once asleep, are up again; so the reader looks a number of times whether it is over,
+//! and lets others run between two looks. Not where as many threads wait like that as there are
+//! processors, nor while jobs that give way to users want those. Whether it is worth it otherwise,
+//! on this device and beside whoever else wants the processors, is tried out: some reads awake,
+//! some asleep, and many then in the way that took less time.
 
 use std::num::NonZero;
 use std::sync::OnceLock;
@@ -23,8 +25,8 @@ static WAITING: AtomicUsize = AtomicUsize::new(0);
 /// What the reads of this process tell.
 static HABIT: Mutex<Habit> = Mutex::new(Habit::new());
 
-/// Does a read into this memory by `awake`, which looks for its end by means of [`look`], or by `asleep`, whichever it had better be; by
-/// `asleep` too what `awake` does not do.
+/// Does a read into this memory by `awake`, which looks for its end by means of [`look`], or by
+/// `asleep`, whichever it had better be; by `asleep` too what `awake` does not do.
 pub(super) fn read<T>(
     env: &Env,
     memory: &mut [u8],
@@ -85,8 +87,9 @@ enum Way {
     Awake,
 }
 
-/// What reads in one way take lately: the mean of a stretch of reads counts for a quarter, and those before it for the rest. A stretch alone
-/// would say too little: one read in a hundred takes three times as long as most, and the two ways may be a tenth apart.
+/// What reads in one way take lately: the mean of a stretch of reads counts for a quarter, and
+/// those before it for the rest. A stretch alone would say too little: one read in a hundred takes
+/// three times as long as most, and the two ways may be a tenth apart.
 #[derive(Clone, Copy, Default)]
 struct Lately {
     /// Nanoseconds a read; none before the first stretch.
@@ -144,7 +147,8 @@ impl Habit {
         self.took_ns = self.took_ns.saturating_add(took_ns);
         let trying = self.rounds == 0;
         let reads = u64::from(if trying { TRIED } else { ROUND });
-        // More than half as long again as all of them take asleep: somebody else wants the processor, and no more of it is needed to know.
+        // More than half as long again as all of them take asleep: somebody else wants the
+        // processor, and no more of it is needed to know.
         let crowded =
             way == Way::Awake && self.took_ns > self.asleep.ns().saturating_mul(reads * 3 / 2);
         if self.left > 0 && !crowded {
@@ -157,7 +161,8 @@ impl Habit {
             };
             lately.learn(self.took_ns / reads);
         }
-        // Waiting awake must not be worse. What was found to be better is left when it is worse by more than chance.
+        // Waiting awake must not be worse. What was found to be better is left when it is worse by
+        // more than chance.
         let chance = if trying { 0 } else { self.asleep.ns() / 16 };
         let lost = crowded || way == Way::Awake && self.awake.ns() > self.asleep.ns() + chance;
         (self.way, self.rounds, self.left) = match (self.rounds, way) {
@@ -195,7 +200,8 @@ mod tests {
     fn most_reads_are_waited_for_in_the_way_that_takes_less_time() {
         assert!(awake(100_000, 50_000, |_| 25_000) > 99_000);
         assert!(awake(100_000, 50_000, |_| 55_000) < 1_000);
-        // One in ten takes as long as somebody else may keep the processor: the trial is over with the first.
+        // One in ten takes as long as somebody else may keep the processor: the trial is over with
+        // the first.
         let crowded = |read: u32| {
             if read.is_multiple_of(10) {
                 3_000_000
@@ -206,7 +212,8 @@ mod tests {
         assert!(awake(100_000, 50_000, crowded) < 500);
     }
 
-    /// A device whose reads take half as long again or half as long by chance, and one in fifty four times as long.
+    /// A device whose reads take half as long again or half as long by chance, and one in fifty
+    /// four times as long.
     #[test]
     fn what_differs_less_than_single_reads_do_is_found_all_the_same() {
         let spread = |mean_ns: u64| {

@@ -1,8 +1,9 @@
 //! Reads through the kernel's page cache of a file that is otherwise read and written past it.
 //!
-//! They have a descriptor of their own for the same file. The kernel keeps both views of the file one: a direct write puts out of the page
-//! cache what it has of the range, before it and once it is over. A read of pages that a write is under way to may come to either state, as with
-//! any two descriptors.
+//! They have a descriptor of their own for the same file. The kernel keeps both views of the file
+//! one: a direct write puts out of the page cache what it has of the range, before it and once it
+//! is over. A read of pages that a write is under way to may come to either state, as with any two
+//! descriptors.
 
 use std::io::IoSliceMut;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -21,8 +22,8 @@ pub(super) struct Cached {
 }
 
 impl Cached {
-    /// Of the file that is open by that name; none where another one has the name by now, or there is no descriptor to be had: then
-    /// reads go past the page cache.
+    /// Of the file that is open by that name; none where another one has the name by now, or there
+    /// is no descriptor to be had: then reads go past the page cache.
     pub(super) fn open(directory: &OwnedFd, name: &str, file: &OwnedFd) -> Option<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC;
         let descriptor = retry(|| openat(directory, name, flags, Mode::empty())).ok()?;
@@ -38,7 +39,8 @@ impl Cached {
         })
     }
 
-    /// Reads what the page cache has of it, from its beginning on; none where it has nothing, or does not tell.
+    /// Reads what the page cache has of it, from its beginning on; none where it has nothing, or
+    /// does not tell.
     pub(super) fn at_hand(&self, buffer: &mut [u8], offset: u64) -> Option<usize> {
         if !self.tells.load(Ordering::Relaxed) {
             return None;
@@ -56,7 +58,8 @@ impl Cached {
             Ok(count) => Some(count).filter(|&count| count > 0),
             Err(Errno::AGAIN) => None,
             Err(_) => {
-                // An old kernel, or a file system without this. What is wrong with the file itself the read that follows tells.
+                // An old kernel, or a file system without this. What is wrong with the file itself
+                // the read that follows tells.
                 self.tells.store(false, Ordering::Relaxed);
                 None
             }

@@ -1,9 +1,12 @@
-//! The kernel's map of a file: keeps it coarse where reads would make it fine, and asks it what is allocated.
+//! The kernel's map of a file: keeps it coarse where reads would make it fine, and asks it what is
+//! allocated.
 //!
-//! ext4 remembers where the parts of a file lie that were asked for, each as long as the read was. Once its map of a large file was dropped
-//! (by a reboot, or short of memory), random reads fill it with one entry for each of their blocks: hundreds of thousands, in a tree
-//! that no cache of the processor holds, and every read that finds nothing there searches the file's extents besides. Asked for the
-//! map of the whole file, it finds out how long each extent is, and puts one entry in the place of all those.
+//! ext4 remembers where the parts of a file lie that were asked for, each as long as the read was.
+//! Once its map of a large file was dropped (by a reboot, or short of memory), random reads fill it
+//! with one entry for each of their blocks: hundreds of thousands, in a tree that no cache of the
+//! processor holds, and every read that finds nothing there searches the file's extents besides.
+//! Asked for the map of the whole file, it finds out how long each extent is, and puts one entry in
+//! the place of all those.
 
 use std::os::fd::AsFd;
 
@@ -15,10 +18,12 @@ use terrapin_base::sync::{AtomicI64, Ordering};
 const EXT4: i128 = 0xef53;
 /// Reads between two looks at the map, at least,
 const READS_MIN: i64 = 1 << 15;
-/// and for each extent, as a look takes as long as it has extents: so it takes some nanoseconds of each read.
+/// and for each extent, as a look takes as long as it has extents: so it takes some nanoseconds of
+/// each read.
 const READS_OF_EXTENT: i64 = 64;
 
-/// What is asked about a file's map, and the answer: `struct fiemap` of the kernel without room for extents.
+/// What is asked about a file's map, and the answer: `struct fiemap` of the kernel without room for
+/// extents.
 #[repr(C)]
 #[derive(Default)]
 struct Map {
@@ -52,7 +57,8 @@ struct Extended {
 }
 
 const EXTENTS: usize = 32;
-/// Flags of an extent that a write may need more space for: its place is not known or not chosen yet, or another file has it too.
+/// Flags of an extent that a write may need more space for: its place is not known or not chosen
+/// yet, or another file has it too.
 const UNSURE: u32 = 0x2 | 0x4 | 0x2000;
 
 const MAP: Opcode = opcode::read_write::<Map>(b'f', 11);
@@ -89,7 +95,8 @@ impl Extents {
             bytes: u64::MAX,
             ..Map::default()
         };
-        // SAFETY: that is the request's structure, and without room for extents the kernel writes to it alone.
+        // SAFETY: that is the request's structure, and without room for extents the kernel writes
+        // to it alone.
         let asked = unsafe { ioctl::ioctl(file, Updater::<MAP, Map>::new(&mut map)) };
         // It is of no use where the kernel refuses.
         if asked.is_ok() {
@@ -99,7 +106,8 @@ impl Extents {
     }
 }
 
-/// Whether all of a range of a file is allocated, for that file alone; none where the file system does not tell.
+/// Whether all of a range of a file is allocated, for that file alone; none where the file system
+/// does not tell.
 pub(super) fn is_allocated(file: &impl AsFd, start: u64, end: u64) -> Option<bool> {
     let mut start = start;
     while start < end {
@@ -112,7 +120,8 @@ pub(super) fn is_allocated(file: &impl AsFd, start: u64, end: u64) -> Option<boo
             },
             extents: [Extent::default(); EXTENTS],
         };
-        // SAFETY: that is the request's structure, and behind it the kernel writes to as many extents as there is room for.
+        // SAFETY: that is the request's structure, and behind it the kernel writes to as many
+        // extents as there is room for.
         unsafe { ioctl::ioctl(file, Updater::<MAP, Extended>::new(&mut asked)) }.ok()?;
         let count = (asked.map.extents as usize).min(EXTENTS);
         let from = start;

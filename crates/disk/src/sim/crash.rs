@@ -1,4 +1,5 @@
-//! How a crash goes: what a power cut leaves of what no sync covered, and when the writes land that were in flight when the process died.
+//! How a crash goes: what a power cut leaves of what no sync covered, and when the writes land that
+//! were in flight when the process died.
 
 use std::collections::BTreeMap;
 
@@ -16,20 +17,22 @@ pub enum CrashMode {
     LoseUnsynced,
     /// Everything.
     KeepAll,
-    /// Any subset: the seed decides for every sector, every change of a size and every change of the directory by itself. A sector that
-    /// was written several times may come out as any of its versions.
+    /// Any subset: the seed decides for every sector, every change of a size and every change of
+    /// the directory by itself. A sector that was written several times may come out as any of its
+    /// versions.
     RandomSubset,
-    /// Everything up to a moment that the seed chooses, in the order in which it was written, across all files; the write
-    /// at that moment is cut at a sector.
+    /// Everything up to a moment that the seed chooses, in the order in which it was written,
+    /// across all files; the write at that moment is cut at a sector.
     Prefix,
     /// Only the last one to three changes, across all files.
     NewestOnly,
     /// Everything but the first one to three changes, across all files.
     OldestLost,
-    /// Any subset as with [`CrashMode::RandomSubset`]; and of the sectors that were to be written, some hold random bytes,
-    /// others begin with the new and end with the old ones.
+    /// Any subset as with [`CrashMode::RandomSubset`]; and of the sectors that were to be written,
+    /// some hold random bytes, others begin with the new and end with the old ones.
     GarbageInFlight,
-    /// Sizes, allocation, holes and the directory are all there; of the data nothing is: zeros, or what was there before.
+    /// Sizes, allocation, holes and the directory are all there; of the data nothing is: zeros, or
+    /// what was there before.
     SizeBeforeData,
 }
 
@@ -53,8 +56,9 @@ pub enum Landing {
     /// Some of its sectors are stored at once, the others never.
     #[default]
     AtDeath,
-    /// Some are stored at once; others land, or not, during the later calls of the next process, at the latest before the file's
-    /// lock can be had again: the write holds the descriptor on which the lock lies (D9).
+    /// Some are stored at once; others land, or not, during the later calls of the next process, at
+    /// the latest before the file's lock can be had again: the write holds the descriptor on which
+    /// the lock lies (D9).
     Later,
 }
 
@@ -161,7 +165,8 @@ impl Change {
     }
 }
 
-/// A sector on its way when the power failed: it is as it was, new, random, or new up to a byte. A write of a part of a sector endangers all of it.
+/// A sector on its way when the power failed: it is as it was, new, random, or new up to a byte. A
+/// write of a part of a sector endangers all of it.
 fn garble(image: &mut Image, at: u64, new: &[u8], random: &mut Random) {
     match random.below(4) {
         0 => {}

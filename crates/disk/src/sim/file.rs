@@ -1,4 +1,5 @@
-//! Handles of one process on files and rings of the simulated disk; closing releases what they hold.
+//! Handles of one process on files and rings of the simulated disk; closing releases what they
+//! hold.
 
 use terrapin_base::Result;
 use terrapin_base::sync::{Arc, Mutex};

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use super::inode::Change;
 use super::{PAGE_BYTES, SECTOR_BYTES};
 
-/// A file's bytes and its allocation. A page that is absent is a hole; one that is present without content was allocated
-/// and never written. Both read as zeros.
+/// A file's bytes and its allocation. A page that is absent is a hole; one that is present without
+/// content was allocated and never written. Both read as zeros.
 #[derive(Clone, Default)]
 pub(super) struct Image {
     bytes: u64,
@@ -189,7 +189,8 @@ impl Image {
     }
 }
 
-/// The pieces into which sector bounds cut bytes at an offset: what a power cut may keep or lose one by one.
+/// The pieces into which sector bounds cut bytes at an offset: what a power cut may keep or lose
+/// one by one.
 pub(super) fn sectors(offset: u64, bytes: &[u8]) -> impl Iterator<Item = (u64, &[u8])> {
     let (mut offset, mut rest) = (offset, bytes);
     std::iter::from_fn(move || {

@@ -1,4 +1,5 @@
-//! One simulated file, twice: as the process sees it and as the medium holds it, with the changes in between.
+//! One simulated file, twice: as the process sees it and as the medium holds it, with the changes
+//! in between.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,7 +31,8 @@ pub(super) struct Inode {
     pub(super) current: Image,
     /// What the medium holds for sure.
     pub(super) durable: Image,
-    /// What lies between the two, oldest first, with its place in the order of all changes on the disk.
+    /// What lies between the two, oldest first, with its place in the order of all changes on the
+    /// disk.
     pub(super) pending: Vec<(u64, Change)>,
     /// Pages in which the two may differ through `pending`.
     pub(super) touched: BTreeSet<u64>,
@@ -75,7 +77,8 @@ impl NameChange {
 }
 
 impl Inode {
-    /// Makes a change that the process sees at once and the medium after the next sync; `at` is its place in the order of all.
+    /// Makes a change that the process sees at once and the medium after the next sync; `at` is its
+    /// place in the order of all.
     pub(super) fn change(&mut self, at: u64, change: Change) {
         match &change {
             Change::Store { offset, bytes } => {
@@ -95,7 +98,8 @@ impl Inode {
         self.pending.push((at, change));
     }
 
-    /// Stores into the ring that this file is; once in a while, by `random`, a page reaches the medium as the kernel's writeback would have it.
+    /// Stores into the ring that this file is; once in a while, by `random`, a page reaches the
+    /// medium as the kernel's writeback would have it.
     pub(super) fn ring_store(&mut self, at: u64, offset: u64, bytes: &[u8], random: &mut Random) {
         self.current.store(offset, bytes);
         for page in pages_of(offset, bytes.len() as u64) {
@@ -110,7 +114,8 @@ impl Inode {
         }
     }
 
-    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never tried again, though the process still sees it.
+    /// A sync that fails: what reached the medium is by chance, the rest is forgotten and never
+    /// tried again, though the process still sees it.
     pub(super) fn forget(&mut self, random: &mut Random) {
         for (_, change) in std::mem::take(&mut self.pending) {
             change.apply_some(&mut self.durable, random);

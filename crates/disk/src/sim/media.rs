@@ -9,30 +9,36 @@ use super::inode::Change;
 use super::world::{EIO, World, os_error};
 use super::{Op, SECTOR_BYTES};
 
-/// What goes wrong. Rot of what is stored is [`super::SimDisk::corrupt`]; a full disk is [`super::SimDisk::set_capacity`]; a call that says that it
-/// failed, and a sync that fails once and says afterwards that all is well, is [`super::Fault`].
+/// What goes wrong. Rot of what is stored is [`super::SimDisk::corrupt`]; a full disk is
+/// [`super::SimDisk::set_capacity`]; a call that says that it failed, and a sync that fails once
+/// and says afterwards that all is well, is [`super::Fault`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Media {
     /// A write is acknowledged and never stored. The file grows all the same.
     LostWrite,
     /// A write is acknowledged, but not all of its sectors are stored.
     TornWrite,
-    /// A write is acknowledged and stored elsewhere: at another place of the file, or in another file that is long enough.
+    /// A write is acknowledged and stored elsewhere: at another place of the file, or in another
+    /// file that is long enough.
     MisdirectedWrite,
     /// A write is stored with the bits of this mask flipped in one of its bytes.
     FlippedWrite(u8),
-    /// A write is stored, but the first read that meets it gets what was there before it; later ones are right.
+    /// A write is stored, but the first read that meets it gets what was there before it; later
+    /// ones are right.
     StaleRead,
-    /// A write is stored and read as it should until the file's next sync; after it, what was there before is back for good.
+    /// A write is stored and read as it should until the file's next sync; after it, what was there
+    /// before is back for good.
     RevertedWrite,
-    /// A write fails with `EIO`, and nothing of it is stored. Lasting and within a range, this is a place that takes no writes.
+    /// A write fails with `EIO`, and nothing of it is stored. Lasting and within a range, this is a
+    /// place that takes no writes.
     WriteError,
     /// A read gets one byte with the bits of this mask flipped; the medium holds the right one.
     FlippedRead(u8),
     /// A read fails with `EIO`. Lasting and within a range, this is a bad sector.
     ReadError,
-    /// A read ends early. [`crate::File::read_at`] promises to fill its buffer, so this shows as the error of a file that ends there, with the
-    /// buffer filled in part; what merely comes in pieces the real disk puts together.
+    /// A read ends early. [`crate::File::read_at`] promises to fill its buffer, so this shows as
+    /// the error of a file that ends there, with the buffer filled in part; what merely comes in
+    /// pieces the real disk puts together.
     ShortRead,
 }
 
@@ -51,8 +57,8 @@ impl Media {
     }
 }
 
-/// A fault of the medium to inject: which reads or writes it looks at, how many of them it lets pass, and whether it goes on. It
-/// stays with the medium, across crashes and in forks.
+/// A fault of the medium to inject: which reads or writes it looks at, how many of them it lets
+/// pass, and whether it goes on. It stays with the medium, across crashes and in forks.
 ///
 /// ```
 /// use terrapin_disk::sim::{Media, MediaFault};
@@ -69,7 +75,8 @@ pub struct MediaFault {
 }
 
 impl MediaFault {
-    /// Strikes the `n`-th write or read from now on (1 is the next), once; which of both, its kind says.
+    /// Strikes the `n`-th write or read from now on (1 is the next), once; which of both, its kind
+    /// says.
     #[must_use]
     pub fn nth(n: u64, media: Media) -> Self {
         MediaFault {
@@ -95,7 +102,8 @@ impl MediaFault {
         self
     }
 
-    /// Strikes every later read or write that it looks at too, until [`super::SimDisk::clear_media`].
+    /// Strikes every later read or write that it looks at too, until
+    /// [`super::SimDisk::clear_media`].
     #[must_use]
     pub fn lasting(mut self) -> Self {
         self.lasting = true;

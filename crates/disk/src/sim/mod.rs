@@ -1,21 +1,27 @@
-//! A simulated disk: a directory in memory that knows what a power cut would keep, and fails when it is told to.
+//! A simulated disk: a directory in memory that knows what a power cut would keep, and fails when
+//! it is told to.
 //!
 //! What it promises is what POSIX does, and nothing that file systems happen to do beyond that:
 //!
-//! - Written data, sizes, allocation and holes are durable after [`crate::File::sync`] of that file; creations, renames and removals
-//!   after [`Disk::sync_directory`]. Until then a power cut may keep any part of them, in sectors of 512 bytes ([`CrashMode`]).
-//! - What the process wrote survives its own death ([`SimDisk::crash_process`]), stores into a log ring included.
-//! - Stores into a ring are never synced. Now and then, by the seed, a page of it reaches the medium by itself, as the
-//!   kernel's writeback would have it; so a power cut can also leave an old state of a page.
-//! - A sync that fails has lost data for good: the file still reads as written, but what the sync should have covered is not made durable by
-//!   a later sync that succeeds, as the kernel forgets pages whose writeback failed.
-//! - A write that fails may have written some of its sectors. One in whose midst the process dies may go on after its death, as long as the
-//!   lock of its file is not had again ([`Landing`]).
+//! - Written data, sizes, allocation and holes are durable after [`crate::File::sync`] of that
+//!   file; creations, renames and removals after [`Disk::sync_directory`]. Until then a power cut
+//!   may keep any part of them, in sectors of 512 bytes ([`CrashMode`]).
+//! - What the process wrote survives its own death ([`SimDisk::crash_process`]), stores into a log
+//!   ring included.
+//! - Stores into a ring are never synced. Now and then, by the seed, a page of it reaches the
+//!   medium by itself, as the kernel's writeback would have it; so a power cut can also leave an
+//!   old state of a page.
+//! - A sync that fails has lost data for good: the file still reads as written, but what the sync
+//!   should have covered is not made durable by a later sync that succeeds, as the kernel forgets
+//!   pages whose writeback failed.
+//! - A write that fails may have written some of its sectors. One in whose midst the process dies
+//!   may go on after its death, as long as the lock of its file is not had again ([`Landing`]).
 //! - The medium itself may be faulty: [`SimDisk::corrupt`], [`SimDisk::inject_media`].
 //!
 //! Every call can be watched, and the disk forked there ([`SimDisk::watch`]).
 //!
-//! Everything random comes from the seed. The same calls on the same seed give the same disk and the same [`SimDisk::trace_hash`].
+//! Everything random comes from the seed. The same calls on the same seed give the same disk and
+//! the same [`SimDisk::trace_hash`].
 
 mod crash;
 mod file;
@@ -42,7 +48,8 @@ pub const SECTOR_BYTES: u64 = 512;
 /// In what unit space is allocated, and ring stores reach the medium.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// A call on the disk, for faults and traces. Each read of a batch is a call of its own. Asking for a file's size or allocation is none.
+/// A call on the disk, for faults and traces. Each read of a batch is a call of its own. Asking for
+/// a file's size or allocation is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 #[allow(missing_docs)] // each is the method of that name
@@ -77,7 +84,8 @@ pub enum FaultError {
     TooManyFiles,
 }
 
-/// A fault to inject: which calls it looks at, how many of them it lets pass, and whether it goes on.
+/// A fault to inject: which calls it looks at, how many of them it lets pass, and whether it goes
+/// on.
 ///
 /// ```
 /// use terrapin_disk::sim::{Fault, FaultError, Op};
@@ -192,7 +200,8 @@ impl Random {
     }
 }
 
-/// The simulated disk. It is the medium, not the process: it survives crashes, and clones are the same disk.
+/// The simulated disk. It is the medium, not the process: it survives crashes, and clones are the
+/// same disk.
 ///
 /// ```
 /// use terrapin_disk::{Disk, File, OpenOptions, SimDisk, sim::CrashMode};
@@ -231,8 +240,10 @@ impl SimDisk {
         })
     }
 
-    /// A deep copy, as if the process had died there and its disk been cloned at this moment: no handle of this disk is valid there, nothing is locked, and what was not
-    /// synced is still unsynced. Faults and watchers are not copied; faults of the medium, counters and the random state are. Costs the number of pages, not their bytes.
+    /// A deep copy, as if the process had died there and its disk been cloned at this moment: no
+    /// handle of this disk is valid there, nothing is locked, and what was not synced is still
+    /// unsynced. Faults and watchers are not copied; faults of the medium, counters and the random
+    /// state are. Costs the number of pages, not their bytes.
     #[must_use]
     pub fn fork(&self) -> SimDisk {
         SimDisk::of(self.0.lock().clone().forked())
@@ -247,7 +258,8 @@ impl SimDisk {
         self.0.lock().die();
     }
 
-    /// The power fails: the process dies, and of what no sync covered the mode decides. What is left is durable afterwards.
+    /// The power fails: the process dies, and of what no sync covered the mode decides. What is
+    /// left is durable afterwards.
     pub fn crash_power(&self, mode: CrashMode) {
         let mut world = self.0.lock();
         world.die();
@@ -264,25 +276,29 @@ impl SimDisk {
         self.0.lock().faults.clear();
     }
 
-    /// The process dies in the `n`-th call from now on (1 is the next): a write may have stored some of its sectors, a change of the directory
-    /// may have happened or not. That call and all later ones fail; the disk stays for the test to crash further and to open again.
+    /// The process dies in the `n`-th call from now on (1 is the next): a write may have stored
+    /// some of its sectors, a change of the directory may have happened or not. That call and all
+    /// later ones fail; the disk stays for the test to crash further and to open again.
     pub fn die_at_call(&self, n: u64) {
         let mut world = self.0.lock();
         world.die_at_call = Some(world.calls.saturating_add(n.max(1)));
     }
 
-    /// The process dies in the `n`-th store into a log ring from now on (1 is the next), which may have stored only its first bytes.
+    /// The process dies in the `n`-th store into a log ring from now on (1 is the next), which may
+    /// have stored only its first bytes.
     pub fn die_at_ring_write(&self, n: u64) {
         let mut world = self.0.lock();
         world.die_at_ring_write = Some(world.ring_writes.saturating_add(n.max(1)));
     }
 
-    /// Says what becomes of a write in whose midst the process dies from now on; at first [`Landing::AtDeath`].
+    /// Says what becomes of a write in whose midst the process dies from now on; at first
+    /// [`Landing::AtDeath`].
     pub fn set_landing(&self, landing: Landing) {
         self.0.lock().landing = landing;
     }
 
-    /// Injects a fault of the medium. Several may be there; the first that strikes a read or a write decides.
+    /// Injects a fault of the medium. Several may be there; the first that strikes a read or a
+    /// write decides.
     pub fn inject_media(&self, fault: MediaFault) {
         self.0.lock().media.inject(fault);
     }
@@ -298,12 +314,14 @@ impl SimDisk {
         self.0.lock().media.hits().to_vec()
     }
 
-    /// Has a watcher asked before and after every call and every store into a ring, as long as the returned value lives.
+    /// Has a watcher asked before and after every call and every store into a ring, as long as the
+    /// returned value lives.
     pub fn watch(&self, watcher: Watcher) -> Watching {
         Watching::begin(&self.0, watcher)
     }
 
-    /// Whether no process has died since the last [`SimDisk::handle`]: tells a death that the test placed from other errors.
+    /// Whether no process has died since the last [`SimDisk::handle`]: tells a death that the test
+    /// placed from other errors.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         !self.0.lock().died
@@ -350,7 +368,8 @@ impl SimDisk {
         self.0.lock().alignment = bytes;
     }
 
-    /// Rots: flips the bits of `mask` in one byte of a file, now and after a crash. `false` when there is no such byte.
+    /// Rots: flips the bits of `mask` in one byte of a file, now and after a crash. `false` when
+    /// there is no such byte.
     pub fn corrupt(&self, name: &str, offset: u64, mask: u8) -> bool {
         self.0.lock().corrupt(name, offset, mask)
     }
@@ -361,7 +380,8 @@ impl SimDisk {
         self.0.lock().content(name)
     }
 
-    /// Puts a file there, durable at once, without counting as a call; for hostile and golden files.
+    /// Puts a file there, durable at once, without counting as a call; for hostile and golden
+    /// files.
     pub fn plant(&self, name: &str, content: &[u8]) {
         self.0.lock().plant(name, content);
     }

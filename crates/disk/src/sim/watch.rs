@@ -1,4 +1,5 @@
-//! Watching a simulated disk: what is told of every call before it and after it, and the forks that can be taken from there.
+//! Watching a simulated disk: what is told of every call before it and after it, and the forks that
+//! can be taken from there.
 
 use std::fmt;
 use std::ops::Range;
@@ -28,7 +29,8 @@ pub enum Moment {
 pub struct Call<'a> {
     /// What is called.
     pub op: Op,
-    /// Which call it is: [`SimDisk::io_count`] after it; for a store into a ring, [`SimDisk::ring_writes`] after it.
+    /// Which call it is: [`SimDisk::io_count`] after it; for a store into a ring,
+    /// [`SimDisk::ring_writes`] after it.
     pub number: u64,
     /// Before or after.
     pub moment: Moment,
@@ -120,7 +122,8 @@ impl fmt::Display for Call<'_> {
 /// What is asked about every call.
 pub type Watcher = Box<dyn FnMut(&Probe<'_>, &Call<'_>) + Send>;
 
-/// The disk at the moment of a call. It is locked meanwhile: a watcher must ask here, never the [`SimDisk`] itself; forks are free.
+/// The disk at the moment of a call. It is locked meanwhile: a watcher must ask here, never the
+/// [`SimDisk`] itself; forks are free.
 pub struct Probe<'a> {
     world: &'a World,
     call: Call<'a>,
@@ -133,8 +136,8 @@ impl Probe<'_> {
         SimDisk::of(self.world.clone().forked())
     }
 
-    /// A fork in which the process died in the middle of this call, as [`SimDisk::die_at_call`] has it; what it left undone and what done, the
-    /// seed decides. Only before the call.
+    /// A fork in which the process died in the middle of this call, as [`SimDisk::die_at_call`] has
+    /// it; what it left undone and what done, the seed decides. Only before the call.
     #[must_use]
     pub fn fork_within(&self, seed: u64, landing: Landing) -> SimDisk {
         let mut world = self.world.clone();
@@ -179,13 +182,15 @@ impl Probe<'_> {
         inode.is_some_and(|inode| inode.current.read_within(offset, out))
     }
 
-    /// Reads what a power cut that loses all it can would leave of a file; `false` when it is not that long then.
+    /// Reads what a power cut that loses all it can would leave of a file; `false` when it is not
+    /// that long then.
     pub fn read_durable(&self, name: &str, offset: u64, out: &mut [u8]) -> bool {
         let inode = self.world.inode_of(&self.world.durable_names, name);
         inode.is_some_and(|inode| inode.durable.read_within(offset, out))
     }
 
-    /// Whether a range of a file is on the medium for sure, with the file's name, as the process sees it.
+    /// Whether a range of a file is on the medium for sure, with the file's name, as the process
+    /// sees it.
     #[must_use]
     pub fn is_durable(&self, name: &str, range: Range<u64>) -> bool {
         self.world.names.get(name) == self.world.durable_names.get(name)
@@ -260,7 +265,8 @@ impl World {
         self.watchers = watchers;
     }
 
-    /// Tells the watchers of a call, makes it, and tells them again. The calls of the dead are none.
+    /// Tells the watchers of a call, makes it, and tells them again. The calls of the dead are
+    /// none.
     fn watched<T>(
         &mut self,
         life: u64,
@@ -286,7 +292,8 @@ impl World {
         outcome
     }
 
-    /// Makes a call in a copy of the world in which it was about to be made. How it goes shows in what the copy holds.
+    /// Makes a call in a copy of the world in which it was about to be made. How it goes shows in
+    /// what the copy holds.
     fn replay(&mut self, call: &Call<'_>) {
         let (life, inode, file) = (self.life, call.inode, call.file);
         let (offset, bytes) = (call.offset, call.bytes);
@@ -421,7 +428,8 @@ impl World {
         })
     }
 
-    /// Opens a ring: a call of its own, and then the real disk's steps, each a call that may fail or be the last one.
+    /// Opens a ring: a call of its own, and then the real disk's steps, each a call that may fail
+    /// or be the last one.
     pub(super) fn open_ring(
         &mut self,
         life: u64,

@@ -1,4 +1,5 @@
-//! The state behind the simulated disk: the directory, the files, the order of all changes, the calls and how they go.
+//! The state behind the simulated disk: the directory, the files, the order of all changes, the
+//! calls and how they go.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -216,8 +217,9 @@ impl World {
         Ok(verdict)
     }
 
-    /// As [`World::begin`], for calls that do nothing when they fail, and all or nothing when the process dies in them: `true` means that the
-    /// change is still to be made and the error to be returned after it.
+    /// As [`World::begin`], for calls that do nothing when they fail, and all or nothing when the
+    /// process dies in them: `true` means that the change is still to be made and the error to be
+    /// returned after it.
     fn begin_atomic(
         &mut self,
         life: u64,

@@ -1,4 +1,5 @@
-//! Compression of a block's payload. A block says for itself how it is compressed, so the option can change at any time.
+//! Compression of a block's payload. A block says for itself how it is compressed, so the option
+//! can change at any time.
 
 use terrapin_base::{Error, ErrorKind, Result};
 
@@ -73,7 +74,8 @@ impl Compressor {
         }
     }
 
-    /// Puts the compressed payload in `out` and says how; none when that cannot be done or does not make it smaller.
+    /// Puts the compressed payload in `out` and says how; none when that cannot be done or does not
+    /// make it smaller.
     pub(super) fn compress(&mut self, payload: &[u8], out: &mut Vec<u8>) -> Option<Compression> {
         let (bytes, compression) = match self {
             Compressor::None => return None,
@@ -94,7 +96,8 @@ impl Compressor {
     }
 }
 
-/// Puts the payload that was stored so into `out`, which is as long as it is; as long as `stored` without compression.
+/// Puts the payload that was stored so into `out`, which is as long as it is; as long as `stored`
+/// without compression.
 pub(super) fn decompress(compression: Compression, stored: &[u8], out: &mut [u8]) -> Result<()> {
     let bytes = match compression {
         Compression::None => {

@@ -1,4 +1,5 @@
-//! A decoded block is immutable and proven: every offset in it was checked once, so that accessors need not.
+//! A decoded block is immutable and proven: every offset in it was checked once, so that accessors
+//! need not.
 
 use std::cmp::Ordering;
 use std::ops::Range;
@@ -13,7 +14,8 @@ use super::format::{BLOCK_HEADER_BYTES, Header, KIND_BITS, START_BYTES, checksum
 use crate::heads::{head, head_mask};
 use crate::message::{KIND_DELETE, KIND_PUT, Message};
 
-/// Bytes at the start of a block that are brought near before its records are read in order: the processor sees to those behind.
+/// Bytes at the start of a block that are brought near before its records are read in order: the
+/// processor sees to those behind.
 const FIRST_BYTES: usize = 128;
 
 /// Bytes of a record's short head.
@@ -28,8 +30,8 @@ const PLAIN_TAG_MAX: u8 = 0x7f;
 /// Smallest tag of a suffix that has no fewer bytes than a short head.
 const PLAIN_TAG_MIN: u8 = (SHORT_HEAD_BYTES as u8) << KIND_BITS;
 
-/// The tag and the short head of a sound record whose tag is one from [`PLAIN_TAG_MIN`] to `tag_max`; none for others. That the
-/// key is not too long is left to the caller, and the value.
+/// The tag and the short head of a sound record whose tag is one from [`PLAIN_TAG_MIN`] to
+/// `tag_max`; none for others. That the key is not too long is left to the caller, and the value.
 #[inline]
 fn prove_plain(record: &[u8], tag_max: u8) -> Option<(u8, [u8; SHORT_HEAD_BYTES])> {
     let [tag, first, second, ..] = *record else {
@@ -67,11 +69,13 @@ fn prove(record: &[u8], prefix: usize) -> Result<(u8, [u8; SHORT_HEAD_BYTES])> {
 
 /// A block in memory, decompressed and without padding.
 ///
-/// Accessors panic when an index is not below [`Block::len`], as a slice does; bytes from disk cannot make them panic.
+/// Accessors panic when an index is not below [`Block::len`], as a slice does; bytes from disk
+/// cannot make them panic.
 #[derive(Debug)]
 pub struct Block {
-    /// Prefix, records, starts; and behind that, for each record, the first two bytes of its key's suffix as a big-endian
-    /// number, filled up with a zero: a search looks at these, side by side, before it looks at any record.
+    /// Prefix, records, starts; and behind that, for each record, the first two bytes of its key's
+    /// suffix as a big-endian number, filled up with a zero: a search looks at these, side by side,
+    /// before it looks at any record.
     payload: Piece,
     /// The head of the prefix: a short one is compared without a visit to the payload.
     prefix_head: u64,
@@ -86,19 +90,21 @@ pub struct Block {
 }
 
 impl Block {
-    /// Decodes what a read returned: a block's bytes on disk, padding included. Copies or decompresses the payload, so
-    /// the buffer can be used again. Linear in the number of records, which it checks one by one; it does not
-    /// compare keys.
+    /// Decodes what a read returned: a block's bytes on disk, padding included. Copies or
+    /// decompresses the payload, so the buffer can be used again. Linear in the number of records,
+    /// which it checks one by one; it does not compare keys.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, when this is not the block of that page and number or
-    /// is damaged; [`terrapin_base::ErrorKind::Unsupported`] when this build cannot decompress it.
+    /// [`terrapin_base::ErrorKind::Corrupt`], with page and block, when this is not the block of
+    /// that page and number or is damaged; [`terrapin_base::ErrorKind::Unsupported`] when this
+    /// build cannot decompress it.
     pub fn decode(bytes: &[u8], id: PageId, block_number: u32) -> Result<Block> {
         Self::decode_into(bytes, id, block_number, |_| None)
     }
 
-    /// As [`Block::decode`]; the payload goes where `memory` says that there are so many bytes, or else into an allocation of its own.
+    /// As [`Block::decode`]; the payload goes where `memory` says that there are so many bytes, or
+    /// else into an allocation of its own.
     pub(crate) fn decode_into(
         bytes: &[u8],
         id: PageId,
@@ -211,7 +217,8 @@ impl Block {
         Ok(())
     }
 
-    /// Where records start, behind the prefix. A lone record has no start in the array: it starts there.
+    /// Where records start, behind the prefix. A lone record has no start in the array: it starts
+    /// there.
     #[inline]
     fn starts(&self) -> &[[u8; START_BYTES]] {
         self.payload[self.records_end..self.heads_start]
@@ -281,8 +288,8 @@ impl Block {
         }
     }
 
-    /// The first eight bytes of `payload[from..to]`, as [`head`] has them; reads over the end where the payload goes on,
-    /// which costs less than a copy of unknown length.
+    /// The first eight bytes of `payload[from..to]`, as [`head`] has them; reads over the end where
+    /// the payload goes on, which costs less than a copy of unknown length.
     #[inline]
     fn head_at(&self, from: usize, to: usize) -> u64 {
         let Some(eight) = self.payload[from..].first_chunk::<8>() else {
@@ -351,7 +358,8 @@ impl Block {
         }
     }
 
-    /// How the prefix compares with the other key's first bytes. A key shorter than the prefix is below every key here.
+    /// How the prefix compares with the other key's first bytes. A key shorter than the prefix is
+    /// below every key here.
     #[inline]
     fn compare_prefix(&self, other: &[u8]) -> Ordering {
         if self.prefix <= 8 && other.len() >= self.prefix {
@@ -362,7 +370,8 @@ impl Block {
         self.prefix().cmp(&other[..common])
     }
 
-    /// The records whose short heads equal that of a suffix; where they would be, if there are none.
+    /// The records whose short heads equal that of a suffix; where they would be, if there are
+    /// none.
     #[inline]
     fn same_short_head(&self, wanted: u16) -> Range<usize> {
         let heads: &[[u8; SHORT_HEAD_BYTES]] = self.payload[self.heads_start..].as_chunks().0;
@@ -398,7 +407,8 @@ impl Block {
         prefetch_all(&self.payload[self.records_end..]);
     }
 
-    /// Where a key is (`Ok`), or where it would be (`Err`): the number of keys below it. Logarithmic; copies nothing.
+    /// Where a key is (`Ok`), or where it would be (`Err`): the number of keys below it.
+    /// Logarithmic; copies nothing.
     #[inline]
     pub fn search(&self, key: &[u8]) -> Result<usize, usize> {
         match self.compare_prefix(key) {
@@ -521,7 +531,8 @@ impl Block {
         self.prefix_head | self.head_at(suffix.start, suffix.end) >> (8 * self.prefix)
     }
 
-    /// A record to lend: its key, put together in `key` unless it lies whole in the block, and its value, empty for a delete.
+    /// A record to lend: its key, put together in `key` unless it lies whole in the block, and its
+    /// value, empty for a delete.
     #[inline]
     #[must_use]
     pub fn lend<'a>(&'a self, index: usize, key: &'a mut KeyMemory) -> (&'a [u8], &'a [u8]) {
@@ -569,8 +580,8 @@ impl Block {
         value..end
     }
 
-    /// A record's value to hand out: sharing the block if that has memory of its own and the value is half of it, which then
-    /// lives as long as the slice; otherwise copied. Empty for a delete.
+    /// A record's value to hand out: sharing the block if that has memory of its own and the value
+    /// is half of it, which then lives as long as the slice; otherwise copied. Empty for a delete.
     #[must_use]
     pub fn value_slice(self: &Arc<Self>, index: usize) -> Slice {
         self.slice(self.value_range(index))
@@ -638,8 +649,8 @@ pub struct Entry<'a> {
     pub is_delete: bool,
 }
 
-/// Where a record lies in [`Block::bytes`], as [`Block::look`] decodes it: what its key has behind the block's prefix, and
-/// right behind that its value.
+/// Where a record lies in [`Block::bytes`], as [`Block::look`] decodes it: what its key has behind
+/// the block's prefix, and right behind that its value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordPlace {
     suffix: u32,

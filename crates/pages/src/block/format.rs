@@ -8,7 +8,8 @@ use terrapin_base::{KEY_BYTES_MAX, PageId, Result, VALUE_BYTES_MAX};
 pub const BLOCK_HEADER_BYTES: usize = 20;
 /// Largest target of a block in bytes: record starts are 16 bits.
 pub const TARGET_BYTES_MAX: usize = 64 << 10;
-/// Smallest unit, which a group and its parts are multiples of. Devices ask for 512; tests ask for less.
+/// Smallest unit, which a group and its parts are multiples of. Devices ask for 512; tests ask for
+/// less.
 pub const UNIT_BYTES_MIN: usize = 128;
 /// Largest unit.
 pub const UNIT_BYTES_MAX: usize = 4096;
@@ -17,7 +18,8 @@ pub const UNIT_BYTES_MAX: usize = 4096;
 pub const PART_INDEX: u32 = u32::MAX;
 /// Part number of a group's footer.
 pub const PART_FOOTER: u32 = u32::MAX - 1;
-/// Part number of a group's first filter partition; the others follow. Blocks have the numbers below.
+/// Part number of a group's first filter partition; the others follow. Blocks have the numbers
+/// below.
 pub const PART_FILTER: u32 = 1 << 31;
 
 /// First byte after the checksum: says that this is a block, and in which format.
@@ -72,7 +74,8 @@ impl Header {
         out
     }
 
-    /// The header of a block, its fields checked against each other and against the block's size on disk.
+    /// The header of a block, its fields checked against each other and against the block's size on
+    /// disk.
     pub(super) fn decode(block: &[u8]) -> Result<Header> {
         let mut reader = Reader::new("block header", block);
         reader.u32()?;
@@ -100,7 +103,8 @@ impl Header {
         if header.count == 0 {
             return Err(reader.corrupt("no records"));
         }
-        // A block says how much memory it takes before its bytes can prove it: it must be able to come to that.
+        // A block says how much memory it takes before its bytes can prove it: it must be able to
+        // come to that.
         let several = header.count > 1;
         let inflated = compression == LZ4
             && u64::from(header.payload_bytes) > LZ4_RATIO_MAX * u64::from(header.stored_bytes);

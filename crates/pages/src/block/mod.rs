@@ -1,12 +1,15 @@
-//! A block is the unit of a point read: sorted records that can be read, checked and searched without anything else.
+//! A block is the unit of a point read: sorted records that can be read, checked and searched
+//! without anything else.
 //!
-//! Its bytes are those of `docs/FORMAT.md`, section "Block"; they are encoded in [`BlockBuilder`] and decoded in [`Block`],
-//! and nowhere else. A block knows whose it is: its CRC32C starts from the page id and the number of the block in its
-//! group, so that a stale or misplaced block is refused (page ids are never used twice).
+//! Its bytes are those of `docs/FORMAT.md`, section "Block"; they are encoded in [`BlockBuilder`]
+//! and decoded in [`Block`], and nowhere else. A block knows whose it is: its CRC32C starts from
+//! the page id and the number of the block in its group, so that a stale or misplaced block is
+//! refused (page ids are never used twice).
 //!
-//! A record costs three bytes besides its key suffix and value: a tag that merges the suffix length with the kind, and its
-//! start in an array at the end. The value's length is not stored: it ends where the next record starts. So a lookup is a
-//! binary search over the array that decodes no neighbours.
+//! A record costs three bytes besides its key suffix and value: a tag that merges the suffix length
+//! with the kind, and its start in an array at the end. The value's length is not stored: it ends
+//! where the next record starts. So a lookup is a binary search over the array that decodes no
+//! neighbours.
 
 mod build;
 mod codec;

@@ -1,8 +1,10 @@
-//! Where cached blocks lie, and the order in which they go: two lanes of slabs, one for blocks of gets and what proved its use, one for
-//! blocks of scans. Blocks enter at a lane's end, and the cache takes slabs from the front. Which block is found by which key
-//! is the shards' business: a record here says which keys to look for.
+//! Where cached blocks lie, and the order in which they go: two lanes of slabs, one for blocks of
+//! gets and what proved its use, one for blocks of scans. Blocks enter at a lane's end, and the
+//! cache takes slabs from the front. Which block is found by which key is the shards' business: a
+//! record here says which keys to look for.
 //!
-//! The lock is held for some words at a time: never across another lock, nor while memory is copied or goes to the kernel.
+//! The lock is held for some words at a time: never across another lock, nor while memory is copied
+//! or goes to the kernel.
 
 use std::collections::VecDeque;
 
@@ -17,7 +19,8 @@ use crate::block::Block;
 /// A slab is about this part of the budget.
 const SLABS: u64 = 1024;
 const SLAB_BYTES_MIN: u64 = 4 << 10;
-/// So long that little is left over behind the last block; every idle reader may keep this much for one block.
+/// So long that little is left over behind the last block; every idle reader may keep this much for
+/// one block.
 const SLAB_BYTES_MAX: u64 = 128 << 10;
 /// A longer block than this part of a slab lies alone.
 const ALONE: usize = 4;
@@ -51,7 +54,8 @@ impl Home {
         }
     }
 
-    /// Whether it is mostly empty: of the blocks that came here less than half is left. A reader counts as a block.
+    /// Whether it is mostly empty: of the blocks that came here less than half is left. A reader
+    /// counts as a block.
     fn is_sparse(&self, keys: usize) -> bool {
         match self {
             Home::Slab(slab) => (Arc::strong_count(slab) - 1) * 2 < keys,
@@ -80,7 +84,8 @@ impl Record {
 struct Lane {
     filler: Filler,
     filling: Option<Record>,
-    /// What [`Lanes::take_sparse`] is through with, and left; empty when that is not under way. Older than what is in `sealed`.
+    /// What [`Lanes::take_sparse`] is through with, and left; empty when that is not under way.
+    /// Older than what is in `sealed`.
     passed: VecDeque<Record>,
     /// The oldest first.
     sealed: VecDeque<Record>,
@@ -251,7 +256,8 @@ impl Lanes {
         self.slabs.take(Some(charge))
     }
 
-    /// As [`Lanes::take`]; the lane goes on with that slab if there is no room, unless another thread did the same meanwhile.
+    /// As [`Lanes::take`]; the lane goes on with that slab if there is no room, unless another
+    /// thread did the same meanwhile.
     pub(super) fn take_from(&self, slab: Slab, worth: Worth, bytes: usize) -> Option<Piece> {
         // A slab that is not needed is dropped behind the lock, as an argument is.
         let mut both = self.both.lock();
@@ -283,8 +289,9 @@ impl Lanes {
         self.tell_ages(both);
     }
 
-    /// Notes that a block is found by that key from now on; `bytes` is what it takes if it lies alone. `false` when what it lies in is not
-    /// among the last of the lane, or no more there: the block would never go.
+    /// Notes that a block is found by that key from now on; `bytes` is what it takes if it lies
+    /// alone. `false` when what it lies in is not among the last of the lane, or no more there: the
+    /// block would never go.
     pub(super) fn enter(&self, worth: Worth, key: Key, block: &Arc<Block>, bytes: u64) -> bool {
         let mut both = self.both.lock();
         if block.payload().is_in_slab() {
@@ -304,8 +311,8 @@ impl Lanes {
         true
     }
 
-    /// The record that is to go next, and the bytes of all. The scans' lane gives while it has more than its part, which an
-    /// `evenly` taking caller does not look at, or the oldest.
+    /// The record that is to go next, and the bytes of all. The scans' lane gives while it has more
+    /// than its part, which an `evenly` taking caller does not look at, or the oldest.
     pub(super) fn pop(&self, evenly: bool) -> Option<(Record, u64)> {
         let mut both = self.both.lock();
         let total = both.low.bytes + both.normal.bytes;
@@ -340,8 +347,8 @@ impl Lanes {
         drop(gone);
     }
 
-    /// Looks at so many records from a place on for one that is mostly empty, and takes it out. O(1) a record, so that a pass over a large cache
-    /// holds nobody up.
+    /// Looks at so many records from a place on for one that is mostly empty, and takes it out.
+    /// O(1) a record, so that a pass over a large cache holds nobody up.
     pub(super) fn take_sparse(&self, place: &mut Place, steps: usize) -> Sparse {
         let mut both = self.both.lock();
         let worth = if place.in_normal {
@@ -406,7 +413,8 @@ mod tests {
         born
     }
 
-    /// What the lane of gets must be: when its records were born, the oldest first, and which are sparse.
+    /// What the lane of gets must be: when its records were born, the oldest first, and which are
+    /// sparse.
     type Model = VecDeque<(u64, bool)>;
 
     fn check(lanes: &Lanes, model: &Model) {

@@ -1,20 +1,27 @@
-//! The page cache: decoded blocks, indexes, filter partitions and nodes, as much as the memory budget leaves room for.
+//! The page cache: decoded blocks, indexes, filter partitions and nodes, as much as the memory
+//! budget leaves room for.
 //!
-//! Blocks lie in slabs of our own memory (`lanes`), and leave by slabs, the oldest first: so what they leave goes back to the kernel, and
-//! the process takes as much memory as is charged (decision 0008). A block that was used since it came has *lives*: when its
-//! slab is to go it is copied into the one that fills now, for a life. Blocks of scans come in a lane of their own, the first to give
-//! beyond a part of the memory, and fifteen of sixteen times that a scan needs room; who is used there moves to the lane of gets. So a
-//! long scan does not wash out what gets use; one that is longer than its lane leaves no more where others would have to go.
+//! Blocks lie in slabs of our own memory (`lanes`), and leave by slabs, the oldest first: so what
+//! they leave goes back to the kernel, and the process takes as much memory as is charged (decision
+//! 0008). A block that was used since it came has *lives*: when its slab is to go it is copied into
+//! the one that fills now, for a life. Blocks of scans come in a lane of their own, the first to
+//! give beyond a part of the memory, and fifteen of sixteen times that a scan needs room; who is
+//! used there moves to the lane of gets. So a long scan does not wash out what gets use; one that
+//! is longer than its lane leaves no more where others would have to go.
 //!
-//! Indexes, filters and nodes are worth more than data (TurtleKV §4.1): they are allocated one by one and come with many lives. They age
-//! as blocks do: a hand takes a life from all of them in the time in which all blocks are passed over once, and takes out those
-//! without. Without any blocks left the hand goes by itself, unless what readers keep of blocks leaves no room anyway. Pages that a checkpoint
-//! freed are purged instead of ageing out, since a dead index would live long; slabs that are mostly empty then are joined.
+//! Indexes, filters and nodes are worth more than data (TurtleKV §4.1): they are allocated one by
+//! one and come with many lives. They age as blocks do: a hand takes a life from all of them in the
+//! time in which all blocks are passed over once, and takes out those without. Without any blocks
+//! left the hand goes by itself, unless what readers keep of blocks leaves no room anyway. Pages
+//! that a checkpoint freed are purged instead of ageing out, since a dead index would live long;
+//! slabs that are mostly empty then are joined.
 //!
-//! What a merge writes in the place of cached blocks comes in as it is written, with the lives of those, which are the first to go then (decision
-//! 0019); where others would have to go for it only if those were used.
+//! What a merge writes in the place of cached blocks comes in as it is written, with the lives of
+//! those, which are the first to go then (decision 0019); where others would have to go for it only
+//! if those were used.
 //!
-//! 64 shards for each; no lock is held across I/O, decoding, a copy of a block or another lock. Errors are never cached.
+//! 64 shards for each; no lock is held across I/O, decoding, a copy of a block or another lock.
+//! Errors are never cached.
 
 mod lanes;
 mod purge;
@@ -48,13 +55,15 @@ const AGE_PARTS: usize = 16;
 const AGE_VISITS_MAX: u64 = 64;
 /// One of so many times that a scan makes room it takes its turn with gets; else from other scans.
 const SCAN_AGEING: u64 = 16;
-/// Quarters of a slab's blocks that are kept when it goes, at most: so every slab that goes makes room.
+/// Quarters of a slab's blocks that are kept when it goes, at most: so every slab that goes makes
+/// room.
 const KEPT_QUARTERS: u64 = 3;
 /// Whoever must make room and did not with so many slabs keeps nothing more.
 const PATIENCE: usize = 32;
 /// Memory of an entry besides its value: slot, map entry, `Arc`.
 const ENTRY_BYTES: usize = 112;
-/// Of what is allocated one by one, the allocator loses about one part in so many between what lives and what was freed.
+/// Of what is allocated one by one, the allocator loses about one part in so many between what
+/// lives and what was freed.
 const ALLOCATOR_PART: usize = 8;
 
 /// Lives that metadata comes with, and has again after a use.
@@ -102,8 +111,8 @@ impl Worth {
     }
 }
 
-/// How a block stands in the cache: by its lives and its lane, or not at all. What takes its place in a new page comes in for that
-/// (decision 0019).
+/// How a block stands in the cache: by its lives and its lane, or not at all. What takes its place
+/// in a new page comes in for that (decision 0019).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Standing(u8);
 
@@ -212,7 +221,8 @@ impl Cache {
         }
     }
 
-    /// Asks for the memory in which blocks say where their records are, and where the first of those is, once what lookups visit is near.
+    /// Asks for the memory in which blocks say where their records are, and where the first of
+    /// those is, once what lookups visit is near.
     pub(crate) fn prefetch_records(&self, keys: &[Key]) {
         self.prefetch(keys, Step::Records);
     }
@@ -228,18 +238,21 @@ impl Cache {
         shard(&self.blocks, key).lock().peek(key)
     }
 
-    /// How a block stands whose page is being replaced; it leaves its lives to what takes its place.
+    /// How a block stands whose page is being replaced; it leaves its lives to what takes its
+    /// place.
     pub(crate) fn bequeath(&self, key: Key) -> Standing {
         shard(&self.blocks, key).lock().bequeath(key)
     }
 
-    /// How what takes such a block's place comes in: with its worth and its lives. Where others would have to go, only if it was used.
+    /// How what takes such a block's place comes in: with its worth and its lives. Where others
+    /// would have to go, only if it was used.
     pub(crate) fn inherits(&self, standing: Standing) -> Option<(Worth, u8)> {
         let (worth, lives) = (standing.worth(), standing.lives());
         (lives > 0 || !self.is_full()).then_some((worth, lives))
     }
 
-    /// Finds metadata of a known type, for one of many uses: a hit counts for so many more. A value of another type is not found.
+    /// Finds metadata of a known type, for one of many uses: a hit counts for so many more. A value
+    /// of another type is not found.
     pub(crate) fn get_counting<T: Any + Send + Sync>(&self, key: Key, more: u64) -> Option<Arc<T>> {
         let held = shard(&self.metadata, key)
             .lock()
@@ -288,8 +301,8 @@ impl Cache {
         self.used() > self.budget.room_for_caches()
     }
 
-    /// Makes room for so many bytes more than is charged, if the cache can come to leave them; so many of what is charged are of metadata
-    /// that is yet to come in.
+    /// Makes room for so many bytes more than is charged, if the cache can come to leave them; so
+    /// many of what is charged are of metadata that is yet to come in.
     fn make_room(&self, bytes: u64, coming: u64, worth: Worth) -> bool {
         if bytes > self.budget.room_for_caches() {
             return false;
@@ -299,7 +312,8 @@ impl Cache {
             let for_scan = worth == Worth::Low;
             let evenly = for_scan && tries == 0 && self.is_turn_of_all();
             if !self.evict_blocks(evenly, for_scan && !evenly, tries) {
-                // Readers keep the blocks that are left. Where these alone are too much, metadata would go for nothing.
+                // Readers keep the blocks that are left. Where these alone are too much, metadata
+                // would go for nothing.
                 let stays = self.budget.used(Purpose::Blocks) + coming;
                 if stays + bytes > self.budget.room_for_caches() || !self.evict_metadata() {
                     return false;
@@ -315,8 +329,8 @@ impl Cache {
         before % SCAN_AGEING == SCAN_AGEING - 1
     }
 
-    /// Charges bytes, and makes room for them; `false` and nothing charged when there can be none. While this runs, the budget is exceeded by
-    /// these bytes and a slab at most.
+    /// Charges bytes, and makes room for them; `false` and nothing charged when there can be none.
+    /// While this runs, the budget is exceeded by these bytes and a slab at most.
     fn charge(&self, purpose: Purpose, bytes: u64, worth: Worth) -> bool {
         if bytes > self.budget.room_for_caches() {
             return false;
@@ -334,8 +348,8 @@ impl Cache {
         fits
     }
 
-    /// Adds metadata after making room for it, unless there is no room at all. Returns the value that others see: an equal
-    /// one that came first, if there is one.
+    /// Adds metadata after making room for it, unless there is no room at all. Returns the value
+    /// that others see: an equal one that came first, if there is one.
     pub(crate) fn insert<T: Any + Send + Sync>(
         &self,
         key: Key,
@@ -366,7 +380,8 @@ impl Cache {
         }
     }
 
-    /// Memory for a block that is to be decoded and inserted, in the lane of its worth; none for one that is to lie alone.
+    /// Memory for a block that is to be decoded and inserted, in the lane of its worth; none for
+    /// one that is to lie alone.
     pub(crate) fn memory_for(&self, bytes: usize, worth: Worth) -> Option<Piece> {
         if !self.lanes.shares(bytes) {
             return None;
@@ -378,7 +393,8 @@ impl Cache {
         })
     }
 
-    /// Does ahead what [`Cache::memory_for`] of so many bytes would have to: makes room for another slab if the one that fills is full.
+    /// Does ahead what [`Cache::memory_for`] of so many bytes would have to: makes room for another
+    /// slab if the one that fills is full.
     pub(crate) fn prepare_memory_for(&self, bytes: usize, worth: Worth) {
         if self.lanes.shares(bytes)
             && !self.lanes.has_room(worth, bytes)
@@ -399,8 +415,9 @@ impl Cache {
         self.lanes.take_from(slab, worth, bytes)
     }
 
-    /// Adds a block with so many lives, which was decoded into [`Cache::memory_for`] of the same worth, unless there is no room at all. Returns
-    /// the block that others see: an equal one that came first, if there is one.
+    /// Adds a block with so many lives, which was decoded into [`Cache::memory_for`] of the same
+    /// worth, unless there is no room at all. Returns the block that others see: an equal one that
+    /// came first, if there is one.
     pub(crate) fn insert_block(
         &self,
         key: Key,
@@ -454,8 +471,8 @@ impl Cache {
         self.evictions.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Evicts the blocks whose turn it is, and lets metadata age by as much unless that is to be `gentle`. `false` when there are none. After
-    /// too many `tries` no block is kept.
+    /// Evicts the blocks whose turn it is, and lets metadata age by as much unless that is to be
+    /// `gentle`. `false` when there are none. After too many `tries` no block is kept.
     fn evict_blocks(&self, evenly: bool, gentle: bool, tries: usize) -> bool {
         let Some((record, all_bytes)) = self.lanes.pop(evenly) else {
             return false;
@@ -468,15 +485,17 @@ impl Cache {
         };
         self.recycle(record, Worth::Normal, 1, kept);
         if !gentle {
-            // Where records hold most of the memory, blocks pass quickly, and metadata serves records' misses as well as theirs.
+            // Where records hold most of the memory, blocks pass quickly, and metadata serves
+            // records' misses as well as theirs.
             let held = self.budget.used(Purpose::Records) + self.budget.used(Purpose::Metadata);
             self.age(bytes, all_bytes + held);
         }
         true
     }
 
-    /// Moves what is worth it out of a record's home and so many lives from it, at most so many bytes, that with the most lives first; the
-    /// rest leaves the cache. All may stay that lose no life.
+    /// Moves what is worth it out of a record's home and so many lives from it, at most so many
+    /// bytes, that with the most lives first; the rest leaves the cache. All may stay that lose no
+    /// life.
     fn recycle(&self, record: Record, worth: Worth, lives: u8, kept_max: u64) {
         let mut kept = Vec::new();
         // They came in together long ago, and lie anywhere.
@@ -551,13 +570,15 @@ impl Cache {
         }
     }
 
-    /// Evicts the metadata that the hand reaches first; `false` when there is none. The hand visits shard after shard, a few slots each, so
-    /// that none loses all while others keep what nobody uses.
+    /// Evicts the metadata that the hand reaches first; `false` when there is none. The hand visits
+    /// shard after shard, a few slots each, so that none loses all while others keep what nobody
+    /// uses.
     fn evict_metadata(&self) -> bool {
         let (mut empty, mut visits) = (0, 0);
         while empty < SHARDS {
             let at = self.next_victim.fetch_add(1, Ordering::Relaxed) % SHARDS;
-            // The longer it takes, the more lives the hand takes, so that one insert never walks a large cache often.
+            // The longer it takes, the more lives the hand takes, so that one insert never walks a
+            // large cache often.
             visits += 1;
             let lives = 1 << (visits / (2 * SHARDS)).min(3);
             let turn = self.metadata[at].lock().turn(VISIT_SLOTS, lives);
@@ -573,7 +594,8 @@ impl Cache {
         false
     }
 
-    /// Evicts at most so many slabs, or else pieces of metadata, while over budget; whether there is more to do.
+    /// Evicts at most so many slabs, or else pieces of metadata, while over budget; whether there
+    /// is more to do.
     pub(crate) fn shrink(&self, slabs: usize) -> bool {
         for tries in 0..slabs {
             if !self.over_budget() {
@@ -592,8 +614,9 @@ impl Cache {
         self.compact_shards(&self.metadata);
     }
 
-    /// Leaves them to a purge while there is one: it has a place among the slots of a shard, below which it would not look for what is moved
-    /// there, and compacts each when it is through with it.
+    /// Leaves them to a purge while there is one: it has a place among the slots of a shard, below
+    /// which it would not look for what is moved there, and compacts each when it is through with
+    /// it.
     fn compact_shards<V: Clone>(&self, shards: &Shards<V>) {
         for shard in shards {
             // Asked under the lock: a purge that has been here is known by now.

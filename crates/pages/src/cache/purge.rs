@@ -1,5 +1,5 @@
-//! Entries of pages that a checkpoint freed are taken out step by step, since a dead index would live long; then slabs that are mostly empty
-//! are joined.
+//! Entries of pages that a checkpoint freed are taken out step by step, since a dead index would
+//! live long; then slabs that are mostly empty are joined.
 
 use std::collections::HashSet;
 
@@ -35,7 +35,8 @@ struct AtWork<'c> {
 }
 
 impl Cache {
-    /// Notes pages that are gone for good, one at least: [`Cache::purge_step`] takes their entries out.
+    /// Notes pages that are gone for good, one at least: [`Cache::purge_step`] takes their entries
+    /// out.
     pub(crate) fn forget(&self, pages: Vec<PageId>) {
         let mut purge = self.purge.lock();
         purge.waiting.extend(pages);
@@ -47,10 +48,12 @@ impl Cache {
         self.purging.load(Ordering::Relaxed)
     }
 
-    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of one shard, or some hundred slabs.
+    /// One bounded step of taking out the entries of pages that are gone: some thousand slots of
+    /// one shard, or some hundred slabs.
     pub(crate) fn purge_step(&self) {
         let Some(mut at_work) = self.begin_purge() else {
-            // Who purges until nothing is left (a job, and a close beside it) would spin while the other has lost its processor.
+            // Who purges until nothing is left (a job, and a close beside it) would spin while the
+            // other has lost its processor.
             yield_now();
             return;
         };
@@ -77,7 +80,8 @@ impl Cache {
         }
     }
 
-    /// Takes the purge out, so that the shards' locks are not taken under its own; none while somebody else has it.
+    /// Takes the purge out, so that the shards' locks are not taken under its own; none while
+    /// somebody else has it.
     fn begin_purge(&self) -> Option<AtWork<'_>> {
         let mut shared = self.purge.lock();
         if shared.busy {
@@ -141,7 +145,8 @@ mod tests {
         });
         let first = &cache.metadata[0];
         let of_first = |key: &Key| std::ptr::eq(shard(&cache.metadata, *key), first);
-        // So few are left when the purge has seen all slots of one step that a compaction is worth it.
+        // So few are left when the purge has seen all slots of one step that a compaction is worth
+        // it.
         let left = STEP_SLOTS / 4;
         for key in keys.filter(of_first).take(STEP_SLOTS + left) {
             cache.insert(key, Arc::new(()), 0);

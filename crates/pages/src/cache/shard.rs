@@ -1,4 +1,5 @@
-//! One shard of the cache: a map into slots; and for metadata a CLOCK hand over them. Nothing here does I/O, decodes or takes a lock.
+//! One shard of the cache: a map into slots; and for metadata a CLOCK hand over them. Nothing here
+//! does I/O, decodes or takes a lock.
 
 use std::hash::{BuildHasher, Hasher};
 use std::sync::Arc;
@@ -149,7 +150,8 @@ pub(crate) struct Shard<V> {
     hand: usize,
     pub(crate) hits: [u64; Kind::COUNT],
     pub(crate) misses: [u64; Kind::COUNT],
-    /// First uses in the oldest quarter: of blocks that would be gone already, were there a quarter less memory for them.
+    /// First uses in the oldest quarter: of blocks that would be gone already, were there a quarter
+    /// less memory for them.
     pub(crate) rescues: u64,
     pub(crate) bytes: u64,
 }
@@ -265,8 +267,8 @@ impl<V: Clone> Shard<V> {
         })
     }
 
-    /// Takes the entries of pages for which `dead` holds, looking at the slots from `from` on, at most `steps` of them;
-    /// returns where to go on.
+    /// Takes the entries of pages for which `dead` holds, looking at the slots from `from` on, at
+    /// most `steps` of them; returns where to go on.
     pub(crate) fn purge(
         &mut self,
         from: usize,
@@ -319,8 +321,8 @@ impl<V: Clone> Shard<V> {
 }
 
 impl Shard<Held> {
-    /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each entry that it passes; the
-    /// first without one leaves.
+    /// Moves the hand over at most `steps` slots (and one round), taking so many lives from each
+    /// entry that it passes; the first without one leaves.
     pub(crate) fn turn(&mut self, steps: usize, lives: u8) -> Turn {
         if self.map.len() == 0 {
             return Turn::Empty;
@@ -357,7 +359,8 @@ impl Shard<Held> {
 }
 
 impl Shard<Arc<Block>> {
-    /// Asks for the memory that a lookup of a key visits at a step, which the one before asked for must be near.
+    /// Asks for the memory that a lookup of a key visits at a step, which the one before asked for
+    /// must be near.
     #[inline]
     pub(super) fn prefetch(&self, key: Key, step: Step) {
         let hash = key.hash() as u32;

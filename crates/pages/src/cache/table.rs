@@ -1,5 +1,6 @@
-//! Finds slots by hash: linear probing over single words, each a part of the hash and a slot's number, so that a lookup
-//! mostly visits one cache line here, and then the slot. Keys are the slots' business.
+//! Finds slots by hash: linear probing over single words, each a part of the hash and a slot's
+//! number, so that a lookup mostly visits one cache line here, and then the slot. Keys are the
+//! slots' business.
 
 use terrapin_disk::prefetch_all;
 
@@ -9,7 +10,8 @@ const PLACES_MIN: usize = 16;
 /// A hash table of slot numbers. At most three quarters of its places are taken.
 #[derive(Default)]
 pub(super) struct Table {
-    /// The upper half: what of the hash chooses the place. The lower half: the slot's number plus one; 0 is vacant.
+    /// The upper half: what of the hash chooses the place. The lower half: the slot's number plus
+    /// one; 0 is vacant.
     places: Vec<u64>,
     taken: usize,
 }

@@ -35,8 +35,9 @@ pub struct GroupReport {
     pub filter_bytes: u64,
 }
 
-/// Checks a whole group, `bytes` being all that it uses: every checksum, the footer against the reference, order of keys
-/// within and across blocks, the index against the blocks, every key against the filter, and the counts.
+/// Checks a whole group, `bytes` being all that it uses: every checksum, the footer against the
+/// reference, order of keys within and across blocks, the index against the blocks, every key
+/// against the filter, and the counts.
 ///
 /// # Errors
 ///
@@ -55,7 +56,8 @@ fn check(bytes: &[u8], group: &GroupRef) -> Result<GroupReport> {
     if footer.group != *group {
         return Err(Error::corrupt("footer and reference contradict each other"));
     }
-    // A footer decodes only when its parts lie in order within the group, so these cuts are in bounds.
+    // A footer decodes only when its parts lie in order within the group, so these cuts are in
+    // bounds.
     let (blocks, rest) = bytes.split_at(group.index_offset as usize);
     let (index, rest) = rest.split_at(group.index_bytes as usize);
     let (filter, last_unit) = rest.split_at(group.filter_bytes as usize);

@@ -1,4 +1,5 @@
-//! A group's two descriptions of equal content: [`GroupRef`], which its node holds, and [`Footer`], at its own end.
+//! A group's two descriptions of equal content: [`GroupRef`], which its node holds, and [`Footer`],
+//! at its own end.
 
 use terrapin_base::checksum::crc32c_append;
 use terrapin_base::codec::{Reader, put_varint};
@@ -7,15 +8,16 @@ use terrapin_filter::{partition_bytes, partitions_in};
 
 use crate::block::{PART_FOOTER, UNIT_BYTES_MAX, UNIT_BYTES_MIN, part_seed};
 
-/// Bytes of a footer: the last of a group. In front of it lie zeros that fill the group's last unit.
+/// Bytes of a footer: the last of a group. In front of it lie zeros that fill the group's last
+/// unit.
 pub const FOOTER_BYTES: usize = 128;
 const MAGIC: [u8; 8] = *b"TPGROUP3";
 const RESERVED_BYTES: usize = 32;
 
 /// Most records of a group: its index counts them in 32 bits.
 const RECORDS_MAX: u64 = u32::MAX as u64;
-/// Most key and value bytes of a group: what blocks within 4 GiB can come to, generously. Sums over the groups of a node then
-/// stay far from the end of a u64, whatever the node says.
+/// Most key and value bytes of a group: what blocks within 4 GiB can come to, generously. Sums over
+/// the groups of a node then stay far from the end of a u64, whatever the node says.
 pub const LOGICAL_BYTES_MAX: u64 = 1 << 44;
 /// Most key and value bytes of a record.
 pub const RECORD_BYTES_MAX: u64 = (KEY_BYTES_MAX + VALUE_BYTES_MAX) as u64;

@@ -1,11 +1,13 @@
-//! A group's index names the only block that may hold a key, and tells how much lies before each block.
+//! A group's index names the only block that may hold a key, and tells how much lies before each
+//! block.
 //!
-//! Between two blocks stands the shortest separator: above every key of the left one, not above any of the right. In
-//! memory the *heads* lie in one array: the first four or eight bytes of each behind what all have in common, filled up
-//! with zeros, so that a search is over integers. Mostly heads are all that is kept of separators: one that fits and does not end
-//! with a zero is read off its head, and at or below a key just when its head is not above the key's. Only groups with a
-//! separator for which that does not hold keep what all have behind the common part as strings besides, and compare those
-//! where heads are equal.
+//! Between two blocks stands the shortest separator: above every key of the left one, not above any
+//! of the right. In memory the *heads* lie in one array: the first four or eight bytes of each
+//! behind what all have in common, filled up with zeros, so that a search is over integers. Mostly
+//! heads are all that is kept of separators: one that fits and does not end with a zero is read off
+//! its head, and at or below a key just when its head is not above the key's. Only groups with a
+//! separator for which that does not hold keep what all have behind the common part as strings
+//! besides, and compare those where heads are equal.
 //!
 //! Everything of a group lies in one piece of memory: for short separators some nine bytes a block.
 
@@ -27,7 +29,8 @@ use crate::heads::{Head, Prefix, equal_heads, head, heads_before};
 const HEADER_BYTES: usize = 12;
 /// Least bytes that the index has for a block.
 const ENTRY_BYTES_MIN: usize = 4;
-/// Most bytes that a group's separators can have together: a builder counts them towards its target.
+/// Most bytes that a group's separators can have together: a builder counts them towards its
+/// target.
 const SEPARATORS_BYTES_MAX: usize = 2 * GROUP_TARGET_BYTES_MAX as usize;
 /// Most bytes of an index: its separators, and much more than blocks and keys can come to besides.
 const INDEX_BYTES_MAX: usize = 2 * SEPARATORS_BYTES_MAX;
@@ -47,8 +50,8 @@ pub(super) struct BlockEntry {
     pub(super) standing: Standing,
 }
 
-/// Lays an index out, padded to whole units, with a checksum of zero. `separators` are one behind the other; the first
-/// block's counts for nothing.
+/// Lays an index out, padded to whole units, with a checksum of zero. `separators` are one behind
+/// the other; the first block's counts for nothing.
 pub(super) fn encode(
     blocks: &[BlockEntry],
     separators: &[u8],
@@ -127,7 +130,8 @@ impl GroupSums {
 #[derive(Debug)]
 pub struct GroupIndex {
     blocks: u32,
-    /// Heads, what the sums keep, suffixes, first and last key, and room to read beyond the last sum.
+    /// Heads, what the sums keep, suffixes, first and last key, and room to read beyond the last
+    /// sum.
     memory: LongBox,
     form: Form,
     /// Where each block starts in the group, and where the last ends.
@@ -197,7 +201,8 @@ impl Form {
     }
 }
 
-/// What an index says of blocks, and its separators without the common start, still among the bytes that were read.
+/// What an index says of blocks, and its separators without the common start, still among the bytes
+/// that were read.
 struct Parts<'a> {
     starts: Vec<u64>,
     records: Vec<u64>,
@@ -274,12 +279,13 @@ impl<'a> Parts<'a> {
 }
 
 impl GroupIndex {
-    /// Decodes the `index_bytes` bytes of a group's index. Linear in the number of blocks. Memory is bounded by the bytes'
-    /// length and a constant, whatever they say.
+    /// Decodes the `index_bytes` bytes of a group's index. Linear in the number of blocks. Memory
+    /// is bounded by the bytes' length and a constant, whatever they say.
     ///
     /// # Errors
     ///
-    /// [`terrapin_base::ErrorKind::Corrupt`], with the page, when this is not that group's index or is damaged.
+    /// [`terrapin_base::ErrorKind::Corrupt`], with the page, when this is not that group's index or
+    /// is damaged.
     pub fn decode(bytes: &[u8], id: PageId) -> Result<GroupIndex> {
         Self::decode_checked(bytes, id).map_err(|e| e.with("page", id))
     }
@@ -361,8 +367,8 @@ impl GroupIndex {
         self.memory[..(self.blocks() - 1) * BYTES].as_chunks().0
     }
 
-    /// The only block that may hold the key; logarithmic. A key below the first or above the last one leads to the first
-    /// or last block.
+    /// The only block that may hold the key; logarithmic. A key below the first or above the last
+    /// one leads to the first or last block.
     #[inline]
     #[must_use]
     pub fn find(&self, key: &[u8]) -> usize {
@@ -396,7 +402,8 @@ impl GroupIndex {
         }
     }
 
-    /// Where a block lies: its offset in the group and its length, in bytes. Panics when there is no such block.
+    /// Where a block lies: its offset in the group and its length, in bytes. Panics when there is
+    /// no such block.
     #[inline]
     #[must_use]
     pub fn block_place(&self, index: usize) -> (u32, u32) {
@@ -412,7 +419,8 @@ impl GroupIndex {
         self.starts.get(&self.memory, self.blocks()) as u32
     }
 
-    /// Records in the blocks before this one; of all when `index` is [`GroupIndex::blocks`]. Panics beyond.
+    /// Records in the blocks before this one; of all when `index` is [`GroupIndex::blocks`]. Panics
+    /// beyond.
     #[inline]
     #[must_use]
     pub fn records_before(&self, index: usize) -> u64 {
@@ -420,7 +428,8 @@ impl GroupIndex {
         self.records.get(&self.memory, index)
     }
 
-    /// Key and value bytes in the blocks before this one; of all when `index` is [`GroupIndex::blocks`]. Panics beyond.
+    /// Key and value bytes in the blocks before this one; of all when `index` is
+    /// [`GroupIndex::blocks`]. Panics beyond.
     #[inline]
     #[must_use]
     pub fn bytes_before(&self, index: usize) -> u64 {
@@ -452,8 +461,9 @@ impl GroupIndex {
         }
     }
 
-    /// Bytes that some blocks take, stored or decoded, whichever is more. Decoded they take their keys and values, roughly: what all of these keys
-    /// are known to begin with counts once a block. Panics when there are no such blocks.
+    /// Bytes that some blocks take, stored or decoded, whichever is more. Decoded they take their
+    /// keys and values, roughly: what all of these keys are known to begin with counts once a
+    /// block. Panics when there are no such blocks.
     #[must_use]
     pub fn held_bytes(&self, blocks: Range<usize>) -> u64 {
         assert!(
@@ -467,7 +477,8 @@ impl GroupIndex {
         if bytes <= stored {
             return stored;
         }
-        // They are compressed, or have much in common: keys between two separators begin with what both begin with.
+        // They are compressed, or have much in common: keys between two separators begin with what
+        // both begin with.
         let (front, rest) = self.separator(blocks.start);
         let (end_front, end_rest) = if blocks.end < self.blocks() {
             self.separator(blocks.end)
@@ -485,8 +496,9 @@ impl GroupIndex {
         stored.max(bytes.saturating_sub(others * common as u64))
     }
 
-    /// A key that is above all keys of the blocks before this one and not above those of this one: the shortest, and for
-    /// block 0 the group's first key. In two pieces, the second behind the first. Panics when there is no such block.
+    /// A key that is above all keys of the blocks before this one and not above those of this one:
+    /// the shortest, and for block 0 the group's first key. In two pieces, the second behind the
+    /// first. Panics when there is no such block.
     #[inline]
     #[must_use]
     pub fn separator(&self, index: usize) -> (&[u8], &[u8]) {
@@ -497,7 +509,8 @@ impl GroupIndex {
         }
     }
 
-    /// How the separator in front of a block compares with a key. Panics when there is no such block.
+    /// How the separator in front of a block compares with a key. Panics when there is no such
+    /// block.
     #[inline]
     #[must_use]
     pub fn compare_separator(&self, index: usize, key: &[u8]) -> Ordering {

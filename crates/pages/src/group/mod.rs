@@ -1,14 +1,17 @@
-//! A page group is immutable and contiguous on disk: blocks of sorted records, an index of them, a filter, a footer.
+//! A page group is immutable and contiguous on disk: blocks of sorted records, an index of them, a
+//! filter, a footer.
 //!
-//! Groups are the leaves of a tree and the segments of its buffers (TurtleKV §3.1 keeps both in large pages and reads
-//! slices of them; here the slice is a block with a checksum of its own, and index and filter lie behind the blocks, so
-//! that a group streams out in one pass). A [`GroupRef`] is all that a node must know; with the [`GroupIndex`] and the filter
-//! cached, a point read costs the one block that [`GroupIndex::find`] names.
+//! Groups are the leaves of a tree and the segments of its buffers (TurtleKV §3.1 keeps both in
+//! large pages and reads slices of them; here the slice is a block with a checksum of its own, and
+//! index and filter lie behind the blocks, so that a group streams out in one pass). A [`GroupRef`]
+//! is all that a node must know; with the [`GroupIndex`] and the filter cached, a point read costs
+//! the one block that [`GroupIndex::find`] names.
 //!
 //! The bytes are those of `docs/FORMAT.md`, section "Page group".
 //!
-//! Writing: [`GroupBuilder`] takes sorted records and yields [`PendingGroup`]s; whoever has allocated an extent and an id
-//! calls [`PendingGroup::place`] and writes the image that it returns.
+//! Writing: [`GroupBuilder`] takes sorted records and yields [`PendingGroup`]s; whoever has
+//! allocated an extent and an id calls [`PendingGroup::place`] and writes the image that it
+//! returns.
 
 mod build;
 mod check;
@@ -28,11 +31,13 @@ use terrapin_base::{PageId, Result};
 
 use crate::block::{PART_FILTER, part_seed};
 
-/// Checks a filter partition that was read from a group, so that [`terrapin_filter::may_contain`] can be asked.
+/// Checks a filter partition that was read from a group, so that [`terrapin_filter::may_contain`]
+/// can be asked.
 ///
 /// # Errors
 ///
-/// [`terrapin_base::ErrorKind::Corrupt`], with page and partition, when it is not that partition of that group.
+/// [`terrapin_base::ErrorKind::Corrupt`], with page and partition, when it is not that partition of
+/// that group.
 pub fn check_filter_partition(bytes: &[u8], id: PageId, partition: u32) -> Result<()> {
     terrapin_filter::check_partition(bytes, filter_seed(id, partition))
         .map_err(|e| e.with("page", id).with("partition", partition))

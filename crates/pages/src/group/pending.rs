@@ -11,7 +11,8 @@ use super::{filter_seed, index};
 use crate::block::seal_block;
 use crate::cache::Standing;
 
-/// A finished group without a place. Allocate [`PendingGroup::bytes_needed`] bytes and an id, then [`PendingGroup::place`] it.
+/// A finished group without a place. Allocate [`PendingGroup::bytes_needed`] bytes and an id, then
+/// [`PendingGroup::place`] it.
 #[derive(Debug)]
 pub struct PendingGroup {
     /// Bytes of its image: what must be allocated.
@@ -63,8 +64,9 @@ impl PendingGroup {
         self.caches_filter = false;
     }
 
-    /// Gives the group its name and its place in the data file, in bytes: computes every checksum, and returns what its
-    /// node keeps and the whole image, ready for a direct write there. One pass over the image.
+    /// Gives the group its name and its place in the data file, in bytes: computes every checksum,
+    /// and returns what its node keeps and the whole image, ready for a direct write there. One
+    /// pass over the image.
     #[must_use]
     pub fn place(self, id: PageId, offset: u64) -> (GroupRef, AlignedBuf) {
         let mut image = self.image;

@@ -1,5 +1,6 @@
-//! What lies before each block of a group, packed: blocks are much alike, so such sums differ little from even shares of the
-//! total, and only the differences are kept, in as few bytes as the largest takes.
+//! What lies before each block of a group, packed: blocks are much alike, so such sums differ
+//! little from even shares of the total, and only the differences are kept, in as few bytes as the
+//! largest takes.
 
 /// Bits of a share behind the point.
 const POINT: u32 = 24;
@@ -20,7 +21,8 @@ pub(super) struct Sums {
 }
 
 impl Sums {
-    /// Packs sums, appending the differences to less than 4 GiB. Any numbers come back as they are; ascending ones at even steps take no room.
+    /// Packs sums, appending the differences to less than 4 GiB. Any numbers come back as they are;
+    /// ascending ones at even steps take no room.
     pub(super) fn pack(sums: &[u64], out: &mut Vec<u8>) -> Self {
         let last = sums.last().copied().unwrap_or(0);
         let steps = sums.len().saturating_sub(1).max(1) as u128;

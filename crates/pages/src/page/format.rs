@@ -1,7 +1,8 @@
 //! The bytes of a page and of a reference to one.
 //!
-//! A page: a 24-byte header {magic, kind, id, content length, CRC32C}, the content, zeros up to the unit. The checksum
-//! covers the header before it and the content, so a page that is stale, misplaced or of another kind does not pass.
+//! A page: a 24-byte header {magic, kind, id, content length, CRC32C}, the content, zeros up to the
+//! unit. The checksum covers the header before it and the content, so a page that is stale,
+//! misplaced or of another kind does not pass.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 use terrapin_base::codec::Reader;

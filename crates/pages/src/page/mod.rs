@@ -1,5 +1,6 @@
-//! How pages are named. A page is a node or a catalog page: whole, checksummed, read at once; its reference says where it
-//! lies. What a tree walk reports and what a merge changed are lists of such names.
+//! How pages are named. A page is a node or a catalog page: whole, checksummed, read at once; its
+//! reference says where it lies. What a tree walk reports and what a merge changed are lists of
+//! such names.
 
 pub(crate) mod format;
 
@@ -67,7 +68,8 @@ pub struct PageUse {
     pub id: PageId,
     /// Its first byte in the data file: a multiple of [`EXTENT_ALIGNMENT`].
     pub offset: u64,
-    /// Bytes used; the space behind them up to the next multiple of [`EXTENT_ALIGNMENT`] belongs to the page too.
+    /// Bytes used; the space behind them up to the next multiple of [`EXTENT_ALIGNMENT`] belongs to
+    /// the page too.
     pub bytes: u64,
 }
 
@@ -104,7 +106,8 @@ impl From<&GroupRef> for PageUse {
     }
 }
 
-/// What a merge did to pages. Lists of one checkpoint's merges are put together with [`Changes::merge`].
+/// What a merge did to pages. Lists of one checkpoint's merges are put together with
+/// [`Changes::merge`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
     /// Pages written; each starts with one reference.

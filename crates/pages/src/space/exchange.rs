@@ -1,8 +1,11 @@
-//! Where no free run is long enough on a full disk: short ones go back to the file system, for one as long at the end of the file. The file
-//! system maps any of its blocks anywhere in a file, so nothing of ours is moved for that; the file is longer, the disk no fuller. Without
-//! it what is free on a full disk ends in runs that no leaf fits into, and deletes free nothing any more (D10).
+//! Where no free run is long enough on a full disk: short ones go back to the file system, for one
+//! as long at the end of the file. The file system maps any of its blocks anywhere in a file, so
+//! nothing of ours is moved for that; the file is longer, the disk no fuller. Without it what is
+//! free on a full disk ends in runs that no leaf fits into, and deletes free nothing any more
+//! (D10).
 //!
-//! After an open nobody knows which of them the file system holds for us, so it is asked for as many as are needed.
+//! After an open nobody knows which of them the file system holds for us, so it is asked for as
+//! many as are needed.
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, ErrorKind, Result};
@@ -15,8 +18,8 @@ use crate::page::Extent;
 const MAP_BYTES: u64 = 2 * EXTENT_ALIGNMENT;
 
 impl Free {
-    /// Takes ready runs, the shortest first, that do not end at that offset: together so many bytes and what a map may need, or at least so
-    /// many. Otherwise nothing.
+    /// Takes ready runs, the shortest first, that do not end at that offset: together so many bytes
+    /// and what a map may need, or at least so many. Otherwise nothing.
     fn take_scraps(&mut self, bytes: u64, except_end: u64) -> Option<Vec<Extent>> {
         let mut scraps = Vec::new();
         let mut missing = bytes + MAP_BYTES;
@@ -43,9 +46,9 @@ impl Free {
 }
 
 impl Space {
-    /// A run of that many bytes for short ones, which for [`SpaceClass::Reserve`] may be the reserve's: a call of the file system for each and
-    /// one for the new end. None where they do not come to that, or the
-    /// file system does not do it.
+    /// A run of that many bytes for short ones, which for [`SpaceClass::Reserve`] may be the
+    /// reserve's: a call of the file system for each and one for the new end. None where they do
+    /// not come to that, or the file system does not do it.
     pub(super) fn exchange(&self, wanted: u64, class: SpaceClass) -> Result<Option<Extent>> {
         let _resizing = self.resizing.lock();
         self.find_scraps(wanted, class)?;
@@ -82,7 +85,8 @@ impl Space {
         };
         let done = self.swap(&scraps, tail.end(), missing);
         let exchanged = matches!(done, Ok(true));
-        // What they had is theirs again where that came to nothing, unless somebody else was faster.
+        // What they had is theirs again where that came to nothing, unless somebody else was
+        // faster.
         let is_back = |scrap: &Extent| {
             let is_back = self.file.allocate(scrap.offset, scrap.bytes).is_ok();
             if !is_back {
@@ -116,8 +120,9 @@ impl Space {
         })
     }
 
-    /// Asks for what may be allocated already, until there is enough to exchange. Nothing is asked for while the reserve is not whole: its own
-    /// search comes first, and lets go of less. `resizing` is held.
+    /// Asks for what may be allocated already, until there is enough to exchange. Nothing is asked
+    /// for while the reserve is not whole: its own search comes first, and lets go of less.
+    /// `resizing` is held.
     fn find_scraps(&self, wanted: u64, class: SpaceClass) -> Result<()> {
         let enough = wanted + MAP_BYTES;
         self.search(u64::MAX, |free, target, _| {
@@ -135,8 +140,8 @@ impl Space {
         })
     }
 
-    /// Gives the file system scraps for so many bytes behind the file's end; whether it took them for that. A file system that does not take them
-    /// leaves the disk as full as it is.
+    /// Gives the file system scraps for so many bytes behind the file's end; whether it took them
+    /// for that. A file system that does not take them leaves the disk as full as it is.
     fn swap(&self, scraps: &[Extent], end: u64, bytes: u64) -> Result<bool> {
         for scrap in scraps {
             if let Err(error) = self.file.punch_hole(scrap.offset, scrap.bytes) {

@@ -1,9 +1,11 @@
-//! Which page lives, and why: references from trees, generations that born and retired it, pins that keep it.
+//! Which page lives, and why: references from trees, generations that born and retired it, pins
+//! that keep it.
 //!
-//! A page's life: *fresh* (written, in no durable tree) → *live* (its generation is in both superblock slots; counted
-//! references) → *retired* (no reference is left, but a pin on a generation in [born, died) may still read it) → free.
-//! Everything is derived from walking the trees at open (D4) and from the changes that merges report; nothing is logged.
-//! A page's extent is what was recorded when it was written, never what a caller says later.
+//! A page's life: *fresh* (written, in no durable tree) → *live* (its generation is in both
+//! superblock slots; counted references) → *retired* (no reference is left, but a pin on a
+//! generation in [born, died) may still read it) → free. Everything is derived from walking the
+//! trees at open (D4) and from the changes that merges report; nothing is logged. A page's extent
+//! is what was recorded when it was written, never what a caller says later.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -53,7 +55,8 @@ pub(crate) struct Pages {
 }
 
 impl Pages {
-    /// Bytes of pages that trees refer to, or will: fresh ones (those of side roots among them) count.
+    /// Bytes of pages that trees refer to, or will: fresh ones (those of side roots among them)
+    /// count.
     pub(crate) fn live_bytes(&self) -> u64 {
         self.live_bytes + self.fresh_bytes
     }
@@ -80,8 +83,10 @@ impl Pages {
         debug_assert!(before.is_none(), "page id {id} given twice");
     }
 
-    /// Applies a checkpoint's changes, and returns the bytes of the pages that it added, and of those that no tree has any more. A change that names a page that is not there is a
-    /// bug; it is reported and nothing is freed for it, since a leak heals at the next open and a page freed too early does not.
+    /// Applies a checkpoint's changes, and returns the bytes of the pages that it added, and of
+    /// those that no tree has any more. A change that names a page that is not there is a bug; it
+    /// is reported and nothing is freed for it, since a leak heals at the next open and a page
+    /// freed too early does not.
     pub(crate) fn commit(&mut self, generation: Generation, changes: &Changes) -> (u64, u64) {
         debug_assert!(
             generation > self.committed,
@@ -180,7 +185,8 @@ impl Pages {
         last
     }
 
-    /// Frees retired pages that no pin keeps. Does nothing unless something may have changed; else O(retired · log pins).
+    /// Frees retired pages that no pin keeps. Does nothing unless something may have changed; else
+    /// O(retired · log pins).
     pub(crate) fn sweep(&mut self) -> Vec<Freed> {
         let mut freed = Vec::new();
         if std::mem::take(&mut self.loosened) {
@@ -199,8 +205,8 @@ impl Pages {
         freed
     }
 
-    /// Learns every page from a walk over all trees (D4), and returns the extents, ascending and disjoint. The same id seen
-    /// again is another reference. Pages must lie wholly in the file.
+    /// Learns every page from a walk over all trees (D4), and returns the extents, ascending and
+    /// disjoint. The same id seen again is another reference. Pages must lie wholly in the file.
     pub(crate) fn rebuild(
         &mut self,
         uses: &mut dyn Iterator<Item = Result<PageUse>>,
@@ -273,8 +279,8 @@ impl Pages {
         Ok(places.into_iter().map(|(extent, _)| extent).collect())
     }
 
-    /// The walk did not see all of a file: each page that it saw may be referred to by whatever it did not see, as often as there are nodes, and all else
-    /// may be pages, too.
+    /// The walk did not see all of a file: each page that it saw may be referred to by whatever it
+    /// did not see, as often as there are nodes, and all else may be pages, too.
     pub(crate) fn keep_all(&mut self, file_bytes: u64) {
         for page in self.live.values_mut() {
             page.references = page.references.saturating_add(u32::MAX / 2);

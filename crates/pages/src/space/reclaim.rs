@@ -1,12 +1,15 @@
-//! Giving free space back to the file system, a piece at a time: the file's end is cut off, holes are punched elsewhere.
+//! Giving free space back to the file system, a piece at a time: the file's end is cut off, holes
+//! are punched elsewhere.
 //!
-//! Kept is a slack, since the next checkpoint wants space too: what the last ones wrote, within bounds. At rest only the reserve is kept.
-//! Reclaiming begins a growth step above the slack, so that it never takes back what the file just grew by, and ends at it. Only
-//! space that no durable superblock and no pin reaches is free (D5), so a crash at any point loses nothing.
+//! Kept is a slack, since the next checkpoint wants space too: what the last ones wrote, within
+//! bounds. At rest only the reserve is kept. Reclaiming begins a growth step above the slack, so
+//! that it never takes back what the file just grew by, and ends at it. Only space that no durable
+//! superblock and no pin reaches is free (D5), so a crash at any point loses nothing.
 //!
-//! Nobody reads the file while a piece is given back, and where the file system tells the device of every hole at once, that takes
-//! milliseconds however small the hole is. So pieces are as large as they can be, within a bound, scraps are left alone in the midst of
-//! work, and who is in no hurry rests between pieces.
+//! Nobody reads the file while a piece is given back, and where the file system tells the device of
+//! every hole at once, that takes milliseconds however small the hole is. So pieces are as large as
+//! they can be, within a bound, scraps are left alone in the midst of work, and who is in no hurry
+//! rests between pieces.
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::{EXTENT_ALIGNMENT, Result, mutant};
@@ -70,7 +73,8 @@ impl State {
         self.lower_reserve();
         let excess = self.excess();
         if let Some(tail) = self.free.all.ending_at(self.free.end) {
-            // Behind the last run that occupies anything, cutting is free; of that run, only the excess goes.
+            // Behind the last run that occupies anything, cutting is free; of that run, only the
+            // excess goes.
             let last = self.free.occupying.within(tail).next();
             let cut = match last {
                 Some(run) if run.end() == tail.end() => run.bytes.min(excess).min(PIECE_BYTES_MAX),
@@ -102,7 +106,8 @@ impl State {
         Some(Piece::Punch(piece))
     }
 
-    /// Moves the reserve's highest run down, if ready space below can take its place, so that it does not keep the file long.
+    /// Moves the reserve's highest run down, if ready space below can take its place, so that it
+    /// does not keep the file long.
     fn lower_reserve(&mut self) {
         let Some(high) = self.free.reserve.last() else {
             return;

@@ -1,10 +1,12 @@
-//! A set of disjoint byte ranges, found by offset and by size. Neighbours that touch are always one run.
+//! A set of disjoint byte ranges, found by offset and by size. Neighbours that touch are always one
+//! run.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::page::Extent;
 
-/// Runs whose size is within this share (1/n) above the wanted one compete by offset, so that files stay short.
+/// Runs whose size is within this share (1/n) above the wanted one compete by offset, so that files
+/// stay short.
 const NEAR_FIT_SHARE: u64 = 8;
 /// How many near fits are looked at.
 const NEAR_FIT_PROBES: usize = 16;
@@ -140,8 +142,8 @@ impl Runs {
             .map(|&(bytes, offset)| Extent { offset, bytes })
     }
 
-    /// The start of the best fitting run, `wanted` bytes long: of the runs little larger than `wanted` the lowest.
-    /// A run that ends at `except_end` is passed over.
+    /// The start of the best fitting run, `wanted` bytes long: of the runs little larger than
+    /// `wanted` the lowest. A run that ends at `except_end` is passed over.
     pub(crate) fn fit(&self, wanted: u64, except_end: Option<u64>) -> Option<Extent> {
         let mut candidates = self
             .by_size

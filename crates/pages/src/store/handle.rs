@@ -1,6 +1,7 @@
-//! Handles: direct ways to cached metadata, kept beside the reference to it. A lookup through a handle costs no visit to the
-//! cache. The memory stays the cache's: a handle keeps nothing alive, and of every so many uses one goes through the cache, so
-//! that what is used counts as used there and is not evicted.
+//! Handles: direct ways to cached metadata, kept beside the reference to it. A lookup through a
+//! handle costs no visit to the cache. The memory stays the cache's: a handle keeps nothing alive,
+//! and of every so many uses one goes through the cache, so that what is used counts as used there
+//! and is not evicted.
 
 use std::any::Any;
 
@@ -15,8 +16,8 @@ use crate::page::{PageKind, PageRef};
 
 /// Uses of a handle, of which one goes through the cache.
 const USES: u8 = 16;
-/// A filter of more partitions (far more than groups of the largest target have) is asked through the cache alone, so that
-/// a reference that lies cannot make handles for it.
+/// A filter of more partitions (far more than groups of the largest target have) is asked through
+/// the cache alone, so that a reference that lies cannot make handles for it.
 const PARTITIONS_MAX: u32 = 256;
 
 /// A direct way to a decoded page, if it is in the cache.
@@ -40,7 +41,8 @@ impl<T> Default for Handle<T> {
 }
 
 impl<T> Handle<T> {
-    /// The value; or how many uses the cache has not counted, if this one is to go through the cache.
+    /// The value; or how many uses the cache has not counted, if this one is to go through the
+    /// cache.
     #[inline]
     fn get(&self) -> Result<Arc<T>, u64> {
         let mut way = self.0.lock();
@@ -125,7 +127,8 @@ impl PageStore {
         self.ask_by(group, handle, hash, |_, _| Ok(()))
     }
 
-    /// As [`PageStore::may_contain_by`]; `see` is shown the partition that is asked, unless there are no handles for it.
+    /// As [`PageStore::may_contain_by`]; `see` is shown the partition that is asked, unless there
+    /// are no handles for it.
     #[inline(always)]
     pub(super) fn ask_by(
         &self,

@@ -1,6 +1,7 @@
-//! How a data file comes to be and is opened. A database exists from the moment one superblock slot is valid; a file
-//! without one that holds nothing but what an interrupted creation leaves may be taken over. While a creation is under way a mark says so, since a
-//! power cut may leave anything, and somebody's own file of that name is not to be lost.
+//! How a data file comes to be and is opened. A database exists from the moment one superblock slot
+//! is valid; a file without one that holds nothing but what an interrupted creation leaves may be
+//! taken over. While a creation is under way a mark says so, since a power cut may leave anything,
+//! and somebody's own file of that name is not to be lost.
 
 use terrapin_base::sync::{Arc, AtomicBool, AtomicU32, AtomicU64, Mutex, OnceLock};
 use terrapin_base::{EXTENT_ALIGNMENT, Error, ErrorKind, Generation, Incarnation, Result};
@@ -21,7 +22,8 @@ const UNIT_BYTES_MIN: u32 = 512;
 pub enum Presence {
     /// No: [`PageStore::create`] makes one.
     Absent,
-    /// One whose creation was interrupted before it held anything: [`PageStore::create`] takes it over.
+    /// One whose creation was interrupted before it held anything: [`PageStore::create`] takes it
+    /// over.
     Unfinished,
     /// Something: [`PageStore::open`] tells what.
     Present,
@@ -47,8 +49,10 @@ impl PageStore {
         })
     }
 
-    /// Creates the data file: a mark that it is not finished, then both superblock slots (generations 0 and 1, no catalog) written and synced, then
-    /// the directory, and the mark goes. The store that it returns has no pages and may be written once [`PageStore::begin_life`] was called.
+    /// Creates the data file: a mark that it is not finished, then both superblock slots
+    /// (generations 0 and 1, no catalog) written and synced, then the directory, and the mark goes.
+    /// The store that it returns has no pages and may be written once [`PageStore::begin_life`] was
+    /// called.
     ///
     /// # Errors
     ///
@@ -127,13 +131,16 @@ impl PageStore {
         Ok(store)
     }
 
-    /// Opens the data file and returns the newest valid superblock. One damaged slot does no harm. Nothing is written before the
-    /// first page is; [`PageStore::rebuild`] and [`PageStore::begin_life`] come before that.
+    /// Opens the data file and returns the newest valid superblock. One damaged slot does no harm.
+    /// Nothing is written before the first page is; [`PageStore::rebuild`] and
+    /// [`PageStore::begin_life`] come before that.
     ///
     /// # Errors
     ///
-    /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`], [`ErrorKind::NewerFormat`] or
-    /// [`ErrorKind::Unsupported`] (an older format; both name both versions) or [`ErrorKind::Corrupt`] (both slots damaged) as the file is; [`ErrorKind::Locked`] when somebody else writes it.
+    /// [`ErrorKind::NotFound`] without a file; [`ErrorKind::NotADatabase`],
+    /// [`ErrorKind::NewerFormat`] or [`ErrorKind::Unsupported`] (an older format; both name both
+    /// versions) or [`ErrorKind::Corrupt`] (both slots damaged) as the file is;
+    /// [`ErrorKind::Locked`] when somebody else writes it.
     pub fn open(
         disk: &Arc<dyn Disk>,
         options: StoreOptions,
@@ -276,7 +283,8 @@ fn mark_unfinished(disk: &dyn Disk) -> Result<()> {
     }
 }
 
-/// A creation is over. Should the mark stay, it does no harm: the next open for writing takes it away.
+/// A creation is over. Should the mark stay, it does no harm: the next open for writing takes it
+/// away.
 fn forget_unfinished(disk: &dyn Disk) {
     if let Err(error) = disk.remove(UNFINISHED_FILE)
         && error.kind() != ErrorKind::NotFound
@@ -285,8 +293,9 @@ fn forget_unfinished(disk: &dyn Disk) {
     }
 }
 
-/// Whether a file holds nothing but what an interrupted creation may leave: zeros, and slots that are torn behind their first bytes. A power cut
-/// may also have left anything in the sectors that were under way, where a mark says that a creation was; anything else is somebody's file.
+/// Whether a file holds nothing but what an interrupted creation may leave: zeros, and slots that
+/// are torn behind their first bytes. A power cut may also have left anything in the sectors that
+/// were under way, where a mark says that a creation was; anything else is somebody's file.
 fn is_unfinished(disk: &dyn Disk, file: &dyn File) -> Result<bool> {
     let file_bytes = file.bytes()?;
     if file_bytes > PAGES_START {

@@ -1,6 +1,8 @@
-//! Outlines of buffer segments' filters: most lookups pass a segment by its outline, and neither lock nor count anything. A node in memory keeps
-//! its segments' for as long as there is the node, and pages share them with its next version. They are charged as metadata
-//! that nothing evicts, so all of them take a small part of what caches may take, at most; segments that come when that is taken do without.
+//! Outlines of buffer segments' filters: most lookups pass a segment by its outline, and neither
+//! lock nor count anything. A node in memory keeps its segments' for as long as there is the node,
+//! and pages share them with its next version. They are charged as metadata that nothing evicts, so
+//! all of them take a small part of what caches may take, at most; segments that come when that is
+//! taken do without.
 
 use terrapin_base::sync::{Arc, OnceLock};
 use terrapin_base::{Budget, Charge, Purpose, Result};
@@ -13,7 +15,8 @@ use crate::group::GroupRef;
 
 /// All outlines take one part in so many of what caches may take, at most.
 const PART: u64 = 16;
-/// More partitions than the segments of a node come to, by far: references that lie make no more places.
+/// More partitions than the segments of a node come to, by far: references that lie make no more
+/// places.
 const PLACES_MAX: u32 = 1 << 16;
 
 /// An outline that is charged for as long as somebody has it.
@@ -40,7 +43,8 @@ impl Outlines {
     }
 }
 
-/// The outlines that a node in memory keeps of its segments' filters, all side by side: group behind group, one a partition.
+/// The outlines that a node in memory keeps of its segments' filters, all side by side: group
+/// behind group, one a partition.
 #[derive(Debug, Default)]
 pub struct SegmentOutlines {
     /// Since one was first kept.
@@ -84,7 +88,8 @@ impl KnownOutlines<'_> {
 }
 
 impl SegmentOutlines {
-    /// Places for the outlines of another segment, unless it has no filter or the node has too many.
+    /// Places for the outlines of another segment, unless it has no filter or the node has too
+    /// many.
     pub fn add(&mut self, group: &GroupRef) -> OutlinePlaces {
         match partitions_with_handles(group) {
             Some(partitions) if self.places + partitions <= PLACES_MAX => {
@@ -133,7 +138,8 @@ impl SegmentOutlines {
 }
 
 impl PageStore {
-    /// As [`PageStore::may_contain_by`], of a buffer segment; its node keeps the outline that it had to do without.
+    /// As [`PageStore::may_contain_by`], of a buffer segment; its node keeps the outline that it
+    /// had to do without.
     #[inline]
     pub fn segment_may_contain(
         &self,
@@ -173,14 +179,16 @@ impl PageStore {
         }
     }
 
-    /// Leaves the outline of a partition that was just written to who asks for it, if there is room.
+    /// Leaves the outline of a partition that was just written to who asks for it, if there is
+    /// room.
     pub(super) fn leave_outline(&self, page: &FilterPage, outline: Outline) {
         if self.has_room_for_outline(page.bytes.len()) {
             page.outline.get_or_init(|| self.charged(outline));
         }
     }
 
-    /// The outline of a partition, made when it is first asked for, was not left by who wrote the partition, and there is room.
+    /// The outline of a partition, made when it is first asked for, was not left by who wrote the
+    /// partition, and there is room.
     fn outline_of(&self, page: &FilterPage, group: &GroupRef) -> Result<Option<Kept>> {
         if let Some(kept) = page.outline.get() {
             return Ok(Some(kept.clone()));

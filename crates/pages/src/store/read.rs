@@ -1,8 +1,10 @@
-//! Reading: through the cache, else by as few device reads as can be. Everything that a reference says is checked against
-//! the file before it is trusted with memory, and every byte against its checksum before it is believed (D8).
+//! Reading: through the cache, else by as few device reads as can be. Everything that a reference
+//! says is checked against the file before it is trusted with memory, and every byte against its
+//! checksum before it is believed (D8).
 //!
-//! Blocks lie byte after byte, and a device reads whole blocks of its own: what is read is the *cover* of what is asked for,
-//! out to the alignment of the file as it is now. So a database may be copied to a device with larger blocks.
+//! Blocks lie byte after byte, and a device reads whole blocks of its own: what is read is the
+//! *cover* of what is asked for, out to the alignment of the file as it is now. So a database may
+//! be copied to a device with larger blocks.
 
 use std::any::Any;
 use std::cell::Cell;
@@ -21,10 +23,12 @@ use crate::group::{GroupIndex, GroupRef, check_filter_partition};
 use crate::metrics::ReadFor;
 use crate::page::{PageKind, PageRef, format};
 
-/// Longer read buffers are charged: the longest run that a walk asks for, and what covers the ends of its reads.
+/// Longer read buffers are charged: the longest run that a walk asks for, and what covers the ends
+/// of its reads.
 pub(super) const SCRATCH_BYTES_MAX: usize = (512 << 10) + 64 * EXTENT_ALIGNMENT as usize;
-/// A thread keeps no longer read buffer: no budget knows of it, and threads that read once and live on may be hundreds. Of longer ones the
-/// process keeps some for whoever asks next, as of all buffers.
+/// A thread keeps no longer read buffer: no budget knows of it, and threads that read once and live
+/// on may be hundreds. Of longer ones the process keeps some for whoever asks next, as of all
+/// buffers.
 pub(super) const SCRATCH_KEPT_BYTES_MAX: usize = 64 << 10;
 thread_local! {
     /// The thread's read buffer; taken while in use, so nested reads allocate instead of clashing.
@@ -86,7 +90,8 @@ impl FilterPage {
     }
 }
 
-/// Memory for blocks that the cache is not to hold: slabs of their own when they come in a long run, since they go together then.
+/// Memory for blocks that the cache is not to hold: slabs of their own when they come in a long
+/// run, since they go together then.
 #[derive(Default)]
 pub(super) struct Own {
     filler: Filler,
@@ -163,8 +168,8 @@ impl PageStore {
         .map_err(|e| self.place_page(e, page.id).with("kind", kind.name()))
     }
 
-    /// A page decoded, through the cache, where it counts as metadata. Errors of `decode` are passed on, and nothing is
-    /// cached then.
+    /// A page decoded, through the cache, where it counts as metadata. Errors of `decode` are
+    /// passed on, and nothing is cached then.
     pub fn object<T: Any + Send + Sync>(
         &self,
         page: &PageRef,
@@ -194,7 +199,8 @@ impl PageStore {
         Ok(self.cache.insert(key, Arc::new(object), memory_bytes))
     }
 
-    /// Puts the object of a page that was just written into the cache, as [`PageStore::object`] would.
+    /// Puts the object of a page that was just written into the cache, as [`PageStore::object`]
+    /// would.
     pub fn cache_object<T: Any + Send + Sync>(
         &self,
         page: &PageRef,
@@ -261,8 +267,8 @@ impl PageStore {
             .insert(index_key(group), Arc::new(index), memory_bytes))
     }
 
-    /// Whether a group may hold a key of that hash; asks one partition of its filter, through the cache. Without a filter
-    /// it may.
+    /// Whether a group may hold a key of that hash; asks one partition of its filter, through the
+    /// cache. Without a filter it may.
     pub fn may_contain(&self, group: &GroupRef, hash: u64) -> Result<bool> {
         let partitions = group.filter_partitions();
         if partitions == 0 {
@@ -340,32 +346,35 @@ impl PageStore {
         self.cache.has_block(block_key(group.id, number))
     }
 
-    /// Has the processor bring near what lookups of cached blocks visit: it waits for memory once a step, and not for each
-    /// block. Of very many only for some.
+    /// Has the processor bring near what lookups of cached blocks visit: it waits for memory once a
+    /// step, and not for each block. Of very many only for some.
     pub fn prefetch_blocks<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
         let (keys, count) = first_keys(blocks);
         self.cache.prefetch_blocks(&keys[..count]);
     }
 
-    /// Has it bring near where those blocks' records begin, for who reads them in order; after [`PageStore::prefetch_blocks`].
+    /// Has it bring near where those blocks' records begin, for who reads them in order; after
+    /// [`PageStore::prefetch_blocks`].
     pub fn prefetch_records<'a>(&self, blocks: impl Iterator<Item = (&'a GroupRef, usize)>) {
         let (keys, count) = first_keys(blocks);
         self.cache.prefetch_records(&keys[..count]);
     }
 
-    /// How a block stands in the cache whose group is being replaced. It leaves its lives to what takes its place in the new one, see
-    /// [`crate::group::GroupBuilder::takes_place_of`].
+    /// How a block stands in the cache whose group is being replaced. It leaves its lives to what
+    /// takes its place in the new one, see [`crate::group::GroupBuilder::takes_place_of`].
     #[must_use]
     pub fn bequeath_block(&self, group: &GroupRef, number: usize) -> Standing {
         self.cache.bequeath(block_key(group.id, number))
     }
 
-    /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`] or [`PageStore::has_block`], which do not.
+    /// Counts a block as one that was looked for and not cached, after [`PageStore::cached_block`]
+    /// or [`PageStore::has_block`], which do not.
     pub fn missed_block(&self, group: &GroupRef, number: usize) {
         self.cache.missed_block(block_key(group.id, number));
     }
 
-    /// A block, through the cache: at most one device read. Panics when `number` is not below [`GroupIndex::blocks`].
+    /// A block, through the cache: at most one device read. Panics when `number` is not below
+    /// [`GroupIndex::blocks`].
     pub fn block(
         &self,
         group: &GroupRef,
@@ -379,8 +388,9 @@ impl PageStore {
         self.read_one(group, index, number, fill)
     }
 
-    /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the first that is not cached
-    /// to the last; for a long run of a scan, a batch of reads. For read-ahead and merges. Panics when the range goes beyond [`GroupIndex::blocks`].
+    /// Blocks that lie side by side, appended to `out` in order: at most one device read, from the
+    /// first that is not cached to the last; for a long run of a scan, a batch of reads. For
+    /// read-ahead and merges. Panics when the range goes beyond [`GroupIndex::blocks`].
     pub fn block_run(
         &self,
         group: &GroupRef,
@@ -460,7 +470,8 @@ impl PageStore {
         }
     }
 
-    /// Decodes a block that was read, into the cache's memory and the cache or, if nothing is to be left there, into the caller's own.
+    /// Decodes a block that was read, into the cache's memory and the cache or, if nothing is to be
+    /// left there, into the caller's own.
     pub(super) fn take_in(
         &self,
         bytes: &[u8],
@@ -549,7 +560,8 @@ impl PageStore {
             })
     }
 
-    /// Where a read of bytes of the file starts and how long it is: out to what the device reads at least.
+    /// Where a read of bytes of the file starts and how long it is: out to what the device reads at
+    /// least.
     pub(super) fn cover(&self, offset: u64, bytes: usize) -> Result<(u64, usize)> {
         self.check_bounds(offset, bytes as u64)?;
         let alignment = u64::from(self.file.alignment());
@@ -572,7 +584,8 @@ impl PageStore {
         self.with_bytes_meanwhile(reader, offset, bytes, &mut || {}, use_bytes)
     }
 
-    /// As [`PageStore::with_bytes`]; does something `meanwhile`, see [`File::read_meanwhile`](terrapin_disk::File::read_meanwhile).
+    /// As [`PageStore::with_bytes`]; does something `meanwhile`, see
+    /// [`File::read_meanwhile`](terrapin_disk::File::read_meanwhile).
     fn with_bytes_meanwhile<T>(
         &self,
         reader: ReadFor,
@@ -590,8 +603,8 @@ impl PageStore {
         })
     }
 
-    /// An aligned buffer: the thread's own when it is small; else one of the process's, or a new one, which is charged while it lives when it is
-    /// long.
+    /// An aligned buffer: the thread's own when it is small; else one of the process's, or a new
+    /// one, which is charged while it lives when it is long.
     fn with_scratch<T>(
         &self,
         bytes: usize,
@@ -607,7 +620,8 @@ impl PageStore {
         done
     }
 
-    /// A read buffer of so many bytes or more, of any content: the thread's own when they are few, unless it is in use.
+    /// A read buffer of so many bytes or more, of any content: the thread's own when they are few,
+    /// unless it is in use.
     pub(super) fn take_scratch(&self, bytes: usize) -> AlignedBuf {
         if bytes > SCRATCH_KEPT_BYTES_MAX {
             return AlignedBuf::with_any_content(self.scratch_bytes(bytes));
@@ -619,8 +633,9 @@ impl PageStore {
         buffer
     }
 
-    /// How long a long buffer is where so many bytes are asked for: of few lengths, so that it fits who asks next, but not for the sake of that
-    /// longer than the file, of which hostile bytes may say that there is much to read (D8).
+    /// How long a long buffer is where so many bytes are asked for: of few lengths, so that it fits
+    /// who asks next, but not for the sake of that longer than the file, of which hostile bytes may
+    /// say that there is much to read (D8).
     fn scratch_bytes(&self, bytes: usize) -> usize {
         let file_bytes = usize::try_from(self.space.file_bytes()).unwrap_or(usize::MAX);
         let even = bytes.next_power_of_two().min(SCRATCH_BYTES_MAX);
@@ -628,7 +643,8 @@ impl PageStore {
     }
 }
 
-/// Leaves a buffer to the thread's next read if it is short, else to the process. The thread may be ending.
+/// Leaves a buffer to the thread's next read if it is short, else to the process. The thread may be
+/// ending.
 pub(super) fn put_scratch(buffer: AlignedBuf) {
     if buffer.len() <= SCRATCH_KEPT_BYTES_MAX {
         let _ = SCRATCH.try_with(|kept| kept.set(buffer));

@@ -1,7 +1,9 @@
-//! Many blocks at once: those that are asked for are read in parallel where the system can, while the caller goes on asking, and
-//! decoded while the device works on others. A stream has indexes of groups among them, which whoever comes to those groups finds in the cache.
+//! Many blocks at once: those that are asked for are read in parallel where the system can, while
+//! the caller goes on asking, and decoded while the device works on others. A stream has indexes of
+//! groups among them, which whoever comes to those groups finds in the cache.
 //!
-//! Blocks that lie side by side, or share what a device reads at least, and are asked for one after the other make one read.
+//! Blocks that lie side by side, or share what a device reads at least, and are asked for one after
+//! the other make one read.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,27 +18,33 @@ use crate::block::Block;
 use crate::group::{GroupIndex, GroupRef};
 use crate::metrics::ReadFor;
 
-/// Most bytes of one read, unless a block is longer: what has come of a longer stretch is decoded while the rest is read.
+/// Most bytes of one read, unless a block is longer: what has come of a longer stretch is decoded
+/// while the rest is read.
 pub(super) const STRETCH_BYTES_MAX: usize = 128 << 10;
-/// In a stream of so many such stretches or more, of a read twice as long: a read costs the processor something, however long it is.
+/// In a stream of so many such stretches or more, of a read twice as long: a read costs the
+/// processor something, however long it is.
 const LONG_STRETCHES_FROM: usize = 16;
 /// Bytes of reads under way in a stream at first.
 const STREAM_BYTES_FIRST: usize = 4 * STRETCH_BYTES_MAX;
 /// A stream with less memory is not worth while: a read is under way while another is gone over.
 const STREAM_MEMORY_BYTES_MIN: usize = 3 * STRETCH_BYTES_MAX;
-/// A scan that passed more than one part in so many of what caches may take leaves no block where another would have to go for it: the
-/// scans' lane holds no more, so it would put out what it left itself.
+/// A scan that passed more than one part in so many of what caches may take leaves no block where
+/// another would have to go for it: the scans' lane holds no more, so it would put out what it left
+/// itself.
 const SCAN_KEPT_PARTS: u64 = 8;
 /// A stream takes at most one part in so many of what the caches may take: a scan has several.
 const STREAM_PARTS: u64 = 16;
-/// All streams together take this part of it at most, however many ranges stand still: who comes then reads no further ahead than it has passed.
+/// All streams together take this part of it at most, however many ranges stand still: who comes
+/// then reads no further ahead than it has passed.
 const STREAMS_PART: usize = 2;
 /// Memory that a block of a batch is expected to take at least, and the device's bytes around it.
 const BLOCK_BYTES_EXPECTED: usize = 2 * MEMORY_ALIGNMENT;
-/// So many blocks of a batch are read at once, however long they are, unless that is more than a stream may take.
+/// So many blocks of a batch are read at once, however long they are, unless that is more than a
+/// stream may take.
 const BLOCKS_TOGETHER: usize = 16;
 
-/// Blocks that are being read. They are numbered from 0 in the order in which they were asked for, anew once all were taken.
+/// Blocks that are being read. They are numbered from 0 in the order in which they were asked for,
+/// anew once all were taken.
 pub struct Reading {
     flight: Flight,
     fill: Fill,
@@ -49,14 +57,16 @@ pub struct Reading {
     stretches: VecDeque<Stretch>,
     /// How many were over before them.
     over: u64,
-    /// The last read, which what is asked for next may lie beside. There is room for it in the flight.
+    /// The last read, which what is asked for next may lie beside. There is room for it in the
+    /// flight.
     open: Option<Stretch>,
     /// Most bytes of one read, and of its blocks once they are decoded, unless it has but one.
     stretch_bytes_max: usize,
     held_bytes_max: u64,
     /// How many blocks a batch is for; none for a stream.
     blocks: usize,
-    /// Bytes of all reads, and how many there may be when another is added; what is longer goes alone. As many more as were taken, up to a bound.
+    /// Bytes of all reads, and how many there may be when another is added; what is longer goes
+    /// alone. As many more as were taken, up to a bound.
     bytes: usize,
     bytes_allowed: usize,
     bytes_max: usize,
@@ -120,7 +130,8 @@ impl Stretch {
         self.start + self.bytes as u64
     }
 
-    /// Both in one when nothing lies between, and the sum is not longer than `bytes_max`, nor what is held of it than `held_max`.
+    /// Both in one when nothing lies between, and the sum is not longer than `bytes_max`, nor what
+    /// is held of it than `held_max`.
     fn joined(&self, other: &Stretch, bytes_max: usize, held_max: u64) -> Option<Stretch> {
         let touch = other.start <= self.end() && self.start <= other.end();
         let (start, end) = (self.start.min(other.start), self.end().max(other.end()));
@@ -195,8 +206,8 @@ impl Reading {
         }
     }
 
-    /// Adds a read of a part of so many bytes, which others that are asked for may make so long; `false` when there is no room before others are
-    /// over.
+    /// Adds a read of a part of so many bytes, which others that are asked for may make so long;
+    /// `false` when there is no room before others are over.
     fn add(
         &mut self,
         stretch: Stretch,
@@ -220,7 +231,8 @@ impl Reading {
         }
         self.close();
         if self.flight.is_empty() {
-            // Nothing is in its memory. Those that are to come are as long, as far as anybody knows.
+            // Nothing is in its memory. Those that are to come are as long, as far as anybody
+            // knows.
             let asked = self.taken as usize + self.wanted.len();
             let left = self.blocks.saturating_sub(asked);
             let bytes = store.batch_bytes(left, part_bytes).max(stretch.bytes);
@@ -254,8 +266,8 @@ impl Drop for Reading {
 }
 
 impl PageStore {
-    /// For about so many blocks of any groups, of which few are read at once: in the thread's memory, or, where they are many, in memory that is
-    /// charged while it lives.
+    /// For about so many blocks of any groups, of which few are read at once: in the thread's
+    /// memory, or, where they are many, in memory that is charged while it lives.
     #[must_use]
     pub fn reading(&self, blocks: usize, fill: Fill) -> Reading {
         let bytes = blocks.saturating_mul(BLOCK_BYTES_EXPECTED);
@@ -276,7 +288,8 @@ impl PageStore {
         (memory, charge)
     }
 
-    /// Bytes of memory for so many blocks of a batch, each of so many bytes; for some of them where all are too much.
+    /// Bytes of memory for so many blocks of a batch, each of so many bytes; for some of them where
+    /// all are too much.
     fn batch_bytes(&self, blocks: usize, block_bytes: usize) -> usize {
         let alignment = self.file.alignment() as usize;
         // What covers one wherever it lies.
@@ -298,8 +311,9 @@ impl PageStore {
         bytes.min(usize::try_from(room).unwrap_or(usize::MAX))
     }
 
-    /// For many blocks one behind the other, some of which are read ahead of those that are taken, at most so many bytes and as many as were
-    /// taken, for a scan that passed so many before: in memory of its own, which is charged. None when memory is short.
+    /// For many blocks one behind the other, some of which are read ahead of those that are taken,
+    /// at most so many bytes and as many as were taken, for a scan that passed so many before: in
+    /// memory of its own, which is charged. None when memory is short.
     #[must_use]
     pub fn stream(&self, fill: Fill, bytes: usize, passed: u64) -> Option<Reading> {
         let is_long = self.stream_bytes(bytes) >= LONG_STRETCHES_FROM * STRETCH_BYTES_MAX;
@@ -329,8 +343,9 @@ impl PageStore {
         Some(reading)
     }
 
-    /// Asks for a block that was not in the cache; its number, or none when there is no room before those that were asked for are taken.
-    /// Panics when `number` is not below [`GroupIndex::blocks`].
+    /// Asks for a block that was not in the cache; its number, or none when there is no room before
+    /// those that were asked for are taken. Panics when `number` is not below
+    /// [`GroupIndex::blocks`].
     pub fn want(
         &self,
         reading: &mut Reading,
@@ -343,8 +358,9 @@ impl PageStore {
         self.want_part(reading, group, Part::Block(number), (offset, bytes), held)
     }
 
-    /// Asks for the index of a group that is come to later, if it is neither cached nor long; it is put into the cache when its turn comes.
-    /// `false` when there is no room. What is wrong with it is told to whoever comes to the group.
+    /// Asks for the index of a group that is come to later, if it is neither cached nor long; it is
+    /// put into the cache when its turn comes. `false` when there is no room. What is wrong with it
+    /// is told to whoever comes to the group.
     pub fn want_index(&self, reading: &mut Reading, group: &GroupRef) -> Result<bool> {
         if group.index_bytes as usize > STRETCH_BYTES_MAX || self.has_index(group) {
             return Ok(true);
@@ -397,8 +413,8 @@ impl PageStore {
             .map_err(|e| self.place(e))
     }
 
-    /// Takes everything that was asked for, in any order: `take` is told the number of a block. All are tried; the first error, by
-    /// their order, is returned.
+    /// Takes everything that was asked for, in any order: `take` is told the number of a block. All
+    /// are tried; the first error, by their order, is returned.
     pub fn finish(
         &self,
         reading: &mut Reading,
@@ -425,8 +441,9 @@ impl PageStore {
         failed.map_or(Ok(()), |(_, error)| Err(error))
     }
 
-    /// Takes the blocks of the oldest read, if it has any, and appends them to `out` in the order in which they were asked for. A block that is damaged is an
-    /// error in its place; a read that failed is one in the place of all its blocks, behind which nothing more can be taken.
+    /// Takes the blocks of the oldest read, if it has any, and appends them to `out` in the order
+    /// in which they were asked for. A block that is damaged is an error in its place; a read that
+    /// failed is one in the place of all its blocks, behind which nothing more can be taken.
     pub fn take_oldest(
         &self,
         reading: &mut Reading,
@@ -507,7 +524,8 @@ impl PageStore {
         shown.map_err(|e| self.place(e))
     }
 
-    /// Many blocks of any groups; those that are not cached are read in one batch. The result has the order of `wants`.
+    /// Many blocks of any groups; those that are not cached are read in one batch. The result has
+    /// the order of `wants`.
     pub fn blocks(
         &self,
         wants: &[(GroupRef, Arc<GroupIndex>, usize)],

@@ -1,5 +1,6 @@
-//! The bytes of a superblock slot. All that counts stands in the first 512 bytes, one sector, so that a slot can hardly
-//! tear; magic, version and checksum keep their places in every future format.
+//! The bytes of a superblock slot. All that counts stands in the first 512 bytes, one sector, so
+//! that a slot can hardly tear; magic, version and checksum keep their places in every future
+//! format.
 
 use terrapin_base::checksum::crc32c;
 use terrapin_base::codec::Reader;

@@ -1,5 +1,5 @@
-//! Recoveries in which one call fails: the open says so or copes, and the next one finds everything, though the process be
-//! killed or the power cut in between.
+//! Recoveries in which one call fails: the open says so or copes, and the next one finds
+//! everything, though the process be killed or the power cut in between.
 
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{CrashMode, Op};
@@ -18,7 +18,8 @@ struct Killed {
     oracle: Oracle,
 }
 
-/// Fails every call of the recoveries from a kill in the middle and at the end of a workload, in every way.
+/// Fails every call of the recoveries from a kill in the middle and at the end of a workload, in
+/// every way.
 pub(super) fn every_call(
     workload: &Workload,
     operations: &[Operation],

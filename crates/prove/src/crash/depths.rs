@@ -10,14 +10,15 @@ use crate::protocol::Protocol;
 /// How many deaths are tried in one recovery.
 const DEATHS: usize = 6;
 
-/// What a recovery that nobody disturbs comes to, and whether that is decided: after a power cut, or another kill, it is.
+/// What a recovery that nobody disturbs comes to, and whether that is decided: after a power cut,
+/// or another kill, it is.
 struct Outcome {
     state: State,
     power: bool,
 }
 
-/// Dies, and dies again in the recovery, and, `levels` times, in the recovery from that. Counts the deaths in recoveries, each of
-/// which was survived.
+/// Dies, and dies again in the recovery, and, `levels` times, in the recovery from that. Counts the
+/// deaths in recoveries, each of which was survived.
 pub(super) fn descend(
     death: Death,
     scene: &Scene<'_>,
@@ -83,7 +84,8 @@ fn deeper(
     Ok(())
 }
 
-/// A recovery that was cut short and begun again comes to the same, unless the first power cut came in between.
+/// A recovery that was cut short and begun again comes to the same, unless the first power cut came
+/// in between.
 fn agree(life: &Life, above: &Outcome, power: bool, state: &State) -> Result<(), Find> {
     if (power && !above.power) || *state == above.state {
         return Ok(());

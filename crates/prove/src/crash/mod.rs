@@ -1,8 +1,9 @@
-//! Crash points: the process is killed or the power fails at every call on the disk and every store into the log's ring, recoveries
-//! included (D1 to D7).
+//! Crash points: the process is killed or the power fails at every call on the disk and every store
+//! into the log's ring, recoveries included (D1 to D7).
 //!
-//! The disk is forked at each call, so that a workload runs once however many deaths are tried in it. After each death the store must
-//! survive (`survive.rs`): hold a prefix of what was committed with all that had to survive, twice, verify clean, go on, and survive again.
+//! The disk is forked at each call, so that a workload runs once however many deaths are tried in
+//! it. After each death the store must survive (`survive.rs`): hold a prefix of what was committed
+//! with all that had to survive, twice, verify clean, go on, and survive again.
 
 mod depths;
 mod places;
@@ -71,7 +72,8 @@ fn points(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     Ok(tried)
 }
 
-/// A few deaths of one workload, and deaths in the recoveries from them, and in the recoveries from those.
+/// A few deaths of one workload, and deaths in the recoveries from them, and in the recoveries from
+/// those.
 fn depths(unit: u64, _scratch: &Path) -> Result<u64, Find> {
     let mut random = Random::new(unit);
     let course = workload_of(random.below(workloads::all().count() as u64))?.read()?;

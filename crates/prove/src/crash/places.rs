@@ -6,7 +6,8 @@ use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Call, CrashMode, Landing, Moment, Op, Probe, Watching};
 use terrapin_model::Random;
 
-/// A moment at which the process may die: before a call that changes something, or in the middle of it.
+/// A moment at which the process may die: before a call that changes something, or in the middle of
+/// it.
 pub(super) struct Place {
     /// The call, for a find to tell.
     pub call: String,
@@ -61,7 +62,8 @@ impl Place {
         }
     }
 
-    /// The ways to die here: killed before the call and within it; and the power goes, with all lost, with all kept, and in other modes.
+    /// The ways to die here: killed before the call and within it; and the power goes, with all
+    /// lost, with all kept, and in other modes.
     pub fn deaths(mut self) -> Vec<Death> {
         let others: Vec<CrashMode> = CrashMode::ALL
             .into_iter()

@@ -29,8 +29,9 @@ pub(super) struct Scene<'a> {
     pub created: bool,
 }
 
-/// After a death: the files verify clean; the store opens and holds a prefix of what was committed, with all that had to survive; another
-/// death changes nothing; a hundred operations give the right answers; and a death after those is survived too.
+/// After a death: the files verify clean; the store opens and holds a prefix of what was committed,
+/// with all that had to survive; another death changes nothing; a hundred operations give the right
+/// answers; and a death after those is survived too.
 pub(super) fn survive(death: Death, scene: &Scene<'_>) -> Result<(), Find> {
     let mut random = Random::new(death.seed);
     let watched = death.seed.is_multiple_of(WATCHED_ONE_IN);

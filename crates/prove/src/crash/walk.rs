@@ -1,4 +1,5 @@
-//! Runs a workload beside the oracle, and stops at places where it may die. Every write is held to the protocol (D1, D2, D3).
+//! Runs a workload beside the oracle, and stops at places where it may die. Every write is held to
+//! the protocol (D1, D2, D3).
 
 use terrapin::ErrorKind;
 use terrapin_disk::SimDisk;
@@ -16,7 +17,8 @@ pub(super) const ROOMY_BYTES: u64 = 64 << 30;
 /// What is done with a place.
 type Visit<'v> = dyn FnMut(Place, &Scene<'_>) -> Result<(), Find> + 'v;
 
-/// Runs a workload, and calls `visit` with places in it and what holds there: with every place, or one in so many.
+/// Runs a workload, and calls `visit` with places in it and what holds there: with every place, or
+/// one in so many.
 pub(super) fn walk(
     course: &Course,
     seed: u64,

@@ -1,7 +1,9 @@
-//! Several files in one input: what a target for directories or logs is given. Long runs of zeros are left out, so that
-//! allocated files stay small inputs. Any bytes are an archive: what a count promises and the input lacks is simply not there.
+//! Several files in one input: what a target for directories or logs is given. Long runs of zeros
+//! are left out, so that allocated files stay small inputs. Any bytes are an archive: what a count
+//! promises and the input lacks is simply not there.
 //!
-//! A file: name u8 (a place in `NAMES`), number u8, bytes u32, pieces u16, then the pieces: offset u32, length u16, bytes.
+//! A file: name u8 (a place in `NAMES`), number u8, bytes u32, pieces u16, then the pieces: offset
+//! u32, length u16, bytes.
 
 use terrapin_base::codec::Reader;
 

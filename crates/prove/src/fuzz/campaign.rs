@@ -1,6 +1,6 @@
-//! Real fuzzing: a unit builds the libFuzzer binaries of `fuzz/` and has one of them look for a minute. What it learns of
-//! inputs stays beside the build, so that the next minute of that target goes on from there; what it finds is kept as a file,
-//! by which it can be seen again.
+//! Real fuzzing: a unit builds the libFuzzer binaries of `fuzz/` and has one of them look for a
+//! minute. What it learns of inputs stays beside the build, so that the next minute of that target
+//! goes on from there; what it finds is kept as a file, by which it can be seen again.
 
 use std::fs;
 use std::path::Path;

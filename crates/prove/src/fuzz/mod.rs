@@ -1,9 +1,10 @@
 //! Fuzz targets: hostile bytes never panic, hang, or make us allocate beyond twice their size (D8).
 //!
-//! A target is a function of any bytes ([`Target::run`]). The binaries of `fuzz/` give them to libFuzzer (layer `fuzz`); CI gives
-//! them the committed corpus, past finds, and changes of both that follow from a number (layer `fuzz-replay`). Checksums are
-//! made right before the engine sees the bytes ([`repair`], [`repair_log`]), so that what they protect is reached. What is
-//! then accepted is used in every way (`exercise.rs`).
+//! A target is a function of any bytes ([`Target::run`]). The binaries of `fuzz/` give them to
+//! libFuzzer (layer `fuzz`); CI gives them the committed corpus, past finds, and changes of both
+//! that follow from a number (layer `fuzz-replay`). Checksums are made right before the engine sees
+//! the bytes ([`repair`], [`repair_log`]), so that what they protect is reached. What is then
+//! accepted is used in every way (`exercise.rs`).
 
 pub mod archive;
 mod campaign;

@@ -1,5 +1,6 @@
-//! Makes the checksums of changed bytes right again, so that a fuzzer gets past them to what they protect. Knows the format
-//! from docs/FORMAT.md alone and shares no code with what it is to deceive. What is too damaged to be found is left as it is.
+//! Makes the checksums of changed bytes right again, so that a fuzzer gets past them to what they
+//! protect. Knows the format from docs/FORMAT.md alone and shares no code with what it is to
+//! deceive. What is too damaged to be found is left as it is.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 
@@ -59,8 +60,9 @@ fn part_seed(id: u64, part: u32) -> u32 {
     crc32c_append(crc32c(&id.to_le_bytes()), &part.to_le_bytes())
 }
 
-/// A page group that ends where these bytes end: blocks, index, filter and footer. Its blocks are found by the index, and
-/// the group's start by the footer's word on its length. Returns what its compressed blocks come to when decompressed.
+/// A page group that ends where these bytes end: blocks, index, filter and footer. Its blocks are
+/// found by the index, and the group's start by the footer's word on its length. Returns what its
+/// compressed blocks come to when decompressed.
 pub(super) fn group(bytes: &mut [u8]) -> Option<usize> {
     let footer = bytes.len().checked_sub(FOOTER_BYTES)?;
     if !bytes[footer..].starts_with(b"TPGROUP3") {
@@ -161,8 +163,8 @@ fn varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// A whole data file: both slots, every page that starts where pages may, every group whose footer is found. Returns what
-/// compressed blocks come to when decompressed.
+/// A whole data file: both slots, every page that starts where pages may, every group whose footer
+/// is found. Returns what compressed blocks come to when decompressed.
 pub fn data_file(bytes: &mut [u8]) -> usize {
     for at in [0, SLOT_BYTES] {
         if let Some(sector) = bytes.get_mut(at..at + SECTOR_BYTES) {
@@ -185,7 +187,8 @@ mod tests {
     use super::super::{seeds, template};
     use super::*;
 
-    /// The repair shares no code with the engine, so the engine's own files show whether it is right.
+    /// The repair shares no code with the engine, so the engine's own files show whether it is
+    /// right.
     #[test]
     fn what_is_sound_stays_as_it_is_and_zeroed_checksums_come_back() {
         let data = template::files("closed")

@@ -1,5 +1,6 @@
-//! Makes the checksums of changed logs right again: of segment headers, and of the records that follow each other from a
-//! segment's first one on, into the ring. Knows the format from docs/FORMAT.md alone.
+//! Makes the checksums of changed logs right again: of segment headers, and of the records that
+//! follow each other from a segment's first one on, into the ring. Knows the format from
+//! docs/FORMAT.md alone.
 
 use terrapin_base::checksum::{crc32c, crc32c_append};
 

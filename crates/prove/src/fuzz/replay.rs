@@ -1,5 +1,5 @@
-//! What CI does in place of fuzzing: every input of the corpus, every find of the past, and some thousands of changed inputs
-//! whose changes follow from the unit's number.
+//! What CI does in place of fuzzing: every input of the corpus, every find of the past, and some
+//! thousands of changed inputs whose changes follow from the unit's number.
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -81,7 +81,8 @@ fn keep(target: &Target, input: &[u8]) -> String {
     }
 }
 
-/// Gives a target an input; a panic is a find, and so is what takes too long, which is left running.
+/// Gives a target an input; a panic is a find, and so is what takes too long, which is left
+/// running.
 pub fn one(target: &Target, input: &[u8]) -> Result<bool, Find> {
     let (answer, answered) = channel();
     let (run, input) = (target.run, input.to_vec());

@@ -1,5 +1,6 @@
-//! The corpus: small inputs of every target, made from real stores. `cargo run --release -p prove --example fuzz_corpus`
-//! writes them. They are committed, so that what they mean does not change with what the engine comes to write.
+//! The corpus: small inputs of every target, made from real stores.
+//! `cargo run --release -p prove --example fuzz_corpus` writes them. They are committed, so that
+//! what they mean does not change with what the engine comes to write.
 
 use terrapin::{Compression, Database, KeyspaceOptions, Options};
 use terrapin_base::PageId;

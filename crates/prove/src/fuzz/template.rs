@@ -1,5 +1,6 @@
-//! The stores that targets change parts of: two small ones, one closed and one killed, as the corpus has them. They are made
-//! by [`super::seeds`] and committed, so that inputs mean the same when the engine comes to write otherwise.
+//! The stores that targets change parts of: two small ones, one closed and one killed, as the
+//! corpus has them. They are made by [`super::seeds`] and committed, so that inputs mean the same
+//! when the engine comes to write otherwise.
 
 use std::collections::BTreeMap;
 use std::fs;

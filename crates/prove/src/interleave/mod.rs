@@ -1,7 +1,9 @@
-//! Interleavings: models of what threads share, under a checker that tries many orders; and unsafe code under AddressSanitizer.
+//! Interleavings: models of what threads share, under a checker that tries many orders; and unsafe
+//! code under AddressSanitizer.
 //!
-//! The models are tests named `interleave` of the crates that they are about, over their real code, in a build whose locks, atomics
-//! and threads are the checker's (`base::sync`). A unit tries so many schedules of every model, from a seed of its own.
+//! The models are tests named `interleave` of the crates that they are about, over their real code,
+//! in a build whose locks, atomics and threads are the checker's (`base::sync`). A unit tries so
+//! many schedules of every model, from a seed of its own.
 
 mod asan;
 
@@ -65,7 +67,8 @@ fn unit(seed: u64, _scratch: &Path) -> Result<u64, Find> {
     static TESTS: OnceLock<Result<Vec<PathBuf>, Find>> = OnceLock::new();
     let mut schedules = 0;
     for test in TESTS.get_or_init(|| BUILD.tests()).clone()? {
-        // One at a time: models that run beside each other share what is global, and would not be the same again.
+        // One at a time: models that run beside each other share what is global, and would not be
+        // the same again.
         let mut command = Command::new(&test);
         command
             .args(["--test-threads", "1", "--nocapture"])

@@ -1,4 +1,5 @@
-//! The child process: opens a directory, does the steps of its threads, reports each one once it has returned, until it is killed.
+//! The child process: opens a directory, does the steps of its threads, reports each one once it
+//! has returned, until it is killed.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

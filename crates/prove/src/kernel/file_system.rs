@@ -1,4 +1,5 @@
-//! A real file system in a file, on a loop device: made, mounted, shut down as a power cut would, and unmounted again when this goes.
+//! A real file system in a file, on a loop device: made, mounted, shut down as a power cut would,
+//! and unmounted again when this goes.
 
 use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
@@ -26,7 +27,8 @@ pub struct FileSystem {
 }
 
 impl FileSystem {
-    /// Makes a file system of so many bytes and mounts it. Needs root, a loop device and the tools; without them it is a find.
+    /// Makes a file system of so many bytes and mounts it. Needs root, a loop device and the tools;
+    /// without them it is a find.
     pub fn new(kind: Kind, scratch: &Path, bytes: u64) -> Result<Self, Find> {
         if fs::metadata("/proc/self")?.uid() != 0 {
             return Err(Find(
@@ -79,7 +81,8 @@ impl FileSystem {
             .arg(&self.point))
     }
 
-    /// Shuts it down without flushing its journal: what was not on the device is lost, and every call fails from here on.
+    /// Shuts it down without flushing its journal: what was not on the device is lost, and every
+    /// call fails from here on.
     pub fn cut(&self) -> Result<(), Find> {
         run(Command::new("xfs_io")
             .args(["-x", "-c", "shutdown"])

@@ -1,6 +1,7 @@
-//! Judges what a store holds after a death: of each thread the state after some number of its steps, no fewer than had to survive,
-//! no more than it can have begun, and together a prefix of the commit order as far as time shows it (a step that
-//! had returned before another began comes before it).
+//! Judges what a store holds after a death: of each thread the state after some number of its
+//! steps, no fewer than had to survive, no more than it can have begun, and together a prefix of
+//! the commit order as far as time shows it (a step that had returned before another began comes
+//! before it).
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +24,8 @@ pub enum Survives {
     Synced,
 }
 
-/// Records of one thread: keyspace and key, and the value's hash. The steward's keyspace itself is a record without a key.
+/// Records of one thread: keyspace and key, and the value's hash. The steward's keyspace itself is
+/// a record without a key.
 type Records = BTreeMap<(&'static str, Vec<u8>), u64>;
 
 /// What a store holds, by the thread that wrote it.
@@ -35,7 +37,8 @@ pub struct Content {
 const NAMES: [&str; 3] = [KEYSPACES[0], KEYSPACES[1], GUEST];
 
 impl Content {
-    /// Reads everything, forwards and backwards. The outer error is a find; the inner one is what the database said.
+    /// Reads everything, forwards and backwards. The outer error is a find; the inner one is what
+    /// the database said.
     pub fn try_read(database: &Database) -> Result<terrapin::Result<Content>, Find> {
         let mut content = Content::default();
         let keyspaces = match database.keyspaces() {
@@ -170,7 +173,8 @@ struct Held {
     most: usize,
 }
 
-/// Says whether what a life left is explained by what it had acknowledged, given what it began with.
+/// Says whether what a life left is explained by what it had acknowledged, given what it began
+/// with.
 pub fn judge(
     story: &Story,
     life: u64,
@@ -335,7 +339,8 @@ pub fn examine(directory: &Path, options: &Options) -> Result<Examined, Find> {
     Ok(Examined { content, database })
 }
 
-/// `verify` finds nothing wrong. Before a first open came to its end there may be nothing to verify yet.
+/// `verify` finds nothing wrong. Before a first open came to its end there may be nothing to verify
+/// yet.
 pub fn sound(directory: &Path, when: &str, may_be_absent: bool) -> Result<(), Find> {
     let report = match verify(directory, &VerifyOptions::default()) {
         Ok(report) => report,

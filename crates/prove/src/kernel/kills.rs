@@ -1,5 +1,6 @@
-//! `kill -9` of a process that writes, opens or recovers, several times in a row in one directory: everything that it had
-//! acknowledged is there (D6, D7), and a kill of the recovery changes nothing.
+//! `kill -9` of a process that writes, opens or recovers, several times in a row in one directory:
+//! everything that it had acknowledged is there (D6, D7), and a kill of the recovery changes
+//! nothing.
 
 use std::fs;
 use std::path::Path;
@@ -51,7 +52,8 @@ pub(super) struct Death<'d> {
 }
 
 impl Death<'_> {
-    /// Holds what it left against what was there before and what was acknowledged since; a find keeps a copy. The content from here on.
+    /// Holds what it left against what was there before and what was acknowledged since; a find
+    /// keeps a copy. The content from here on.
     pub fn outlived(
         &self,
         story: &Story,
@@ -78,8 +80,8 @@ impl Death<'_> {
     }
 }
 
-/// Opens what a death left, has it judged, and leaves it closed, or as another death would. `began` tells that the database had been open
-/// before, in this life or an earlier one.
+/// Opens what a death left, has it judged, and leaves it closed, or as another death would. `began`
+/// tells that the database had been open before, in this life or an earlier one.
 fn survived(
     story: &Story,
     life: u64,

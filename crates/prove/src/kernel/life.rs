@@ -42,8 +42,8 @@ impl Moment {
     }
 }
 
-/// Runs a child in a directory through one life: at the moment, `cut` is called, and the child is killed. Errors of the child before that
-/// are finds; so is a panic at any time.
+/// Runs a child in a directory through one life: at the moment, `cut` is called, and the child is
+/// killed. Errors of the child before that are finds; so is a panic at any time.
 pub fn live(
     directory: &Path,
     seed: u64,
@@ -107,7 +107,8 @@ pub fn live(
     })
 }
 
-/// Waits for the moment, cuts, kills. Tells how the child ended, and whether a failure of it may be the cut's doing.
+/// Waits for the moment, cuts, kills. Tells how the child ended, and whether a failure of it may be
+/// the cut's doing.
 fn end(
     mut process: Child,
     moment: Moment,

@@ -1,8 +1,10 @@
-//! The real kernel: killed processes, power cuts of real file systems, full disks, limits of the system, bad sectors.
+//! The real kernel: killed processes, power cuts of real file systems, full disks, limits of the
+//! system, bad sectors.
 //!
-//! A child process (this binary again, see [`child`]) writes and reports what was acknowledged; it is killed, or its file system is
-//! shut down under it, and what the next open finds is judged. When it dies is up to the scheduler, so a seed repeats
-//! what was written and the chosen moment, but not the very call at which it hits; a find therefore keeps the directory.
+//! A child process (this binary again, see [`child`]) writes and reports what was acknowledged; it
+//! is killed, or its file system is shut down under it, and what the next open finds is judged.
+//! When it dies is up to the scheduler, so a seed repeats what was written and the chosen moment,
+//! but not the very call at which it hits; a find therefore keeps the directory.
 
 mod child;
 mod file_system;
@@ -53,7 +55,8 @@ pub fn layers() -> Vec<Layer> {
         Layer {
             name: "system",
             counts: "cases",
-            // All cases and a share of the mutilated files of each store, of which the number differs.
+            // All cases and a share of the mutilated files of each store, of which the number
+            // differs.
             ci: 130,
             full: 300,
             units: Units::Fixed(system::UNITS),

@@ -1,8 +1,10 @@
-//! What the threads of a child process do: every step follows from {seed, life, thread, index}, so that the process which does
-//! them and the one which judges the outcome need to tell each other nothing but how far it came.
+//! What the threads of a child process do: every step follows from {seed, life, thread, index}, so
+//! that the process which does them and the one which judges the outcome need to tell each other
+//! nothing but how far it came.
 //!
-//! Each thread has keys of its own, spread over the whole order, so the state of its keys tells how many of its steps a
-//! store holds. Thread 0, the steward, checkpoints, flushes, moves χ, and creates, fills, clears and drops a keyspace; the others write.
+//! Each thread has keys of its own, spread over the whole order, so the state of its keys tells how
+//! many of its steps a store holds. Thread 0, the steward, checkpoints, flushes, moves χ, and
+//! creates, fills, clears and drops a keyspace; the others write.
 
 use terrapin_model::{Configuration, Random};
 

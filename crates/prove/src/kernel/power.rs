@@ -1,12 +1,15 @@
-//! Power cuts of real file systems: under a writing, opening or recovering child the file system is shut down without flushing its
-//! journal, which drops what was buffered or stored through mappings; it is mounted again, which replays the journal,
-//! and the store must hold a prefix of what was committed, with all that was acknowledged as synced (D2, D3, D6, D7).
+//! Power cuts of real file systems: under a writing, opening or recovering child the file system is
+//! shut down without flushing its journal, which drops what was buffered or stored through
+//! mappings; it is mounted again, which replays the journal, and the store must hold a prefix of
+//! what was committed, with all that was acknowledged as synced (D2, D3, D6, D7).
 //!
-//! A sync that is under way while XFS is shut down may succeed and be lost all the same (a loop of one write and one `fdatasync` on a
-//! file showed it in 10 of 400 shutdowns of Linux 6.18, always of the last sync; ext4 in none of 250). So on XFS only what was
-//! acknowledged before the shutdown began has to be there.
+//! A sync that is under way while XFS is shut down may succeed and be lost all the same (a loop of
+//! one write and one `fdatasync` on a file showed it in 10 of 400 shutdowns of Linux 6.18, always
+//! of the last sync; ext4 in none of 250). So on XFS only what was acknowledged before the shutdown
+//! began has to be there.
 //!
-//! Direct writes into extents that were written before go to the device at once and survive; losing those is for the simulated disk.
+//! Direct writes into extents that were written before go to the device at once and survive; losing
+//! those is for the simulated disk.
 
 use std::path::Path;
 

@@ -1,4 +1,5 @@
-//! What a child says on its pipe: records of one size, each written at once and only after what it tells has happened.
+//! What a child says on its pipe: records of one size, each written at once and only after what it
+//! tells has happened.
 
 use std::io::{self, Read};
 
@@ -12,7 +13,8 @@ pub const RECORD_BYTES: usize = 24;
 pub enum Record {
     /// The database is open; the threads begin.
     Opened,
-    /// A thread's step was acknowledged. Stamps come from one counter of the process, taken before the call and after it.
+    /// A thread's step was acknowledged. Stamps come from one counter of the process, taken before
+    /// the call and after it.
     Done {
         thread: u8,
         index: u32,
@@ -85,7 +87,8 @@ pub struct Acknowledged {
     pub opened: bool,
     /// Stamps of each thread's steps, in order.
     pub steps: [Vec<(u64, u64)>; THREADS],
-    /// How many of each thread's steps it is held to as durable, if not to all: those that were heard of before its end began.
+    /// How many of each thread's steps it is held to as durable, if not to all: those that were
+    /// heard of before its end began.
     pub settled: Option<[usize; THREADS]>,
 }
 

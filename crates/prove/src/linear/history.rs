@@ -24,8 +24,8 @@ pub struct Operation {
     pub answer: u64,
     /// What it was.
     pub kind: Kind,
-    /// Keys by number, each with the number of the value that was written or seen; 0 is no value. Of two values of one key
-    /// the last one counts.
+    /// Keys by number, each with the number of the value that was written or seen; 0 is no value.
+    /// Of two values of one key the last one counts.
     pub values: Vec<(usize, u64)>,
 }
 

@@ -1,4 +1,5 @@
-//! Asks the judge, a Go program that is built once a process, beside the directories of the units. Without Go there is no verdict, and that is an error.
+//! Asks the judge, a Go program that is built once a process, beside the directories of the units.
+//! Without Go there is no verdict, and that is an error.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -12,8 +13,8 @@ const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/linearize");
 /// How long one search may take; what is undecided then is no proof.
 const TIMEOUT: &str = "60s";
 
-/// Whether a history is linearizable. The find shows the shortest part that is not, and says where the whole is kept.
-/// `scratch` takes files meanwhile.
+/// Whether a history is linearizable. The find shows the shortest part that is not, and says where
+/// the whole is kept. `scratch` takes files meanwhile.
 pub fn judge(history: &History, scratch: &Path) -> Result<(), Find> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     let judge = BUILT

@@ -1,6 +1,6 @@
-//! Histories across `kill -9`: clients of a child process tell what they do through a pipe, the child is killed at a random
-//! moment, and another one goes on with the same store. The pipe keeps the order of events: a call is in it before it
-//! begins, an answer after it ended.
+//! Histories across `kill -9`: clients of a child process tell what they do through a pipe, the
+//! child is killed at a random moment, and another one goes on with the same store. The pipe keeps
+//! the order of events: a call is in it before it begins, an answer after it ended.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
@@ -229,7 +229,8 @@ pub(super) fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     let lives = 2 + random.below(3);
     for life in 0..lives {
         live(&directory, unit, life, &mut random, &mut listener)?;
-        // Before the first operation there may be half a database only, and a new one begins at the next open.
+        // Before the first operation there may be half a database only, and a new one begins at the
+        // next open.
         if random.one_in(3) && !listener.history.operations.is_empty() {
             check_files(&directory)?;
         }
@@ -269,7 +270,8 @@ impl Recorder for Last<'_> {
     }
 }
 
-/// One life of a child: it is killed when it has told so much, or some time after, perhaps while it still opens the store.
+/// One life of a child: it is killed when it has told so much, or some time after, perhaps while it
+/// still opens the store.
 fn live(
     directory: &Path,
     unit: u64,

@@ -1,5 +1,6 @@
-//! Histories of clients in this process. Between two of them the store may be closed or dropped and opened with other
-//! options, and on a simulated disk the process or the power may fail in the middle of one.
+//! Histories of clients in this process. Between two of them the store may be closed or dropped and
+//! opened with other options, and on a simulated disk the process or the power may fail in the
+//! middle of one.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -147,7 +148,8 @@ impl Run<'_> {
         self.database = None;
         let options = self.current.options();
         self.database = Some(match &self.disk {
-            // Merges fail again and again on the disk of a dead process: its writers wait this long for them.
+            // Merges fail again and again on the disk of a dead process: its writers wait this long
+            // for them.
             Some(disk) => options
                 .stall_limit(STALL_LIMIT)
                 .open_on(Env::threads(), disk.handle())?,
@@ -184,7 +186,8 @@ impl Run<'_> {
             None => Choice::Logged,
         };
         if let (true, Some(database)) = (crash, &self.database) {
-            // What was written so far is to survive. If all of it is logged, one synced write says so for all before it.
+            // What was written so far is to survive. If all of it is logged, one synced write says
+            // so for all before it.
             match self.unlogged {
                 true => database.flush()?,
                 false => database

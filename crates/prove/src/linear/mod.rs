@@ -1,11 +1,14 @@
-//! Histories of concurrent clients, kills included, are linearizable: whatever several threads did with a few keys, there
-//! is one order of it that a map could have had, and that agrees with who was done before whom began.
+//! Histories of concurrent clients, kills included, are linearizable: whatever several threads did
+//! with a few keys, there is one order of it that a map could have had, and that agrees with who
+//! was done before whom began.
 //!
-//! The judge is not ours: a small Go program (`crates/prove/linearize`) around the module porcupine. Threads are real, so
-//! a number gives the same clients, options and kills but not the same interleaving; a find therefore shows the
-//! shortest part of its history that is wrong, and keeps the whole.
+//! The judge is not ours: a small Go program (`crates/prove/linearize`) around the module
+//! porcupine. Threads are real, so a number gives the same clients, options and kills but not the
+//! same interleaving; a find therefore shows the shortest part of its history that is wrong, and
+//! keeps the whole.
 //!
-//! A write that was under way when its process died happened before the death or never: what it did must not appear later.
+//! A write that was under way when its process died happened before the death or never: what it did
+//! must not appear later.
 
 mod clients;
 mod history;

@@ -256,7 +256,8 @@ impl Resting {
         }
         let mut expected = self.oracle.clone();
         let mut cut = false;
-        // Who was killed between the two slots left the older one without what is not logged: it is what the damaged one gives way to.
+        // Who was killed between the two slots left the older one without what is not logged: it is
+        // what the damaged one gives way to.
         let killed = !self.end.is_power_cut() && self.end != End::Closed;
         let older_slot = damage.in_slot && killed;
         if (!damage.in_data || older_slot)

@@ -244,7 +244,8 @@ impl Run {
         Ok(None)
     }
 
-    /// It is not there, unless it was to be synced. Where that cannot be read, it counts as in flight, and nothing follows it.
+    /// It is not there, unless it was to be synced. Where that cannot be read, it counts as in
+    /// flight, and nothing follows it.
     fn write_failed(&mut self, operation: &Operation) -> Result<(), String> {
         self.subject.sim().set_breathing(false);
         let state = self.subject.state();
@@ -321,7 +322,8 @@ impl Run {
         }
     }
 
-    /// Nothing is wrong any more: writes and merges go on, or a sync that failed has stopped them for good.
+    /// Nothing is wrong any more: writes and merges go on, or a sync that failed has stopped them
+    /// for good.
     fn resume(&mut self) -> Result<(), String> {
         self.subject.apply(&Operation::Pass {
             ms: RESUMES_WITHIN_MS,
@@ -427,7 +429,8 @@ impl Run {
         }
     }
 
-    /// An open that meets a sector that cannot be read is refused, or what it gives is right where it can be read.
+    /// An open that meets a sector that cannot be read is refused, or what it gives is right where
+    /// it can be read.
     fn open_on_bad_sector(&mut self, survives: Survives) -> Result<(), String> {
         match self.subject.open() {
             Err(error) => is_of_medium_error(&error).map_err(|m| format!("an open: {m}"))?,

@@ -68,7 +68,8 @@ impl Plan {
         )
     }
 
-    /// Does an operation of a sound store; what is not logged is flushed before a drop, which loses it.
+    /// Does an operation of a sound store; what is not logged is flushed before a drop, which loses
+    /// it.
     pub fn apply(
         subject: &mut Simulated,
         oracle: &mut Oracle,
@@ -148,7 +149,8 @@ pub(super) fn is_of_medium(kind: ErrorKind, text: &str) -> Result<(), String> {
     let says_where = names_a_place(text);
     match kind {
         ErrorKind::Corrupt | ErrorKind::Io if says_where => Ok(()),
-        // Both slots hold something else's bytes, as after a write of many blocks to the wrong place: the file looks like one that never was ours.
+        // Both slots hold something else's bytes, as after a write of many blocks to the wrong
+        // place: the file looks like one that never was ours.
         ErrorKind::NotADatabase if says_where => Ok(()),
         _ => Err(format!("{kind:?} is no answer to a faulty medium: {text}")),
     }

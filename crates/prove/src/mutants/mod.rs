@@ -1,9 +1,11 @@
 //! Deliberate breakages of the engine, each of which a script must notice: the tests test.
 //!
-//! All breakages are in one build of their own, behind `--cfg terrapin_mutants`, and are chosen by number at run time
-//! ([`terrapin_base::mutant`]); [`TABLE`] lists them. A unit of the layer builds that once, with little optimisation and without
-//! debug assertions, and runs itself there as a process of one mutant: the script must fail with it, and the case that failed must pass
-//! without it. A mutant that survives means that a test is missing, or that the engine has a line that it does not need.
+//! All breakages are in one build of their own, behind `--cfg terrapin_mutants`, and are chosen by
+//! number at run time ([`terrapin_base::mutant`]); [`TABLE`] lists them. A unit of the layer builds
+//! that once, with little optimisation and without debug assertions, and runs itself there as a
+//! process of one mutant: the script must fail with it, and the case that failed must pass without
+//! it. A mutant that survives means that a test is missing, or that the engine has a line that it
+//! does not need.
 
 mod checks;
 #[cfg(terrapin_mutants)]

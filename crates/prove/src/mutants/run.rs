@@ -1,4 +1,5 @@
-//! The process of one mutant: its script must fail with the mutant, and the case that failed must pass without it.
+//! The process of one mutant: its script must fail with the mutant, and the case that failed must
+//! pass without it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! What must notice a mutant: cases that a sound engine passes. Most are the general tests' own, from their first seeds on.
+//! What must notice a mutant: cases that a sound engine passes. Most are the general tests' own,
+//! from their first seeds on.
 
 use std::path::Path;
 
@@ -85,7 +86,8 @@ impl Script {
         }
     }
 
-    /// Runs a case. It may put files into the directory. What it returns is wrong is what the engine did.
+    /// Runs a case. It may put files into the directory. What it returns is wrong is what the
+    /// engine did.
     pub fn run(&self, case: u64, scratch: &Path) -> Result<(), String> {
         match self {
             Script::Random { operations, .. } => random_run(case + 1, *operations)

@@ -1,6 +1,7 @@
-//! Layer `metamorphic`: the same operations under different options, χ and numbers of threads give equal answers. A unit
-//! does the operations of one seed on four stores at once: two simulated ones, and two whose background work real threads
-//! do, on a simulated disk and in a directory. Every answer is compared with the oracle's, and so with the others'.
+//! Layer `metamorphic`: the same operations under different options, χ and numbers of threads give
+//! equal answers. A unit does the operations of one seed on four stores at once: two simulated
+//! ones, and two whose background work real threads do, on a simulated disk and in a directory.
+//! Every answer is compared with the oracle's, and so with the others'.
 
 use std::path::Path;
 
@@ -28,7 +29,8 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
     let seed = !unit;
     let (base, operations) = random_operations(seed, OPERATIONS);
     let mut random = Random::new(unit);
-    // Reopens vary options again, and what they vary must hold the memory and the writes that the operations ask for.
+    // Reopens vary options again, and what they vary must hold the memory and the writes that the
+    // operations ask for.
     let mut other = |threads: usize| {
         Configuration {
             threads,
@@ -38,7 +40,8 @@ fn unit(unit: u64, scratch: &Path) -> Result<u64, Find> {
         }
         .fitted()
     };
-    // Each has another number of threads that merge than the one before, and no two take the same turns.
+    // Each has another number of threads that merge than the one before, and no two take the same
+    // turns.
     let first = 1 + (unit % 3) as usize;
     let next = |threads: usize| threads % 3 + 1;
     let subjects = vec![

@@ -1,6 +1,7 @@
-//! Layer `operations`: whatever is done with a store, every answer is the oracle's, under any options. A unit is a run of
-//! [`random_run_on`] with its number as the seed; most are short, since a fresh store has fresh options, and some are long,
-//! since trees grow tall and lives many only there.
+//! Layer `operations`: whatever is done with a store, every answer is the oracle's, under any
+//! options. A unit is a run of [`random_run_on`] with its number as the seed; most are short, since
+//! a fresh store has fresh options, and some are long, since trees grow tall and lives many only
+//! there.
 
 use std::path::Path;
 
@@ -12,7 +13,8 @@ use crate::{Find, Layer, Units};
 
 /// Replays that cutting a failing run down may take.
 const REPLAYS_MAX: usize = 400;
-/// Of so many runs, the order of the writes of one is checked too: it takes as long again as the run, or twice.
+/// Of so many runs, the order of the writes of one is checked too: it takes as long again as the
+/// run, or twice.
 const WATCHED_ONE_IN: u64 = 4;
 
 pub(super) fn layer() -> Layer {

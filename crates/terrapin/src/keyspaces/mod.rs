@@ -1,4 +1,5 @@
-//! Keyspaces: creating, dropping and clearing them, their durable catalog, which of them are written.
+//! Keyspaces: creating, dropping and clearing them, their durable catalog, which of them are
+//! written.
 
 pub mod catalog;
 pub mod schema;

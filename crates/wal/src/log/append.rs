@@ -1,7 +1,7 @@
 //! The log's end: how records come to it, its users' and its own.
 //!
-//! The append lock is a mutex that is only ever tried, since it is held for tens of nanoseconds: who fails spins, and naps once its
-//! holder must have lost its processor ([`Backoff`]).
+//! The append lock is a mutex that is only ever tried, since it is held for tens of nanoseconds:
+//! who fails spins, and naps once its holder must have lost its processor ([`Backoff`]).
 
 use terrapin_base::sync::{Arc, AtomicU64, Backoff, MutexGuard, Ordering};
 use terrapin_base::{Condition, Error, ErrorKind, Lsn, Result, mutant};
@@ -14,15 +14,17 @@ use crate::format::{
 
 /// Bytes of the ring that a sync's filler may take.
 const SYNC_RESERVE_BYTES: u64 = 2 * BLOCK_BYTES;
-/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the mark behind it.
+/// Bytes of the ring that appends leave free: for the filler of the sync under way, and for the
+/// mark behind it.
 pub(crate) const APPEND_RESERVE_BYTES: u64 = 2 * SYNC_RESERVE_BYTES;
 const _: () = assert!(FILLER_BYTES_MAX <= SYNC_RESERVE_BYTES);
 const _: () = assert!(FILLER_BYTES_MAX + MARK_BYTES <= SYNC_RESERVE_BYTES);
 
 const ZEROS: [u8; FILLER_BYTES_MAX as usize] = [0; FILLER_BYTES_MAX as usize];
 
-/// A record that waits for room in the ring. Its bytes count in [`super::Log::ring_fill`] until it was tried again or given up: writers of short
-/// records, who find room all the time, would take that of a long one bit by bit.
+/// A record that waits for room in the ring. Its bytes count in [`super::Log::ring_fill`] until it
+/// was tried again or given up: writers of short records, who find room all the time, would take
+/// that of a long one bit by bit.
 struct Waiting {
     log: Arc<Shared>,
     bytes: u64,
@@ -150,7 +152,8 @@ impl Shared {
         draft.write(lsn, |at, bytes| writer.write(at, bytes));
         let end = lsn + draft.record_bytes();
         if end >= block_down(lsn) + BLOCK_BYTES {
-            // No other starts in its block. Before the publication, so that who sees the bytes sees this too.
+            // No other starts in its block. Before the publication, so that who sees the bytes sees
+            // this too.
             self.start_of_block(lsn).store(lsn, Ordering::Relaxed);
         }
         writer.publish(end);
@@ -209,7 +212,8 @@ impl Shared {
         tail.lsn
     }
 
-    /// Puts a mark at the next block's start, if that leaves room for the next sync's filler; the one after it tries again.
+    /// Puts a mark at the next block's start, if that leaves room for the next sync's filler; the
+    /// one after it tries again.
     pub(crate) fn mark(&self, tail: &mut Tail, synced: u64) {
         let end = tail.lsn + filler_bytes(tail.lsn) + MARK_BYTES;
         if mutant::active(9) || end + SYNC_RESERVE_BYTES > self.space.freed() + self.ring_bytes {

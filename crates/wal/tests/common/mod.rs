@@ -1,4 +1,5 @@
-//! What the tests of the log share: a simulated process with a log in it, and records that tell what they are.
+//! What the tests of the log share: a simulated process with a log in it, and records that tell
+//! what they are.
 #![allow(dead_code)] // each test uses a part
 
 use std::sync::Arc;
@@ -39,7 +40,8 @@ impl Random {
     }
 }
 
-/// The payload of record `index`: its number, then bytes that follow from it, of a length that follows from it too.
+/// The payload of record `index`: its number, then bytes that follow from it, of a length that
+/// follows from it too.
 pub fn payload(index: u64) -> Vec<u8> {
     let mut random = Random(index);
     let bytes = match random.below(20) {
@@ -131,7 +133,8 @@ pub fn append(env: &Env, log: &Log, index: u64) -> Result<Put> {
     }
 }
 
-/// Reads a replay to its end: each record's LSN and number. Panics when a payload is not what was appended.
+/// Reads a replay to its end: each record's LSN and number. Panics when a payload is not what was
+/// appended.
 pub fn collect(replay: &mut terrapin_wal::Replay) -> Result<Vec<(Lsn, u64)>> {
     let mut out = Vec::new();
     while let Some(record) = replay.next()? {

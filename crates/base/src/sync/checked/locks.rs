@@ -103,7 +103,8 @@ impl Condvar {
         guard.guard = Some(self.0.wait(held).unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Lets the lock go for a while, which time passes by: who waits looks again every now and then, whether it was notified or not.
+    /// Lets the lock go for a while, which time passes by: who waits looks again every now and
+    /// then, whether it was notified or not.
     pub fn wait_for<T>(&self, guard: &mut MutexGuard<'_, T>, time: Duration) {
         guard.guard = None;
         super::yield_now();

@@ -1,4 +1,5 @@
-//! Disks without room: what is refused leaves no trace, recovery manages or says so, and writes resume when there is room.
+//! Disks without room: what is refused leaves no trace, recovery manages or says so, and writes
+//! resume when there is room.
 
 use super::super::workload::Workload;
 

@@ -1,5 +1,6 @@
-//! Places that may not be written, and databases that somebody else has open: a clear error, nothing changed, and reading goes where
-//! it can (D9, D11). A copy made while a process writes opens with what had been synced before, or is refused.
+//! Places that may not be written, and databases that somebody else has open: a clear error,
+//! nothing changed, and reading goes where it can (D9, D11). A copy made while a process writes
+//! opens with what had been synced before, or is refused.
 
 use std::fs;
 use std::path::{Path, PathBuf};

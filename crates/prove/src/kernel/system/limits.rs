@@ -1,7 +1,9 @@
-//! Limits of a process: too few descriptors (`EMFILE`), files that may not grow (`EFBIG`). The error is clear, reads go on,
-//! writes resume when the limit is lifted, and nothing that was acknowledged is missing (D10).
+//! Limits of a process: too few descriptors (`EMFILE`), files that may not grow (`EFBIG`). The
+//! error is clear, reads go on, writes resume when the limit is lifted, and nothing that was
+//! acknowledged is missing (D10).
 //!
-//! A child process (this binary again) lives under the limit and looks at its own answers; what it leaves is judged here.
+//! A child process (this binary again) lives under the limit and looks at its own answers; what it
+//! leaves is judged here.
 
 use std::fs::{self, File};
 use std::path::Path;
@@ -17,7 +19,8 @@ use crate::kernel::file_system::run;
 use crate::kernel::judge::{Content, Survives, sound};
 use crate::kernel::life::copy;
 
-/// The first argument of a child under a limit; what it does, the directory, and the steps that are there already follow.
+/// The first argument of a child under a limit; what it does, the directory, and the steps that are
+/// there already follow.
 const LIMITED: &str = "--kernel-limited";
 const SEED: u64 = 5;
 /// Steps before a limit comes, and after it is gone.
@@ -151,7 +154,8 @@ fn agrees(store: &Store, when: &str) -> Result<(), Find> {
 impl Limit {
     /// Runs a child; says how many steps its store has then.
     fn run(&self, directory: &Path, steps: u32) -> Result<u32, Find> {
-        // Whoever ignores the signal has the error instead; only a shell can do so for the program that it turns into.
+        // Whoever ignores the signal has the error instead; only a shell can do so for the program
+        // that it turns into.
         let script = "trap '' XFSZ && exec prlimit \"$@\"";
         let output = Command::new("sh")
             .args(["-c", script, "sh"])
@@ -170,7 +174,8 @@ impl Limit {
     }
 }
 
-/// Does a child's work when the arguments say that this is one: the number of steps that its store has goes to the standard output.
+/// Does a child's work when the arguments say that this is one: the number of steps that its store
+/// has goes to the standard output.
 pub fn child(arguments: &[String]) -> Option<ExitCode> {
     let [_, role, does, directory, steps, breach] = arguments else {
         return None;
@@ -228,8 +233,8 @@ struct Under<'a> {
 }
 
 impl Under<'_> {
-    /// An error because of the limit says so. A log that could not be written, other than for want of descriptors, is not written any more;
-    /// data that cannot be written holds writes up.
+    /// An error because of the limit says so. A log that could not be written, other than for want
+    /// of descriptors, is not written any more; data that cannot be written holds writes up.
     fn clear(&self, error: &Error, what: &str) -> Result<(), Find> {
         let kind = match error.kind() {
             ErrorKind::Io => true,

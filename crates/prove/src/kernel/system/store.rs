@@ -1,4 +1,5 @@
-//! A store that one thread writes, in this process: the story of a seed, judged like that of a child.
+//! A store that one thread writes, in this process: the story of a seed, judged like that of a
+//! child.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -98,7 +99,8 @@ impl Store {
         &self.database
     }
 
-    /// Copies the files once nothing changes them any more: as if the process had been killed at that moment.
+    /// Copies the files once nothing changes them any more: as if the process had been killed at
+    /// that moment.
     pub fn copy_at_rest(&self, to: &Path) -> std::result::Result<(), Find> {
         let attempt = || -> std::io::Result<bool> {
             let before = listing(&self.directory)?;
@@ -150,7 +152,8 @@ impl Tale {
         });
     }
 
-    /// Whether this is what was written: all of it, or with [`Survives::Synced`] a prefix with all that was synced.
+    /// Whether this is what was written: all of it, or with [`Survives::Synced`] a prefix with all
+    /// that was synced.
     pub fn check(&self, found: &Content, survives: Survives) -> std::result::Result<(), Find> {
         let story = Story::new(self.seed);
         let nothing = Content::default();
