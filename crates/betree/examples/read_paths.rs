@@ -11,11 +11,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
     Direction, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,

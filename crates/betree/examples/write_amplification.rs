@@ -6,11 +6,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use terrapin_base::{Budget, Generation, Incarnation, Result};
+use terrapin_base::{Budget, Generation, Incarnation, Message, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::SimDisk;
 use terrapin_pages::block::Compression;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure};
 

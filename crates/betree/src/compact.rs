@@ -7,9 +7,9 @@
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
+use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
-use terrapin_structure::{Estimate, MergeInput, Message, MessageCursor, ToCompact};
+use terrapin_structure::{Estimate, MergeInput, MessageCursor, ToCompact};
 
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::merge::{Key, KeyRange};

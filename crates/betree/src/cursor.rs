@@ -6,10 +6,9 @@
 use std::ops::{Bound, Range};
 use std::sync::Arc;
 
-use terrapin_base::{PageId, Result};
+use terrapin_base::{Message, PageId, Result};
 use terrapin_pages::block::Block;
 use terrapin_pages::group::GroupRef;
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, Standing};
 use terrapin_structure::{Direction, KeyBounds, MessageCursor};
 

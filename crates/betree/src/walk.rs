@@ -653,10 +653,10 @@ fn cut_to_group(
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Message;
     use terrapin_base::PageId;
     use terrapin_pages::block::Compression;
     use terrapin_pages::group::{GroupBuilder, GroupOptions};
-    use terrapin_pages::message::Message;
 
     use super::*;
 

@@ -8,14 +8,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use terrapin_base::checksum::hash64;
-use terrapin_base::{Budget, Error, Generation, Incarnation, Purpose, Result};
+use terrapin_base::{Budget, Error, Generation, Incarnation, Message, Purpose, Result};
 use terrapin_betree::{BeTree, BeTreeParams};
 use terrapin_disk::{Disk, File, FileThrough, FilesThrough, SimDisk};
 use terrapin_pages::block::Compression;
 use terrapin_pages::{PageStore, StoreOptions};
 use terrapin_structure::{
-    Direction, Estimate, MergeInput, MergeOptions, MergeStep, Message, MessageCursor, Structure,
-    Version,
+    Direction, Estimate, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure, Version,
 };
 
 struct Memtable(Vec<(Vec<u8>, Option<Vec<u8>>)>);

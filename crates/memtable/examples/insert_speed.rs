@@ -9,8 +9,8 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Memtable, Op, Pool};
+use terrapin_base::{Budget, Lsn, Message};
+use terrapin_memtable::{Memtable, Pool};
 
 fn mix(n: u64) -> u64 {
     let z = (n ^ (n >> 31)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -41,7 +41,7 @@ fn fill(
     let mut key = Vec::new();
     for n in numbers {
         make(n, &mut key);
-        memtable.insert(&key, Lsn(n + 1), Op::Put(value));
+        memtable.insert(&key, Lsn(n + 1), Message::Put(value));
     }
 }
 
@@ -101,7 +101,7 @@ fn measure(name: &str, make: fn(u64, &mut Vec<u8>), records: u64, value: &[u8], 
             }
             let mut count = 0;
             while let Some(key) = cursor.key() {
-                let value = cursor.op().value().unwrap_or_default();
+                let value = cursor.message().value().unwrap_or_default();
                 if at + key.len() + value.len() > out.len() {
                     black_box(&out);
                     at = 0;

@@ -13,12 +13,12 @@
 //! fetches nothing in vain.
 
 use std::fmt;
-use terrapin_base::Lsn;
 use terrapin_base::sync::Arc;
+use terrapin_base::{Lsn, Message};
 
+use crate::Memtable;
 use crate::leaf::{LeafRef, VersionRef, Versions};
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, Stop};
-use crate::{Memtable, Op};
 
 /// Leaves gathered ahead at most.
 const AHEAD: usize = 16;
@@ -168,8 +168,8 @@ impl<'a> Cursor<'a> {
     /// If the cursor stands nowhere.
     #[inline]
     #[must_use]
-    pub fn op(&self) -> Op<'a> {
-        self.version().op()
+    pub fn message(&self) -> Message<'a> {
+        self.version().message()
     }
 
     /// Whether somebody read the version shown, or one before it, with [`Memtable::read`].
@@ -420,14 +420,14 @@ impl OwnedCursor {
         self.cursor.key()
     }
 
-    /// See [`Cursor::op`].
+    /// See [`Cursor::message`].
     ///
     /// # Panics
     /// If the cursor stands nowhere.
     #[inline]
     #[must_use]
-    pub fn op(&self) -> Op<'_> {
-        self.cursor.op()
+    pub fn message(&self) -> Message<'_> {
+        self.cursor.message()
     }
 
     /// See [`Cursor::was_read`].
@@ -487,7 +487,7 @@ pub struct OwnedVersions {
 impl OwnedVersions {
     /// The newest version below a bound that was not shown yet. Bounds only descend. O(versions
     /// passed).
-    pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Op<'_>)> {
+    pub fn below(&mut self, before: Lsn) -> Option<(Lsn, Message<'_>)> {
         self.versions.find(|(lsn, _)| *lsn < before)
     }
 }

@@ -8,11 +8,11 @@
 
 use std::ops::{Bound, RangeBounds};
 
-use terrapin_base::Lsn;
+use terrapin_base::{Lsn, Message};
 
+use crate::Memtable;
 use crate::leaf::LeafRef;
 use crate::node::{self, BEFORE_ALL, BEHIND_ALL, Child, NodeRef, TERMINAL};
-use crate::{Memtable, Op};
 
 /// Entries of a level that are looked at, about.
 const LOOKED_AT: usize = 1024;
@@ -134,13 +134,13 @@ impl Estimate {
         let Some(version) = leaf.newest(before) else {
             return;
         };
-        let op = version.op();
-        let counted = match op {
-            Op::Put(_) => &mut self.records,
-            Op::Delete => &mut self.tombstones,
+        let message = version.message();
+        let counted = match message {
+            Message::Put(_) => &mut self.records,
+            Message::Delete => &mut self.tombstones,
         };
         *counted = counted.saturating_add(weight);
-        let bytes = (leaf.key().len() + op.value_bytes()) as u64;
+        let bytes = (leaf.key().len() + message.value_bytes()) as u64;
         self.bytes = self.bytes.saturating_add(bytes.saturating_mul(weight));
     }
 }

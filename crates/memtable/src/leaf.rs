@@ -18,10 +18,8 @@ use std::ptr::{self, NonNull};
 
 use terrapin_base::sync::Ordering;
 use terrapin_base::sync::atomic::{AtomicPtr, AtomicU32};
-use terrapin_base::{Lsn, mutant};
+use terrapin_base::{Lsn, Message, mutant};
 use terrapin_disk::prefetch;
-
-use crate::Op;
 
 /// Alignment of leaves and versions.
 pub(crate) const ALIGNMENT: usize = 8;
@@ -61,8 +59,8 @@ pub(crate) fn leaf_bytes(key: &[u8]) -> usize {
 }
 
 /// Arena bytes of a version.
-pub(crate) fn version_bytes(op: Op<'_>) -> usize {
-    (VERSION_HEAD + op.value_bytes()).next_multiple_of(ALIGNMENT)
+pub(crate) fn version_bytes(message: Message<'_>) -> usize {
+    (VERSION_HEAD + message.value_bytes()).next_multiple_of(ALIGNMENT)
 }
 
 /// A version in the arena of a memtable that lives for `'a`.
@@ -80,9 +78,12 @@ impl<'a> VersionRef<'a> {
     /// # Safety
     /// `at` is aligned to [`ALIGNMENT`], has [`version_bytes`] of room that nobody else uses, and
     /// stays allocated for `'a`. The value is at most [`VALUE_BYTES_MAX`] long.
-    pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, op: Op<'_>) -> Self {
-        let value = op.value().unwrap_or_default();
-        let delete = if op == Op::Delete { DELETE } else { 0 };
+    pub(crate) unsafe fn write(at: NonNull<u8>, lsn: Lsn, message: Message<'_>) -> Self {
+        let value = message.value().unwrap_or_default();
+        let delete = match message {
+            Message::Put(_) => 0,
+            Message::Delete => DELETE,
+        };
         let what = AtomicU32::new((value.len() as u32) << LENGTH_SHIFT | delete);
         let head = at.cast::<VersionHead>();
         // SAFETY: aligned and roomy by contract; the value's bytes are written after the head,
@@ -111,13 +112,13 @@ impl<'a> VersionRef<'a> {
 
     /// What it says.
     #[inline]
-    pub(crate) fn op(self) -> Op<'a> {
+    pub(crate) fn message(self) -> Message<'a> {
         let what = self.head().what.load(Ordering::Relaxed);
         if what & DELETE != 0 {
-            return Op::Delete;
+            return Message::Delete;
         }
         // SAFETY: that many bytes were written behind the head and never change.
-        Op::Put(unsafe {
+        Message::Put(unsafe {
             std::slice::from_raw_parts(
                 self.0.as_ptr().cast::<u8>().add(VERSION_HEAD),
                 (what >> LENGTH_SHIFT) as usize,
@@ -158,12 +159,12 @@ impl<'a> Versions<'a> {
 }
 
 impl<'a> Iterator for Versions<'a> {
-    type Item = (Lsn, Op<'a>);
+    type Item = (Lsn, Message<'a>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let version = self.0?;
         self.0 = version.older();
-        Some((version.lsn(), version.op()))
+        Some((version.lsn(), version.message()))
     }
 }
 
@@ -201,14 +202,14 @@ impl<'a> LeafRef<'a> {
         at: NonNull<u8>,
         key: &[u8],
         lsn: Lsn,
-        op: Op<'_>,
+        message: Message<'_>,
     ) -> (Self, VersionRef<'a>) {
         let head = at.cast::<LeafHead>();
         // SAFETY: aligned and roomy by contract; the version starts where the leaf ends, at a
         // multiple of the alignment; the key's bytes are written after the head, whose padding they
         // share.
         unsafe {
-            let version = VersionRef::write(at.add(leaf_bytes(key)), lsn, op);
+            let version = VersionRef::write(at.add(leaf_bytes(key)), lsn, message);
             head.write(LeafHead {
                 newest: AtomicPtr::new(version.0.as_ptr()),
                 key_bytes: key.len() as u16,

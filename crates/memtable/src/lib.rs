@@ -11,13 +11,13 @@
 //! ordered reading, `cursor`; how much a range holds, `estimate`.
 //!
 //! ```
-//! use terrapin_base::{Budget, Lsn};
-//! use terrapin_memtable::{Op, Memtable};
+//! use terrapin_base::{Budget, Lsn, Message};
+//! use terrapin_memtable::Memtable;
 //! let memtable = Memtable::new(&Budget::new(1 << 30));
-//! memtable.insert(b"turtle", Lsn(10), Op::Put(b"slow"));
-//! memtable.insert(b"turtle", Lsn(20), Op::Delete);
-//! assert_eq!(memtable.get(b"turtle", Lsn(20)), Some(Op::Put(b"slow")));
-//! assert_eq!(memtable.get(b"turtle", Lsn(21)), Some(Op::Delete));
+//! memtable.insert(b"turtle", Lsn(10), Message::Put(b"slow"));
+//! memtable.insert(b"turtle", Lsn(20), Message::Delete);
+//! assert_eq!(memtable.get(b"turtle", Lsn(20)), Some(Message::Put(b"slow")));
+//! assert_eq!(memtable.get(b"turtle", Lsn(21)), Some(Message::Delete));
 //! ```
 
 mod arena;
@@ -36,29 +36,3 @@ pub use cursor::{Cursor, OwnedCursor, OwnedVersions};
 pub use estimate::Estimate;
 pub use leaf::Versions;
 pub use memtable::Memtable;
-
-/// What a version says about its key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Op<'a> {
-    /// The key has this value.
-    Put(&'a [u8]),
-    /// The key is gone, whatever older structures say.
-    Delete,
-}
-
-impl<'a> Op<'a> {
-    /// The value of a put.
-    #[must_use]
-    pub fn value(self) -> Option<&'a [u8]> {
-        match self {
-            Op::Put(value) => Some(value),
-            Op::Delete => None,
-        }
-    }
-
-    /// Bytes of the value; none for a delete.
-    #[must_use]
-    pub(crate) fn value_bytes(self) -> usize {
-        self.value().map_or(0, <[u8]>::len)
-    }
-}

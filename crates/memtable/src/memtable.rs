@@ -23,9 +23,8 @@
 use std::fmt;
 
 use terrapin_base::sync::{Arc, Backoff, atomic::AtomicPtr};
-use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn};
+use terrapin_base::{Budget, KEY_BYTES_MAX, Lsn, Message};
 
-use crate::Op;
 use crate::arena::{Arena, Count, Entered};
 use crate::bytes;
 use crate::chunk::Pool;
@@ -60,7 +59,7 @@ struct Insert<'a, 'k> {
     entered: Entered<'a>,
     key: &'k [u8],
     lsn: Lsn,
-    op: Op<'k>,
+    message: Message<'k>,
     /// The new leaf and its version, once an attempt needed them.
     fresh: Option<(LeafRef<'a>, VersionRef<'a>)>,
 }
@@ -105,18 +104,18 @@ impl Memtable {
     /// # Panics
     /// If the key is longer than 65,535 bytes or the value longer than 1 GiB - 1. Aborts when the
     /// system has no memory, as any allocation does.
-    pub fn insert(&self, key: &[u8], lsn: Lsn, op: Op<'_>) {
+    pub fn insert(&self, key: &[u8], lsn: Lsn, message: Message<'_>) {
         assert!(key.len() <= KEY_BYTES_MAX, "a key of {} bytes", key.len());
         assert!(
-            op.value_bytes() <= leaf::VALUE_BYTES_MAX,
+            message.value_bytes() <= leaf::VALUE_BYTES_MAX,
             "a value of {} bytes",
-            op.value_bytes()
+            message.value_bytes()
         );
         let mut insert = Insert {
             entered: self.arena.enter(),
             key,
             lsn,
-            op,
+            message,
             fresh: None,
         };
         let mut backoff = Backoff::default();
@@ -128,26 +127,26 @@ impl Memtable {
     /// The newest version of a key whose LSN is below `before`. O(key length + versions from
     /// `before` on); allocates nothing.
     #[must_use]
-    pub fn get(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
-        self.leaf(key)?.newest(before).map(VersionRef::op)
+    pub fn get(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
+        self.leaf(key)?.newest(before).map(VersionRef::message)
     }
 
     /// Like [`Self::get`], and remembers that the key was read: [`Cursor::was_read`] says so until
     /// its next version, and beyond.
     #[must_use]
     #[inline]
-    pub fn read(&self, key: &[u8], before: Lsn) -> Option<Op<'_>> {
+    pub fn read(&self, key: &[u8], before: Lsn) -> Option<Message<'_>> {
         let version = self.leaf(key)?.newest(before)?;
         version.mark_read();
-        Some(version.op())
+        Some(version.message())
     }
 
     /// Like [`Self::get`], with the version's LSN.
     #[must_use]
-    pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Op<'_>)> {
+    pub fn get_versioned(&self, key: &[u8], before: Lsn) -> Option<(Lsn, Message<'_>)> {
         self.leaf(key)?
             .newest(before)
-            .map(|version| (version.lsn(), version.op()))
+            .map(|version| (version.lsn(), version.message()))
     }
 
     fn leaf(&self, key: &[u8]) -> Option<LeafRef<'_>> {
@@ -401,11 +400,11 @@ impl<'a> Insert<'a, '_> {
         if let Some((leaf, _)) = self.fresh {
             return leaf;
         }
-        let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.op);
+        let bytes = leaf::leaf_bytes(self.key) + leaf::version_bytes(self.message);
         let at = self.entered.record(bytes);
         // SAFETY: taken just now, that long, from the arena that lives for 'a; `Memtable::insert`
         // checked the lengths.
-        let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.op) };
+        let fresh = unsafe { LeafRef::write(at, self.key, self.lsn, self.message) };
         self.fresh = Some(fresh);
         fresh.0
     }
@@ -414,9 +413,9 @@ impl<'a> Insert<'a, '_> {
     fn count_key(&self) {
         self.entered.add(
             Count::LiveBytes,
-            (self.key.len() + self.op.value_bytes()) as i64,
+            (self.key.len() + self.message.value_bytes()) as i64,
         );
-        self.entered.add(kind(self.op), 1);
+        self.entered.add(kind(self.message), 1);
     }
 
     /// The key has a leaf already: adds the version to its chain.
@@ -430,10 +429,10 @@ impl<'a> Insert<'a, '_> {
                 version
             }
             None => {
-                let at = self.entered.record(leaf::version_bytes(self.op));
+                let at = self.entered.record(leaf::version_bytes(self.message));
                 // SAFETY: taken just now, that long, from the arena that lives for 'a;
                 // `Memtable::insert` checked the length.
-                unsafe { VersionRef::write(at, self.lsn, self.op) }
+                unsafe { VersionRef::write(at, self.lsn, self.message) }
             }
         };
         match leaf.add(version) {
@@ -442,27 +441,28 @@ impl<'a> Insert<'a, '_> {
                 if old.was_read() {
                     version.mark_read();
                 }
-                let old = old.op();
+                let old = old.message();
                 self.entered
                     .add(Count::GarbageBytes, leaf::version_bytes(old) as i64);
                 self.entered.add(
                     Count::LiveBytes,
-                    self.op.value_bytes() as i64 - old.value_bytes() as i64,
+                    self.message.value_bytes() as i64 - old.value_bytes() as i64,
                 );
                 self.entered.add(kind(old), -1);
-                self.entered.add(kind(self.op), 1);
+                self.entered.add(kind(self.message), 1);
             }
-            Added::Older => self
-                .entered
-                .add(Count::GarbageBytes, leaf::version_bytes(self.op) as i64),
+            Added::Older => self.entered.add(
+                Count::GarbageBytes,
+                leaf::version_bytes(self.message) as i64,
+            ),
         }
     }
 }
 
-fn kind(op: Op<'_>) -> Count {
-    match op {
-        Op::Put(_) => Count::Records,
-        Op::Delete => Count::Tombstones,
+fn kind(message: Message<'_>) -> Count {
+    match message {
+        Message::Put(_) => Count::Records,
+        Message::Delete => Count::Tombstones,
     }
 }
 
@@ -478,7 +478,7 @@ mod tests {
         let (mut garbage, mut replaced) = (0, 0);
         for byte in 0..=255u8 {
             let before = memtable.root();
-            memtable.insert(&[byte], Lsn(1), Op::Delete);
+            memtable.insert(&[byte], Lsn(1), Message::Delete);
             let (Child::Node(old), Child::Node(new)) = (before, memtable.root()) else {
                 continue;
             };

@@ -2,8 +2,8 @@
 
 use std::ops::Bound;
 
-use terrapin_base::{Budget, Lsn};
-use terrapin_memtable::{Memtable, Op};
+use terrapin_base::{Budget, Lsn, Message};
+use terrapin_memtable::Memtable;
 
 const RANGES: u64 = 300;
 
@@ -16,11 +16,11 @@ fn scrambled(number: u64) -> u64 {
 fn errors(mut keys: Vec<Vec<u8>>) -> (f64, f64) {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     for (number, key) in (0..).zip(&keys) {
-        let op = match number % 10 {
-            0 => Op::Delete,
-            _ => Op::Put(&[7; 30]),
+        let message = match number % 10 {
+            0 => Message::Delete,
+            _ => Message::Put(&[7; 30]),
         };
-        memtable.insert(key, Lsn(number), op);
+        memtable.insert(key, Lsn(number), message);
     }
     keys.sort();
     keys.dedup();

@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::Mutex; // the models' own notes are no points
 
 use terrapin_base::sync::explore::{explore, spawn};
-use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Memtable, Op, Pool};
+use terrapin_base::{Budget, Lsn, Message, Purpose};
+use terrapin_memtable::{Memtable, Pool};
 
 const ALL: Lsn = Lsn(u64::MAX);
 
@@ -21,7 +21,7 @@ fn value(key: &[u8], lsn: u64) -> Vec<u8> {
 }
 
 fn insert(memtable: &Memtable, notes: &Notes, key: &[u8], lsn: u64) {
-    memtable.insert(key, Lsn(lsn), Op::Put(&value(key, lsn)));
+    memtable.insert(key, Lsn(lsn), Message::Put(&value(key, lsn)));
     let mut notes = notes.lock().unwrap();
     notes.entry(key.to_vec()).or_default().push(lsn);
 }
@@ -32,8 +32,8 @@ fn get(memtable: &Memtable, notes: &Notes, key: &[u8], before: u64) {
     let newest = known.into_iter().filter(|&lsn| lsn < before).max();
     match memtable.get_versioned(key, Lsn(before)) {
         None => assert_eq!(newest, None, "{key:?} is missing"),
-        Some((lsn, op)) => {
-            assert_eq!(op, Op::Put(&value(key, lsn.0)), "torn");
+        Some((lsn, message)) => {
+            assert_eq!(message, Message::Put(&value(key, lsn.0)), "torn");
             assert!(
                 newest.is_none_or(|newest| lsn.0 >= newest),
                 "{key:?} is old"
@@ -53,7 +53,11 @@ fn scan(memtable: &Memtable, notes: &Notes, forward: bool) {
         false => cursor.seek_last(),
     }
     while let Some(key) = cursor.key() {
-        assert_eq!(cursor.op(), Op::Put(&value(key, cursor.lsn().0)), "torn");
+        assert_eq!(
+            cursor.message(),
+            Message::Put(&value(key, cursor.lsn().0)),
+            "torn"
+        );
         found.push((key.to_vec(), cursor.lsn().0));
         match forward {
             true => cursor.next(),
@@ -228,7 +232,7 @@ fn paths_part_and_versions_line_up_under_readers_and_writers() {
         for (key, versions) in &all {
             for &lsn in versions {
                 let found = memtable.get_versioned(key, Lsn(lsn + 1));
-                assert_eq!(found, Some((Lsn(lsn), Op::Put(&value(key, lsn)))));
+                assert_eq!(found, Some((Lsn(lsn), Message::Put(&value(key, lsn)))));
             }
         }
         assert_eq!(memtable.records(), all.len() as u64);
@@ -249,7 +253,7 @@ fn a_pool_that_is_closed_keeps_nothing_of_a_memtable_that_goes_meanwhile() {
         let mut lsn = 0;
         while memtable.arena_bytes() <= 2 * Pool::CHUNK_BYTES {
             lsn += 1;
-            memtable.insert(&[lsn as u8], Lsn(lsn), Op::Put(&value));
+            memtable.insert(&[lsn as u8], Lsn(lsn), Message::Put(&value));
         }
         let reader = spawn(move || drop(memtable));
         let closing = {

@@ -6,30 +6,34 @@ use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Cursor, Estimate, Memtable, Op};
+use terrapin_base::{Budget, Lsn, Message, Purpose};
+use terrapin_memtable::{Cursor, Estimate, Memtable};
 
 type Chain = BTreeMap<u64, Option<Vec<u8>>>;
 type Model = BTreeMap<Vec<u8>, Chain>;
 
-fn op(value: &Option<Vec<u8>>) -> Op<'_> {
-    value.as_deref().map_or(Op::Delete, Op::Put)
+fn message(value: &Option<Vec<u8>>) -> Message<'_> {
+    value.as_deref().map_or(Message::Delete, Message::Put)
 }
 
-fn newest(chain: &Chain, after: u64, before: u64) -> Option<(u64, Op<'_>)> {
+fn newest(chain: &Chain, after: u64, before: u64) -> Option<(u64, Message<'_>)> {
     let (lsn, value) = chain.range(..before).next_back()?;
-    (*lsn >= after).then_some((*lsn, op(value)))
+    (*lsn >= after).then_some((*lsn, message(value)))
 }
 
-fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Op<'a>)> {
-    cursor.key().map(|key| (key, cursor.lsn().0, cursor.op()))
+fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Message<'a>)> {
+    cursor
+        .key()
+        .map(|key| (key, cursor.lsn().0, cursor.message()))
 }
 
 /// What a memtable with these bounds shows.
-fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Op<'_>)> {
+fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Message<'_>)> {
     model
         .iter()
-        .filter_map(|(k, chain)| newest(chain, after, before).map(|(lsn, op)| (&k[..], lsn, op)))
+        .filter_map(|(k, chain)| {
+            newest(chain, after, before).map(|(lsn, message)| (&k[..], lsn, message))
+        })
         .collect()
 }
 
@@ -45,7 +49,7 @@ fn check_reads(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], bounds: &
             assert_eq!(
                 memtable
                     .get_versioned(key, Lsn(before))
-                    .map(|(lsn, op)| (lsn.0, op)),
+                    .map(|(lsn, message)| (lsn.0, message)),
                 expected
             );
         }
@@ -62,7 +66,7 @@ fn check_reads(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], bounds: &
             assert!(
                 versions
                     .into_iter()
-                    .eq(chain.map(|(lsn, value)| (Lsn(*lsn), op(value))))
+                    .eq(chain.map(|(lsn, value)| (Lsn(*lsn), message(value))))
             );
             forward.push(here);
             cursor.next();
@@ -136,11 +140,11 @@ fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befor
         ];
         for range in ranges {
             let mut expected = Estimate::default();
-            for (key, _, op) in visible(model, 0, before) {
+            for (key, _, message) in visible(model, 0, before) {
                 if RangeBounds::<[u8]>::contains(&range, key) {
-                    expected.records += u64::from(op != Op::Delete);
-                    expected.tombstones += u64::from(op == Op::Delete);
-                    expected.bytes += (key.len() + op.value().map_or(0, <[u8]>::len)) as u64;
+                    expected.records += u64::from(message != Message::Delete);
+                    expected.tombstones += u64::from(message == Message::Delete);
+                    expected.bytes += (key.len() + message.value_bytes()) as u64;
                 }
             }
             assert_eq!(memtable.estimate(range, Lsn(before)), expected, "{range:?}");
@@ -149,7 +153,7 @@ fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befor
 }
 
 fn insert(memtable: &Memtable, model: &mut Model, key: &[u8], lsn: u64, value: Option<Vec<u8>>) {
-    memtable.insert(key, Lsn(lsn), op(&value));
+    memtable.insert(key, Lsn(lsn), message(&value));
     model.entry(key.to_vec()).or_default().insert(lsn, value);
 }
 
@@ -297,7 +301,7 @@ fn a_tower_of_prefixes_is_walked_without_recursion() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     let key = vec![b'x'; 5_000];
     for cut in 0..=key.len() {
-        memtable.insert(&key[..cut], Lsn(1), Op::Put(b""));
+        memtable.insert(&key[..cut], Lsn(1), Message::Put(b""));
     }
     let mut cursor = memtable.cursor(Lsn(0), Lsn(2));
     cursor.seek_first();
@@ -352,17 +356,17 @@ fn a_key_that_was_read_is_known_as_such_whatever_is_written_to_it_afterwards() {
         cursor.was_read()
     };
     for key in [b"asked", b"other"] {
-        memtable.insert(key, Lsn(10), Op::Put(b"old"));
+        memtable.insert(key, Lsn(10), Message::Put(b"old"));
     }
-    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Message::Put(b"old")));
     assert!(!was_read(b"asked"), "only looked at");
     assert_eq!(memtable.read(b"asked", Lsn(10)), None);
     assert!(!was_read(b"asked"), "there was nothing yet");
-    assert_eq!(memtable.read(b"asked", Lsn(11)), Some(Op::Put(b"old")));
-    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Op::Put(b"old")));
+    assert_eq!(memtable.read(b"asked", Lsn(11)), Some(Message::Put(b"old")));
+    assert_eq!(memtable.get(b"asked", Lsn(11)), Some(Message::Put(b"old")));
     assert!(was_read(b"asked") && !was_read(b"other"));
-    memtable.insert(b"asked", Lsn(20), Op::Delete);
-    assert_eq!(memtable.read(b"asked", Lsn(21)), Some(Op::Delete));
+    memtable.insert(b"asked", Lsn(20), Message::Delete);
+    assert_eq!(memtable.read(b"asked", Lsn(21)), Some(Message::Delete));
     assert!(was_read(b"asked") && !was_read(b"other"));
 }
 
@@ -379,9 +383,9 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         (50, "E"),
         (10, "A"),
     ] {
-        memtable.insert(b"key", Lsn(lsn), Op::Put(value.as_bytes()));
+        memtable.insert(b"key", Lsn(lsn), Message::Put(value.as_bytes()));
     }
-    let shown = |before| memtable.get(b"key", Lsn(before)).and_then(Op::value);
+    let shown = |before| memtable.get(b"key", Lsn(before)).and_then(Message::value);
     assert_eq!(shown(10), None);
     assert_eq!(
         [11, 21, 31, 41, 51].map(shown),
@@ -396,7 +400,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         ),
         (4, 1, 7 * 24)
     );
-    memtable.insert(b"key", Lsn(60), Op::Delete);
+    memtable.insert(b"key", Lsn(60), Message::Delete);
     assert_eq!(
         (
             memtable.live_bytes(),
@@ -406,7 +410,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         (3, 0, 1)
     );
     assert_eq!(memtable.garbage_bytes(), 8 * 24);
-    memtable.insert(b"key", Lsn(55), Op::Put(&[0; 100]));
+    memtable.insert(b"key", Lsn(55), Message::Put(&[0; 100]));
     assert_eq!(
         (
             memtable.live_bytes(),
@@ -421,7 +425,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
 fn a_hot_key_fills_the_memtable_with_garbage_that_is_counted() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     for lsn in 0..20_000 {
-        memtable.insert(b"hot", Lsn(lsn), Op::Put(&[0; 100]));
+        memtable.insert(b"hot", Lsn(lsn), Message::Put(&[0; 100]));
     }
     assert_eq!((memtable.live_bytes(), memtable.records()), (103, 1));
     assert_eq!(memtable.garbage_bytes(), 19_999 * 120);
@@ -453,15 +457,15 @@ fn large_values_lie_beside_small_ones() {
 fn an_owned_cursor_outlives_its_memtable_handle() {
     let memtable = std::sync::Arc::new(Memtable::new(&Budget::new(1 << 30)));
     for byte in 0..100u8 {
-        memtable.insert(&[byte], Lsn(1), Op::Put(&[byte; 3]));
+        memtable.insert(&[byte], Lsn(1), Message::Put(&[byte; 3]));
     }
     let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(2));
     drop(memtable);
     cursor.seek(&[40]);
     for byte in 40..100u8 {
         assert_eq!(
-            (cursor.key(), cursor.op(), cursor.lsn()),
-            (Some(&[byte][..]), Op::Put(&[byte; 3]), Lsn(1))
+            (cursor.key(), cursor.message(), cursor.lsn()),
+            (Some(&[byte][..]), Message::Put(&[byte; 3]), Lsn(1))
         );
         cursor.next();
     }
@@ -472,7 +476,7 @@ fn an_owned_cursor_outlives_its_memtable_handle() {
 fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 20)));
     for lsn in [10, 20, 20, 30, 40] {
-        memtable.insert(b"a", Lsn(lsn), Op::Put(&lsn.to_be_bytes()));
+        memtable.insert(b"a", Lsn(lsn), Message::Put(&lsn.to_be_bytes()));
     }
     let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(40));
     cursor.seek_first();
@@ -482,7 +486,7 @@ fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
     for (before, shown) in [(35, 30), (30, 20), (20, 10)] {
         let found = versions.below(Lsn(before));
         let value = u64::to_be_bytes(shown);
-        assert_eq!(found, Some((Lsn(shown), Op::Put(&value))));
+        assert_eq!(found, Some((Lsn(shown), Message::Put(&value))));
     }
     assert_eq!(versions.below(Lsn(10)), None);
 }
@@ -490,5 +494,5 @@ fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
 #[test]
 #[should_panic(expected = "a key of 65536 bytes")]
 fn a_key_too_long_is_a_bug_of_the_caller() {
-    Memtable::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Op::Delete);
+    Memtable::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Message::Delete);
 }

@@ -4,8 +4,8 @@
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use terrapin_base::{Budget, Lsn, Purpose};
-use terrapin_memtable::{Memtable, Op};
+use terrapin_base::{Budget, Lsn, Message, Purpose};
+use terrapin_memtable::Memtable;
 
 fn random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -47,8 +47,8 @@ fn value(key: &[u8], lsn: u64) -> Vec<u8> {
     value
 }
 
-fn check(key: &[u8], op: Op<'_>) -> u64 {
-    let bytes = op.value().expect("only puts were written");
+fn check(key: &[u8], message: Message<'_>) -> u64 {
+    let bytes = message.value().expect("only puts were written");
     let (lsn, of) = bytes.split_at(8);
     assert_eq!(of, key, "a value of another key");
     u64::from_be_bytes(lsn.try_into().expect("eight bytes"))
@@ -77,7 +77,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                         barrier.wait();
                         for i in 0..KEYS {
                             let key = key(kind, i * WRITERS + w);
-                            memtable.insert(&key, Lsn(i + 1), Op::Put(&value(&key, i + 1)));
+                            memtable.insert(&key, Lsn(i + 1), Message::Put(&value(&key, i + 1)));
                             written[w as usize].store(i + 1, Ordering::Release);
                         }
                     })
@@ -93,15 +93,15 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     if known > 0 {
                         let i = random(&mut rng) % known;
                         let key = key(kind, i * WRITERS + w);
-                        let op = memtable
+                        let message = memtable
                             .get(&key, Lsn(u64::MAX))
                             .expect("written before the get began");
-                        assert_eq!(check(&key, op), i + 1);
+                        assert_eq!(check(&key, message), i + 1);
                     }
                     let i = random(&mut rng) % KEYS;
                     let key = key(kind, i * WRITERS + w);
-                    if let Some(op) = memtable.get(&key, Lsn(u64::MAX)) {
-                        assert_eq!(check(&key, op), i + 1);
+                    if let Some(message) = memtable.get(&key, Lsn(u64::MAX)) {
+                        assert_eq!(check(&key, message), i + 1);
                     }
                 }
             });
@@ -123,7 +123,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     }
                     seen.clear();
                     while let Some(key) = cursor.key() {
-                        let lsn = check(key, cursor.op());
+                        let lsn = check(key, cursor.message());
                         assert!(lsn < below && lsn == cursor.lsn().0);
                         if let Some(last) = seen.last() {
                             assert!(
@@ -197,12 +197,12 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
                         let key = key(round % 4, number_of(w, i));
                         let lsn = lsn_of(w, i);
                         let value = value(&key, lsn);
-                        let op = if lsn % 5 == 0 {
-                            Op::Delete
+                        let message = if lsn % 5 == 0 {
+                            Message::Delete
                         } else {
-                            Op::Put(&value)
+                            Message::Put(&value)
                         };
-                        memtable.insert(&key, Lsn(lsn), op);
+                        memtable.insert(&key, Lsn(lsn), message);
                     }
                 });
             }
@@ -220,14 +220,14 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
         let (mut live, mut records, mut tombstones) = (0, 0, 0);
         for (key, lsns) in &model {
             for lsn in lsns {
-                let (found, op) = memtable
+                let (found, message) = memtable
                     .get_versioned(key, Lsn(lsn + 1))
                     .expect("every version is there");
                 assert_eq!(found.0, *lsn);
                 assert!(if lsn % 5 == 0 {
-                    op == Op::Delete
+                    message == Message::Delete
                 } else {
-                    check(key, op) == *lsn
+                    check(key, message) == *lsn
                 });
             }
             let deleted = lsns.last().expect("a version") % 5 == 0;
@@ -253,10 +253,14 @@ fn more_threads_than_slots_write_and_count_alike() {
             let (memtable, barrier) = (&memtable, &barrier);
             scope.spawn(move || {
                 // All are alive at once, so some have no slot of their own.
-                memtable.insert(b"shared", Lsn(t), Op::Put(&[1; 10]));
+                memtable.insert(b"shared", Lsn(t), Message::Put(&[1; 10]));
                 barrier.wait();
                 for i in 0..each {
-                    memtable.insert(&(i * threads + t).to_be_bytes(), Lsn(1), Op::Put(&[2; 20]));
+                    memtable.insert(
+                        &(i * threads + t).to_be_bytes(),
+                        Lsn(1),
+                        Message::Put(&[2; 20]),
+                    );
                 }
                 barrier.wait();
             });

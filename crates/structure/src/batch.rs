@@ -339,9 +339,9 @@ pub enum Filled {
 
 #[cfg(test)]
 mod tests {
+    use terrapin_base::Message;
     use terrapin_base::PageId;
     use terrapin_pages::block::{BlockBuilder, Compression};
-    use terrapin_pages::message::Message;
 
     use super::*;
 

@@ -15,8 +15,8 @@ use std::fmt;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Condition, Result, Slice};
-pub use terrapin_pages::{Changes, PageUse, message::Message};
+use terrapin_base::{Condition, Message, Result, Slice};
+pub use terrapin_pages::{Changes, PageUse};
 
 pub use batch::{Batch, BatchLimits, Filled, Located};
 pub use merge::KWayMerge;

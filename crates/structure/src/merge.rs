@@ -1,7 +1,6 @@
 //! Merging sorted runs, newest first: of messages about one key only that of the newest run counts.
 
-use terrapin_base::{Result, mutant};
-use terrapin_pages::message::Message;
+use terrapin_base::{Message, Result, mutant};
 
 use crate::MessageCursor;
 
@@ -16,8 +15,8 @@ use crate::MessageCursor;
 /// where those are equal are keys themselves compared. Nothing is allocated per record.
 ///
 /// ```
-/// use terrapin_structure::{KWayMerge, Message, MessageCursor};
-/// # use terrapin_base::Result;
+/// use terrapin_structure::{KWayMerge, MessageCursor};
+/// # use terrapin_base::{Message, Result};
 /// struct Run(Vec<(&'static str, &'static str)>, usize);
 /// impl MessageCursor for Run {
 ///     fn key(&self) -> Option<&[u8]> {

@@ -14,11 +14,10 @@
 
 use std::sync::Arc;
 
-use terrapin_base::Result;
 use terrapin_base::checksum::hash64;
+use terrapin_base::{Message, Result};
 use terrapin_pages::PageStore;
 use terrapin_pages::group::{GroupIndex, GroupSums, RECORD_BYTES_MAX};
-use terrapin_pages::message::Message;
 
 use super::runs::{Context, KeyRange, Run};
 use crate::get::{Top, find};

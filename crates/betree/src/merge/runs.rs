@@ -8,9 +8,8 @@
 
 use std::sync::Arc;
 
-use terrapin_base::{Budget, Error, PageId, Result};
+use terrapin_base::{Budget, Error, Message, PageId, Result};
 use terrapin_pages::group::{GroupOptions, GroupRef, GroupSums};
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageStore, SpaceClass, Standing};
 use terrapin_structure::{Estimate, KWayMerge, MergeInput, MergeOptions, MessageCursor};
 

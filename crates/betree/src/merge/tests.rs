@@ -14,12 +14,11 @@ use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
 
-use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, PageId, Purpose, Result};
+use terrapin_base::{Budget, ErrorKind, Generation, Incarnation, Message, PageId, Purpose, Result};
 use terrapin_disk::SimDisk;
 use terrapin_disk::sim::{Fault, FaultError};
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::RECORD_BYTES_MAX;
-use terrapin_pages::message::Message;
 use terrapin_pages::{Changes, PageKind, PageRef, PageStore, SpaceClass, StoreOptions};
 use terrapin_structure::{
     Direction, Estimate, Merge, MergeInput, MergeOptions, MergeStep, MessageCursor, Structure,

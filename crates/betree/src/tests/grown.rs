@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use terrapin_base::Message;
 
 use terrapin_pages::block::Compression;
 use terrapin_pages::group::{GroupBuilder, GroupOptions, GroupRef};
-use terrapin_pages::message::Message;
 use terrapin_pages::{PageKind, PageStore, SpaceClass};
 use terrapin_structure::Version;
 
