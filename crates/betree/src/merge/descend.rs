@@ -4,14 +4,15 @@
 use std::sync::Arc;
 
 use terrapin_base::{Result, mutant};
-use terrapin_pages::group::{GroupRef, GroupSums};
-use terrapin_pages::{Changes, PageRef};
+use terrapin_pages::Changes;
+use terrapin_pages::group::GroupSums;
 
-use super::Task;
 use super::first::PARTS_MAX;
-use super::frame::{Frame, SlotChild, Target};
+use super::frame::Frame;
 use super::hidden::Hiding;
 use super::runs::{Context, Key, KeyRange, Run};
+use super::slot::{SlotChild, Target};
+use super::task::{Descend, Origin, Task};
 use super::write::{LevelPart, WriteLeaves, WriteLevel};
 use crate::load::{LoadedNode, load_child, load_node};
 use crate::node::{Child, Node, Segment, Sums};
@@ -19,26 +20,6 @@ use crate::plan::{Bounds, Pending, count};
 
 /// A part of a level comes to so many segments of full size at least.
 const PART_GROUPS_MIN: u64 = 4;
-
-/// Where a node is that runs are merged into.
-pub(super) enum Origin {
-    /// On a page.
-    Page(PageRef),
-    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for
-    /// it.
-    Leaf(GroupRef),
-}
-
-/// Merges runs into a node.
-pub(super) struct Descend {
-    target: Target,
-    origin: Origin,
-    height: u16,
-    range: KeyRange,
-    /// What comes in, newest first.
-    incoming: Vec<Run>,
-    pub(super) expected_bytes: u64,
-}
 
 /// What there is for a pivot: what comes in, and what its node's buffer has.
 #[derive(Clone, Copy, Default)]
@@ -70,24 +51,6 @@ fn arriving(loads: &[Load]) -> u64 {
 }
 
 impl Descend {
-    pub(super) fn new(
-        target: Target,
-        origin: Origin,
-        height: u16,
-        range: KeyRange,
-        incoming: Vec<Run>,
-        expected_bytes: u64,
-    ) -> Self {
-        Descend {
-            target,
-            origin,
-            height,
-            range,
-            incoming,
-            expected_bytes,
-        }
-    }
-
     /// Plans. The tasks are in key order.
     pub(super) fn plan(
         self,

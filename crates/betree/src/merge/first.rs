@@ -2,9 +2,10 @@
 //! side by side, and much may come in, all of a load's first memtable: so the keys are cut, and
 //! every part's leaves are a task of their own, under a frame that becomes the root.
 
-use super::Task;
-use super::frame::{Frame, Slot, SlotChild, Target};
+use super::frame::Frame;
 use super::runs::{Context, Key, KeyRange, Run};
+use super::slot::{Slot, SlotChild, Target};
+use super::task::Task;
 use super::write::WriteLeaves;
 
 /// Most parts: enough for workers that begin late, and few last leaves that are not full.

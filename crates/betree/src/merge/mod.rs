@@ -17,6 +17,9 @@ mod hidden;
 mod nodes;
 mod root;
 mod runs;
+mod settle;
+mod slot;
+mod task;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -29,37 +32,18 @@ use terrapin_base::{Condition, Error, Result, Signal};
 use terrapin_pages::Changes;
 use terrapin_structure::{Merge, MergeStep, Merged};
 
-use crate::load::LoadedNode;
 use crate::node::{Root, Segment};
 use crate::version::TreeVersion;
-use descend::{Descend, Origin};
 use first::first_tasks;
-use frame::{Frame, Settled, Slot, Target};
+use frame::Frame;
+use root::Made;
 use runs::Run;
-use write::{LevelPart, WriteLeaves, WriteLevel, WrittenLeaves};
+use settle::Settled;
+use slot::{Slot, Target};
+use task::{Descend, Origin, Task};
+use write::{LevelPart, WriteLeaves, WrittenLeaves};
 
 pub(crate) use runs::{Context, Key, KeyRange};
-
-/// A piece of work. Boxed: the stack moves them about.
-enum Task {
-    Descend(Box<Descend>),
-    Leaves(Box<WriteLeaves>),
-    Level(Box<WriteLevel>),
-    Settle(Box<Frame>),
-    /// Makes the root of what stands for it, and of what height that is.
-    Finish(Vec<Slot>, u16),
-}
-
-impl Task {
-    fn expected_bytes(&self) -> u64 {
-        match self {
-            Task::Descend(task) => task.expected_bytes,
-            Task::Leaves(task) => task.expected_bytes,
-            Task::Level(task) => task.expected_bytes,
-            Task::Settle(_) | Task::Finish(..) => 0,
-        }
-    }
-}
 
 /// What a piece of a task came to.
 enum Outcome {
@@ -70,9 +54,6 @@ enum Outcome {
     Slots(Target, Vec<Slot>, u16),
     Root(Made),
 }
-
-/// A new root, and its node, if it is one.
-type Made = (Root, Option<Arc<LoadedNode>>);
 
 /// What the lock protects.
 #[derive(Default)]

@@ -7,8 +7,8 @@ use terrapin_disk::LongBox;
 use terrapin_pages::{Changes, Fill, PageKind, PageRef, PageUse};
 use terrapin_structure::Direction;
 
-use super::frame::{OpenNode, Slot, SlotChild};
 use super::runs::{Context, Key};
+use super::slot::{OpenNode, Slot, SlotChild};
 use crate::cursor::GroupCursor;
 use crate::format::PIVOTS_MAX;
 use crate::load::load_node;

@@ -7,12 +7,14 @@ use terrapin_base::{Error, Result};
 use terrapin_disk::LongBox;
 use terrapin_pages::Changes;
 
-use super::Made;
-use super::frame::{Slot, SlotChild};
 use super::nodes::{split, write_node};
 use super::runs::{Context, Key};
+use super::slot::{Slot, SlotChild};
 use crate::load::{HEIGHT_MAX, LoadedNode, load_node};
 use crate::node::{Child, Node, Pivot, Root};
+
+/// A new root, and its node, if it is one.
+pub(super) type Made = (Root, Option<Arc<LoadedNode>>);
 
 /// The new root. `height` is that of the slots: 0 for leaves.
 pub(super) fn make_root(

@@ -8,11 +8,11 @@ use terrapin_pages::group::{GroupBuilder, GroupRef, GroupSums, PendingGroup};
 use terrapin_pages::{Changes, PageUse};
 use terrapin_structure::MessageCursor;
 
-use super::frame::{Slot, SlotChild, Target};
 use super::hidden::Hiding;
 use super::runs::{
     Context, Key, KeyRange, Run, RunCursor, Stream, open_stream, place_record, stream_memory_bytes,
 };
+use super::slot::{Slot, SlotChild, Target};
 use crate::node::{Child, LivePart, Segment};
 
 /// What a stream that is being written needs.
