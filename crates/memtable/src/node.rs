@@ -2,20 +2,19 @@
 //!
 //! After Leis et al., "The Adaptive Radix Tree" (2013, §III), with three differences:
 //!
-//! * **A node's place never changes.** It stores the absolute `depth` of the byte on which it
-//!   branches, and a leaf below it whose key spells the path; where its compressed path *starts*
-//!   follows from the way one came. Splitting a path thus only puts a new node above: the node
-//!   below is neither changed nor locked. The last [`TAIL_BYTES`] bytes of the path stand in the
-//!   node too, so that the leaf is rarely looked at. Paths of any length cost the same.
+//! * **A node's path never changes.** A node stores the absolute `depth` of the byte on which it
+//!   branches, and a leaf below it whose key spells the path. The start of its compressed path
+//!   follows from the way that a reader came. So splitting a path only puts a new node above: the
+//!   node below is neither changed nor locked. The node also holds the last [`TAIL_BYTES`] bytes of
+//!   its path, so that the leaf is rarely visited. Paths of any length cost the same.
 //! * **A key may be a prefix of another.** The key that ends at `depth` is the node's *terminal*.
-//!   It is then also the leaf that spells the path: one tagged pointer says both.
-//! * **The third size has a bitmap** of the bytes that are present, and its children in order,
-//!   instead of a table of 256 places: 448 bytes, not 704; a find touches two cache lines, not
-//!   three; and scans go from child to child.
+//!   Then it is also the leaf that spells the path, and one tagged pointer says both.
+//! * **The third size has a bitmap** of its bytes, and its children in order, instead of a table of
+//!   256 indexes. It takes 448 bytes instead of 704. A find touches two cache lines instead of
+//!   three, and scans go from child to child.
 //!
-//! Entries are kept in byte order in all sizes. A node's position of an entry is a number that
-//! orders before and after alike: 1 for the terminal, byte + 2 for a child. See `lock` for who may
-//! read and write what.
+//! All sizes keep entries in byte order. The position of an entry is a number with the same order:
+//! 1 for the terminal, byte + 2 for a child. The locking rules are in `lock`.
 
 use std::marker::PhantomData;
 use std::mem::{offset_of, size_of};
@@ -31,9 +30,9 @@ use crate::bytes::{
     common, insert_key, is_present, next_present, popcount, previous_present, rank, simd,
 };
 use crate::leaf::LeafRef;
-use crate::lock::{Held, Version, VersionLock};
+use crate::lock::{NodeGuard, Version, VersionLock};
 
-/// Bytes of its path that a node holds itself.
+/// Bytes of its path that the node itself holds.
 const TAIL_BYTES: usize = 7;
 /// Position before every entry of a node.
 pub(crate) const BEFORE_ALL: u16 = 0;
@@ -85,21 +84,21 @@ impl Kind {
     }
 }
 
-/// A link to a child: nothing, a leaf (tagged) or a node.
+/// A link to a child: null, a leaf (tagged), or a node.
 type Link = AtomicPtr<u8>;
 
 #[repr(C)]
 struct Head {
     lock: VersionLock,
-    /// A leaf below, tagged when it is the terminal.
+    /// A leaf below the node; tagged if it is the terminal.
     path: Link,
-    /// Keys of a `Node4`, in order; the first in the lowest bits.
+    /// Keys of a `Node4`, in order. The first is in the lowest bits.
     keys: AtomicU32,
-    /// How many children there are.
+    /// Number of children.
     count: AtomicU16,
     depth: u16,
     kind: Kind,
-    /// The path's bytes before `depth`, right-aligned.
+    /// The last bytes of the path, right-aligned.
     tail: [u8; TAIL_BYTES],
 }
 
@@ -112,7 +111,7 @@ struct Node4 {
 #[repr(C)]
 struct Node16 {
     head: Head,
-    /// Keys in order; the first in the lowest bits of the first word.
+    /// Keys in order. The first is in the lowest bits of the first word.
     keys: [AtomicU64; 2],
     children: [Link; 16],
 }
@@ -134,7 +133,7 @@ struct Node256 {
 const _: () = assert!(size_of::<Head>() == 32 && size_of::<Node4>() == 64);
 const _: () = assert!(offset_of!(Node48, present) == offset_of!(Node256, present));
 
-/// What a link leads to.
+/// The target of a link.
 #[derive(Clone, Copy)]
 pub(crate) enum Child<'a> {
     None,
@@ -148,8 +147,8 @@ impl<'a> Child<'a> {
     /// Follows a link.
     ///
     /// # Safety
-    /// The link was null at first and only [`Child::store`] changed it, with children that live for
-    /// `'a`.
+    /// The link was null at first, and only [`Child::store`] has changed it, to children that live
+    /// for `'a`.
     #[inline]
     pub(crate) unsafe fn load(link: &Link) -> Self {
         // SAFETY: by contract.
@@ -177,19 +176,19 @@ impl<'a> Child<'a> {
         }
     }
 
-    /// Makes a link lead here, and publishes what this child holds.
+    /// Points a link to this child, and publishes the child's content.
     pub(crate) fn store(self, link: &Link) {
         link.store(self.link(), Ordering::Release);
     }
 }
 
-/// What [`NodeRef::gather`] stopped at.
+/// Why [`NodeRef::gather`] stopped.
 pub(crate) enum Stop<'a> {
-    /// No entries are left in that direction.
+    /// The node has no more entries in that direction.
     End,
-    /// There is no more room.
+    /// The room is full.
     Full,
-    /// An inner node comes next.
+    /// An inner node is next.
     Node(NodeRef<'a>),
 }
 
@@ -202,15 +201,15 @@ unsafe impl Send for NodeRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for NodeRef<'_> {}
 
-/// Arena bytes of a node as [`NodeRef::new`] makes it.
+/// Arena bytes of a node that [`NodeRef::new`] makes.
 pub(crate) const FIRST_NODE_BYTES: usize = size_of::<Node4>();
 
 impl<'a> NodeRef<'a> {
-    /// Writes an empty node of the smallest size, which nobody can reach yet: it branches at
-    /// `depth` of the keys that begin like `path`'s.
+    /// Writes an empty node of the smallest size, which no reader can reach yet. It branches at
+    /// `depth` of the keys that start like `path`.
     ///
     /// # Safety
-    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nobody else uses, and
+    /// `at` is aligned to a pointer, has [`FIRST_NODE_BYTES`] of room that nothing else uses, and
     /// stays allocated for `'a`.
     pub(crate) unsafe fn new(at: NonNull<u8>, depth: usize, path: LeafRef<'a>) -> Self {
         // SAFETY: by contract.
@@ -226,7 +225,7 @@ impl<'a> NodeRef<'a> {
     }
 
     /// # Safety
-    /// As for [`NodeRef::new`], with room for that kind.
+    /// As for [`NodeRef::new`], with room for a node of this kind.
     unsafe fn write(
         at: NonNull<u8>,
         kind: Kind,
@@ -311,8 +310,8 @@ impl<'a> NodeRef<'a> {
         &self.head().lock
     }
 
-    /// The place of the byte on which it branches; all keys below are at least that long and equal
-    /// before it.
+    /// The index of the byte on which the node branches. All keys below the node are at least this
+    /// long and equal before it.
     #[inline]
     pub(crate) fn depth(self) -> usize {
         usize::from(self.head().depth)
@@ -323,12 +322,13 @@ impl<'a> NodeRef<'a> {
         self.head().kind.bytes()
     }
 
-    /// Arena bytes of a copy by [`Self::grow`].
+    /// Arena bytes of the copy that [`Self::grow`] makes.
     pub(crate) fn larger_bytes(self) -> usize {
         self.head().kind.larger().bytes()
     }
 
-    /// A leaf whose key starts with the node's path. Needs no validation: any answer is right.
+    /// A leaf whose key starts with the node's path. The result needs no validation: every such
+    /// leaf is correct.
     pub(crate) fn path(self) -> LeafRef<'a> {
         let link = self
             .head()
@@ -342,8 +342,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// The leaf whose key is the node's path. Once there it stays, so that `Some` needs no
-    /// validation.
+    /// The leaf whose key is the node's path. A terminal stays, so `Some` needs no validation.
     #[inline]
     pub(crate) fn terminal(self) -> Option<LeafRef<'a>> {
         let link = self.head().path.load(Ordering::Acquire);
@@ -354,8 +353,8 @@ impl<'a> NodeRef<'a> {
         NonNull::new(link.map_addr(|a| a & !TAG)).map(|at| unsafe { LeafRef::from_ptr(at) })
     }
 
-    /// Makes a leaf whose key is the node's path the terminal. The node is locked, or nobody can
-    /// reach it.
+    /// Makes a leaf whose key is the node's path the terminal. The node must be locked or out of
+    /// reach of other threads.
     pub(crate) fn set_terminal(self, leaf: LeafRef<'a>) {
         debug_assert_eq!(leaf.key().len(), self.depth());
         self.head().path.store(
@@ -364,8 +363,8 @@ impl<'a> NodeRef<'a> {
         );
     }
 
-    /// How long `key` agrees with the node's path, given that the first `at` bytes do: at most
-    /// [`Self::depth`]. Needs no validation.
+    /// Length of the common prefix of `key` and the node's path, at most [`Self::depth`]. The first
+    /// `at` bytes are known to agree. The result needs no validation.
     #[inline]
     pub(crate) fn common(self, key: &[u8], at: usize) -> usize {
         let depth = self.depth();
@@ -381,24 +380,24 @@ impl<'a> NodeRef<'a> {
         at + common(rest, path)
     }
 
-    /// The path's byte at `place`, below [`Self::depth`].
-    pub(crate) fn path_byte(self, place: usize) -> u8 {
-        let back = self.depth() - place;
+    /// The byte of the path at `index`, which is below [`Self::depth`].
+    pub(crate) fn path_byte(self, index: usize) -> u8 {
+        let back = self.depth() - index;
         if back <= TAIL_BYTES {
             self.head().tail[TAIL_BYTES - back]
         } else {
-            self.path().key()[place]
+            self.path().key()[index]
         }
     }
 
-    /// The link under `byte`, if there is one. To be validated.
+    /// The link under `byte`, if any. The caller must validate it.
     #[inline]
     pub(crate) fn find(self, byte: u8) -> Option<&'a Link> {
         match self.head().kind {
             Kind::N4 => {
                 let keys = self.head().keys.load(Ordering::Relaxed);
                 let differ = keys ^ (0x0101_0101 * u32::from(byte));
-                // The lowest zero byte's high bit; places that are not in use come last.
+                // The lowest zero byte sets its high bit first. Unused bytes come last.
                 let equal = differ.wrapping_sub(0x0101_0101) & !differ & 0x8080_8080;
                 let index = equal.trailing_zeros() as usize / 8;
                 if index < self.count() {
@@ -441,10 +440,10 @@ impl<'a> NodeRef<'a> {
         usize::from(self.head().count.load(Ordering::Relaxed))
     }
 
-    /// The child under `byte` in one consistent state of the node.
+    /// The child under `byte`, from one consistent state of the node.
     #[inline]
     pub(crate) fn child(self, byte: u8) -> Child<'a> {
-        // Not one loop: what nodes of all sizes want of the byte would be prepared in front of it.
+        // In one loop, the compiler would prepare the byte for all node sizes before each attempt.
         self.try_child(byte)
             .unwrap_or_else(|| self.child_at_last(byte))
     }
@@ -473,14 +472,14 @@ impl<'a> NodeRef<'a> {
         unsafe { Child::load(link) }
     }
 
-    /// Whether another child does not fit. To be validated.
+    /// Whether the node has no room for another child. The caller must validate the result.
     #[inline]
     pub(crate) fn is_full(self) -> bool {
         self.count() == self.head().kind.capacity()
     }
 
-    /// Adds a child under a byte that has none. The node is not full, and locked or out of
-    /// anybody's reach.
+    /// Adds a child under a byte that has none. The node must have room, and must be locked or out
+    /// of reach of other threads.
     pub(crate) fn add(self, byte: u8, child: Child<'a>) {
         let count = self.count();
         debug_assert!(count < self.head().kind.capacity() && self.find(byte).is_none());
@@ -517,12 +516,12 @@ impl<'a> NodeRef<'a> {
         self.head().count.store(count as u16 + 1, Ordering::Relaxed);
     }
 
-    /// Writes the next larger copy, which nobody can reach yet.
+    /// Writes the next larger copy of the node, which no reader can reach yet.
     ///
     /// # Safety
-    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nobody else uses, and
+    /// `at` is aligned to a pointer, has [`Self::larger_bytes`] of room that nothing else uses, and
     /// stays allocated for `'a`. The caller holds this node's lock.
-    pub(crate) unsafe fn grow(self, at: NonNull<u8>, _held: &Held<'_>) -> NodeRef<'a> {
+    pub(crate) unsafe fn grow(self, at: NonNull<u8>, _guard: &NodeGuard<'_>) -> NodeRef<'a> {
         let head = self.head();
         // SAFETY: by contract.
         let larger =
@@ -572,10 +571,10 @@ impl<'a> NodeRef<'a> {
         larger
     }
 
-    /// Collects leaves in key order, or against it: those entries that lie beyond `position`, up to
-    /// the first inner node or the end of `room`, all from one consistent state. Returns how many,
-    /// the position of the last entry looked at (that of the inner node if it stopped there), and
-    /// what stopped it. Inner nodes that come next are prefetched.
+    /// Collects leaves behind `position`, in key order or against it, from one consistent state. It
+    /// stops at the first inner node or when `room` is full. It returns the number of leaves, the
+    /// position of the last entry taken (the inner node's if it stopped there), and the reason. It
+    /// prefetches the inner nodes that come next.
     pub(crate) fn gather<const FORWARD: bool>(
         self,
         position: u16,
@@ -631,7 +630,7 @@ impl<'a> NodeRef<'a> {
                     }
                     return (count, last, Stop::Full);
                 }
-                // A torn read; it will be discarded.
+                // A torn read, which the caller discards.
                 Child::None => {}
             }
         }
@@ -648,13 +647,13 @@ impl<'a> NodeRef<'a> {
         (count, last, Stop::End)
     }
 
-    /// How many entries it has, or had a moment ago.
+    /// Number of entries. It may be out of date.
     pub(crate) fn entries(self) -> usize {
         self.count() + usize::from(self.terminal().is_some())
     }
 
-    /// Shows the entries from one position to another, both included, in key order. For who does
-    /// not need to be right: beside a writer an entry may be shown twice, or not at all.
+    /// Calls `show` for the entries between two positions, both included, in key order. The result
+    /// is approximate: with a concurrent writer an entry may come twice or not at all.
     pub(crate) fn visit(self, from: u16, to: u16, mut show: impl FnMut(u16, Child<'a>)) {
         if from <= TERMINAL
             && let Some(leaf) = self.terminal()
@@ -670,7 +669,7 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// Asks the processor to bring the node near.
+    /// Prefetches the node.
     #[inline]
     pub(crate) fn prefetch(self) {
         for line in 0..4 {
@@ -678,21 +677,22 @@ impl<'a> NodeRef<'a> {
         }
     }
 
-    /// Locks the node if it is as it was at `version`.
+    /// Locks the node if it has not changed since `version`.
     #[inline]
-    pub(crate) fn try_lock(self, version: Version) -> Option<Held<'a>> {
+    pub(crate) fn try_lock(self, version: Version) -> Option<NodeGuard<'a>> {
         self.head().lock.try_lock(version)
     }
 }
 
-/// The children of a node beyond a position, one after the other. To be validated as a whole.
+/// The children of a node beyond a position, one after the other. The caller validates them
+/// together.
 struct Entries<'a> {
     links: &'a [Link],
     keys: Keys,
-    /// The next child's byte, in a bitmap; the next child's place, among keys. Beyond either end
-    /// when there is none.
+    /// The next child's byte if the node has a bitmap, else its index among the sorted keys. Out of
+    /// range if there is no next child.
     next: i32,
-    /// The next child's place in `links`, where it is not its byte.
+    /// The next child's index in `links`, if that is not its byte.
     index: usize,
 }
 
@@ -706,7 +706,7 @@ impl<'a> Entries<'a> {
     #[inline]
     fn new<const FORWARD: bool>(node: NodeRef<'a>, from: u16) -> Self {
         let links = node.links();
-        // The first byte forward, or one more than the first byte backward: 0..=256.
+        // Forward: the first byte. Backward: one more than the first byte, 0 to 256.
         let bound = if FORWARD {
             i32::from(from.saturating_sub(1))
         } else {
@@ -806,7 +806,7 @@ fn load_keys(node: &Node16) -> u128 {
 
 fn insert_link(links: &[Link], index: usize, count: usize, child: Child<'_>) {
     for pair in links[index..=count].windows(2).rev() {
-        // Release: a reader that follows a moved link sees the child whole.
+        // Release: a reader that follows a moved link sees the child's content.
         pair[1].store(pair[0].load(Ordering::Relaxed), Ordering::Release);
     }
     child.store(&links[index]);

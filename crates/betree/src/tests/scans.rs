@@ -152,7 +152,7 @@ fn list_in_batches(
                     block.lend(number, &mut memory)
                 }
                 Located::Copied(copy) => {
-                    let (start, middle, end) = batch.place(copy).unwrap();
+                    let (start, middle, end) = batch.copy_span(copy).unwrap();
                     let (key, value) = (&batch.bytes()[start..middle], &batch.bytes()[middle..end]);
                     assert!(value.is_empty() || !limits.keys_only);
                     let whole = wanted.get(out.len()).map_or(value, |record| &record.1);
