@@ -1,6 +1,6 @@
-//! The full check of a version: every byte of every page that it refers to, and what must hold
-//! between them (see the rules in [`crate::node`]). Pages are read from the device, not from the
-//! cache. What cannot be read is reported and left out; the rest is checked all the same.
+//! The full check of a version: every byte of every page that it refers to, and the rules between
+//! pages (see [`crate::node`]). Pages are read from the device, not from the cache. What cannot be
+//! read is reported and skipped; everything else is still checked.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -21,7 +21,7 @@ use crate::walk::ReadAhead;
 ///
 /// # Errors
 ///
-/// Those that say nothing about the data, such as
+/// Errors that are not about the data, such as
 /// [`ErrorKind::Closed`](terrapin_base::ErrorKind::Closed). Damage and device errors are findings.
 pub(crate) fn verify(
     store: &Arc<PageStore>,
@@ -53,9 +53,9 @@ pub(crate) fn verify(
 struct Check<'a> {
     store: &'a Arc<PageStore>,
     found: &'a mut dyn FnMut(Finding),
-    /// Groups met so far, each with whether its own bytes are sound.
+    /// Groups met so far, and whether the bytes of each are sound.
     groups: HashMap<PageId, (GroupRef, bool)>,
-    /// Pages of all kinds.
+    /// Pages of all kinds met so far.
     pages: HashMap<PageId, PageUse>,
 }
 
@@ -64,7 +64,7 @@ impl Check<'_> {
         (self.found)(Finding::new(place, message));
     }
 
-    /// Makes a finding of an error that is about the data.
+    /// Turns an error about the data into a finding.
     fn survive<T>(
         &mut self,
         place: impl FnOnce() -> String,
@@ -80,8 +80,8 @@ impl Check<'_> {
         }
     }
 
-    /// Checks a node and what is below it. Goes as deep as the height says, which is bounded when a
-    /// root is decoded.
+    /// Checks a node and all below it. The recursion is as deep as the height, which is bounded
+    /// when a root is decoded.
     fn node(
         &mut self,
         page: &PageRef,
@@ -128,8 +128,8 @@ impl Check<'_> {
                 )?;
             }
         }
-        // What the node says of its children is checked against what they say, down to the leaves:
-        // so its own sums are right if they are.
+        // A node's sums are computed from its children's, down to the leaves. So they are correct
+        // if each child's are.
         let mut all_known = true;
         for (number, pivot) in node.pivots.iter().enumerate() {
             let lower = if number == 0 {
@@ -184,8 +184,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// Checks a segment: its group, and that its live parts say what the group holds for their
-    /// pivots.
+    /// Checks a segment: its group, and the counts of its live parts against the group's content.
     fn segment(
         &mut self,
         node: &LoadedNode,
@@ -208,8 +207,8 @@ impl Check<'_> {
         if !self.group(&segment.group)? {
             return Ok(());
         }
-        let held = self.held(node, segment);
-        let Some(held) = self.survive(|| place.to_owned(), held)? else {
+        let content = self.content(node, segment);
+        let Some(content) = self.survive(|| place.to_owned(), content)? else {
             return Ok(());
         };
         let index = self.store.index(&segment.group);
@@ -217,7 +216,7 @@ impl Check<'_> {
             return Ok(());
         };
         for part in &segment.live {
-            let (records, bytes) = held
+            let (records, bytes) = content
                 .get(&usize::from(part.pivot))
                 .copied()
                 .unwrap_or_default();
@@ -243,8 +242,8 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// How many messages and bytes a segment has for each pivot, dead ones included.
-    fn held(&self, node: &LoadedNode, segment: &Segment) -> Result<BTreeMap<usize, (u64, u64)>> {
+    /// Messages and bytes of a segment for each pivot, including flushed ones.
+    fn content(&self, node: &LoadedNode, segment: &Segment) -> Result<BTreeMap<usize, (u64, u64)>> {
         let bounds = (
             Bound::Included(&segment.min[..]),
             Bound::Included(&segment.max[..]),
@@ -257,17 +256,17 @@ impl Check<'_> {
             ReadAhead::MERGE,
         )?;
         cursor.start()?;
-        let mut held = BTreeMap::new();
+        let mut content = BTreeMap::new();
         while let Some(key) = cursor.current_key() {
-            let (records, bytes) = held.entry(node.pivot_of(key)).or_insert((0, 0));
+            let (records, bytes) = content.entry(node.pivot_of(key)).or_insert((0, 0));
             *records += 1;
             *bytes += (key.len() + cursor.current_message().value_bytes()) as u64;
             cursor.step()?;
         }
-        Ok(held)
+        Ok(content)
     }
 
-    /// Checks a group's own bytes, once; whether they are sound.
+    /// Checks a group's own bytes once. Returns whether they are sound.
     fn group(&mut self, group: &GroupRef) -> Result<bool> {
         if let Some((before, sound)) = self.groups.get(&group.id) {
             let sound = *sound;
@@ -287,7 +286,7 @@ impl Check<'_> {
         Ok(sound)
     }
 
-    /// Reports pages that lie on one another.
+    /// Reports pages that overlap.
     fn overlaps(&mut self) {
         let mut pages: Vec<PageUse> = self.pages.values().copied().collect();
         pages.sort_unstable_by_key(|page| (page.offset, page.id));
@@ -313,8 +312,8 @@ impl Check<'_> {
     }
 }
 
-/// Least and most that a segment can hide for a pivot: of a block that has messages for others,
-/// too, nobody knows which of them hide how much.
+/// Least and most bytes that a segment can hide for a pivot. If a block also has messages for other
+/// pivots, the share of each is not known.
 fn hidden_bounds(
     index: &GroupIndex,
     segment: &Segment,
@@ -340,7 +339,7 @@ fn group_place(group: &GroupRef) -> String {
     format!("group {} at offset {}", group.id, group.offset)
 }
 
-/// A key as text: printable bytes as they are, at most 64.
+/// A key as text: at most 64 bytes, with unprintable bytes escaped.
 fn shown(key: &[u8]) -> String {
     let cut = &key[..key.len().min(64)];
     format!(

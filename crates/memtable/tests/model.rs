@@ -1,5 +1,5 @@
-//! The memtable against a `BTreeMap` of version chains: every read, both directions, version
-//! bounds, counts.
+//! The memtable compared with a `BTreeMap` of version chains: every read, both directions, version
+//! bounds, and counts.
 
 use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
@@ -27,7 +27,7 @@ fn at<'a>(cursor: &Cursor<'a>) -> Option<(&'a [u8], u64, Message<'a>)> {
         .map(|key| (key, cursor.lsn().0, cursor.message()))
 }
 
-/// What a memtable with these bounds shows.
+/// What a memtable shows within these bounds.
 fn visible(model: &Model, after: u64, before: u64) -> Vec<(&[u8], u64, Message<'_>)> {
     model
         .iter()
@@ -60,7 +60,7 @@ fn check_reads(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], bounds: &
         cursor.seek_first();
         while let Some(here) = at(&cursor) {
             let mut versions: Vec<_> = cursor.versions().collect();
-            // Of one LSN the first counts.
+            // Of versions with one LSN the first counts.
             versions.dedup_by_key(|(lsn, _)| *lsn);
             let chain = model[here.0].range(..before).rev();
             assert!(
@@ -125,7 +125,7 @@ fn check_counts(memtable: &Memtable, model: &Model) {
     assert!(memtable.live_bytes() + memtable.garbage_bytes() <= memtable.arena_bytes());
 }
 
-/// Ranges of so few keys are counted.
+/// Ranges of so few keys are counted exactly.
 fn check_estimates(memtable: &Memtable, model: &Model, probes: &[Vec<u8>], befores: &[(u64, u64)]) {
     for (pair, &(_, before)) in probes.windows(2).zip(befores.iter().cycle()) {
         let (a, b) = (&pair[0][..], &pair[1][..]);
@@ -157,8 +157,8 @@ fn insert(memtable: &Memtable, model: &mut Model, key: &[u8], lsn: u64, value: O
     model.entry(key.to_vec()).or_default().insert(lsn, value);
 }
 
-/// Keys over few letters, so that prefixes, splits and equal keys abound; and some with long equal
-/// stretches.
+/// Keys over few letters, so that prefixes, splits and equal keys are frequent. Some have long
+/// equal stretches.
 fn any_key() -> impl Strategy<Value = Vec<u8>> {
     let letters = prop::sample::select(vec![0u8, 1, b'a', b'b', 254, 255]);
     prop_oneof![
@@ -205,7 +205,7 @@ proptest! {
         old in any::<u64>(),
         walk in prop::collection::vec((0u8..6, any_key()), 1..120),
     ) {
-        // A third of the keys is out of the cursor's bounds.
+        // A third of the keys is outside the cursor's bounds.
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();
         for (i, key) in keys.iter().enumerate() {
@@ -280,7 +280,7 @@ fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
             Some(vec![1; cut % 5]),
         );
         if cut > 0 {
-            // The same key but for its last byte, which is where it branches off.
+            // The longest key with a different last byte, where the paths part.
             let mut other = longest[..cut].to_vec();
             other[cut - 1] ^= 0x80;
             probes.push(other.clone());
@@ -320,8 +320,8 @@ fn a_tower_of_prefixes_is_walked_without_recursion() {
 
 #[test]
 fn nodes_of_every_size_keep_their_order_as_they_grow() {
-    // 131 is prime to 256: bytes come in scattered order, and every count of children is met, with
-    // and without terminal.
+    // 131 is prime to 256, so bytes come in scattered order. Every count of children occurs, with
+    // and without a terminal.
     for terminal in [false, true] {
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let mut model = Model::new();
@@ -391,7 +391,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
         [11, 21, 31, 41, 51].map(shown),
         ["A", "b", "C", "d", "E"].map(|v| Some(v.as_bytes()))
     );
-    // Each version takes 24 bytes; all but the newest are superseded.
+    // Each version takes 24 bytes. All but the newest are superseded.
     assert_eq!(
         (
             memtable.live_bytes(),

@@ -1,5 +1,5 @@
-//! Writers, readers and scanners side by side: whatever they see must be something that was
-//! written, in order, and nothing that was there before they looked may be missing.
+//! Writers, readers and scanners run concurrently. Readers must see only what was written, in
+//! order. They must find all that was there before they looked.
 
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -15,14 +15,14 @@ fn random(state: &mut u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// The `number`-th key of a kind. Kinds make nodes of all sizes, long paths that part, and prefixes
-/// of one another.
+/// The key of a kind and a number. The kinds make nodes of all sizes, long paths that part, and
+/// prefixes of one another.
 fn key(kind: u64, number: u64) -> Vec<u8> {
     let mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).swap_bytes();
     match kind {
         0 => mixed.to_be_bytes().to_vec(),
         1 => format!("user:{:012}:{}", mixed % 100_000, number).into_bytes(),
-        // Every number's digits in base 3, so that keys are prefixes of keys.
+        // The number's digits in base 3, so that keys are prefixes of keys.
         2 => {
             let mut key = vec![b'p'];
             let mut rest = number + 1;
@@ -40,7 +40,7 @@ fn key(kind: u64, number: u64) -> Vec<u8> {
     }
 }
 
-/// A value that tells its key and LSN.
+/// A value that names its key and LSN.
 fn value(key: &[u8], lsn: u64) -> Vec<u8> {
     let mut value = lsn.to_be_bytes().to_vec();
     value.extend_from_slice(key);
@@ -83,7 +83,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     })
                 })
                 .collect();
-            // Gets: what was reported as written is found.
+            // Gets find what a writer has reported as written.
             scope.spawn(|| {
                 barrier.wait();
                 let mut rng = round;
@@ -105,7 +105,8 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                     }
                 }
             });
-            // Scans: strictly ordered, and at least what was written before they began, both ways.
+            // Scans in both directions are strictly ordered. They return at least what was written
+            // before they began.
             scope.spawn(|| {
                 barrier.wait();
                 let mut forward = true;
@@ -147,7 +148,7 @@ fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
                 }
             });
             for writer in writers {
-                // A failed assertion in a writer must not leave the readers running.
+                // Readers must end even if an assertion in a writer fails.
                 let result = writer.join();
                 if result.is_err() {
                     over.store(true, Ordering::Release);
@@ -185,7 +186,7 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
         let inserts = 12_000;
         let memtable = Memtable::new(&Budget::new(1 << 30));
         let barrier = Barrier::new(WRITERS as usize);
-        // Each writer takes LSNs of its own, and writes them up to 16 out of order.
+        // Each writer has its own LSNs, and writes them up to 16 out of order.
         let lsn_of = |w: u64, i: u64| ((i ^ 0xf) * WRITERS + w) + 1;
         let number_of = |w: u64, i: u64| random(&mut (w << 32 | i).wrapping_mul(31)) % keys;
         std::thread::scope(|scope| {
@@ -252,7 +253,7 @@ fn more_threads_than_slots_write_and_count_alike() {
         for t in 0..threads {
             let (memtable, barrier) = (&memtable, &barrier);
             scope.spawn(move || {
-                // All are alive at once, so some have no slot of their own.
+                // All threads live at once, so some have no slot of their own.
                 memtable.insert(b"shared", Lsn(t), Message::Put(&[1; 10]));
                 barrier.wait();
                 for i in 0..each {

@@ -1,51 +1,50 @@
-//! A frame is a node under reconstruction. It waits for what its children become, then settles:
-//! children that came out empty or less than half full are given to their neighbours, pages of new
-//! child nodes are written, and what the node itself becomes goes to the frame above.
+//! A frame: a node under reconstruction. It waits for the results of its children's tasks, and then
+//! settles (`settle`).
 //!
-//! A key range may only be given to a neighbour for which the buffer holds nothing (it is *clean*):
-//! a segment may hold, in the range that is given away, records that were flushed long ago, and
-//! they would count again. So an unclean neighbour is flushed first, in a second phase, from the
-//! levels that the first phase has written.
+//! A key range may be given to a neighbour only if the buffer has no messages for that neighbour
+//! (it is *clean*). A segment may still hold messages, in the given range, that were flushed long
+//! ago, and these would count again. So a neighbour that is not clean is flushed first, in a second
+//! phase, from the levels that the first phase has written.
 
 use terrapin_base::{Error, Result, mutant};
 use terrapin_pages::Changes;
 
 use super::runs::{KeyRange, Run};
-use super::slot::{Slot, SlotChild, Target};
+use super::slot::{ChildSlot, ChildState, Target};
 use super::write::{LevelPart, WrittenLeaves};
 use crate::format::PIVOTS_MAX;
 use crate::node::{Node, Segment};
 use crate::plan::count;
 
-/// See the head of this file.
+/// A node under reconstruction.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) id: u64,
     pub(super) target: Target,
     pub(super) height: u16,
     pub(super) range: KeyRange,
-    pub(super) slots: Vec<Slot>,
-    /// The buffer; live parts count slots.
+    pub(super) slots: Vec<ChildSlot>,
+    /// The buffer. Live parts refer to slots instead of pivots.
     pub(super) levels: Vec<Vec<Segment>>,
     pub(super) replaced_permille: u16,
-    /// Messages that were flushed to leaves, and how many of them replaced something.
+    /// Messages that were flushed to leaves, and how many of them replaced a record.
     pub(super) messages: u64,
     pub(super) replaced: u64,
-    /// Tasks whose results are missing.
+    /// Number of tasks whose results are missing.
     pub(super) waiting: usize,
-    /// What was written of the parts of a level.
+    /// The parts of the new level that are written so far.
     level_parts: Vec<Option<Vec<Segment>>>,
 }
 
 impl Frame {
-    /// A frame of a node's content. `lower` is where its range begins.
+    /// Makes a frame from a node, whose key range is `range`.
     pub(super) fn new(id: u64, target: Target, node: Node, range: KeyRange) -> Frame {
-        let mut slots: Vec<Slot> = node
+        let mut slots: Vec<ChildSlot> = node
             .pivots
             .into_iter()
-            .map(|pivot| Slot {
+            .map(|pivot| ChildSlot {
                 lower: pivot.lower[..].into(),
-                child: SlotChild::Child(pivot.child),
+                child: ChildState::Child(pivot.child),
                 is_small: false,
             })
             .collect();
@@ -67,8 +66,8 @@ impl Frame {
         }
     }
 
-    /// A frame over everything in an empty tree, whose slots wait for their first leaves.
-    pub(super) fn of_new_leaves(id: u64, slots: Vec<Slot>) -> Frame {
+    /// Makes the frame of an empty tree. Each of its slots waits for its first leaves.
+    pub(super) fn of_new_leaves(id: u64, slots: Vec<ChildSlot>) -> Frame {
         Frame {
             id,
             target: Target::Root,
@@ -84,7 +83,7 @@ impl Frame {
         }
     }
 
-    /// The key range of some neighbouring slots.
+    /// The key range of neighbouring slots.
     pub(super) fn range_of(&self, first: usize, last: usize) -> KeyRange {
         let lo = if first == 0 {
             self.range.lo.clone()
@@ -99,7 +98,8 @@ impl Frame {
         KeyRange { lo, hi }
     }
 
-    /// What the levels hold for some slots: one run a level, newest first.
+    /// The messages of the first `levels` levels for the wanted slots: one run for each level,
+    /// newest first.
     pub(super) fn runs_of(&self, levels: usize, wanted: impl Fn(usize) -> bool + Copy) -> Vec<Run> {
         let levels = self.levels.iter().take(levels);
         let runs =
@@ -107,7 +107,7 @@ impl Frame {
         runs.filter(|run| !run.is_empty()).collect()
     }
 
-    /// Forgets what the buffer holds for some slots: it has been sent down.
+    /// Removes the flushed slots from the buffer.
     pub(super) fn clear(&mut self, flushed: impl Fn(usize) -> bool, changes: &mut Changes) {
         let flushed = |pivot| flushed(pivot) && !mutant::active(21);
         for level in &mut self.levels {
@@ -123,8 +123,8 @@ impl Frame {
         }
     }
 
-    /// Makes the first level an empty one, if that can be, and says whether: what is above an empty
-    /// level, or where there is room for one more all there is, moves down by one.
+    /// Makes the first level empty if possible, and returns whether it is. An empty level is moved
+    /// to the front. If there is none, all levels move down by one, if a further level is allowed.
     pub(super) fn open_level(&mut self, levels_max: usize) -> bool {
         match self.levels.iter().position(Vec::is_empty) {
             Some(empty) => drop(self.levels.remove(empty)),
@@ -135,13 +135,14 @@ impl Frame {
         true
     }
 
-    /// So many parts of a level are going to be written.
+    /// Prepares for the parts of a new level.
     pub(super) fn await_level(&mut self, parts: usize) {
         self.level_parts = vec![None; parts];
     }
 
-    /// Takes over a part of a level that was written from all levels down to it; none if nothing
-    /// was to be written. The level takes their place with its last part.
+    /// Takes over a part of a new level, which was merged from all levels down to that one; `None`
+    /// if there was nothing to write. When the last part arrives, the new level replaces these
+    /// levels.
     pub(super) fn take_level(
         &mut self,
         of: LevelPart,
@@ -167,20 +168,20 @@ impl Frame {
         self.levels[level] = segments;
     }
 
-    /// Takes over what became of a slot.
-    pub(super) fn take_slots(&mut self, slot: usize, slots: Vec<Slot>) {
-        self.slots[slot].child = SlotChild::Replaced(slots);
+    /// Takes over the new children of a slot.
+    pub(super) fn take_slots(&mut self, slot: usize, slots: Vec<ChildSlot>) {
+        self.slots[slot].child = ChildState::Replaced(slots);
         self.waiting -= 1;
     }
 
-    /// Takes over what became of leaves.
+    /// Takes over the new leaves of a slot.
     pub(super) fn take_leaves(&mut self, slot: usize, leaves: WrittenLeaves) {
         self.messages += leaves.messages;
         self.replaced += leaves.replaced;
         self.take_slots(slot, leaves.slots);
     }
 
-    /// Bytes that the buffer holds for each slot.
+    /// Bytes that the buffer has for each slot.
     pub(super) fn pending(&self) -> Vec<u64> {
         let mut pending = vec![0u64; self.slots.len()];
         for part in self
@@ -189,25 +190,25 @@ impl Frame {
             .flatten()
             .flat_map(|segment| &segment.live)
         {
-            // A live part counts even if its bytes are none (an empty key's delete).
+            // A live part counts even if it has no bytes (the delete of an empty key).
             count(&mut pending[usize::from(part.pivot)], part.bytes.max(1));
         }
         pending
     }
 
-    /// Puts results in the places of the slots that they are for, and numbers live parts anew.
+    /// Replaces slots by their results, and renumbers the live parts.
     pub(super) fn expand(&mut self) -> Result<()> {
         let mut numbers = Vec::with_capacity(self.slots.len());
-        let mut slots: Vec<Slot> = Vec::with_capacity(self.slots.len());
+        let mut slots: Vec<ChildSlot> = Vec::with_capacity(self.slots.len());
         for mut slot in std::mem::take(&mut self.slots) {
             numbers.push(slots.len());
             match slot.child {
-                SlotChild::Swallowed => {}
-                SlotChild::Replaced(results) if results.is_empty() => {
-                    slot.child = SlotChild::Gone;
+                ChildState::Swallowed => {}
+                ChildState::Replaced(results) if results.is_empty() => {
+                    slot.child = ChildState::Gone;
                     slots.push(slot);
                 }
-                SlotChild::Replaced(mut results) => {
+                ChildState::Replaced(mut results) => {
                     results[0].lower = slot.lower;
                     slots.append(&mut results);
                 }
@@ -241,8 +242,8 @@ impl Frame {
         }
     }
 
-    /// Replaces slots `first..=last`, for which the buffer holds nothing.
-    pub(super) fn splice(&mut self, first: usize, last: usize, slots: Vec<Slot>) {
+    /// Replaces slots `first..=last`, for which the buffer has no messages.
+    pub(super) fn splice(&mut self, first: usize, last: usize, slots: Vec<ChildSlot>) {
         let (removed, added) = (last + 1 - first, slots.len());
         self.slots.splice(first..=last, slots);
         self.renumber(|slot| {

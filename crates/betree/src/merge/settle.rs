@@ -1,4 +1,6 @@
-//! Settling: what a frame does once all results for its slots are at hand.
+//! Settling: the work on a frame when all results for its slots have arrived. Children that are
+//! empty or less than half full are given to their neighbours. Pages of new child nodes are
+//! written. The node's own result goes to the frame above.
 
 use terrapin_base::{Error, Result};
 use terrapin_disk::LongBox;
@@ -7,24 +9,23 @@ use terrapin_pages::Changes;
 use super::frame::Frame;
 use super::nodes::{concatenate, load_open, split, write_node};
 use super::runs::Context;
-use super::slot::{OpenNode, Slot, SlotChild, Target};
-use super::task::{Descend, Origin, Task};
+use super::slot::{ChildSlot, ChildState, OpenNode, Target};
+use super::task::{Descend, NodeOrigin, Task};
 use super::write::WriteLeaves;
 use crate::node::{Child, Node, Pivot};
 use crate::plan::replaced_permille;
 
-/// What settling comes to.
+/// The result of settling.
 pub(super) enum Settled {
-    /// More has to be done; the frame waits for these tasks.
+    /// The frame waits for these tasks of a second phase.
     Waits(Frame, Vec<Task>),
-    /// What the node has become.
-    Done(Target, Vec<Slot>),
+    /// The node's result.
+    Done(Target, Vec<ChildSlot>),
 }
 
 impl Frame {
-    /// Does what is possible with all results at hand. A merge of two leaves or a flush is left to
-    /// tasks; everything else happens here, with the reads of some blocks and the writes of some
-    /// node pages.
+    /// Does all that is possible with the results at hand. It leaves merges of leaves and flushes
+    /// to tasks. It does the rest at once, with reads of some blocks and writes of some node pages.
     pub(super) fn settle(
         mut self,
         context: &Context,
@@ -34,8 +35,8 @@ impl Frame {
         self.expand()?;
         self.drop_empty();
         if let [
-            Slot {
-                child: SlotChild::Gone,
+            ChildSlot {
+                child: ChildState::Gone,
                 ..
             },
         ] = &self.slots[..]
@@ -67,14 +68,14 @@ impl Frame {
         if !self
             .slots
             .iter()
-            .any(|slot| matches!(slot.child, SlotChild::Gone))
+            .any(|slot| matches!(slot.child, ChildState::Gone))
         {
             return;
         }
         let mut pending = self.pending();
         let mut slot = 0;
         while slot < self.slots.len() {
-            let is_gone = matches!(self.slots[slot].child, SlotChild::Gone);
+            let is_gone = matches!(self.slots[slot].child, ChildState::Gone);
             let left_takes = slot > 0 && pending[slot - 1] == 0;
             let right_takes = pending.get(slot + 1) == Some(&0);
             if !is_gone || !left_takes && !right_takes {
@@ -86,17 +87,17 @@ impl Frame {
             }
             self.splice(slot, slot, Vec::new());
             pending.remove(slot);
-            // The neighbour before, if empty too, may have found its taker now.
+            // The slot before, if also empty, may have a clean neighbour now.
             slot = slot.saturating_sub(1);
         }
     }
 
-    /// Whether a slot needs a neighbour.
+    /// Whether a slot must be united with a neighbour.
     fn needs_neighbour(&self, slot: usize) -> bool {
-        self.slots[slot].is_small || matches!(self.slots[slot].child, SlotChild::Gone)
+        self.slots[slot].is_small || matches!(self.slots[slot].child, ChildState::Gone)
     }
 
-    /// The neighbour that a slot is united with: one that needs it too, else the lighter one.
+    /// The neighbour to unite a slot with: one that must be united too, else the lighter one.
     fn neighbour_of(
         &self,
         slot: usize,
@@ -114,13 +115,13 @@ impl Frame {
         free.min_by_key(|&other| (!self.needs_neighbour(other), weight(other)))
     }
 
-    /// Unites leaves that are less than half full with neighbours. What the buffer has for those
-    /// goes along.
+    /// Unites leaves that are less than half full with neighbours, together with the buffer's
+    /// messages for them.
     fn unite_leaves(&mut self, context: &Context, changes: &mut Changes) -> Vec<Task> {
         let pending = self.pending();
         let mut taken = vec![false; self.slots.len()];
         let weight = |frame: &Self, slot: usize| match &frame.slots[slot].child {
-            SlotChild::Child(child) => child.leaf_bytes() + pending[slot],
+            ChildState::Child(child) => child.leaf_bytes() + pending[slot],
             _ => pending[slot],
         };
         let mut spans = Vec::new();
@@ -143,11 +144,11 @@ impl Frame {
         let mut tasks = Vec::with_capacity(spans.len());
         for (first, last, bytes) in spans {
             let within = |slot: usize| (first..=last).contains(&slot);
-            let leaf = |slot: &Slot| match slot.child {
-                SlotChild::Child(Child::Leaf(leaf)) => Some(leaf),
+            let leaf = |slot: &ChildSlot| match slot.child {
+                ChildState::Child(Child::Leaf(leaf)) => Some(leaf),
                 _ => None,
             };
-            let target = Target::Slot {
+            let target = Target::Child {
                 frame: self.id,
                 slot: first,
             };
@@ -163,16 +164,16 @@ impl Frame {
             );
             tasks.push(Task::Leaves(Box::new(task)));
             self.clear(within, changes);
-            self.slots[first].child = SlotChild::Pending;
+            self.slots[first].child = ChildState::Pending;
             for slot in &mut self.slots[first + 1..=last] {
-                slot.child = SlotChild::Swallowed;
+                slot.child = ChildState::Swallowed;
             }
         }
         tasks
     }
 
-    /// Unites child nodes that are less than half full with clean neighbours, and sends off what
-    /// must happen before.
+    /// Unites child nodes that are less than half full with clean neighbours. Returns tasks that
+    /// must run before that.
     fn unite_nodes(
         &mut self,
         context: &Context,
@@ -185,9 +186,9 @@ impl Frame {
             let busy: Vec<bool> = self
                 .slots
                 .iter()
-                .map(|slot| matches!(slot.child, SlotChild::Pending | SlotChild::Swallowed))
+                .map(|slot| matches!(slot.child, ChildState::Pending | ChildState::Swallowed))
                 .collect();
-            // Where a neighbour is being worked on already, its result is awaited first.
+            // If a neighbour is in work, its result comes first.
             let is_free = |slot: usize| {
                 !busy[slot.saturating_sub(1)..self.slots.len().min(slot + 2)].contains(&true)
             };
@@ -202,14 +203,14 @@ impl Frame {
             let Some((slot, other)) = found else {
                 return Ok(tasks);
             };
-            // Both: a page may say that an only child, which is taken to be small, has something in
-            // its node's buffer.
+            // Check both. On a damaged page, a node's buffer may have messages for an only child,
+            // which counts as small.
             if let Some(first) = [other, slot].into_iter().find(|&slot| pending[slot] > 0) {
                 tasks.push(self.flush(first, pending[first], changes)?);
                 continue;
             }
-            if matches!(self.slots[slot].child, SlotChild::Gone) {
-                // Its neighbour has become clean by being united with another.
+            if matches!(self.slots[slot].child, ChildState::Gone) {
+                // The neighbour has become clean by being united with another.
                 if slot < other {
                     self.slots[other].lower = self.slots[slot].lower.clone();
                 }
@@ -230,7 +231,7 @@ impl Frame {
                 self.splice(first, last, split(context, node, lower, changes)?);
                 continue;
             }
-            let target = Target::Slot {
+            let target = Target::Child {
                 frame: self.id,
                 slot: first,
             };
@@ -239,29 +240,29 @@ impl Frame {
                 frame.slots[small].is_small = true;
             }
             tasks.push(Task::Settle(Box::new(frame)));
-            self.slots[first].child = SlotChild::Pending;
-            self.slots[last].child = SlotChild::Swallowed;
+            self.slots[first].child = ChildState::Pending;
+            self.slots[last].child = ChildState::Swallowed;
         }
     }
 
-    /// Sends what the buffer has for a slot to its child.
+    /// Flushes the buffer's messages for a slot to its child.
     fn flush(&mut self, slot: usize, pending: u64, changes: &mut Changes) -> Result<Task> {
         let range = self.range_of(slot, slot);
         let incoming = self.runs_of(usize::MAX, |other| other == slot);
         self.clear(|other| other == slot, changes);
-        let target = Target::Slot {
+        let target = Target::Child {
             frame: self.id,
             slot,
         };
-        let child = std::mem::replace(&mut self.slots[slot].child, SlotChild::Pending);
-        let SlotChild::Child(Child::Node { page, .. }) = child else {
+        let child = std::mem::replace(&mut self.slots[slot].child, ChildState::Pending);
+        let ChildState::Child(Child::Node { page, .. }) = child else {
             return Err(Error::internal(
                 "the buffer holds messages for a child that was just flushed",
             ));
         };
         Ok(Task::Descend(Box::new(Descend::new(
             target,
-            Origin::Page(page),
+            NodeOrigin::Page(page),
             self.height - 1,
             range,
             incoming,
@@ -269,11 +270,11 @@ impl Frame {
         ))))
     }
 
-    /// Takes the node out of a slot, from its page if it was written.
+    /// Takes the node out of a slot, and loads it from its page if it was written.
     fn open(&mut self, context: &Context, slot: usize, changes: &mut Changes) -> Result<OpenNode> {
-        match std::mem::replace(&mut self.slots[slot].child, SlotChild::Pending) {
-            SlotChild::Open(open) => Ok(*open),
-            SlotChild::Child(Child::Node { page, .. }) => {
+        match std::mem::replace(&mut self.slots[slot].child, ChildState::Pending) {
+            ChildState::Open(open) => Ok(*open),
+            ChildState::Child(Child::Node { page, .. }) => {
                 let node = load_open(context, &page, self.height - 1, changes)?;
                 // An only child never had a neighbour.
                 let has_small_child = node.pivots.len() == 1;
@@ -286,14 +287,14 @@ impl Frame {
         }
     }
 
-    /// Writes new child nodes, and makes what the node has become.
-    fn finish(self, context: &Context, changes: &mut Changes) -> Result<Vec<Slot>> {
+    /// Writes the new child nodes, and makes the node's result.
+    fn finish(self, context: &Context, changes: &mut Changes) -> Result<Vec<ChildSlot>> {
         let has_small_child = self.slots.len() == 1 && self.slots[0].is_small;
         let mut pivots = Vec::with_capacity(self.slots.len());
         for slot in self.slots {
             let child = match slot.child {
-                SlotChild::Child(child) => child,
-                SlotChild::Open(open) => write_node(context, &open.node, changes)?,
+                ChildState::Child(child) => child,
+                ChildState::Open(open) => write_node(context, &open.node, changes)?,
                 _ => return Err(Error::internal("a node was finished before its children")),
             };
             pivots.push(Pivot {
@@ -321,8 +322,8 @@ impl Frame {
         };
         let mut slots = split(context, node, lower, changes)?;
         if let [
-            Slot {
-                child: SlotChild::Open(open),
+            ChildSlot {
+                child: ChildState::Open(open),
                 ..
             },
         ] = &mut slots[..]

@@ -1,48 +1,48 @@
-//! What a merge has made of a node's children so far, and where a task's result goes.
+//! The children of a frame while their tasks run, and the targets of tasks.
 
 use super::runs::Key;
 use crate::node::{Child, Node};
 
-/// Where a task's result goes.
+/// Where the result of a task goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// It is the new tree.
+    /// The result is the new tree.
     Root,
-    /// It takes the place of a slot of a frame.
-    Slot { frame: u64, slot: usize },
+    /// The result replaces a slot of a frame.
+    Child { frame: u64, slot: usize },
 }
 
 /// A node that is not written yet.
 #[derive(Debug)]
 pub(super) struct OpenNode {
     pub(super) node: Node,
-    /// Its only child is too small and had no neighbour; once it has one, this must be put right.
+    /// The only child is too small and had no neighbour. It must be united when it gets one.
     pub(super) has_small_child: bool,
 }
 
-/// What stands in a slot.
+/// The state of a slot's child.
 #[derive(Debug)]
-pub(super) enum SlotChild {
-    /// A leaf, or a node's page.
+pub(super) enum ChildState {
+    /// A leaf, or the page of a node.
     Child(Child),
     /// A node that is not written yet.
     Open(Box<OpenNode>),
-    /// Nothing: the range holds no records below.
+    /// No child: the range has no records below.
     Gone,
-    /// A task is at work on it.
+    /// A task works on the child.
     Pending,
-    /// A task is at work on it, together with the slot before.
+    /// A task works on the child, together with the slot before.
     Swallowed,
-    /// What a task has made of it, and of the swallowed ones behind it.
-    Replaced(Vec<Slot>),
+    /// The result of a task for this slot and the swallowed slots behind it.
+    Replaced(Vec<ChildSlot>),
 }
 
-/// A pivot of a frame.
+/// A child of a frame and its lower bound.
 #[derive(Debug)]
-pub(super) struct Slot {
-    /// Where its key range begins; for the first slot, where the frame's does.
+pub(super) struct ChildSlot {
+    /// The lower bound of the key range. The first slot has that of the frame.
     pub(super) lower: Key,
-    pub(super) child: SlotChild,
-    /// Whether it is known to be less than half full.
+    pub(super) child: ChildState,
+    /// Whether the child is known to be less than half full.
     pub(super) is_small: bool,
 }

@@ -1,21 +1,21 @@
-//! The tasks of a merge. Each kind's work is in a file of its own.
+//! The kinds of tasks of a merge. The work of each kind is in a file of its own.
 
 use terrapin_pages::PageRef;
 use terrapin_pages::group::GroupRef;
 
 use super::frame::Frame;
 use super::runs::{KeyRange, Run};
-use super::slot::{Slot, Target};
+use super::slot::{ChildSlot, Target};
 use super::write::{WriteLeaves, WriteLevel};
 
-/// A piece of work. Boxed: the stack moves them about.
+/// A task. Its parts are boxed because the stack moves tasks.
 pub(super) enum Task {
     Descend(Box<Descend>),
     Leaves(Box<WriteLeaves>),
     Level(Box<WriteLevel>),
     Settle(Box<Frame>),
-    /// Makes the root of what stands for it, and of what height that is.
-    Finish(Vec<Slot>, u16),
+    /// Makes the root from these slots, which have this height.
+    Finish(Vec<ChildSlot>, u16),
 }
 
 impl Task {
@@ -29,22 +29,22 @@ impl Task {
     }
 }
 
-/// Where a node is that runs are merged into.
-pub(super) enum Origin {
+/// Where the node is that a task plans.
+pub(super) enum NodeOrigin {
     /// On a page.
     Page(PageRef),
-    /// Nowhere yet: a leaf is the whole tree. It gets a node, and a buffer, if little comes in for
-    /// it.
+    /// Nowhere yet: a leaf is the whole tree. It gets a node above it, and a buffer if little comes
+    /// in.
     Leaf(GroupRef),
 }
 
 /// Merges runs into a node.
 pub(super) struct Descend {
     pub(super) target: Target,
-    pub(super) origin: Origin,
+    pub(super) origin: NodeOrigin,
     pub(super) height: u16,
     pub(super) range: KeyRange,
-    /// What comes in, newest first.
+    /// The incoming runs, newest first.
     pub(super) incoming: Vec<Run>,
     pub(super) expected_bytes: u64,
 }
@@ -52,7 +52,7 @@ pub(super) struct Descend {
 impl Descend {
     pub(super) fn new(
         target: Target,
-        origin: Origin,
+        origin: NodeOrigin,
         height: u16,
         range: KeyRange,
         incoming: Vec<Run>,

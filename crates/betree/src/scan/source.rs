@@ -1,9 +1,9 @@
-//! The sources of a scan, and the path that they belong to: what each stands at, and which records
-//! it may show.
+//! The sources of a scan and the path that they belong to: the current item of each source, and the
+//! records that it may show.
 //!
-//! Nothing here owns a key. A source's range is told by where its ends come from ([`Edge`]): the
-//! scan's own bounds, pivots of nodes on the path, or the segment; all of them live as long as the
-//! path does.
+//! No source owns a key. The ends of a source's range are given by where they come from ([`Edge`]):
+//! the scan's bounds, pivots of nodes on the path, or the segment. All of these live as long as the
+//! path.
 
 use std::cmp::Ordering;
 use std::ops::{Bound, Deref, Range};
@@ -23,79 +23,81 @@ use crate::walk::{BlockWalk, Pace};
 
 use super::ahead::Ahead;
 
-/// What a source stands at. The order among different kinds at one key is [`Source::rank`]'s.
+/// The next item of a source. [`Source::rank`] orders different kinds at one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
-    /// Nothing was read, and nothing is known about its first key.
+    /// Nothing was read. The first key is not known at all.
     Start,
-    /// Nothing was read; no record comes before the range's beginning.
+    /// Nothing was read. No record comes before the start of the range.
     Pending,
     /// A record.
     Record,
-    /// The next block was not read; no record of it comes before the walk's edge.
+    /// The next block was not read. None of its records comes before the edge of the walk.
     Between,
-    /// The leaf is done: its key range ends here.
+    /// The leaf is used up: its key range ends here.
     Boundary,
     /// No more records.
     End,
 }
 
-/// The slot of the leaf among the sources; buffer levels follow it, from the root's newest down.
+/// The index of the leaf among the sources. Buffer levels follow, from the root's newest down.
 pub(super) const LEAF: u16 = 0;
 
-/// Records that have so many bytes on average are lent where they lie: decoding one again costs as
-/// much as copying a quarter of that.
+/// Records of at least this mean length are lent from their block. Decoding a record again costs as
+/// much as copying a quarter of these bytes.
 const LENT_BYTES_MIN: usize = 512;
 
 /// Where an end of a source's range comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Edge {
-    /// It has none.
+    /// The range has no end on this side.
     Open,
     /// The scan's bound.
     Scan,
-    /// The lower bound of a pivot of a node on the path: included below, excluded above.
+    /// The lower bound of a pivot of a node on the path. It is inclusive as a lower end and
+    /// exclusive as an upper end.
     Pivot { frame: usize, pivot: usize },
-    /// The first or last key of the segment, included.
+    /// The first or last key of the segment, inclusive.
     Segment,
 }
 
-/// One sorted run of records: the current leaf, or one buffer level of a node on the path.
+/// A sorted run of records: the current leaf, or one buffer level of a node on the path.
 pub(super) struct Source {
     pub(super) head: Head,
     pub(super) walk: Option<BlockWalk>,
-    /// How far the walks before it came.
+    /// How far the walks before the current one went.
     pub(super) pace: Pace,
     /// The block of the current record.
     pub(super) block: Option<Arc<Block>>,
-    /// The current record, where it lies, its key's head as [`Path::in_order`] has it, and how many
-    /// follow it in the block, inside the range.
+    /// The number of the current record in its block, its place there, and the head of its key as
+    /// [`Path::in_order`] returns it. `following` counts the records behind it in the block, inside
+    /// the range.
     pub(super) at: usize,
     pub(super) place: RecordPlace,
     pub(super) key_head: u64,
     pub(super) following: usize,
     pub(super) range: LiveRange,
-    /// Where in the segment the next live range is to be looked for. Forward, it counts what was
-    /// passed; backward, what is left.
+    /// Index in the segment's live parts from which the next live range is searched. It counts
+    /// passed parts in a forward scan, and remaining parts in a backward scan.
     pub(super) part: usize,
-    /// What is read ahead of it, once it has given much.
+    /// What the source reads ahead, once it has returned much.
     pub(super) ahead: Option<Box<Ahead>>,
 }
 
-/// The live range that a source stands in or before.
+/// The live range that a source is in or before.
 #[derive(Clone, Copy)]
 pub(super) struct LiveRange {
-    /// Where its ends come from.
+    /// The two ends of the range.
     pub(super) lower: Edge,
     pub(super) upper: Edge,
-    /// Which node, level and segment, for a buffer level. Forward, `segment` and the source's
-    /// `part` count what was passed; backward, what is left.
+    /// Node, level and segment, for a buffer level. `segment` counts passed segments in a forward
+    /// scan, and remaining segments in a backward scan. `Source::part` does the same.
     pub(super) frame: usize,
     pub(super) level: usize,
     pub(super) segment: usize,
 }
 
-/// A node, kept in memory: every scan has the root, which is kept by a share.
+/// A node on the path, kept in memory. All scans share the root, so a stripe's share keeps it.
 pub(super) enum PathNode {
     Root(Arc<Share<LoadedNode>>),
     Below(Arc<LoadedNode>),
@@ -116,17 +118,16 @@ impl Deref for PathNode {
 /// A node on the path.
 pub(super) struct Frame {
     pub(super) node: PathNode,
-    /// The pivot that the path goes through.
+    /// The pivot through which the path goes.
     pub(super) pivot: usize,
-    /// The first of its sources.
+    /// Index of the node's first source.
     pub(super) sources_from: usize,
 }
 
-/// A key in two pieces: what a block's records or a group's separators begin with and what follows
-/// it, or all of it and nothing.
+/// A key in two pieces: a common prefix and the rest, or the whole key and nothing.
 pub(super) type Pieces<'a> = (&'a [u8], &'a [u8]);
 
-/// A scan's bounds and direction, and the nodes from the root down to the current leaf.
+/// The bounds and direction of a scan, and the nodes from the root to the current leaf.
 pub(super) struct Path {
     pub(super) direction: Direction,
     pub(super) lower: Bound<Vec<u8>>,
@@ -134,7 +135,7 @@ pub(super) struct Path {
     pub(super) frames: Vec<Frame>,
 }
 
-/// Compares keys given in two pieces each.
+/// Compares keys that are each given in two pieces.
 pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
     let (mut a, mut b) = ([a.0, a.1], [b.0, b.1]);
     loop {
@@ -156,15 +157,15 @@ pub(super) fn compare_pieces(a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
     }
 }
 
-/// Of pivots in either order, the first, the last that follows it without a gap, and how many those
-/// are.
+/// Returns the first of some pivots, in either order, the last that follows it without a gap, and
+/// the number of pivots from first to last.
 fn run_of_pivots(
     mut pivots: impl DoubleEndedIterator<Item = u16> + Clone,
     count: usize,
 ) -> Option<(usize, usize, usize)> {
     let whole = pivots.clone().next_back()?;
     let first = pivots.next()?;
-    // Pivots of live parts ascend: as many as lie in between are all of them.
+    // The pivots of live parts ascend. If there are as many as numbers in between, there is no gap.
     if usize::from(first.abs_diff(whole)) + 1 == count {
         return Some((usize::from(first), usize::from(whole), count));
     }
@@ -202,36 +203,36 @@ impl Source {
         }
     }
 
-    /// Begins to read ahead if what was passed is worth it, and memory is not short.
-    pub(super) fn go_ahead(&mut self, slot: u16, path: &Path, store: &PageStore) {
+    /// Starts reading ahead, if the scan is long enough and memory is not short.
+    pub(super) fn go_ahead(&mut self, source_index: u16, path: &Path, store: &PageStore) {
         let walk = self.walk.as_ref().filter(|walk| walk.wants_stream());
         let Some(walk) = walk.filter(|_| self.ahead.is_none()) else {
             return;
         };
         let passed = walk.pace().scan_bytes();
-        let ahead = match slot {
+        let ahead = match source_index {
             LEAF => Ahead::of_leaf(path, passed, store),
             _ => Ahead::of_range(path, self.range, self.part, passed, store),
         };
         self.ahead = ahead.map(Box::new);
     }
 
-    /// Reads ahead in the groups behind this one, if all of this one is under way and there is
-    /// room.
+    /// Reads ahead in the groups behind the current one, if all of the current one is being read
+    /// and there is room.
     pub(super) fn read_ahead(&mut self, path: &Path, store: &PageStore) {
         if let (Some(ahead), Some(walk)) = (&mut self.ahead, &self.walk)
             && walk.is_sent()
             && ahead.stream.has_room()
         {
-            // What is wrong lies ahead: who comes to it is told.
+            // Ignores errors: the damage is ahead, and is reported when the scan reaches it.
             let _ = ahead.go_on(path, store);
         }
     }
 
-    /// Puts blocks of this group under way, if it reads ahead.
+    /// Starts reads of this group's blocks, if the source reads ahead.
     pub(super) fn send(&mut self, store: &PageStore) {
         if let (Some(ahead), Some(walk)) = (&mut self.ahead, &mut self.walk) {
-            // As in `read_ahead`.
+            // Ignores errors, as in `read_ahead`.
             let _ = walk.send(store, &mut ahead.stream);
         }
     }
@@ -243,7 +244,7 @@ impl Source {
         }
     }
 
-    /// The current record; none when it stands at something else.
+    /// The current record; `None` if the source is at another item.
     #[inline]
     pub(super) fn record(&self) -> Option<(&Block, RecordPlace)> {
         match (self.head, &self.block) {
@@ -252,7 +253,7 @@ impl Source {
         }
     }
 
-    /// Stands at the first of these records of a block.
+    /// Moves to the first of these records of a block.
     #[inline]
     pub(super) fn enter(&mut self, block: Arc<Block>, records: Range<usize>, direction: Direction) {
         let at = match direction {
@@ -266,7 +267,7 @@ impl Source {
         self.following = records.len() - 1;
     }
 
-    /// Goes to the next record of its block, if there is one.
+    /// Moves to the next record of the block, if there is one.
     #[inline]
     pub(super) fn step(&mut self, direction: Direction) -> bool {
         let (Head::Record, Some(block), 1..) = (self.head, &self.block, self.following) else {
@@ -278,10 +279,12 @@ impl Source {
         true
     }
 
-    /// Appends the current record to a batch, and those that follow it in its block as long as
-    /// their heads are below `limit`: deletes are passed. Whether it came to one that is not; else
-    /// it stands at the last that was appended. By itself, so that the loop has the registers.
-    /// `KEYS`: without their values.
+    /// Appends the current record to a batch, and the records behind it in the block whose heads
+    /// are below `limit`. It passes deletes, and leaves values out if `KEYS` is set.
+    ///
+    /// Returns true if it stopped at a record with a head at or above the limit. Otherwise the
+    /// current record is the last one appended. It is a function of its own so that the loop gets
+    /// the registers.
     #[inline(never)]
     pub(super) fn copy_run<const KEYS: bool>(
         &mut self,
@@ -322,9 +325,9 @@ impl Source {
         came
     }
 
-    /// As [`Source::copy_run`], but the records stay in their block. None where copies cost less:
-    /// of small records, which the reader would have to decode again one by one, and of a block
-    /// with deletes.
+    /// Like [`Source::copy_run`], but the records stay in their block. Returns `None` if copies are
+    /// cheaper: for small records, which the reader would have to decode again one by one, and for
+    /// a block with deletes.
     pub(super) fn lend_run(
         &mut self,
         limit: u64,
@@ -354,9 +357,9 @@ impl Source {
         Some(came)
     }
 
-    /// Which kind of head goes first at one key: a source that may begin there must be opened
-    /// before the record is returned, and a leaf's range ends before its upper bound, which is not
-    /// in it, but behind its lower bound, which is.
+    /// The order of different items at one key. A source that may begin at a key must be opened
+    /// before the record there is returned. A leaf's range ends before its upper bound, which is
+    /// exclusive, and behind its lower bound, which is inclusive.
     #[inline]
     pub(super) fn rank(&self, direction: Direction) -> u8 {
         match (self.head, direction) {
@@ -369,7 +372,7 @@ impl Source {
     }
 }
 
-/// The position behind one in a direction. Not called where there is none.
+/// The next index in a direction. The caller makes sure that there is one.
 #[inline]
 fn step(direction: Direction, at: usize) -> usize {
     match direction {
@@ -378,7 +381,7 @@ fn step(direction: Direction, at: usize) -> usize {
     }
 }
 
-/// Turns a head over in a backward scan, so that what comes first is less.
+/// Inverts a head in a backward scan, so that a smaller head comes first.
 #[inline]
 fn in_order(direction: Direction, head: u64) -> u64 {
     match direction {
@@ -387,7 +390,7 @@ fn in_order(direction: Direction, head: u64) -> u64 {
     }
 }
 
-/// Where a record of a block lies, and the head of its key.
+/// The place of a record of a block, and the head of its key.
 #[inline(always)]
 fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
     let (place, head) = block.look(at);
@@ -395,13 +398,13 @@ fn look(block: &Block, at: usize, direction: Direction) -> (RecordPlace, u64) {
 }
 
 impl Path {
-    /// See [`in_order`].
+    /// Inverts a head in a backward scan, so that a smaller head comes first.
     #[inline]
     pub(super) fn in_order(&self, head: u64) -> u64 {
         in_order(self.direction, head)
     }
 
-    /// Orders keys as the scan shows them.
+    /// Orders keys in the scan's direction.
     #[inline]
     pub(super) fn compare(&self, a: Pieces<'_>, b: Pieces<'_>) -> Ordering {
         match self.direction {
@@ -410,7 +413,7 @@ impl Path {
         }
     }
 
-    /// Where the range of pivots `first` to `last` of a node on the path begins and ends.
+    /// The ends of the range from pivot `first` to pivot `last` of a node on the path.
     pub(super) fn edges(&self, frame: usize, first: usize, last: usize) -> (Edge, Edge) {
         let (mut lower, mut upper) = (Edge::Open, Edge::Open);
         let (mut first, mut last) = (first, last);
@@ -435,7 +438,7 @@ impl Path {
         &self.frames[frame].node.pivots[pivot].lower
     }
 
-    /// The bound that an edge stands for, at the lower end.
+    /// The lower bound that an edge stands for.
     pub(super) fn lower_at<'a>(
         &'a self,
         edge: Edge,
@@ -449,7 +452,7 @@ impl Path {
         }
     }
 
-    /// The bound that an edge stands for, at the upper end.
+    /// The upper bound that an edge stands for.
     pub(super) fn upper_at<'a>(
         &'a self,
         edge: Edge,
@@ -463,7 +466,7 @@ impl Path {
         }
     }
 
-    /// The segment that a buffer level's source stands in, and its number.
+    /// The segment of a buffer level's live range, and its number.
     pub(super) fn segment_of(&self, range: LiveRange) -> Option<(&LoadedNode, usize, &Segment)> {
         let node = &self.frames.get(range.frame)?.node;
         let number = match self.direction {
@@ -474,8 +477,8 @@ impl Path {
     }
 
     /// The range of a source.
-    pub(super) fn bounds_of(&self, slot: u16, range: LiveRange) -> KeyBounds<'_> {
-        if slot != LEAF {
+    pub(super) fn bounds_of(&self, source_index: u16, range: LiveRange) -> KeyBounds<'_> {
+        if source_index != LEAF {
             return self.bounds_of_range(range);
         }
         (
@@ -484,7 +487,7 @@ impl Path {
         )
     }
 
-    /// A live range of a buffer level.
+    /// The bounds of a buffer level's live range.
     pub(super) fn bounds_of_range(&self, range: LiveRange) -> KeyBounds<'_> {
         let segment = self.segment_of(range).map(|(_, _, segment)| segment);
         (
@@ -493,7 +496,8 @@ impl Path {
         )
     }
 
-    /// How many records a buffer level has for each that the leaves below have, where it has any.
+    /// Records of a buffer level for each record of the leaves below. Only leaves for which the
+    /// level has records count.
     pub(super) fn density_of_level(&self, range: LiveRange) -> f64 {
         let node = &self.frames[range.frame].node;
         let (mut records, mut below, mut last) = (0u64, 0u64, None);
@@ -507,8 +511,8 @@ impl Path {
         records as f64 / below.max(1) as f64
     }
 
-    /// Key and value bytes of a live range, behind which the next is looked for at `behind`; of
-    /// another in the same segment it was looked for at `before`.
+    /// Key and value bytes of a live range. The search for the next range starts at `behind`. If
+    /// another range of the same segment comes before, the search for this one started at `before`.
     pub(super) fn live_bytes(&self, range: LiveRange, before: Option<usize>, behind: usize) -> u64 {
         let live = self.segment_of(range).map(|(_, _, segment)| &*segment.live);
         let live = live.unwrap_or_default();
@@ -520,8 +524,8 @@ impl Path {
         parts.iter().map(|part| part.bytes).sum()
     }
 
-    /// The live range behind one of a buffer level, and where the one behind that is to be looked
-    /// for: see [`Source::part`].
+    /// The next live range of a buffer level, and the index from which the one behind it is
+    /// searched (see [`Source::part`]).
     pub(super) fn next_live_range(
         &self,
         mut range: LiveRange,
@@ -565,7 +569,8 @@ impl Path {
             if self.is_beyond(pivots, segment) {
                 return None;
             }
-            // A segment has only what lies between its first and last key: the group may hold more.
+            // The group may hold more keys, but only those between the segment's first and last key
+            // belong to the segment.
             let mut low = (pivots.0, lower);
             let mut high = (pivots.1, upper);
             for edge in [Edge::Segment, Edge::Scan] {
@@ -587,8 +592,8 @@ impl Path {
         }
     }
 
-    /// The key that a source stands at.
-    pub(super) fn key<'a>(&'a self, slot: u16, source: &'a Source) -> Pieces<'a> {
+    /// The next key of a source.
+    pub(super) fn key<'a>(&'a self, source_index: u16, source: &'a Source) -> Pieces<'a> {
         match source.head {
             Head::Record => match source.record() {
                 Some((block, place)) => (block.prefix(), &block.bytes()[place.suffix()]),
@@ -597,7 +602,7 @@ impl Path {
             Head::Between => source.walk.as_ref().map_or((&[], &[]), BlockWalk::edge),
             Head::Boundary => (self.leaf_end().unwrap_or_default(), &[]),
             Head::Start | Head::Pending | Head::End => {
-                let (lower, upper) = self.bounds_of(slot, source.range);
+                let (lower, upper) = self.bounds_of(source_index, source.range);
                 let begin = match self.direction {
                     Direction::Forward => lower,
                     Direction::Backward => upper,
@@ -610,18 +615,18 @@ impl Path {
         }
     }
 
-    /// The nodes from the root down, and which child of each the path goes through.
+    /// The nodes from the root down, each with the child through which the path goes.
     fn branches(&self) -> impl DoubleEndedIterator<Item = (&LoadedNode, usize)> {
         self.frames.iter().map(|frame| (&**frame.node, frame.pivot))
     }
 
-    /// Where the key range of the current leaf ends, in the scan's direction; none at the end of
-    /// the tree.
+    /// The end of the current leaf's key range in the scan's direction; `None` at the end of the
+    /// tree.
     pub(super) fn leaf_end(&self) -> Option<&[u8]> {
         self.end_of(self.branches())
     }
 
-    /// Where the key range of the leaf ends that these branches, from the root down, lead to.
+    /// The end of the key range of the leaf to which these branches lead, from the root down.
     fn end_of<'a>(
         &self,
         branches: impl DoubleEndedIterator<Item = (&'a LoadedNode, usize)>,
@@ -639,7 +644,7 @@ impl Path {
         self.goes_on_behind(self.branches())
     }
 
-    /// Whether records of the leaf behind that which these branches lead to can be in the scan's
+    /// Whether records of the leaf behind the one to which these branches lead can be in the scan's
     /// range.
     pub(super) fn goes_on_behind<'a>(
         &self,
@@ -652,7 +657,7 @@ impl Path {
             })
     }
 
-    /// Whether a bound of the scan's direction lets a key in.
+    /// Whether a key is inside a bound of the scan's direction.
     pub(super) fn lets_in(&self, until: Bound<&[u8]>, key: Pieces<'_>) -> bool {
         let (bound, included) = match until {
             Bound::Unbounded => return true,
@@ -666,8 +671,8 @@ impl Path {
         }
     }
 
-    /// Whether a segment's records in this range, and so all that follow it in its level, lie
-    /// behind the scan's end.
+    /// Whether a segment's records in this range are behind the scan's end. Then all later records
+    /// of its level are too.
     pub(super) fn is_beyond(
         &self,
         (lower, upper): (Bound<&[u8]>, Bound<&[u8]>),
