@@ -74,11 +74,17 @@ impl Root {
             ROOT_NODE => {
                 let height = reader.u16()?;
                 if height == 0 || height > HEIGHT_MAX {
-                    return Err(reader.corrupt("impossible height").with("height", height));
+                    return Err(reader
+                        .corrupt("the root's height is out of bounds")
+                        .with("height", height));
                 }
                 Root::Node(PageRef::decode(&mut reader)?, height)
             }
-            kind => return Err(reader.corrupt("unknown kind of root").with("kind", kind)),
+            kind => {
+                return Err(reader
+                    .corrupt("unknown kind of root reference")
+                    .with("kind", kind));
+            }
         };
         if reader.remaining() != 0 {
             return Err(reader.corrupt("bytes behind the end"));
@@ -96,12 +102,17 @@ impl Node {
     /// allows.
     pub(crate) fn encode(&self) -> Result<Vec<u8>> {
         let mut out = Vec::with_capacity(4096);
-        let pivots = u16::try_from(self.pivots.len())
-            .map_err(|_| Error::internal("too many pivots").with("pivots", self.pivots.len()))?;
+        let pivots = u16::try_from(self.pivots.len()).map_err(|_| {
+            Error::internal("a node has more pivots than a page can hold")
+                .with("pivots", self.pivots.len())
+        })?;
         let levels = u8::try_from(self.levels.len())
             .ok()
             .filter(|&levels| usize::from(levels) <= LEVELS_MAX)
-            .ok_or_else(|| Error::internal("too many levels").with("levels", self.levels.len()))?;
+            .ok_or_else(|| {
+                Error::internal("a node has more buffer levels than a page can hold")
+                    .with("levels", self.levels.len())
+            })?;
         out.extend_from_slice(&self.height.to_le_bytes());
         out.extend_from_slice(&self.replaced_permille.to_le_bytes());
         out.extend_from_slice(&pivots.to_le_bytes());
@@ -144,7 +155,7 @@ impl Node {
             && levels <= LEVELS_MAX
             && zero == 0;
         if !possible {
-            return Err(reader.corrupt("impossible header"));
+            return Err(reader.corrupt("the node's header is out of bounds"));
         }
         let mut node = Node {
             height,
@@ -244,7 +255,9 @@ impl Segment {
         let max = key(reader)?;
         let count = count(reader, LIVE_PART_BYTES_MIN)?;
         if min > max || count == 0 {
-            return Err(reader.corrupt("empty segment").with("page", group.id));
+            return Err(reader
+                .corrupt("the segment has no keys or no live parts")
+                .with("page", group.id));
         }
         let mut live = Vec::with_capacity(count);
         let mut next = 0u64;
@@ -254,13 +267,16 @@ impl Segment {
                 .checked_add(next)
                 .filter(|&pivot| pivot < pivots as u64);
             let pivot = pivot.and_then(|pivot| u16::try_from(pivot).ok());
-            let pivot =
-                pivot.ok_or_else(|| reader.corrupt("live part of a pivot that is not there"))?;
+            let pivot = pivot.ok_or_else(|| {
+                reader.corrupt("a live part names a pivot that the node does not have")
+            })?;
             next = u64::from(pivot) + 1;
             let records = u32::try_from(reader.varint()?)
                 .ok()
                 .filter(|&records| records > 0);
-            let records = records.ok_or_else(|| reader.corrupt("impossible live part"))?;
+            let records = records.ok_or_else(|| {
+                reader.corrupt("the number of records of a live part is out of bounds")
+            })?;
             live.push(LivePart {
                 pivot,
                 records,
@@ -289,7 +305,9 @@ fn key(reader: &mut Reader<'_>) -> Result<LongBox> {
 fn bounded(reader: &mut Reader<'_>, most: u64) -> Result<u64> {
     match reader.varint()? {
         number if number <= most => Ok(number),
-        number => Err(reader.corrupt("impossible sum").with("sum", number)),
+        number => Err(reader
+            .corrupt("a sum is larger than any tree can have")
+            .with("sum", number)),
     }
 }
 

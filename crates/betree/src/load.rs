@@ -105,7 +105,10 @@ impl LoadedNode {
     pub(crate) fn new(node: Node) -> Result<Self> {
         let pivots = node.pivots.len();
         if pivots == 0 || pivots > usize::from(u16::MAX) {
-            return Err(Error::corrupt("impossible number of pivots").with("pivots", pivots));
+            return Err(
+                Error::corrupt("the node has no pivots, or more than its format allows")
+                    .with("pivots", pivots),
+            );
         }
         let lowers = node.pivots.iter().skip(1).map(|p| &p.lower[..]);
         let common = match (lowers.clone().next(), lowers.clone().next_back()) {
@@ -152,12 +155,14 @@ impl LoadedNode {
             for segment in segments {
                 let (min, max) = segment_heads[number as usize];
                 if segment.live.is_empty() {
-                    return Err(Error::corrupt("segment without a live range").with("level", level));
+                    return Err(Error::corrupt("the segment has no live part").with("level", level));
                 }
                 for &LivePart { pivot, .. } in &segment.live {
                     if usize::from(pivot) >= pivots {
-                        return Err(Error::corrupt("live range of a pivot that is not there")
-                            .with("pivot", pivot));
+                        return Err(Error::corrupt(
+                            "a live part names a pivot that the node does not have",
+                        )
+                        .with("pivot", pivot));
                     }
                     match runs[first_run..].last_mut() {
                         Some((last, run)) if *last == pivot => {
@@ -165,7 +170,8 @@ impl LoadedNode {
                             run.segments += 1;
                         }
                         Some((last, _)) if *last > pivot => {
-                            let error = Error::corrupt("live ranges out of order");
+                            let error =
+                                Error::corrupt("live parts are not in the order of their pivots");
                             return Err(error.with("level", level));
                         }
                         _ => {
@@ -216,7 +222,7 @@ impl LoadedNode {
         // All children are of one kind (rule 1), so a pivot's number is its index in either array
         // of handles.
         if leaves != 0 && leaves != pivots {
-            return Err(Error::corrupt("children of both kinds"));
+            return Err(Error::corrupt("the node has leaves and nodes as children"));
         }
         Ok(LoadedNode {
             node,
@@ -500,10 +506,12 @@ fn decode(bytes: &[u8]) -> Result<(LoadedNode, usize)> {
 #[inline]
 fn check_height(node: Arc<LoadedNode>, page: &PageRef, height: u16) -> Result<Arc<LoadedNode>> {
     if node.height != height || height == 0 || height > HEIGHT_MAX {
-        return Err(Error::corrupt("node of a wrong height")
-            .with("page", page.id)
-            .with("height", node.height)
-            .with("expected", height));
+        return Err(Error::corrupt(
+            "the node's height differs from the height that its parent expects",
+        )
+        .with("page", page.id)
+        .with("height", node.height)
+        .with("expected", height));
     }
     Ok(node)
 }

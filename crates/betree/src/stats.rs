@@ -34,7 +34,7 @@ fn nodes(
     while let Some((page, node, next)) = path.last_mut() {
         if *next == 0 {
             if !seen.insert(page.id) {
-                return Err(Error::corrupt("node with two parents").with("page", page.id));
+                return Err(Error::corrupt("the node has two parents").with("page", page.id));
             }
             visit(page, node)?;
         }

@@ -59,14 +59,14 @@ impl BeTree {
         stretch: Option<KeyRange>,
     ) -> Result<Context> {
         if !(1..=GROUP_TARGET_BYTES_MAX).contains(&options.group_bytes) {
-            return Err(Error::invalid("group bytes out of bounds")
+            return Err(Error::invalid("group_bytes is out of bounds")
                 .with("bytes", options.group_bytes)
                 .with("limit", GROUP_TARGET_BYTES_MAX));
         }
         if !(self.store.unit() as usize..=TARGET_BYTES_MAX)
             .contains(&(options.block_bytes as usize))
         {
-            return Err(Error::invalid("block bytes out of bounds")
+            return Err(Error::invalid("block_bytes is out of bounds")
                 .with("bytes", options.block_bytes)
                 .with("limit", TARGET_BYTES_MAX));
         }
@@ -140,5 +140,5 @@ impl Structure for BeTree {
 
 fn own(version: &Arc<dyn Version>) -> Result<&TreeVersion> {
     let own = version.as_any().downcast_ref::<TreeVersion>();
-    own.ok_or_else(|| Error::invalid("a version of another structure"))
+    own.ok_or_else(|| Error::invalid("the version belongs to another structure"))
 }

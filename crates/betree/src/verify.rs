@@ -42,7 +42,10 @@ pub(crate) fn verify(
                 .node(page, *height, Bound::Unbounded, Bound::Unbounded)?
                 .is_some_and(|sums| sums.records == 0)
             {
-                check.report("root", "no record below a root that is a node");
+                check.report(
+                    "root",
+                    "the root is a node, but there is no record below it",
+                );
             }
         }
     }
@@ -91,7 +94,7 @@ impl Check<'_> {
     ) -> Result<Option<Sums>> {
         let place = || node_place(page);
         if self.pages.insert(page.id, PageUse::from(page)).is_some() {
-            self.report(place(), "referred to twice");
+            self.report(place(), "the node is referred to twice");
             return Ok(None);
         }
         let read = self.store.read_page(page, PageKind::Node);
@@ -111,7 +114,7 @@ impl Check<'_> {
                 self.report(
                     place(),
                     format!(
-                        "pivot outside of the node's key range: {}",
+                        "a pivot is outside of the node's key range: {}",
                         shown(&pivot.lower)
                     ),
                 );
@@ -147,7 +150,7 @@ impl Check<'_> {
                     let found = self.node(page, height - 1, lower, upper)?;
                     all_known &= found.is_some();
                     if let Some(found) = found.filter(|found| found != said) {
-                        let message = format!("child holds {found:?}, not {said:?}");
+                        let message = format!("the child's sums are {found:?}, not {said:?}");
                         self.report(format!("{}, pivot {number}", place()), message);
                     }
                 }
@@ -159,7 +162,7 @@ impl Check<'_> {
     /// Checks a leaf against its key range.
     fn leaf(&mut self, group: &GroupRef, lower: Bound<&[u8]>, upper: Bound<&[u8]>) -> Result<()> {
         if self.groups.contains_key(&group.id) {
-            self.report(group_place(group), "leaf that is referred to twice");
+            self.report(group_place(group), "the leaf is referred to twice");
         }
         if !self.group(group)? {
             return Ok(());
@@ -167,7 +170,7 @@ impl Check<'_> {
         if group.tombstones > 0 {
             self.report(
                 group_place(group),
-                format!("{} deletes in a leaf", group.tombstones),
+                format!("the leaf has {} deletes", group.tombstones),
             );
         }
         let index = self.store.index(group);
@@ -176,7 +179,7 @@ impl Check<'_> {
                 if !lets_in_above(lower, key) || !lets_in_below(upper, key) {
                     self.report(
                         group_place(group),
-                        format!("key outside of the leaf's range: {}", shown(key)),
+                        format!("a key is outside of the leaf's key range: {}", shown(key)),
                     );
                 }
             }
@@ -198,7 +201,7 @@ impl Check<'_> {
             self.report(
                 place,
                 format!(
-                    "segment outside of the node's range: {} to {}",
+                    "a segment is outside of the node's key range: {} to {}",
                     shown(min),
                     shown(max)
                 ),
@@ -271,7 +274,10 @@ impl Check<'_> {
         if let Some((before, sound)) = self.groups.get(&group.id) {
             let sound = *sound;
             if before != group {
-                self.report(group_place(group), "described in two ways");
+                self.report(
+                    group_place(group),
+                    "two references describe the group differently",
+                );
                 return Ok(false);
             }
             return Ok(sound);
@@ -281,7 +287,7 @@ impl Check<'_> {
         let sound = self.survive(|| group_place(group), report)?.is_some();
         self.groups.insert(group.id, (*group, sound));
         if self.pages.insert(group.id, PageUse::from(group)).is_some() {
-            self.report(group_place(group), "has the id of a node");
+            self.report(group_place(group), "the group has the id of another page");
         }
         Ok(sound)
     }
@@ -295,14 +301,14 @@ impl Check<'_> {
             let Some(extent) = page.extent() else {
                 self.report(
                     format!("page {}", page.id),
-                    format!("impossible place: offset {}", page.offset),
+                    format!("impossible offset {}", page.offset),
                 );
                 continue;
             };
             if let Some((_, other)) = reached.filter(|(end, _)| *end > extent.offset) {
                 self.report(
                     format!("page {}", page.id),
-                    format!("lies on page {other}, at offset {}", page.offset),
+                    format!("overlaps page {other}, at offset {}", page.offset),
                 );
             }
             if reached.is_none_or(|(end, _)| end < extent.end()) {

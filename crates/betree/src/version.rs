@@ -171,9 +171,11 @@ impl Version for TreeVersion {
 
     fn multi_get(&self, keys: &[(&[u8], u64)], out: &mut [Option<Slice>]) -> Result<()> {
         if keys.len() != out.len() {
-            return Err(Error::invalid("as many places as keys are needed")
-                .with("keys", keys.len())
-                .with("places", out.len()));
+            return Err(Error::invalid(
+                "the number of result places differs from the number of keys",
+            )
+            .with("keys", keys.len())
+            .with("places", out.len()));
         }
         find_many(&self.store, self.way()?, keys, out)
     }

@@ -496,7 +496,7 @@ impl BlockWalk {
         self.sent -= count;
         self.passed(count);
         self.send(store, stream)?;
-        let none = || Error::internal("a stream without the blocks that were added");
+        let none = || Error::internal("a stream lost the blocks that were added to it");
         self.read.pop().ok_or_else(none)
     }
 

@@ -1,6 +1,6 @@
-//! Reading trees that merges made, against a map: lookups, scans both ways, estimates, figures and
-//! `verify` after every merge. Leaves, blocks and fan-out are tiny, so that a few thousand keys
-//! make a tree of several levels.
+//! Reads of trees that merges made, compared with a map: lookups, scans in both directions,
+//! estimates, figures and `verify` after every merge. Leaves, blocks and fan-out are tiny, so a few
+//! thousand keys make a tree of several levels.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -85,7 +85,7 @@ impl Random {
     }
 }
 
-/// A tree, the store that it lies in, and what it should hold.
+/// A tree, its store, and its expected content.
 struct Bed {
     store: Arc<PageStore>,
     budget: Arc<Budget>,
@@ -159,7 +159,7 @@ impl Bed {
         self.version = merged.version;
     }
 
-    /// Empties the cache, so that reads go to the pages.
+    /// Empties the cache, so that reads go to the device.
     fn forget_cache(&self) {
         let limit = self.budget.limit();
         self.budget.set_limit(0);
@@ -167,7 +167,7 @@ impl Bed {
         self.budget.set_limit(limit);
     }
 
-    /// Compares everything that can be read with the model.
+    /// Compares all reads with the model.
     fn check(&self, random: &mut Random) {
         let mut findings = Vec::new();
         self.version
@@ -338,7 +338,7 @@ fn cold_lookups_of_a_buffered_tree_read_one_block_each() {
 /// How often a reader waited.
 #[derive(Default)]
 struct Waits {
-    /// Whether the reader has asked for something since it last waited.
+    /// Whether the reader has started a read since it last waited.
     asked: AtomicBool,
     count: AtomicU64,
 }
@@ -362,8 +362,8 @@ impl FileThrough for CountingFile {
         self.file.read_at(buffer, offset)
     }
 
-    /// The store looks here when it finds out what a read covers. It does so for all reads of a
-    /// batch before the first is done.
+    /// The store calls this when it computes what a read covers. It does so for all reads of a
+    /// batch before the first read is complete.
     fn alignment(&self) -> u32 {
         self.waits.asked.store(true, Ordering::Relaxed);
         self.file.alignment()
@@ -383,7 +383,7 @@ fn many_large_values_are_waited_for_together() {
     let key = |i: usize| format!("key/{i:06}").into_bytes();
     let value = |i: usize| vec![i as u8; 32 << 10];
     bed.merge((0..24).map(|i| (key(i), Some(value(i)))).collect());
-    // None beside another.
+    // No two of these keys are neighbours.
     let keys: Vec<_> = (0..24).step_by(3).map(key).collect();
     let asked: Vec<(&[u8], u64)> = keys.iter().map(|k| (&k[..], hash64(k))).collect();
     let mut out = vec![None; asked.len()];
@@ -392,7 +392,7 @@ fn many_large_values_are_waited_for_together() {
     bed.version.multi_get(&asked, &mut out).unwrap();
     let waited = waits.count.load(Ordering::Relaxed) - before;
     assert_eq!(bed.store.metrics().read.get_reads - reads, 8);
-    // One may be for the filter.
+    // One wait may be for the filter.
     assert!((1..=2).contains(&waited), "{waited} waits");
     for (number, found) in out.iter().enumerate() {
         assert_eq!(found.as_deref(), Some(&value(3 * number)[..]));
@@ -403,7 +403,7 @@ fn many_large_values_are_waited_for_together() {
 #[test]
 fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
     let mut bed = Bed::new(32 << 10, 16);
-    // Everything goes to the leaves.
+    // All messages go to the leaves.
     bed.options.space_is_short = true;
     let key = |i: u64| format!("key/{i:06}").into_bytes();
     let put = |i: u64, byte: u8| (key(i), Some(vec![byte; 100]));
@@ -422,8 +422,8 @@ fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
     let blocks = reads(&bed, &mut (0..2000).map(|i| i * 10));
     assert!(blocks > 400, "{blocks}");
 
-    // Of a value in ten, with new keys between them and some that go; and three times, so that
-    // heirs have heirs.
+    // Overwrites one value in ten, inserts keys between them, and deletes some. Three rounds, so
+    // that successors have successors.
     for round in 2..5u8 {
         let first = u64::from(round);
         let overwritten = (first..4000).step_by(10).map(|i| put(i * 10, round));
@@ -434,10 +434,10 @@ fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
         bed.merge(overwritten.chain(new).chain(gone).collect());
         while bed.store.reclaim_step().unwrap() {}
         let again = reads(&bed, &mut (0..19_500));
-        // But for some of new keys alone, at the edges of leaves.
+        // Blocks with new keys only, at the edges of leaves, may be read.
         assert!(again <= 2, "{again} in round {round}");
     }
-    // Behind them nothing was cached, nor is it now.
+    // Nothing behind them was cached before, so nothing is now.
     let behind = reads(&bed, &mut (2100..4000).map(|i| i * 10));
     assert!(behind > 350, "{behind}");
 }
@@ -468,7 +468,7 @@ fn a_buffered_tree_that_is_cached_stays_so_as_it_is_merged_into() {
     }
     println!("{read} bytes read of {written} written");
     assert!(bed.version.stats().unwrap().buffered_records > 1000);
-    // What lies alone in a level that was empty is read, and nothing else.
+    // Only messages that were alone in an empty level are read.
     assert!(read * 4 < written, "{read} of {written}");
 }
 

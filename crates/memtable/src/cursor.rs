@@ -208,7 +208,7 @@ impl<'a> Cursor<'a> {
     fn version(&self) -> VersionRef<'a> {
         match self.current {
             Some((_, version)) => version,
-            None => panic!("the cursor stands nowhere"),
+            None => panic!("the cursor is nowhere"),
         }
     }
 

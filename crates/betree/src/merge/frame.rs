@@ -221,7 +221,7 @@ impl Frame {
         if slots.len() > PIVOTS_MAX {
             return Err(Error::new(
                 terrapin_base::ErrorKind::TooLarge,
-                "too much came in at once for one node: open with the group_bytes that the database had before",
+                "too many leaves for one node came in at once: open the database with its former group_bytes",
             )
             .with("pivots", slots.len())
             .with("limit", PIVOTS_MAX));

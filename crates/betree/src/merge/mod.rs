@@ -315,7 +315,7 @@ impl Merge for TreeMerge {
             }
             let Some((task, Credit(credit))) = graph.ready.pop() else {
                 if graph.running == 0 {
-                    return Err(Error::internal("a merge has nothing to do and is not done"));
+                    return Err(Error::internal("a merge has no tasks left and no result"));
                 }
                 let waiting = self.0.clone();
                 return Ok(MergeStep::Pending(Condition::new(

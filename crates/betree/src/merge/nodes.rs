@@ -215,7 +215,7 @@ fn cut_segment(
             GroupCursor::prepare(&context.store, &segment.group, bounds, direction, ONE_BLOCK)?;
         cursor.start()?;
         let nothing = || {
-            Error::corrupt("a segment holds nothing of what it should")
+            Error::corrupt("a segment has live parts, but no key of them")
                 .with("page", segment.group.id)
         };
         cursor.current_key().map(Into::into).ok_or_else(nothing)

@@ -283,7 +283,7 @@ impl Frame {
                     has_small_child,
                 })
             }
-            _ => Err(Error::internal("a node was expected among children")),
+            _ => Err(Error::internal("a child of a frame is not a node")),
         }
     }
 

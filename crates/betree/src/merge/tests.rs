@@ -1,5 +1,5 @@
-//! Merges against a map, with trees so small-limbed that every rare path is common, and a check of
-//! every rule after each.
+//! Merges compared with a map, and a check of every rule after each. The trees have so few pivots
+//! and so small leaves that every rare path is common.
 
 mod compaction;
 mod hidden;
@@ -126,7 +126,7 @@ impl Random {
     }
 }
 
-/// A tree, what it should hold, and how often each page should be referred to.
+/// A tree, its expected content, and the expected number of references to each page.
 struct Tree {
     disk: SimDisk,
     store: Arc<PageStore>,
@@ -137,7 +137,7 @@ struct Tree {
     fanout: usize,
     oracle: BTreeMap<Vec<u8>, Vec<u8>>,
     references: BTreeMap<PageId, u64>,
-    /// Greatest height, and largest record, so far.
+    /// Greatest height and largest record so far.
     height_max: u16,
     record_bytes_max: u64,
     generation: u64,
@@ -189,7 +189,7 @@ impl Tree {
             .unwrap()
     }
 
-    /// As [`Tree::begin`], into whatever root.
+    /// Like [`Tree::begin`], into any root.
     fn tree_merge(&self, messages: &Map, root: Root, space_is_short: bool) -> Arc<TreeMerge> {
         let mut options = self.options.clone();
         options.space_is_short = space_is_short;
@@ -225,7 +225,7 @@ impl Tree {
         (load_node(&self.store, &page, height).unwrap(), height)
     }
 
-    /// A page of a node that no merge wrote.
+    /// Writes a node that no merge would write.
     fn write_node(&self, node: &Node) -> PageRef {
         let content = node.encode().unwrap();
         self.store
@@ -394,7 +394,7 @@ impl Tree {
                 }
             }
         }
-        // Both parts of a split may keep what was within the bound of the whole.
+        // Both parts of a split may keep a buffer that was within the bound of the whole.
         let bound = 2 * group_bytes * self.fanout as u64 + self.record_bytes_max;
         assert!(
             pending.iter().sum::<u64>() <= bound,
@@ -418,7 +418,7 @@ impl Tree {
     }
 }
 
-/// What a memtable brings.
+/// The kind of messages that a memtable brings.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Uniform,
@@ -520,7 +520,7 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
     tree.merge(&everything);
     assert!(tree.oracle.is_empty() && was_empty < rounds);
     tree.options.space_is_short = true;
-    // Of keys that were deleted long ago too: so every pivot gets something, and is flushed.
+    // Deletes keys that were deleted long ago too. So every pivot gets messages, and is flushed.
     tree.merge(&(0..30_000).map(|number| (key_of(number), None)).collect());
     assert_eq!(
         tree.store.live_bytes(),
@@ -551,7 +551,7 @@ fn equal_merges_make_equal_trees() {
     assert!(roots[0] == roots[1]);
 }
 
-/// Messages for an empty tree that give it some height, with full buffers.
+/// A tree of some height with full buffers.
 fn grown(random: &mut Random, space: Option<u32>) -> Tree {
     let mut tree = Tree::new(2048, 4, space);
     for _ in 0..40 {
@@ -583,7 +583,7 @@ fn large_segments_end_with_a_pivot_so_that_little_of_them_lies_dead() {
     const LEAST: u64 = 128 << 10;
     let mut random = Random(6);
     let mut tree = Tree::new(4 * LEAST, 64, None);
-    // What lies dead differs from round to round.
+    // The dead bytes vary from round to round.
     let (mut dead, mut all) = (0, 0);
     for round in 0..120 {
         let value = Some(vec![7; 4000]);
@@ -616,7 +616,7 @@ fn while_space_is_short_everything_goes_to_the_leaves() {
     assert!(tree.height_max >= 2);
     assert!(tree.version.stats().unwrap().buffered_records > 0);
     tree.options.space_is_short = true;
-    // Something for every leaf, so that every node is passed.
+    // A message for every leaf, so that every node is visited.
     let messages = tree
         .oracle
         .keys()
@@ -692,7 +692,7 @@ fn a_failed_merge_gives_back_its_pages_and_another_succeeds() {
     assert!(failures > 15, "{failures}");
 }
 
-/// The root with counts that each are as large as can be, and say that records are, too.
+/// The root with the largest possible counts, of which each claims the largest records.
 fn boasting(tree: &Tree) -> Root {
     let (root, height) = tree.root_node();
     let mut node = Node::clone(&root);
@@ -807,8 +807,8 @@ fn options_that_make_no_sense_are_refused() {
 fn growing_and_shrinking_groups_between_merges_does_no_harm() {
     let mut random = Random(11);
     let mut tree = Tree::new(2048, 4, Some(130));
-    // Leaves of another L are as large as they are until they are next written, so only the content
-    // is checked.
+    // Leaves of another L keep their size until they are next written, so only the content is
+    // checked.
     for round in 0..30 {
         tree.options.group_bytes = [2048, 16384, 4096][round % 3];
         let messages = memtable(&mut random, Kind::Uniform, 8192, &tree);

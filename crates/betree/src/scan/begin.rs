@@ -104,7 +104,7 @@ impl TreeScan {
     /// Starts a walk over a source's range.
     pub(super) fn begin_walk(&mut self, source_index: u16) -> Result<()> {
         let Some((group, handle)) = self.group_of(source_index) else {
-            return Err(Error::internal("a scan's source without a group"));
+            return Err(Error::internal("a source of a scan has no group"));
         };
         let index = match handle {
             Some(handle) => self.store.index_by(group, handle)?,

@@ -673,7 +673,7 @@ impl TreeScan {
         let source_index = self.order[0].source_index;
         let limit = self.limit(until_head);
         if self.sources[usize::from(source_index)].record().is_none() {
-            return Err(Error::internal("a scan's source that stands at no record"));
+            return Err(Error::internal("a source of a scan is not at a record"));
         }
         loop {
             let source = &mut self.sources[usize::from(source_index)];

@@ -1,4 +1,4 @@
-//! The cursor over one group against the records in it.
+//! The cursor over one group, compared with the records in the group.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -24,7 +24,7 @@ fn group(store: &TestStore, count: usize) -> (GroupRef, Messages) {
     (write(store.pages(), &messages), messages)
 }
 
-/// What the blocks of a walk hold, the first so many of which are handed over to it, in two parts.
+/// The blocks that a walk returns. The first `handed` of them are handed over to it in two parts.
 fn walk(
     store: &TestStore,
     group: &GroupRef,
@@ -153,7 +153,7 @@ fn a_scan_of_a_few_records_reads_a_few_blocks_and_a_long_one_reads_ahead() {
         while cursor.key().is_some() {
             cursor.advance().unwrap();
         }
-        // 1 block, then 1, 2, 4, … up to 512 KiB, of which the device reads 128 at a time.
+        // 1 block, then 1, 2, 4, … up to 512 KiB, of which the device reads 128 blocks at a time.
         let reads = store.block_reads() - reads;
         let large = u64::from(index.blocks_bytes()).div_ceil(128 << 10);
         assert!(reads <= 10 + large, "{reads} reads");

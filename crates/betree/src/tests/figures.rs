@@ -1,5 +1,4 @@
-//! What a version says about itself: figures, pages, estimates; and that a sound tree has no
-//! findings.
+//! The figures, pages and estimates of a version, and the absence of findings for a sound tree.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Bound;

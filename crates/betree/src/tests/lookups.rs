@@ -1,4 +1,4 @@
-//! Point lookups against the map beside the tree.
+//! Point lookups compared with the map of the tree's content.
 
 use terrapin_base::Slice;
 use terrapin_base::checksum::hash64;
@@ -6,7 +6,7 @@ use terrapin_structure::Version;
 
 use super::grown::{Grown, Random};
 
-/// Keys that are there, were there, and never were.
+/// Keys that are there, keys that were deleted, and keys that never were there.
 fn asked(grown: &Grown, random: &mut Random) -> Vec<Vec<u8>> {
     let mut keys = grown.universe.clone();
     for _ in 0..200 {

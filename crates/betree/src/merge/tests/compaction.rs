@@ -1,12 +1,12 @@
-//! Compactions against the same map: what they leave, and what they leave alone.
+//! Compactions compared with the same map: their result, and what they leave alone.
 
 use terrapin_structure::{Batch, Filled, ToCompact};
 
 use super::*;
 
 impl Tree {
-    /// Compacts one stretch; where the next begins, or none when nothing was left to do from there
-    /// on.
+    /// Compacts one stretch and returns where the next begins. Returns `None` if nothing was left
+    /// to compact.
     pub(super) fn compact(&mut self, from: &[u8], bytes_max: u64) -> Option<Option<Box<[u8]>>> {
         self.compact_span((from, None), bytes_max)
     }
@@ -26,7 +26,7 @@ impl Tree {
         Some(compaction.next)
     }
 
-    /// Compacts everything from a key on, stretch by stretch; how many those were.
+    /// Compacts everything from a key on, stretch by stretch, and returns the number of stretches.
     fn compact_all(&mut self, bytes_max: u64) -> usize {
         let (mut from, mut stretches) = (Box::default(), 0);
         while let Some(next) = self.compact(&from, bytes_max) {
@@ -126,7 +126,7 @@ fn a_span_is_compacted_to_the_leaf_of_its_last_key_and_no_further() {
     }
 }
 
-/// A range that comes to a record in the end tells how many deletes it went over.
+/// A range that finally reaches a record reports how many deletes it passed.
 #[test]
 fn deletes_in_buffers_are_counted_as_they_are_gone_over_and_are_gone_once_compacted() {
     for direction in [Direction::Forward, Direction::Backward] {
@@ -150,7 +150,7 @@ fn deletes_in_buffers_are_counted_as_they_are_gone_over_and_are_gone_once_compac
             passed
         };
         assert!(passed(&tree) > gone.len() as u64 / 2, "{}", passed(&tree));
-        // Who wants nothing so far on does not go over them.
+        // A reader with a nearer bound does not pass them.
         let front = match direction {
             Direction::Forward => gone.first(),
             Direction::Backward => gone.last(),
