@@ -81,7 +81,7 @@ mod tests {
 
     /// All bounds over five keys, checked against the keys inside them.
     #[test]
-    fn bounds_agree_with_the_keys_that_they_let_in() {
+    fn bounds_agree_with_the_keys_inside_them() {
         let keys: [&[u8]; 5] = [b"", b"a", b"b", b"c", b"d"];
         let mut bounds = vec![Bound::Unbounded];
         for key in keys {

@@ -590,8 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn candidates_are_what_a_look_at_every_segment_finds_however_many_there_are_and_where_heads_are_equal()
-     {
+    fn candidates_match_a_search_of_all_segments() {
         let node = node(&[
             vec![(3, 95)],
             (0..12).map(|i| (8 * i + 1, 8 * i + 5)).collect(),

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_flush_frees_counts_for_its_pivot() {
+    fn dead_bytes_that_a_flush_frees_count_for_its_pivot() {
         assert_eq!(
             flush_set(&[20, 30, 50, 90], &[80, 0, 0, 0], 10, 200),
             [true, false, false, false]
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn what_hides_much_goes_though_it_is_short() {
+    fn short_messages_that_hide_much_are_flushed() {
         let pivots = [(90, 0), (10, 400), (10, 30), (0, 0)].map(|(bytes, hidden)| Pending {
             bytes,
             hidden,
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn share_bounds_only_what_replaces_or_hides() {
+    fn the_share_bounds_only_messages_that_replace_or_hide() {
         assert_eq!(POLICY.buffer_bytes_max(64), 6300);
         assert_eq!(POLICY.buffer_bytes_max(1), 100);
         let bytes_max = |live, replaced| {
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn average_follows_what_flushes_find() {
+    fn the_average_follows_what_flushes_find() {
         let mut share = 0;
         for _ in 0..40 {
             share = replaced_permille(share, 100, 100, 10_000);

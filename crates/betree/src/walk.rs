@@ -680,7 +680,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_of_compressed_blocks_is_no_longer_than_may_be_held_of_it() {
+    fn a_read_of_compressed_blocks_is_bounded_by_their_decoded_bytes() {
         let all = (Bound::Unbounded, Bound::Unbounded);
         let most = ReadAhead::MERGE.max_bytes as usize;
         let stored = |compression| {
@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_on_a_block_s_edge_does_not_ask_for_the_block_behind_it() {
+    fn a_bound_at_the_edge_of_a_block_does_not_read_the_next_block() {
         let options = GroupOptions {
             target_bytes: 1 << 20,
             block_bytes: 512,

@@ -277,7 +277,7 @@ fn key(random: &mut Random, below: u64) -> Vec<u8> {
 }
 
 #[test]
-fn trees_that_grow_and_shrink_read_as_the_model() {
+fn trees_that_grow_and_shrink_match_the_model() {
     for (seed, fanout, group_bytes) in [(1, 4, 2048), (2, 8, 4096), (3, 5, 8192)] {
         let mut random = Random(seed);
         let mut bed = Bed::new(group_bytes, fanout);
@@ -401,7 +401,7 @@ fn many_large_values_are_waited_for_together() {
 }
 
 #[test]
-fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
+fn blocks_that_replace_cached_ones_are_cached_too() {
     let mut bed = Bed::new(32 << 10, 16);
     // All messages go to the leaves.
     bed.options.space_is_short = true;
@@ -443,7 +443,7 @@ fn what_a_merge_puts_in_the_place_of_cached_blocks_needs_no_device() {
 }
 
 #[test]
-fn a_buffered_tree_that_is_cached_stays_so_as_it_is_merged_into() {
+fn a_cached_buffered_tree_stays_cached_through_merges() {
     let mut random = Random(12);
     let mut bed = Bed::new(64 << 10, 16);
     let all = (Bound::Unbounded, Bound::Unbounded);

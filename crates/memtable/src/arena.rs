@@ -495,7 +495,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_arena_leaves_its_pool_everything_until_that_is_trimmed() {
+    fn a_dropped_arena_gives_its_pool_everything_until_it_is_trimmed() {
         let budget = Budget::new(1 << 30);
         let pool = Pool::new(&budget, 4 << 20);
         let fill = || {

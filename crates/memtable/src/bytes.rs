@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn common_starts_of_any_length_are_found() {
+    fn common_prefixes_of_any_length_are_found() {
         for length in 0..40usize {
             let whole = vec![b'k'; length];
             assert_eq!(common(&whole, &[&whole[..], b"x"].concat()), length);

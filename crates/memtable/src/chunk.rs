@@ -446,7 +446,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_in_small_pages_is_given_back_for_huge_ones_one_at_a_time() {
+    fn chunks_of_small_pages_are_replaced_by_huge_pages_one_by_one() {
         let budget = Budget::new(1 << 30);
         let chunk = CHUNK_BYTES as u64;
         let pool = Pool::new(&budget, 4 * chunk);

@@ -238,7 +238,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_of_so_many_is_taken_at_places_of_their_own() {
+    fn one_of_each_n_is_taken_at_varying_indexes() {
         for every in [1, 2, 7, 1000] {
             let mut pick = Pick::new(every, 0);
             let mut places = Vec::new();

@@ -82,7 +82,7 @@ mod tests {
     use std::sync::Barrier;
 
     #[test]
-    fn living_threads_have_different_numbers_and_surplus_ones_share() {
+    fn living_threads_have_different_numbers_and_surplus_threads_share() {
         let threads = OWNED + 4;
         let barrier = Barrier::new(threads);
         let numbers: Vec<Number> = std::thread::scope(|scope| {

@@ -244,7 +244,7 @@ fn paths_part_and_versions_line_up_under_readers_and_writers() {
 /// The last reader drops a memtable while its database is closed and while memory is set. Fails if
 /// `Pool::keep` reads the bound before it has the lock, or if a bound of 0 is raised again.
 #[test]
-fn a_pool_that_is_closed_keeps_nothing_of_a_memtable_that_goes_meanwhile() {
+fn a_closed_pool_keeps_nothing_of_a_memtable_dropped_meanwhile() {
     explore("memtable-pool-close", || {
         let budget = Budget::new(1 << 30);
         let pool = Pool::new(&budget, 16 << 20);

@@ -243,7 +243,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_memtable_shows_nothing() {
+fn an_empty_memtable_has_no_keys() {
     let memtable = Memtable::new(&Budget::new(1 << 20));
     check_reads(
         &memtable,
@@ -264,7 +264,7 @@ fn an_empty_memtable_shows_nothing() {
 }
 
 #[test]
-fn the_longest_keys_and_every_prefix_of_one_have_their_place() {
+fn the_longest_keys_and_all_prefixes_of_one_are_found() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     let mut model = Model::new();
     let longest: Vec<u8> = (0..65_535u32).map(|i| (i / 7) as u8).collect();
@@ -347,7 +347,7 @@ fn nodes_of_every_size_keep_their_order_as_they_grow() {
 }
 
 #[test]
-fn a_key_that_was_read_is_known_as_such_whatever_is_written_to_it_afterwards() {
+fn later_versions_inherit_the_mark_of_a_read_key() {
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 30)));
     let was_read = |key: &[u8]| {
         let mut cursor = memtable.cursor_owned(Lsn(0), Lsn(u64::MAX));
@@ -422,7 +422,7 @@ fn versions_may_come_in_any_order_and_an_equal_lsn_replaces() {
 }
 
 #[test]
-fn a_hot_key_fills_the_memtable_with_garbage_that_is_counted() {
+fn garbage_of_an_overwritten_key_is_counted() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     for lsn in 0..20_000 {
         memtable.insert(b"hot", Lsn(lsn), Message::Put(&[0; 100]));
@@ -433,7 +433,7 @@ fn a_hot_key_fills_the_memtable_with_garbage_that_is_counted() {
 }
 
 #[test]
-fn large_values_lie_beside_small_ones() {
+fn large_and_small_values_are_stored_together() {
     let budget = Budget::new(1 << 30);
     let memtable = Memtable::new(&budget);
     let mut model = Model::new();
@@ -473,7 +473,7 @@ fn an_owned_cursor_outlives_its_memtable_handle() {
 }
 
 #[test]
-fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
+fn owned_versions_descend_and_outlive_the_cursor() {
     let memtable = Arc::new(Memtable::new(&Budget::new(1 << 20)));
     for lsn in [10, 20, 20, 30, 40] {
         memtable.insert(b"a", Lsn(lsn), Message::Put(&lsn.to_be_bytes()));
@@ -493,6 +493,6 @@ fn owned_versions_are_shown_below_descending_bounds_and_outlive_the_cursor() {
 
 #[test]
 #[should_panic(expected = "a key of 65536 bytes")]
-fn a_key_too_long_is_a_bug_of_the_caller() {
+fn a_key_that_is_too_long_panics() {
     Memtable::new(&Budget::new(1 << 30)).insert(&[0; 65_536], Lsn(1), Message::Delete);
 }

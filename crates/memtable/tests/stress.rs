@@ -55,7 +55,7 @@ fn check(key: &[u8], message: Message<'_>) -> u64 {
 }
 
 #[test]
-fn nothing_is_lost_torn_or_out_of_order_beside_writers() {
+fn concurrent_reads_lose_nothing_and_see_whole_values_in_order() {
     const WRITERS: u64 = 2;
     const KEYS: u64 = 6_000;
     for round in 0..8 {
@@ -245,7 +245,7 @@ fn writers_that_race_for_the_same_keys_leave_every_version_and_exact_counts() {
 }
 
 #[test]
-fn more_threads_than_slots_write_and_count_alike() {
+fn more_threads_than_slots_write_and_count_correctly() {
     let memtable = Memtable::new(&Budget::new(1 << 30));
     let (threads, each) = (48u64, 200u64);
     let barrier = Barrier::new(threads as usize);

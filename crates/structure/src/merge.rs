@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn merge_is_what_writing_the_runs_oldest_first_into_a_map_gives() {
+    fn a_merge_equals_writing_the_runs_oldest_first_into_a_map() {
         let mut state = 42;
         for round in 0..600 {
             let prefix: &[u8] = if round % 2 == 0 {
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_of_any_cursor_comes_out() {
+    fn an_error_of_any_cursor_is_returned() {
         let run = |fails_at| Run {
             records: vec![(b"a".to_vec(), None), (b"b".to_vec(), None)],
             at: 0,

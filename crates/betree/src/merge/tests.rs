@@ -531,7 +531,7 @@ fn churn(seed: u64, fanout: usize, group_bytes: u64, space: Option<u32>, rounds:
 }
 
 #[test]
-fn random_merges_give_what_a_map_gives_and_keep_every_rule() {
+fn random_merges_match_a_map_and_keep_every_rule() {
     let mut height = 0;
     for seed in 0..12 {
         let fanout = [4, 5, 8][seed as usize % 3];
@@ -562,7 +562,7 @@ fn grown(random: &mut Random, space: Option<u32>) -> Tree {
 }
 
 #[test]
-fn overwriting_a_few_keys_for_ever_leaves_a_small_tree() {
+fn overwriting_a_few_keys_many_times_leaves_a_small_tree() {
     let mut random = Random(5);
     let mut tree = grown(&mut random, Some(130));
     let before = tree.store.live_bytes();
@@ -579,7 +579,7 @@ fn overwriting_a_few_keys_for_ever_leaves_a_small_tree() {
 }
 
 #[test]
-fn large_segments_end_with_a_pivot_so_that_little_of_them_lies_dead() {
+fn large_segments_end_with_a_pivot_so_that_little_of_them_is_dead() {
     const LEAST: u64 = 128 << 10;
     let mut random = Random(6);
     let mut tree = Tree::new(4 * LEAST, 64, None);
@@ -632,7 +632,7 @@ fn while_space_is_short_everything_goes_to_the_leaves() {
 }
 
 #[test]
-fn nothing_in_changes_nothing() {
+fn an_empty_memtable_changes_nothing() {
     let mut random = Random(7);
     let mut tree = grown(&mut random, None);
     let (root, writes) = (tree.version.root(), tree.disk.stats_total().writes);
@@ -719,7 +719,7 @@ fn boasting(tree: &Tree) -> Root {
 }
 
 #[test]
-fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
+fn a_node_with_impossible_counts_never_makes_a_merge_panic() {
     let mut random = Random(10);
     for (height, space) in [(1, None), (1, Some(130)), (2, None), (2, Some(130))] {
         let mut tree = Tree::new(4096, 8, space);
@@ -761,7 +761,7 @@ fn a_node_that_claims_impossible_records_fails_a_merge_with_an_error_or_none() {
 }
 
 #[test]
-fn a_merge_under_way_leaves_the_old_version_readable() {
+fn a_merge_in_progress_leaves_the_old_version_readable() {
     let mut random = Random(9);
     let tree = grown(&mut random, None);
     let messages = memtable(&mut random, Kind::DeleteSome, 6000, &tree);
@@ -782,7 +782,7 @@ fn a_merge_under_way_leaves_the_old_version_readable() {
 }
 
 #[test]
-fn options_that_make_no_sense_are_refused() {
+fn options_out_of_bounds_are_refused() {
     let tree = Tree::new(2048, 4, None);
     let begin = |change: fn(&mut MergeOptions)| {
         let mut options = tree.options.clone();
@@ -804,7 +804,7 @@ fn options_that_make_no_sense_are_refused() {
 }
 
 #[test]
-fn growing_and_shrinking_groups_between_merges_does_no_harm() {
+fn group_bytes_may_change_between_merges() {
     let mut random = Random(11);
     let mut tree = Tree::new(2048, 4, Some(130));
     // Leaves of another L keep their size until they are next written, so only the content is
@@ -821,7 +821,7 @@ fn growing_and_shrinking_groups_between_merges_does_no_harm() {
 }
 
 #[test]
-fn compressed_trees_hold_the_same() {
+fn compressed_trees_have_the_same_content() {
     let mut random = Random(12);
     let mut tree = Tree::new(4096, 4, Some(130));
     tree.options.compression = Compression::Lz4;

@@ -698,7 +698,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_in_pieces_compare_as_whole_ones_do() {
+    fn keys_in_pieces_compare_like_whole_keys() {
         let keys: [&[u8]; 9] = [
             b"", b"a", b"ab", b"aba", b"abab", b"abb", b"b", b"ba", b"bab",
         ];

@@ -301,7 +301,7 @@ fn a_node_of_the_wrong_height_is_refused() {
 /// far behind that is. If that block was damaged, its error came before all sound records. If it
 /// was sound, it was read too early.
 #[test]
-fn a_damaged_block_behind_a_gap_is_told_of_behind_what_lies_in_the_gap() {
+fn a_damaged_block_behind_a_gap_is_reported_after_the_records_before_it() {
     // One record for each block.
     let value = vec![b'v'; 600];
     let key = |i: u32| format!("k{i:04}").into_bytes();

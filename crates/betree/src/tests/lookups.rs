@@ -68,7 +68,7 @@ fn lookups_find_the_newest_message_of_every_key() {
 }
 
 #[test]
-fn an_empty_tree_holds_nothing_and_places_must_match_keys() {
+fn an_empty_tree_has_no_records_and_results_must_match_keys() {
     let grown = Grown::new(1, 0, 20);
     let empty = crate::version::TreeVersion::empty(grown.pages());
     assert_eq!(empty.get(b"a", hash64(b"a")).unwrap(), None);
@@ -79,7 +79,7 @@ fn an_empty_tree_holds_nothing_and_places_must_match_keys() {
 }
 
 #[test]
-fn values_are_copied_out_of_cached_blocks_so_that_none_keeps_a_slab() {
+fn values_are_copied_out_of_cached_blocks_and_keep_no_slab() {
     let grown = Grown::new(5, 1, 400);
     let version = grown.version();
     let (mut large, mut small) = (0, 0);

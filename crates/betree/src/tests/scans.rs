@@ -199,7 +199,7 @@ fn list_in_batches(
 }
 
 #[test]
-fn batches_hold_what_a_scan_returns_one_by_one() {
+fn batches_have_the_records_that_a_scan_returns_one_by_one() {
     let (mut returned, mut lent) = (0, 0);
     for seed in 0..60 {
         let grown = Grown::new(2000 + seed, (seed % 4) as u16, 40 + 20 * seed as usize);
@@ -231,7 +231,7 @@ fn batches_hold_what_a_scan_returns_one_by_one() {
 }
 
 #[test]
-fn a_sparing_batch_reads_hardly_anything_beyond_its_first_record() {
+fn a_sparing_batch_reads_little_beyond_its_first_record() {
     for (seed, direction) in [(5, Direction::Forward), (6, Direction::Backward)] {
         let grown = Grown::new(seed, 2, 900);
         let version = grown.version();
@@ -316,7 +316,7 @@ fn waits(expected: usize, count: usize) -> f64 {
 }
 
 #[test]
-fn a_scan_waits_once_for_all_that_its_sources_are_expected_to_need() {
+fn a_scan_waits_once_for_all_blocks_that_it_is_expected_to_need() {
     let (unexpected, expected) = (waits(0, 60), waits(60, 60));
     println!("waits: {unexpected} unexpected, {expected} expected");
     // These leaves are small, so most waits are at the start of further leaves.

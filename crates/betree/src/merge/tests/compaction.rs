@@ -46,7 +46,7 @@ impl Tree {
 }
 
 #[test]
-fn what_was_compacted_lies_in_leaves_whole_or_stretch_by_stretch() {
+fn a_compaction_moves_all_messages_to_leaves_whole_or_stretch_by_stretch() {
     for (seed, bytes_max) in [(21, u64::MAX), (22, 1), (23, 10_000), (24, 40_000)] {
         let mut random = Random(seed);
         let mut tree = grown(&mut random, [None, Some(130)][seed as usize % 2]);
@@ -79,7 +79,7 @@ fn what_was_compacted_lies_in_leaves_whole_or_stretch_by_stretch() {
 }
 
 #[test]
-fn a_stretch_leaves_what_lies_outside_it() {
+fn a_stretch_leaves_the_rest_alone() {
     let mut random = Random(25);
     let mut tree = grown(&mut random, None);
     let middle = key_of(10_000);
@@ -128,7 +128,7 @@ fn a_span_is_compacted_to_the_leaf_of_its_last_key_and_no_further() {
 
 /// A range that finally reaches a record reports how many deletes it passed.
 #[test]
-fn deletes_in_buffers_are_counted_as_they_are_gone_over_and_are_gone_once_compacted() {
+fn passed_deletes_are_counted_and_a_compaction_removes_them() {
     for direction in [Direction::Forward, Direction::Backward] {
         let mut tree = grown(&mut Random(28), None);
         let (low, high): (Vec<_>, Vec<_>) = tree
@@ -177,7 +177,7 @@ fn trees_without_buffers_have_nothing_to_compact() {
 }
 
 #[test]
-fn a_compaction_that_is_given_up_gives_back_its_pages() {
+fn an_abandoned_compaction_gives_back_its_pages() {
     let mut random = Random(26);
     let mut tree = grown(&mut random, None);
     let live = tree.store.live_bytes();

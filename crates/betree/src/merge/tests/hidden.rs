@@ -157,7 +157,7 @@ fn long_records_that_short_ones_replace_give_space_back() {
 /// A message hides the next older record of its key and no other. If all older records counted,
 /// alternating deletes and puts would always be flushed.
 #[test]
-fn what_is_deleted_and_put_again_counts_once() {
+fn a_key_deleted_and_put_again_counts_once() {
     for kind in [LONG, UNEVEN, LONG_KEYS] {
         let mut tree = kind.loaded();
         let mut random = Random(7);

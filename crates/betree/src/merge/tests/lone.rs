@@ -65,7 +65,7 @@ fn cut(tree: &Tree, at: usize) -> (Root, Vec<u8>) {
 }
 
 #[test]
-fn what_is_buffered_for_an_only_child_outlives_its_union_with_others() {
+fn messages_for_an_only_child_survive_its_union_with_others() {
     for is_left in [true, false] {
         let mut random = Random(41);
         let mut tree = broad(&mut random);

@@ -67,7 +67,7 @@ fn a_delete_writes_less_than_the_reserve_holds_and_reaches_its_leaf() {
 }
 
 #[test]
-fn what_only_buffers_hold_stays_where_the_memtable_brings_nothing() {
+fn messages_in_buffers_stay_where_the_memtable_has_no_record() {
     let mut tree = broad(&mut Random(32));
     let before = tree.references.clone();
     tree.options.space_is_short = true;
